@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,8 @@ from sej.cli.units import human_size
 from sej.errors import NotAJournalError, SejError
 
 if TYPE_CHECKING:
-    from hub.wire import ClientTLS, Progress, ServerTLS
+    from hub.page.serving import PageServer
+    from hub.wire import ClientTLS, Progress, Server, ServerTLS
 
 __all__ = ["app", "clean", "list_", "merge", "push", "serve", "token"]
 
@@ -124,6 +125,12 @@ def app() -> None:
     type=click.IntRange(0, (1 << 16) - 1),
     help="Serve Prometheus metrics on this port of the loopback interface.",
 )
+@click.option(
+    "--page",
+    type=click.IntRange(0, (1 << 16) - 1),
+    help="Serve a web page on this port of the loopback interface; see `sej ui`.",
+)
+@click.option("--allow-changes", is_flag=True, help="Let the web page offer changes; without it, it only shows.")
 def serve(
     root: Path,
     address: str,
@@ -141,6 +148,8 @@ def serve(
     answer_bytes: int,
     client_bytes: int | None,
     metrics: int | None,
+    page: int | None,
+    allow_changes: bool,
 ) -> None:
     """Serve a root until SIGTERM or an interrupt; acknowledged messages are on the disk.
 
@@ -155,6 +164,8 @@ def serve(
         tls = ServerTLS(certificate, key, client_ca)
     elif client_ca is not None:
         raise click.UsageError("--client-ca needs --certificate and --key")
+    if allow_changes and page is None:
+        raise click.UsageError("--allow-changes needs --page")
     stop = _stop_on_signals()
     with (
         _option_names(),
@@ -171,11 +182,15 @@ def serve(
             threads=put_threads,
             answer_bytes=answer_bytes,
         ) as server,
+        ExitStack() as stack,
     ):
         if metrics is not None:
             from hub.wire.metrics import serve_metrics
 
             click.echo(f"metrics on 127.0.0.1:{serve_metrics(server, metrics)}", err=True)
+        if page is not None:
+            url = stack.enter_context(_page(root, server, page, tokens, allow_changes)).url
+            click.echo(f"the page is at {url}", err=True)
         click.echo(f"serving {root} on {server.address}")
         stop.wait()
 
@@ -349,6 +364,21 @@ def merge(root: Path, reader: str, timeout: float, follow: bool, json: bool) -> 
                 merged.commit()
         out.flush()
         merged.commit()
+
+
+def _page(root: Path, server: Server, port: int, tokens: Path | None, allow_changes: bool) -> PageServer:
+    """Return a server for the web page of the hub, with the hub's own counts."""
+    from hub.page.serving import PageServer
+    from hub.page.views import HubCounts
+
+    def counts() -> HubCounts:
+        service, counted = server.service, server.store.counters
+        refusals = dict(sorted(service.refusals.items()))
+        return HubCounts(
+            counted.messages, counted.bytes, refusals, service.streams + service.followers, service.copiers
+        )
+
+    return PageServer([root], port=port, tokens=tokens, allow_changes=allow_changes, counts=counts)
 
 
 def _require_some(root: Path, held: Sequence[object]) -> None:

@@ -21,6 +21,7 @@ from sej.cli.findings import Finding
 from sej.cli.reader_state import stuck
 from sej.cli.watched import Sample, Watched
 from sej.errors import SejError
+from sej.queue.look import QueueLook
 
 __all__ = ["STUCK_S", "Round", "Sampler"]
 
@@ -34,6 +35,7 @@ _LOOK_S: Final = 0.02
 """CPU time for checks in one round."""
 _CHECK_AGAIN_S: Final = 600.0
 _SMALL_BYTES: Final = 1 << 20
+_QUEUE_S: Final = 3600.0
 _log = logging.getLogger(__name__)
 
 
@@ -51,6 +53,14 @@ class Round(NamedTuple):
     problems: dict[str, list[str]]
 
 
+class _Queue:
+    """The history of one queue."""
+
+    def __init__(self) -> None:
+        self.asked_at = time.monotonic()
+        self.counts: dict[str, History] = {}
+
+
 class Sampler:
     """Samples journals until it is closed."""
 
@@ -64,6 +74,7 @@ class Sampler:
         self._rates: dict[str, History] = {}
         self._lags: dict[tuple[str, str], History] = {}
         self._found: dict[str, tuple[float, int, list[Finding]]] = {}
+        self._queues: dict[tuple[str, str], _Queue] = {}
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._viewers = 0
@@ -106,6 +117,16 @@ class Sampler:
         found = self._lags.get((path, reader))
         return [] if found is None else found.values
 
+    def queue_counts(self, path: str, name: str) -> dict[str, list[float]]:
+        """Return the numbers of a queue's items by state, oldest first.
+
+        They are sampled from the first call on, until an hour after the last one.
+        """
+        with self._lock:
+            found = self._queues.setdefault((path, name), _Queue())
+            found.asked_at = time.monotonic()
+            return {state: history.values for state, history in found.counts.items()}
+
     def findings(self, path: str) -> list[Finding] | None:
         """Return the last findings of a quick check of a journal; None if it was not checked yet."""
         found = self._found.get(path)
@@ -139,6 +160,7 @@ class Sampler:
             self._rates.setdefault(path, History()).add(sample.rate or 0.0)
             for reader, _ in sample.readers:
                 self._lags.setdefault((path, reader.name), History()).add(reader.behind)
+        self._count()
         for gone in self._rates.keys() - samples.keys():
             del self._rates[gone]
             self._found.pop(gone, None)
@@ -147,6 +169,21 @@ class Sampler:
             del self._lags[old]
         problems = {path: found for path, sample in samples.items() if (found := self._problems(sample))}
         self.round = Round(self.round.number + 1, samples, problems)
+
+    def _count(self) -> None:
+        """Sample the queues whose page was open within the last hour."""
+        with self._lock:
+            late = time.monotonic() - _QUEUE_S
+            self._queues = {key: one for key, one in self._queues.items() if one.asked_at > late}
+            queues = list(self._queues.items())
+        for (path, name), one in queues:
+            try:
+                counts = QueueLook(path, name).stats()._asdict()
+            except (SejError, OSError):
+                continue  # its page reports it
+            with self._lock:
+                for state, count in counts.items():
+                    one.counts.setdefault(state, History()).add(count)
 
     def _problems(self, sample: Sample) -> list[str]:
         if sample.error is not None:

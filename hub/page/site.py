@@ -12,12 +12,15 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from hub.page.groups import hub_root, sharded
 from hub.page.guard import LOGIN, Viewer
 from hub.page.journal import damage, journal, message, message_at, messages
 from hub.page.overview import overview
+from hub.page.queue import queue
 from hub.page.streams import MAX_STREAMS, Stopping, page_events, tail_events
+from hub.page.text_queue import text_queue
 from hub.page.views import Context, MissingError, PageFunction, View, number_in
-from sej.errors import NotAJournalError, QueueNotFoundError, SejError
+from sej.errors import InvalidNameError, NotAJournalError, QueueNotFoundError, SejError
 
 __all__ = ["PAGES", "Site"]
 
@@ -27,6 +30,10 @@ PAGES: Final[Mapping[str, PageFunction]] = {
     "journal/messages": messages,
     "journal/message": message,
     "journal/damage": damage,
+    "queue": queue,
+    "hub": hub_root,
+    "shards": sharded,
+    "text-queue": text_queue,
 }
 """The pages by address."""
 _STATIC: Final = Path(__file__).parent / "static"
@@ -65,7 +72,7 @@ class Site:
     def _answer(self, page: PageFunction, request: Request) -> Response:
         try:
             view = page(self._context, request.query_params)
-        except (MissingError, NotAJournalError, QueueNotFoundError) as error:
+        except (MissingError, NotAJournalError, QueueNotFoundError, InvalidNameError, FileNotFoundError) as error:
             return self._failure(request, 404, error)
         except SejError as error:
             return self._failure(request, 503, error)

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import ssl
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
@@ -15,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import sej
 from hub.page.serving import PageServer
+from tests.cli.command import start
 
 TIMEOUT_S = 60
 
@@ -111,6 +113,16 @@ def serving(*paths: Path, **options: Any) -> Iterator[Client]:
     """Serve paths in a thread of this process."""
     with PageServer(paths, port=0, **options) as server:
         yield Client(server.url)
+
+
+@contextmanager
+def started(*words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the command; it is killed if the block leaves it running."""
+    with start(*words) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def address_of(page: str, path: Path, **query: object) -> str:

@@ -15,8 +15,8 @@ from hub.page.guard import HEADERS
 from hub.page.serving import PageServer
 from hub.page.streams import MAX_STREAMS
 from hub.tokens import Grant, Tokens, hash_token, make_token
-from tests.cli.command import sej, start
-from tests.hub.page.browsing import Client, address_of, filled, serving
+from tests.cli.command import sej
+from tests.hub.page.browsing import Client, address_of, filled, serving, started
 from tests.hub.support import CERTIFICATES
 
 PAGE = Path(__file__).resolve().parents[3] / "hub" / "page"
@@ -162,7 +162,7 @@ def test_every_address_with_tls_and_tokens(tmp_path: Path, tokens: Path) -> None
 
 
 def test_the_command_serves_until_sigterm(tmp_path: Path) -> None:
-    with start("ui", filled(tmp_path / "orders"), "--port", "0") as running:
+    with started("ui", filled(tmp_path / "orders"), "--port", "0") as running:
         assert running.stdout is not None
         assert running.stderr is not None
         client = Client(running.stdout.readline().decode().split()[-1])

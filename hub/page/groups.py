@@ -1,0 +1,110 @@
+"""Journals that belong together: a hub with its clients, and a sharded journal with its shards."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from hub.naming import parse_source
+from hub.page.places import Shards, shards_of
+from hub.page.rows import ROWS, row
+from hub.page.views import Context, MissingError, View, element, number_in
+from sej.cli.watched import Sample
+from sej.system.disk import OS
+
+__all__ = ["hub_root", "sharded"]
+
+
+def hub_root(context: Context, query: Mapping[str, str]) -> View:
+    """Show a hub: its clients and when their messages arrived, the disk, and what the hub refused."""
+    root = query.get("path", "")
+    if root not in (place.text for place in context.places if place.kind == "hub"):
+        raise MissingError("this page has no such hub", path=root or None)
+    samples = _below(context, root)
+    named = [(source, sample) for sample in samples if (source := parse_source(os.path.basename(sample.path)))]
+    wanted = query.get("filter", "").lower()
+    found = sorted((source, sample) for source, sample in named if wanted in str(source).lower())
+    first = number_in(query, "first", 0)
+    shown = found[first : first + ROWS]
+    rows = {
+        element("client", sample.path): row(
+            context, "_client_row.html", sample, {"client": source.client, "name": source.journal_dir}
+        )
+        for source, sample in shown
+    }
+    facts = {
+        "clients": len({source.client for source, _ in named}),
+        "journals": len(named),
+        "bytes": sum(sample.bytes for sample in samples),
+        "free": OS.free_bytes(root),
+        "rate": sum(sample.rate or 0.0 for sample in samples),
+        "counts": None if context.counts is None else context.counts(),
+    }
+    parts = {"facts": context.render("_hub_facts.html", facts), **rows}
+    values: dict[str, Any] = {
+        "path": root,
+        "rows": list(rows),
+        "filter": query.get("filter", ""),
+        "first": first,
+        "last": first + len(shown),
+        "found": len(found),
+        "page_rows": ROWS,
+    }
+    return View("hub.html", f"Hub {root}", parts, values, [("/", "Overview")])
+
+
+def sharded(context: Context, query: Mapping[str, str]) -> View:
+    """Show a sharded journal: each shard, and each reader over all shards."""
+    one = _shards(context, query.get("name", ""))
+    count = one.shards.count
+    there = context.sampler.round.samples
+    samples = [(index, there.get(one.shards.dir(index))) for index in range(count)]
+    found = [(index, sample) for index, sample in samples if sample is not None]
+    rows = {
+        element("shard", sample.path): row(context, "_shard_row.html", sample, {"index": f"{index:03x}"})
+        for index, sample in found
+    }
+    facts = {
+        "shards": count,
+        "existing": len(found),
+        "messages": sum(sample.messages for _, sample in found),
+        "bytes": sum(sample.bytes for _, sample in found),
+        "rate": sum(sample.rate or 0.0 for _, sample in found),
+        "readers": _readers([sample for _, sample in found]),
+    }
+    parts = {"facts": context.render("_shards_facts.html", facts), **rows}
+    return View("shards.html", f"Sharded journal {one.name}", parts, {"rows": list(rows)}, [("/", "Overview")])
+
+
+def _shards(context: Context, name: str) -> Shards:
+    for place in context.places:
+        if place.kind == "shards":
+            for one in shards_of(place.path):
+                if one.name == name:
+                    return one
+    raise MissingError("this page has no such sharded journal", path=name or None)
+
+
+def _below(context: Context, root: str) -> list[Sample]:
+    return [sample for sample in context.sampler.round.samples.values() if os.path.dirname(sample.path) == root]
+
+
+def _readers(samples: list[Sample]) -> list[dict[str, Any]]:
+    """Return each reader over all shards: its name, messages behind, shards behind, and in how many it runs."""
+    behind: defaultdict[str, list[int]] = defaultdict(list)
+    running: defaultdict[str, int] = defaultdict(int)
+    for sample in samples:
+        for reader, _ in sample.readers:
+            behind[reader.name].append(reader.behind)
+            running[reader.name] += reader.holder is not None
+    return [
+        {
+            "name": name,
+            "behind": sum(counts),
+            "shards_behind": sum(count > 0 for count in counts),
+            "running": running[name],
+        }
+        for name, counts in sorted(behind.items())
+    ]

@@ -1,0 +1,140 @@
+"""The pages of what holds more than messages: queues, hubs, sharded journals and text queues."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import hub
+import sej
+import shard
+import textqueue
+from hub.wire import Client as HubClient
+from tests.hub.page.browsing import Client, address_of, serving, started
+from tests.hub.support import at
+
+
+def contents(path: Path) -> dict[str, bytes | None]:
+    """Every file below a path, with its bytes and without its times."""
+    return {str(one.relative_to(path)): one.read_bytes() if one.is_file() else None for one in path.rglob("*")}
+
+
+def test_a_queue(tmp_path: Path) -> None:
+    path = tmp_path / "mails"
+    with sej.open_queue(path, "sender", max_attempts=1) as queue, serving(path) as client:
+        queue.put_many([b"to <alice>", b"to bob", b"to carol"])
+        queue.put(b"later", delay_s=3600)
+        held = queue.get(0)
+        dead = queue.get(0)
+        assert held is not None
+        assert dead is not None
+        dead.fail("no such <user>")
+        quoted = str(path).replace("/", "%2F")
+        assert f"/queue?path={quoted}&amp;name=sender" in client.get(address_of("/journal", path)).text
+        before = contents(path)
+        page = client.get(address_of("/queue", path, name="sender"))
+        assert contents(path) == before
+        words = page.words
+        for state in ("ready 1", "delayed 1", "leased 1", "dead 1"):
+            assert state in words
+        leased, delayed = words.index("Leased"), words.index("Delayed Item")
+        assert "to <alice>" in words[leased:delayed]
+        assert f"pid={os.getpid()} " in words[leased:delayed]
+        assert "later" in words[delayed : words.index("Dead Item")]
+        assert "to bob 1 no such <user>" in words[words.index("Dead Item") :]
+        assert "to carol" in words[words.index("Next to be taken") : leased]
+        assert "to &lt;alice&gt;" in page.text
+        with client.stream(address_of("/events/queue", path, name="sender")) as events:
+            next(events)
+            held.done()
+            for _, _, parts in events:
+                if "leased" in parts and "None" in parts["leased"]:
+                    break
+        assert client.get(address_of("/queue", path, name="other")).status == 404
+        assert client.get(address_of("/queue", path, name="../x")).status == 404
+
+
+def test_a_hub(tmp_path: Path) -> None:
+    with hub.Store(tmp_path / "hub") as store:
+        store.put("EWR", "flights", [at(0, 5), at(1, 6)])
+        store.put("host.example.com", "logs", [at(0, 7)])
+    with hub.Merge(tmp_path / "hub", "report") as merged:
+        next(iter(merged))
+        merged.commit()
+    with serving(tmp_path / "hub") as client:
+        assert "hub " + str(tmp_path / "hub") in client.get("/").words
+        page = client.get(address_of("/hub", tmp_path / "hub")).words
+        assert "Clients 2 Journals 2" in page
+        assert "EWR flights 2" in page
+        assert "host.example.com logs 1" in page
+        assert "Refused calls are shown by" in page
+        assert "EWR" not in client.get(address_of("/hub", tmp_path / "hub", filter="example")).words
+        assert client.get(address_of("/hub", tmp_path)).status == 404
+
+
+def test_the_page_of_a_hub_that_serves(tmp_path: Path) -> None:
+    words = ("hub", "serve", "--address", "127.0.0.1:0", "--page", "0", tmp_path / "hub")
+    with started(*words) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        page = Client(running.stderr.readline().decode().split()[-1])
+        address = running.stdout.readline().decode().split()[-1]
+        with HubClient(address, client_id="EWR") as client:
+            client.put("flights", [at(0, 5), at(1, 6)])
+            try:
+                client.put("flights", [at(9, 5)])
+            except hub.GapError:
+                pass
+            else:
+                raise AssertionError("the hub took a gap")
+        with page.stream(address_of("/events/hub", tmp_path / "hub")) as events:
+            for _, _, parts in events:
+                if re.search(r"Refused calls</dt><dd>\s*\w+ 1", parts.get("facts", "")):
+                    break
+        assert "New messages since the start 2" in page.get(address_of("/hub", tmp_path / "hub")).words
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0
+
+
+def test_a_sharded_journal(tmp_path: Path) -> None:
+    path = shard.Path(tmp_path / "data", "orders", 2)
+    with shard.Writer(path) as writer:
+        writer.append_many([b"x"] * 40, [b"%d" % number for number in range(40)])
+    with sej.Offset(path.dir(0), "billing") as kept:
+        kept.commit(1)
+    with serving(tmp_path / "data") as client:
+        name = str(tmp_path / "data" / "orders.2")
+        assert f"sharded journal {name}" in client.get("/").words
+        page = client.get("/shards", name=name).words
+        assert "4 of 4 exist Messages 40" in page
+        assert "Shards with a process billing" in page
+        assert client.get("/shards", name=name + "x").status == 404
+
+
+def test_a_text_queue(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_text("- ship <b>17</b>\n\\retries=2 \n= done\n! failed\n# a comment\n  nothing of nothing\n")
+    with textqueue.TextQueue(path) as queue, serving(tmp_path) as client:
+        assert f"text queue {path}" in client.get("/").words
+        before = contents(tmp_path)
+        page = client.get(address_of("/text-queue", path))
+        assert contents(tmp_path) == before
+        assert "queued 1 cleared 1 critical 1 comment 1 claimed 0" in page.words
+        assert "ship &lt;b&gt;17&lt;/b&gt;" in page.text
+        with queue.claim() as message, client.stream(address_of("/events/text-queue", path)) as events:
+            assert message is not None
+            assert f"{os.getpid()}@" in next(events)[2]["entries"]
+        (tmp_path / "other.txt").write_text("- x\n")
+        assert client.get(address_of("/text-queue", tmp_path / "other.txt")).status == 404
+
+
+def test_a_text_queue_alone(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_text("- one\nnonsense\n")
+    with serving(path) as client:
+        page = client.get(address_of("/text-queue", path)).words
+        assert "Probable mistakes line 2, column 1" in page
+        path.unlink()
+        assert client.get(address_of("/text-queue", path)).status == 404
