@@ -62,6 +62,7 @@ _EXTRAS: Final = {
     "pyspark": "spark",
     "duckdb": "sql",
     **dict.fromkeys(("jinja2", "starlette", "uvicorn"), "ui"),
+    **dict.fromkeys(("lsprotocol", "pygls"), "lsp"),
     "matplotlib": "demo",
 }
 """Maps each library that the core does not install to the extra that does."""

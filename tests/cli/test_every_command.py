@@ -18,7 +18,18 @@ CHANGING = {
     *("kestrel export", "kestrel export-all", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
     *("spark archive", "spark compact", "spark dedupe", "spark finish", "spark import-kestrel"),
     *("spark reshard", "spark restore"),
-    *("tq add", "tq archive", "tq done", "tq drain", "tq edit", "tq fail", "tq reopen", "tq split", "tq undo"),
+    *(
+        "tq add",
+        "tq archive",
+        "tq done",
+        "tq drain",
+        "tq edit",
+        "tq fail",
+        "tq lsp",
+        "tq reopen",
+        "tq split",
+        "tq undo",
+    ),
     "ui",  # a page, not lines
 }
 

@@ -15,12 +15,13 @@ from textqueue.commands.editing import edit
 from textqueue.commands.listing import follow, list_, next_, stats
 from textqueue.commands.marking import done, fail, reopen, undo
 from textqueue.commands.moving import archive, drain, split
+from textqueue.commands.serving import lsp
 from textqueue.commands.watching import watch
 
 __all__ = ["app"]
 
 _COMMANDS = [
-    add, next_, done, fail, reopen, undo, claim, list_, stats, watch, follow, check, edit, archive, split, drain,
+    add, next_, done, fail, reopen, undo, claim, list_, stats, watch, follow, check, edit, archive, split, drain, lsp,
 ]  # fmt: skip
 
 

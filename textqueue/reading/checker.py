@@ -17,7 +17,7 @@ from textqueue.format.parser import Entry, NeedMore, Stray, decode, name_of, par
 from textqueue.format.windows import scan
 from textqueue.reading.files import is_special
 
-__all__ = ["Problem", "Severity", "check"]
+__all__ = ["Problem", "Severity", "check", "check_text"]
 
 Severity = Literal["error", "warning", "hint"]
 _KNOWN: Final = " ".join(repr(chr(control.byte)) for control in CONTROLS)
@@ -81,36 +81,40 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
     try:
         for window in scan(file):
             if window.position == len(BOM) and file.read(len(BOM), 0) == BOM:
-                found.append(
-                    Problem(name, 1, 1, "the file begins with a byte order mark", "save it as UTF-8 without BOM", 0)
-                )
-            for part in parse(window.data, start=False):
-                if isinstance(part, NeedMore):
-                    continue
-                findings = _entry(part) if isinstance(part, Entry) else _stray(part)
-                for at, what, mend, severity in findings:
-                    before = part.raw[:at]
-                    start = before.rfind(b"\n") + 1
-                    found.append(
-                        Problem(
-                            name,
-                            line + before.count(b"\n"),
-                            len(decode(before[start:])) + 1,
-                            what,
-                            mend,
-                            window.position + part.position + at,
-                            severity,
-                        )
-                    )
-                line += part.raw.count(b"\n")
-            if window.at_end and window.data and not window.data.endswith(b"\n"):
-                last = window.data[window.data.rfind(b"\n") + 1 :]
-                what = "the last line has no newline, so it counts only after the file has been unchanged for a while"
-                end = window.position + len(window.data)
-                found.append(Problem(name, line, len(decode(last)) + 1, what, "end it with a newline", end))
+                found.append(_mark(name))
+            found += _problems(name, window.data, window.position, line, end=window.at_end)
+            line += window.data.count(b"\n")
     finally:
         file.close()
     return found
+
+
+def check_text(data: bytes, name: str) -> list[Problem]:
+    """Check the text of a queue file, as :func:`check` does."""
+    rest = data.removeprefix(BOM)
+    marks = [_mark(name)] if len(rest) < len(data) else []
+    return [*marks, *_problems(name, rest, len(data) - len(rest), 1, end=True)]
+
+
+def _mark(name: str) -> Problem:
+    return Problem(name, 1, 1, "the file begins with a byte order mark", "save it as UTF-8 without BOM", 0)
+
+
+def _problems(name: str, data: bytes, position: int, line: int, *, end: bool) -> Iterator[Problem]:
+    """Yield the problems of whole chunks that begin at a position and a line. end: they are the last ones."""
+    for part in parse(data, start=False):
+        if isinstance(part, NeedMore):
+            continue
+        for at, what, mend, severity in _entry(part) if isinstance(part, Entry) else _stray(part):
+            before = part.raw[:at]
+            column = len(decode(before[before.rfind(b"\n") + 1 :])) + 1
+            where = position + part.position + at
+            yield Problem(name, line + before.count(b"\n"), column, what, mend, where, severity)
+        line += part.raw.count(b"\n")
+    if end and data and not data.endswith(b"\n"):
+        column = len(decode(data[data.rfind(b"\n") + 1 :])) + 1
+        what = "the last line has no newline, so it counts only after the file has been unchanged for a while"
+        yield Problem(name, line, column, what, "end it with a newline", position + len(data))
 
 
 def _stray(part: Stray) -> Iterator[_Finding]:

@@ -1,0 +1,261 @@
+"""The language server, as an editor uses it: through a client, over the standard input and output of the command."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lsprotocol import types as lsp
+from pygls.lsp.client import LanguageClient
+
+from tests.cli.command import COMMAND, ENV
+from textqueue import TextQueue
+from textqueue.lsp.document import TOKEN_TYPES, Document
+
+TEXT = "# notes\n more\n-größer 🙂 one\n two\n\\retries=3 \n=done\n!bad\n?odd\n-claimed\n"
+
+
+class Editor:
+    """A client with one open buffer."""
+
+    def __init__(self, path: Path) -> None:
+        self.client = LanguageClient("test", "1")
+        self.path = path
+        self.uri = path.as_uri()
+        self.document = lsp.TextDocumentIdentifier(self.uri)
+        self.published: asyncio.Queue[lsp.PublishDiagnosticsParams] = asyncio.Queue()
+        self.refreshed = asyncio.Event()
+        self.version = 1
+
+        @self.client.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)  # type: ignore[untyped-decorator]
+        def published(params: lsp.PublishDiagnosticsParams) -> None:
+            self.published.put_nowait(params)
+
+        @self.client.feature(lsp.WORKSPACE_INLAY_HINT_REFRESH)  # type: ignore[untyped-decorator]
+        def refresh(_: Any) -> None:
+            self.refreshed.set()
+
+    async def start(self, *, edits: bool = True) -> lsp.InitializeResult:
+        await self.client.start_io(*COMMAND, "tq", "lsp", env=ENV)
+        capabilities = lsp.ClientCapabilities(
+            workspace=lsp.WorkspaceClientCapabilities(
+                workspace_edit=lsp.WorkspaceEditClientCapabilities(document_changes=edits),
+                inlay_hint=lsp.InlayHintWorkspaceClientCapabilities(refresh_support=True),
+            )
+        )
+        result = await self.client.initialize_async(lsp.InitializeParams(capabilities))
+        self.client.initialized(lsp.InitializedParams())
+        text = self.path.read_text("utf-8")
+        item = lsp.TextDocumentItem(self.uri, "textqueue", self.version, text)
+        self.client.text_document_did_open(lsp.DidOpenTextDocumentParams(item))
+        return result
+
+    async def problems(self) -> list[tuple[int, int, lsp.DiagnosticSeverity | None, str]]:
+        found = (await asyncio.wait_for(self.published.get(), 60)).diagnostics
+        return [(one.range.start.line, one.range.start.character, one.severity, one.message) for one in found]
+
+    def change(self, text: str) -> None:
+        self.version += 1
+        name = lsp.VersionedTextDocumentIdentifier(self.version, self.uri)
+        whole = lsp.TextDocumentContentChangeWholeDocument(text)
+        self.client.text_document_did_change(lsp.DidChangeTextDocumentParams(name, [whole]))
+
+    async def actions(
+        self, line: int, last: int | None = None, diagnostics: list[lsp.Diagnostic] | None = None
+    ) -> dict[str, lsp.CodeAction]:
+        where = lsp.Range(lsp.Position(line, 0), lsp.Position(line if last is None else last, 1))
+        params = lsp.CodeActionParams(self.document, where, lsp.CodeActionContext(diagnostics or []))
+        found = await self.client.text_document_code_action_async(params)
+        return {one.title: one for one in found or () if isinstance(one, lsp.CodeAction)}
+
+    async def stop(self) -> None:
+        await self.client.shutdown_async(None)
+        self.client.exit(None)
+        await self.client.stop()  # type: ignore[no-untyped-call]
+
+
+def applied(action: lsp.CodeAction, text: str) -> str:
+    """Apply the edit as an editor does, with columns in UTF-16 units."""
+    assert action.edit is not None
+    if action.edit.document_changes:
+        (change,) = action.edit.document_changes
+        assert isinstance(change, lsp.TextDocumentEdit)
+        edits = list(change.edits)
+    else:
+        assert action.edit.changes
+        (edits,) = action.edit.changes.values()  # type: ignore[assignment]
+    lines = text.split("\n")
+
+    def place(position: lsp.Position) -> int:
+        before = lines[position.line].encode("utf-16-le")[: 2 * position.character].decode("utf-16-le")
+        return sum(len(line) + 1 for line in lines[: position.line]) + len(before)
+
+    for edit in sorted(edits, key=lambda one: -place(one.range.start)):
+        assert isinstance(edit, lsp.TextEdit)
+        text = text[: place(edit.range.start)] + edit.new_text + text[place(edit.range.end) :]
+    return text
+
+
+def with_editor(path: Path, use: Callable[[Editor], Awaitable[None]], *, edits: bool = True) -> None:
+    async def run() -> None:
+        editor = Editor(path)
+        await editor.start(edits=edits)
+        try:
+            await use(editor)
+        finally:
+            await editor.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 120))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs of today.tq"
+    path.write_text(TEXT, "utf-8")
+    return path
+
+
+def test_problems_follow_the_buffer_and_have_severities(path: Path) -> None:
+    async def use(editor: Editor) -> None:
+        ((line, column, severity, message),) = await editor.problems()
+        assert (line, column, severity) == (7, 0, lsp.DiagnosticSeverity.Error)
+        assert "a line cannot begin with '?'" in message
+        editor.change("-🙂\n\\mutex= \n-x\n\\retries=many\n-end")
+        found = await editor.problems()
+        assert [(one[0], one[2]) for one in found] == [
+            (1, lsp.DiagnosticSeverity.Hint),
+            (3, lsp.DiagnosticSeverity.Warning),
+            (4, lsp.DiagnosticSeverity.Warning),
+        ]
+        editor.client.text_document_did_close(lsp.DidCloseTextDocumentParams(editor.document))
+        assert await editor.problems() == []
+
+    with_editor(path, use)
+    assert path.read_text("utf-8") == TEXT
+
+
+def test_tokens_and_folds(path: Path) -> None:
+    async def use(editor: Editor) -> None:
+        found = await editor.client.text_document_semantic_tokens_full_async(lsp.SemanticTokensParams(editor.document))
+        assert found is not None
+        line = column = 0
+        seen = []
+        for delta, start, length, kind, modifiers in zip(*[iter(found.data)] * 5, strict=True):
+            line, column = line + delta, start if delta else column + start
+            seen.append((line, column, length, TOKEN_TYPES[kind], modifiers))
+        assert (2, 0, 1, "keyword", 0) in seen
+        assert (2, 1, 13, "string", 0) in seen, "the smiley is two units"
+        assert (4, 1, 7, "property", 0) in seen
+        assert (4, 9, 2, "variable", 0) in seen
+        assert (5, 1, 4, "string", 1) in seen, "a done message is struck through"
+        assert (6, 1, 3, "regexp", 0) in seen
+        assert (1, 1, 4, "comment", 0) in seen
+        folds = await editor.client.text_document_folding_range_async(lsp.FoldingRangeParams(editor.document))
+        assert [(one.start_line, one.end_line, one.kind) for one in folds or ()] == [
+            (0, 1, lsp.FoldingRangeKind.Comment),
+            (2, 4, None),
+        ]
+
+    with_editor(path, use)
+
+
+@pytest.mark.parametrize("edits", [True, False])
+def test_actions_are_edits_of_the_buffer(path: Path, edits: bool) -> None:
+    async def use(editor: Editor) -> None:
+        await editor.problems()
+        found = await editor.actions(3)
+        assert set(found) == {
+            "Mark as done",
+            "Mark as failed",
+            "Comment out",
+            "Add the variable mutex",
+            "Add the variable reason",
+        }
+        assert applied(found["Mark as done"], TEXT) == TEXT.replace("-größer", "=größer")
+        assert applied(found["Mark as failed"], TEXT) == TEXT.replace("-größer", "!größer")
+        reason = "\\retries=3 \n\\reason=" + " " * 40 + "\n"
+        assert applied(found["Add the variable reason"], TEXT) == TEXT.replace("\\retries=3 \n", reason)
+        several = await editor.actions(5, 6)
+        assert set(several) == {"Mark as done", "Mark as failed", "Queue again", "Comment out"}
+        assert applied(several["Queue again"], TEXT) == TEXT.replace("=done", "-done").replace("!bad", "-bad")
+        edit = several["Queue again"].edit
+        assert edit is not None
+        assert bool(edit.document_changes) == edits
+
+    with_editor(path, use, edits=edits)
+    assert path.read_text("utf-8") == TEXT, "the server writes nothing into the file"
+
+
+def test_a_problem_has_fixes(path: Path) -> None:
+    async def use(editor: Editor) -> None:
+        published = await asyncio.wait_for(editor.published.get(), 60)
+        found = await editor.actions(7, diagnostics=list(published.diagnostics))
+        assert applied(found["Make it a message"], TEXT) == TEXT.replace("?odd", "-?odd")
+        assert applied(found["Continue the text"], TEXT) == TEXT.replace("?odd", " ?odd")
+        assert found["Make it a comment"].kind == lsp.CodeActionKind.QuickFix
+
+    with_editor(path, use)
+
+
+def test_who_has_claimed_a_line_is_shown_and_updated(path: Path) -> None:
+    path.write_text("-other\n-claimed 🙂\n more\n", "utf-8")
+
+    async def use(editor: Editor) -> None:
+        await editor.problems()
+        whole = lsp.Range(lsp.Position(0, 0), lsp.Position(9, 0))
+
+        async def hints() -> list[tuple[int, int, object]]:
+            params = lsp.InlayHintParams(editor.document, whole)
+            found = await editor.client.text_document_inlay_hint_async(params)
+            return [(one.position.line, one.position.character, one.label) for one in found or ()]
+
+        async def hover(line: int) -> str:
+            params = lsp.HoverParams(editor.document, lsp.Position(line, 0))
+            found = await editor.client.text_document_hover_async(params)
+            assert found is not None
+            assert isinstance(found.contents, lsp.MarkupContent)
+            return found.contents.value
+
+        assert await hints() == []
+        with TextQueue(path) as queue:
+            first, second = queue.take(), queue.take()
+            assert first is not None
+            assert second is not None
+            process = second.owner.partition("/")[0]
+            await asyncio.wait_for(editor.refreshed.wait(), 60)
+            assert first.give_back()
+            assert await hints() == [(1, 11, f"claimed by {process}")]
+            assert f"claimed by {second.owner} for" in await hover(2)
+            assert await hover(0) == "**queued**"
+            editor.change("-new\n-other\n-claimed 🙂\n more\n")
+            assert [line for line, _, _ in await hints()] == [2], "the claim follows the message in the buffer"
+            assert second.done()
+        assert await hints() == []
+
+    with_editor(path, use)
+
+
+def test_completion_of_variables(path: Path) -> None:
+    async def use(editor: Editor) -> None:
+        editor.change("-a\n\\retries=3 \n\\\n-b\n\\color=red\n")
+        params = lsp.CompletionParams(editor.document, lsp.Position(2, 1))
+        found = await editor.client.text_document_completion_async(params)
+        assert isinstance(found, list)
+        assert {one.label for one in found} == {"mutex", "reason", "color"}
+        (mutex,) = [one for one in found if one.label == "mutex"]
+        assert isinstance(mutex.text_edit, lsp.TextEdit)
+        assert mutex.text_edit.new_text == "mutex=" + " " * 48
+        nothing = await editor.client.text_document_completion_async(
+            lsp.CompletionParams(editor.document, lsp.Position(0, 1))
+        )
+        assert nothing == []
+
+    with_editor(path, use)
+
+
+def test_lines_of_a_document_are_those_of_the_queue() -> None:
+    document = Document("\ufeff-a\r\n b\n\n\\v=1\n=c\n")
+    assert [(item.first, item.last, item.entry.value) for item in document.items] == [(0, 1, b"a\nb"), (4, 4, b"c")]
+    assert document.at(2) is None
+    assert [token.column for token in document.tokens()][:2] == [1, 2], "the byte order mark is a character"

@@ -1,0 +1,6 @@
+"""The language server for ``.tq`` files: what a document means, and the protocol.
+
+The protocol is in a private module, because it cannot be imported without the extra ``lsp``.
+"""
+
+__all__: list[str] = []
