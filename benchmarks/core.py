@@ -124,7 +124,7 @@ def _appending(root: Path) -> list[Row]:
         row("queuelib push (no durability)", _rate(found["push"]), 1.0),
         row("append, buffer / queuelib push", _rate(found["append"]), found["append"] / found["push"], 6),
         row("append_many of 1,000, buffer / queuelib push", _rate(found["many"]), found["many"] / found["push"], 14),
-        row("append, os / bare os.write", _rate(found["os"]), found["os"] / found["write"], 0.6),
+        row("append, os / bare os.write", _rate(found["os"]), found["os"] / found["write"], 0.7),
         row("append_many with index and checksums / without", _rate(bare["many"]), bare["many"] / bare["none"], 0.92),
     ]
 

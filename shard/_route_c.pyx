@@ -7,7 +7,6 @@ wording and one truth.
 
 from cython cimport binding
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_CheckExact
@@ -18,7 +17,7 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint3
 from libc.string cimport memcpy, memset
 
 from sej.codec._buffer_c cimport Buffer
-from sej.codec._layout cimport HEAD, MAX_KEY, MAX_TYPE, MAX_VALUE, OVERHEAD, put32, put64, raw_bytes, raw_is_bytes
+from sej.codec._layout cimport MAX_KEY, MAX_TYPE, MAX_VALUE, raw_bytes, raw_is_bytes
 
 from shard import _route_py as _reference
 
@@ -179,13 +178,6 @@ def group(values, keys, int bits, indexes, bint places=False, name="xxh64"):
 cdef class Parts:
     """A batch that was sorted by shard and is encoded part by part; see the reference."""
     cdef readonly list indexes
-    cdef readonly bytearray scratch
-    # What stands in the scratch, as sej.codec.Run has it: making one for each shard would cost more than encoding.
-    cdef readonly int64_t messages
-    cdef readonly int64_t position
-    cdef readonly int64_t first_timestamp
-    cdef readonly int64_t last_timestamp
-    cdef readonly int64_t newest_timestamp
     cdef list _values
     cdef list _keys
     cdef list _types
@@ -194,7 +186,6 @@ cdef class Parts:
     cdef int64_t _time
     cdef Py_ssize_t *_places
     cdef Py_ssize_t _starts[MAX_SHARDS + 1]
-    cdef int64_t _sizes[MAX_SHARDS]
 
     def __init__(self, values, keys, int bits, indexes, types, times, name="xxh64"):
         cdef Py_ssize_t place, count = len(values)
@@ -218,10 +209,8 @@ cdef class Parts:
         self._type = number(0, "type", types, 0, MAX_TYPE) if self._types is None else 0
         self._time = number(0, "timestamp", times, INT64_MIN, INT64_MAX) if self._times is None else 0
         self.indexes = []
-        self.scratch = bytearray()
         mask = (1 << bits) - 1
         memset(sizes, 0, sizeof(sizes))
-        memset(self._sizes, 0, sizeof(self._sizes))
         shards = <uint16_t *> PyMem_Malloc(max(count, 1) * sizeof(uint16_t))
         self._places = <Py_ssize_t *> PyMem_Malloc(max(count, 1) * sizeof(Py_ssize_t))
         try:
@@ -243,7 +232,6 @@ cdef class Parts:
                     index = sej_hash(fnv, <const uint8_t *> raw_bytes(key), Py_SIZE(key)) & mask
                 else:
                     index = <uint64_t> indexes[place] & mask
-                self._sizes[index] += OVERHEAD + Py_SIZE(key) + Py_SIZE(value)
                 shards[place] = <uint16_t> index
                 if sizes[index] == 0:
                     self.indexes.append(index)
@@ -274,68 +262,25 @@ cdef class Parts:
             raise IndexError(index)
         return self._starts[index + 1] - self._starts[index]
 
-    def pour(self, int index, buffer):
+    def pour(self, int index, Buffer buffer not None):
         """Encode a shard's part into a writer's buffer; see the reference."""
-        cdef Py_ssize_t count = self.count(index), done = 0
-        cdef int64_t first = buffer.offset
-        while done < count:
-            self._encode(index, done, first + done, buffer.batch_limit)
-            buffer.extend(self.scratch, self, 0)
-            done += self.messages
-        return range(first, first + count)
-
-    cdef int _encode(self, int index, Py_ssize_t skip, int64_t offset, int64_t limit) except -1:
-        cdef Py_ssize_t at = self._starts[index] + skip, end = self._starts[index + 1], place, room = 0
-        cdef int64_t key_size, value_size, size, kind = self._type, time = self._time, first = offset
-        cdef int64_t newest = INT64_MIN
+        cdef Py_ssize_t at, place
+        cdef int64_t first = buffer.offset, kind = self._type, time = self._time
         cdef PyObject *values = <PyObject *> self._values
         cdef PyObject *keys = <PyObject *> self._keys
-        cdef PyObject *key
-        cdef PyObject *value
         cdef bint own_types = self._types is not None, own_times = self._times is not None
-        cdef uint8_t *p
-        if skip == 0 and self._sizes[index] <= limit:
-            room = self._sizes[index]
-        else:  # up to the first message that reaches the limit
-            end = at
-            while end < self._starts[index + 1] and room < limit:
-                place = self._places[end]
-                room += OVERHEAD + Py_SIZE(PyList_GET_ITEM(keys, place)) + Py_SIZE(PyList_GET_ITEM(values, place))
-                end += 1
-        if len(self.scratch) < room:
-            PyByteArray_Resize(self.scratch, room)
-        p = <uint8_t *> PyByteArray_AS_STRING(self.scratch)
-        for at in range(at, end):
+        if not 0 <= index < MAX_SHARDS:
+            raise IndexError(index)
+        for at in range(self._starts[index], self._starts[index + 1]):
             place = self._places[at]
-            key = PyList_GET_ITEM(keys, place)
-            value = PyList_GET_ITEM(values, place)
             if own_types:
                 kind = self._types[place]
             if own_times:
                 time = self._times[place]
-            if offset == first:
-                self.first_timestamp = time
-            if time > newest:
-                newest = time
-            key_size = Py_SIZE(key)
-            value_size = Py_SIZE(value)
-            size = OVERHEAD + key_size + value_size
-            put64(p, <uint64_t> offset)
-            put64(p + 8, <uint64_t> time)
-            p[16] = <uint8_t> kind
-            p[17] = <uint8_t> key_size
-            memcpy(p + HEAD, raw_bytes(key), key_size)
-            p += HEAD + key_size
-            put32(p, <uint32_t> value_size)
-            memcpy(p + 4, raw_bytes(value), value_size)
-            put32(p + 4 + value_size, <uint32_t> size)
-            p += 8 + value_size
-            offset += 1
-        self.messages = offset - first
-        self.position = room
-        self.last_timestamp = time
-        self.newest_timestamp = newest
-        return 0
+            buffer._put(PyList_GET_ITEM(values, place), PyList_GET_ITEM(keys, place), kind, time)
+            if buffer._used - buffer._drained >= buffer.batch_limit:
+                buffer._run_drain()
+        return range(first, buffer.offset)
 
 
 cdef class Appender:
