@@ -59,8 +59,15 @@ class TaskOptions(NamedTuple):
     until: int | None = None
 
 
-def read(slices: Iterable[Slice], schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of slices, as batches of a schema.
+def read(
+    slices: Iterable[Slice],
+    schema: pa.Schema,
+    how: TaskOptions,
+    *,
+    batch_rows: int = BATCH_ROWS,
+    batch_bytes: int = BATCH_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of slices, as batches of a schema; batches smaller than both limits are combined.
 
     Raises:
         CorruptionError: bytes are wrong and not a torn tail; names file and position.
@@ -76,7 +83,7 @@ def read(slices: Iterable[Slice], schema: pa.Schema, how: TaskOptions) -> Iterat
                 gathered.append(batch)
                 rows += batch.num_rows
                 size += batch.nbytes
-                if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                if rows >= batch_rows or size >= batch_bytes:
                     yield gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
                     gathered, rows, size = [], 0, 0
     except SejError:

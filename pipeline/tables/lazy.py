@@ -19,7 +19,7 @@ from polars.io.plugins import register_io_source
 from pipeline.columns import SEJ
 from pipeline.options import OptionError
 from pipeline.reading.conditions import Condition
-from pipeline.tables.asking import condition_of
+from pipeline.tables.where import condition_of
 
 __all__ = ["hints_of", "scan"]
 

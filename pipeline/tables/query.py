@@ -22,8 +22,8 @@ import pyarrow as pa
 from pipeline.columns import SEJ
 from pipeline.options import OptionError
 from pipeline.reading.conditions import Condition
-from pipeline.tables.asking import condition_of
 from pipeline.tables.table import Table
+from pipeline.tables.where import condition_of
 from sej.errors import SejError
 
 __all__ = ["Query"]

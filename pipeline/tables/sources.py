@@ -6,25 +6,19 @@ is there at its beginning.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from kestrel.magic import READER_MAGIC, WRITER_MAGIC
-from kestrel.spool import files_of, magic_of, queues_in
-from kestrel.v2.format import LAYOUTS
-from pipeline.columns import KESTREL, SEJ, TEXTQUEUE
-from pipeline.options import OptionError
-from pipeline.reading import kestrel_items, text_entries
+from pipeline.columns import SEJ
 from pipeline.reading.conditions import Chosen, Condition, narrow
-from pipeline.reading.discovery import discover, layout_of, matcher
+from pipeline.reading.discovery import discover, layout_of
 from pipeline.reading.extents import Extent
 from pipeline.reading.following import Follower
 from pipeline.reading.places import Origin, Slice
 from pipeline.reading.planning import pack
-from pipeline.reading.remote import Line, Remote, RemoteExtent, matching
-from pipeline.reading.rows import batches_of
+from pipeline.reading.remote import Line, RemoteExtent, matching
 from pipeline.reading.task import TaskOptions, read
+from pipeline.tables.asked import Asked, Way
 from pipeline.tables.parallel import THREADS
 from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError, OffsetTooSmallError
 from sej.journal.directory import Directory
@@ -34,50 +28,16 @@ from sej.system.disk import OS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Asked", "Journals", "Rows", "Source", "Way", "chosen_of", "kind_of", "refuse_deleted", "rows_at"]
+__all__ = ["Journals", "Source", "chosen_of", "kind_of", "refuse_deleted"]
 
 _PART_BYTES: Final = 16 << 20
 """A thread reads a part of this size into memory: a few batches."""
 
 
+_BATCH_ROWS: Final = 1 << 10
+_BATCH_BYTES: Final = 1 << 16
+"""Batches smaller than both are combined. That copies them, and a larger batch costs a consumer of Arrow little."""
 _BOUNDS: Final = ("=", "<", "<=", ">", ">=")
-
-
-class Way(NamedTuple):
-    """How journals are read.
-
-    Attributes:
-        verify: check blocks against their checksums.
-        on_corruption: raise, or skip and log.
-        pattern: only directories whose name matches; None: all.
-        clients: only these clients of a hub; None: all.
-        remote: the hub to read through; None: files.
-    """
-
-    verify: bool = True
-    on_corruption: Literal["raise", "skip"] = "raise"
-    pattern: str | None = None
-    clients: tuple[str, ...] | None = None
-    remote: Remote | None = None
-
-
-class Asked(NamedTuple):
-    """Which rows a read returns.
-
-    Attributes:
-        bounds: of the arguments start and end.
-        where: conditions that each row fulfils.
-        hints: conditions that the caller tests itself; rows that do not fulfil them need not be returned.
-    """
-
-    bounds: Sequence[Condition] = ()
-    where: Sequence[Condition] = ()
-    hints: Sequence[Condition] = ()
-
-    @property
-    def start(self) -> int | None:
-        """The offset that was passed as start, or None."""
-        return next((each.value for each in self.bounds if each[:2] == ("offset", ">=")), None)
 
 
 class Source(Protocol):
@@ -152,7 +112,7 @@ class Journals:
         chosen, _ = chosen_of(asked)
         way = self._way
         how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, chosen.since, chosen.until)
-        return read(part, schema, how)
+        return read(part, schema, how, batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
 
     def count(self, asked: Asked) -> int | None:
         """Return the number of messages from the index; None if a message decides for itself, or may be damaged."""
@@ -236,35 +196,6 @@ class _Bounded(Protocol):
     first: int
 
 
-class Rows:
-    """Files whose rows Python makes: text queues, or the queues of Kestrel."""
-
-    def __init__(
-        self,
-        columns: Mapping[str, str],
-        parts: Callable[[], list[Any]],
-        rows: Callable[[Any], Iterable[dict[str, Any]]],
-        size_of: Callable[[dict[str, Any]], int],
-    ) -> None:
-        """Set the columns, and the functions that list the parts and read each."""
-        self.columns = columns
-        self._parts = parts
-        self._rows = rows
-        self._size_of = size_of
-        parts()
-
-    def plan(self, asked: Asked) -> tuple[list[Any], list[Condition]]:
-        """Return the files or queues, and all conditions."""
-        return self._parts(), list(asked.where)
-
-    def read(self, part: Any, asked: Asked, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file or queue."""
-        return batches_of(self._rows(part), self._size_of, schema)
-
-    def count(self, asked: Asked) -> None:
-        """Return None: only the rows themselves can be counted."""
-
-
 def kind_of(path: str) -> Literal["sej", "textqueue", "kestrel"]:
     """Return which source a path is for.
 
@@ -275,69 +206,14 @@ def kind_of(path: str) -> Literal["sej", "textqueue", "kestrel"]:
     there = OS.status(path)
     if there is not None and not there.is_dir and path.endswith(".tq"):
         return "textqueue"
-    if (there is None or not there.is_dir) and _queues(path):
-        return "kestrel"
     try:
         layout_of(path)
-    except NotAJournalError:
-        if there is not None and there.is_dir:
-            if any(name.endswith(".tq") for name in OS.list(path)):
-                return "textqueue"
-            if _queues(path):
-                return "kestrel"
+    except NotAJournalError:  # which includes that nothing exists: the files of libkestrel's queue are cars.1, cars.2
+        from pipeline.tables.files import queues  # imports Kestrel, a tenth of the time of a short command
+
+        if there is not None and there.is_dir and any(name.endswith(".tq") for name in OS.list(path)):
+            return "textqueue"
+        if queues(path):
+            return "kestrel"
         raise
     return "sej"
-
-
-def _queues(path: str) -> list[tuple[str, str]]:
-    """Return the Kestrel queues that a path means, as directory and name: all of a directory, or one in it."""
-    there = OS.status(path)
-    if there is not None and there.is_dir:
-        found = [(path, name) for name in queues_in(path)]
-    else:
-        directory, name = os.path.split(os.path.abspath(path))
-        inside = OS.status(directory)
-        if inside is None or not inside.is_dir or not name:
-            return []
-        found = [(directory, name)] if name in queues_in(directory) else []
-    return [(place, name) for place, name in found if all(map(_is_kestrels, files_of(place, name)))]
-
-
-def _is_kestrels(path: str) -> bool:
-    """Return whether a file begins like one of Kestrel's: any name may be a queue's."""
-    there = OS.status(path)
-    if there is None or there.is_dir or "~~" in os.path.basename(path):
-        return True
-    magic = magic_of(path)
-    return not magic or magic in (READER_MAGIC, WRITER_MAGIC) or magic[0] in LAYOUTS
-
-
-def rows_at(kind: Literal["textqueue", "kestrel"], paths: Sequence[str], way: Way) -> Rows:
-    """Return the source of text queues or Kestrel queues.
-
-    Raises:
-        OptionError: the pattern matches none of them.
-    """
-    matches = matcher(way.pattern) if way.pattern is not None else None
-
-    def taken(found: list[Any], name_of: Callable[[Any], str]) -> list[Any]:
-        chosen = [each for each in found if matches is None or matches(name_of(each))]
-        if found and not chosen:
-            raise OptionError(
-                f"pattern={way.pattern!r} matches none of {len(found)}; one of them is {name_of(found[0])!r}"
-            )
-        return chosen
-
-    if kind == "textqueue":
-        return Rows(
-            TEXTQUEUE,
-            lambda: taken(text_entries.files_in(paths), os.path.basename),
-            text_entries.rows_of,
-            text_entries.size_of,
-        )
-    return Rows(
-        KESTREL,
-        lambda: taken([queue for path in paths for queue in _queues(path)], lambda queue: str(queue[1])),
-        lambda queue: kestrel_items.rows_of(queue[0], queue=queue[1], on_damage=way.on_corruption),
-        kestrel_items.size_of,
-    )

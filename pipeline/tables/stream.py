@@ -26,9 +26,10 @@ from pipeline.reading.places import Origin, Slice
 from pipeline.reading.positions import start_in
 from pipeline.reading.remote import RemoteFollower, RemoteRoot
 from pipeline.reading.task import TaskOptions, read
-from pipeline.tables.asking import Where, bounds_of, conditions_of, expression_of
-from pipeline.tables.sources import Asked, Way, chosen_of, kind_of, refuse_deleted
+from pipeline.tables.asked import Asked, Way
+from pipeline.tables.sources import chosen_of, kind_of, refuse_deleted
 from pipeline.tables.table import PathLike, Place, paths_of, way_of
+from pipeline.tables.where import Where, bounds_of, conditions_of, expression_of
 from sej.checks import CALLABLE, ITERABLE, POSITIVE, SECONDS, TEXT, WAIT, between, optional, refuse_pickling, require
 from sej.errors import ClosedError, SejError
 from sej.message import FIRST

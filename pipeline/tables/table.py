@@ -15,9 +15,10 @@ from pipeline.options import OptionError
 from pipeline.paths import local_path
 from pipeline.reading.conditions import Condition
 from pipeline.reading.remote import Remote
-from pipeline.tables.asking import Where, bounds_of, conditions_of, expression_of
+from pipeline.tables.asked import Asked, Way
 from pipeline.tables.parallel import in_order
-from pipeline.tables.sources import Asked, Journals, Source, Way, kind_of, rows_at
+from pipeline.tables.sources import Journals, Source, kind_of
+from pipeline.tables.where import Where, bounds_of, conditions_of, expression_of
 from sej.checks import FLAG, ITERABLE, PATH, TEXT, a, one_of, optional, require
 
 if TYPE_CHECKING:
@@ -278,5 +279,7 @@ def _source(paths: Sequence[str], way: Way, *, bounded: bool) -> Source:
         for name, given in (("start and end", bounded), ("clients", way.clients is not None)):
             if given:
                 raise OptionError(f"{name} are for journals; {paths[0]} is {kind}: use where with one of its columns")
+        from pipeline.tables.files import rows_at
+
         return rows_at(kind, paths, way)
     return Journals(paths, way)

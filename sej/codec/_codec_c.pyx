@@ -206,6 +206,31 @@ def walk(data, int64_t position, int64_t end, int64_t due, offsets, timestamps, 
     return count, p - view.data
 
 
+cdef object fixed_columns(_View view, int64_t position, int64_t end, int64_t due, int64_t limit):
+    """Return the columns without keys and values: one walk, into arrays that are large enough for any messages."""
+    cdef int64_t room = max(min(limit, (end - position) // OVERHEAD), 0)
+    cdef const unsigned char *start = view.data + position
+    cdef const unsigned char *p = start
+    cdef const unsigned char *stop = view.data + end
+    cdef int64_t count = 0, size
+    cdef bytes timestamps = PyBytes_FromStringAndSize(NULL, room * 8)
+    cdef bytes types = PyBytes_FromStringAndSize(NULL, room * 4)
+    cdef int64_t *to_timestamp = <int64_t *> PyBytes_AS_STRING(timestamps)
+    cdef int32_t *to_type = <int32_t *> PyBytes_AS_STRING(types)
+    with nogil:
+        while count < room:
+            size = whole(p, stop - p)
+            if size == 0 or <int64_t> get64(p) != due + count:
+                break
+            to_timestamp[count] = <int64_t> get64(p + 8)
+            to_type[count] = p[16]
+            p += size
+            count += 1
+    if count < room:
+        timestamps, types = timestamps[:count * 8], types[:count * 4]
+    return Columns(count, p - view.data, timestamps, types, b"", b"", b"", b"")
+
+
 def columns(data, int64_t position, int64_t end, int64_t due, int64_t limit, bint keys=True, bint values=True):
     """Return at most limit messages from position on, as columns; without keys or values these are not copied."""
     cdef _View view = _View(data, position, end)
@@ -220,6 +245,11 @@ def columns(data, int64_t position, int64_t end, int64_t due, int64_t limit, bin
     cdef int32_t *to_value_end = NULL
     cdef unsigned char *to_key = NULL
     cdef unsigned char *to_value = NULL
+    if not keys and not values:
+        found = fixed_columns(view, position, end, due, limit)
+        if not found.messages and limit > 0:
+            _reference._check_due(data, position, end, due)
+        return found
     with nogil:
         while count < limit:
             size = whole(p, stop - p)

@@ -18,6 +18,7 @@ import pytest
 import pipeline
 import sej
 from pipeline.tables import parallel, sources
+from pipeline.tables.asked import Asked, Way
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.system.disk import OS
@@ -88,7 +89,7 @@ def test_a_message_without_a_time_has_none(tmp_path: Path) -> None:
 
 def test_many_parts_come_in_order(large: Path) -> None:
     table = pipeline.table(large)
-    parts, _ = sources.Journals([str(large)], sources.Way()).plan(sources.Asked())
+    parts, _ = sources.Journals([str(large)], Way()).plan(Asked())
     assert len(parts) > 5
     assert rows_in(table) == rows_of(large)
 

@@ -1,0 +1,48 @@
+"""What is asked of a source: which rows, and how journals are read. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from pipeline.reading.conditions import Condition
+from pipeline.reading.remote import Remote
+
+__all__ = ["Asked", "Way"]
+
+
+class Way(NamedTuple):
+    """How journals are read.
+
+    Attributes:
+        verify: check blocks against their checksums.
+        on_corruption: raise, or skip and log.
+        pattern: only directories whose name matches; None: all.
+        clients: only these clients of a hub; None: all.
+        remote: the hub to read through; None: files.
+    """
+
+    verify: bool = True
+    on_corruption: Literal["raise", "skip"] = "raise"
+    pattern: str | None = None
+    clients: tuple[str, ...] | None = None
+    remote: Remote | None = None
+
+
+class Asked(NamedTuple):
+    """Which rows a read returns.
+
+    Attributes:
+        bounds: of the arguments start and end.
+        where: conditions that each row fulfils.
+        hints: conditions that the caller tests itself; rows that do not fulfil them need not be returned.
+    """
+
+    bounds: Sequence[Condition] = ()
+    where: Sequence[Condition] = ()
+    hints: Sequence[Condition] = ()
+
+    @property
+    def start(self) -> int | None:
+        """The offset that was passed as start, or None."""
+        return next((each.value for each in self.bounds if each[:2] == ("offset", ">=")), None)
