@@ -112,7 +112,7 @@ class Table:
         with needed("polars"):
             import polars as pl
 
-        frame = pl.from_arrow(self.to_arrow())
+        frame = pl.from_arrow(self.to_arrow(), rechunk=False)
         assert isinstance(frame, pl.DataFrame)
         return frame
 
