@@ -9,9 +9,17 @@ from typing import Final
 import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import (
+    FileResponse,
+    HTMLResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
+from hub.page.changes import CHANGES, ChangedError
 from hub.page.groups import hub_root, sharded
 from hub.page.guard import LOGIN, Viewer
 from hub.page.journal import damage, journal, message, message_at, messages
@@ -20,7 +28,7 @@ from hub.page.queue import queue
 from hub.page.streams import MAX_STREAMS, Stopping, page_events, tail_events
 from hub.page.text_queue import text_queue
 from hub.page.views import Context, MissingError, PageFunction, View, number_in
-from sej.errors import InvalidNameError, NotAJournalError, QueueNotFoundError, SejError
+from sej.errors import InvalidNameError, LockedError, NotAJournalError, QueueNotFoundError, SejError
 
 __all__ = ["PAGES", "Site"]
 
@@ -36,6 +44,17 @@ PAGES: Final[Mapping[str, PageFunction]] = {
     "text-queue": text_queue,
 }
 """The pages by address."""
+_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (NotAJournalError, 404),
+    (QueueNotFoundError, 404),
+    (InvalidNameError, 404),
+    (FileNotFoundError, 404),
+    (ChangedError, 409),
+    (LockedError, 409),
+    (SejError, 503),
+    (ValueError, 400),
+)
+"""The status of each kind of error, the first that fits; any other error is 503."""
 _STATIC: Final = Path(__file__).parent / "static"
 _FILES: Final = {"page.js": "text/javascript", "page.css": "text/css", "icon.svg": "image/svg+xml"}
 
@@ -61,6 +80,10 @@ class Site:
             Route("/static/{name}", self._file),
             Route(LOGIN, self._login, methods=["GET"]),
         ]
+        if context.allow_changes:
+            for address, (show, make) in CHANGES.items():
+                routes += [Route(f"/{address}", self._page(show), methods=["GET"])]
+                routes += [Route(f"/{address}", self._change(make), methods=["POST"])]
         self.application = Starlette(routes=routes, exception_handlers={404: self._not_found})
 
     def _page(self, page: PageFunction) -> Callable[[Request], Awaitable[Response]]:
@@ -69,17 +92,24 @@ class Site:
 
         return answer
 
+    def _change(
+        self, make: Callable[[Context, Mapping[str, str], str], str]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            viewer: Viewer = request.scope["viewer"]
+            try:
+                following = await anyio.to_thread.run_sync(make, self._context, request.scope["form"], viewer.name)
+            except (SejError, OSError, ValueError) as error:
+                return self._failure(request, _code_of(error), error)
+            return RedirectResponse(following, 303)
+
+        return answer
+
     def _answer(self, page: PageFunction, request: Request) -> Response:
         try:
             view = page(self._context, request.query_params)
-        except (MissingError, NotAJournalError, QueueNotFoundError, InvalidNameError, FileNotFoundError) as error:
-            return self._failure(request, 404, error)
-        except SejError as error:
-            return self._failure(request, 503, error)
-        except ValueError as error:
-            return self._failure(request, 400, error)
-        except OSError as error:
-            return self._failure(request, 503, error)
+        except (SejError, OSError, ValueError) as error:
+            return self._failure(request, _code_of(error), error)
         return self._html(request, view)
 
     def _html(self, request: Request, view: View, code: int = 200) -> Response:
@@ -119,7 +149,7 @@ class Site:
         try:
             _, found = await anyio.to_thread.run_sync(message_at, self._context, request.query_params)
         except (SejError, OSError, ValueError) as error:
-            return self._failure(request, 404 if isinstance(error, MissingError) else 400, error)
+            return self._failure(request, _code_of(error), error)
         headers = {"content-disposition": f'attachment; filename="message-{found.offset}.bin"'}
         return Response(found.value, media_type="application/octet-stream", headers=headers)
 
@@ -154,3 +184,8 @@ class Site:
                 self._streams -= 1
 
         return StreamingResponse(counted(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+def _code_of(error: Exception) -> int:
+    """Return the status of an error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), 503)

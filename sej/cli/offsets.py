@@ -36,7 +36,7 @@ from sej.message import LAST
 from sej.reading.offset import Offset, read_offset
 from sej.system.disk import OS
 
-__all__ = ["follow", "offset", "reset"]
+__all__ = ["describe_reset", "follow", "move_reader", "offset", "reset", "reset_target"]
 
 _VALUE_CHARS: Final = 200
 
@@ -130,18 +130,15 @@ def reset(
         _ask(yes or confirmed)
         _set_aside(directory, name, keep=False)
         return
-    target = _target(journal, place)
-    click.echo(_change(journal, None if found is None else found.offset, target))
+    target = reset_target(journal, place)
+    click.echo(describe_reset(journal, None if found is None else found.offset, target))
     if start is not None and not (confirmed or yes):
         click.echo("nothing was changed; --reset does it")
         return
     _ask(yes or confirmed)
-    try:
-        read_offset(directory, name)
-    except BadOffsetFileError:
-        _set_aside(directory, name, keep=True)
-    with Offset(directory, name, target, beyond_end="rewind") as kept:
-        kept.reset(target)
+    aside = move_reader(directory, name, target)
+    if aside is not None:
+        click.echo(f"kept: {aside}")
     click.echo(f"reader {name!r} reads message {target} next")
 
 
@@ -188,7 +185,28 @@ def follow(
                 kept.commit(batch[-1].offset + 1)
 
 
-def _target(journal: Journal, place: str) -> int:
+def move_reader(directory: Path, name: str, target: int) -> str | None:
+    """Move a reader that does not run; return the new path of its file if that was damaged.
+
+    Raises:
+        LockedError: the reader runs.
+    """
+    aside = None
+    try:
+        read_offset(directory, name)
+    except BadOffsetFileError:
+        aside = _set_aside(directory, name, keep=True)
+    with Offset(directory, name, target, beyond_end="rewind") as kept:
+        kept.reset(target)
+    return aside
+
+
+def reset_target(journal: Journal, place: str) -> int:
+    """Return the offset of a place as ``sej reset`` takes it: an offset, a time, ``first`` or ``end``.
+
+    Raises:
+        click.UsageError: the place cannot be read, or the journal has no such message.
+    """
     named = {"first": journal.first_offset, "end": good_end_of(journal)}
     if place in named:
         return named[place]
@@ -203,7 +221,7 @@ def _target(journal: Journal, place: str) -> int:
     return target
 
 
-def _change(journal: Journal, now: int | None, target: int) -> str:
+def describe_reset(journal: Journal, now: int | None, target: int) -> str:
     """Describe the effect of a reset, with the message that is read next."""
     since = journal.first_offset if now is None else now
     words = f"to {target}: "
@@ -235,8 +253,8 @@ def _ask(yes: bool) -> None:
         click.confirm("Do it?", abort=True)
 
 
-def _set_aside(directory: Path, name: str, *, keep: bool) -> None:
-    """Remove a reader's file under the reader's lock; keep: move it to ``kept/``."""
+def _set_aside(directory: Path, name: str, *, keep: bool) -> str | None:
+    """Remove a reader's file under the reader's lock; keep: move it to ``kept/`` and return its new path."""
     from sej.journal.twin import drop_twin
     from sej.system.locks import Lock
 
@@ -244,9 +262,10 @@ def _set_aside(directory: Path, name: str, *, keep: bool) -> None:
     path = places.at("ofs", f"{name}.ofs")
     with Lock(places.at("ofs", f"{name}.lck"), what=f"reader {name!r}"), readers_lock(places):
         drop_twin(places, name)
-        if keep:
-            OS.mkdir(places.at("kept"))
-            OS.rename(path, places.at("kept", f"{name}.ofs"))
-            click.echo(f"kept: {places.at('kept', f'{name}.ofs')}")
-        else:
+        if not keep:
             OS.unlink(path)
+            return None
+        OS.mkdir(places.at("kept"))
+        aside = places.at("kept", f"{name}.ofs")
+        OS.rename(path, aside)
+        return aside

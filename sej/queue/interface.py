@@ -249,6 +249,18 @@ class WorkQueue(ABC):
         OFFSET("offset", offset)
         raise self._unsupported("requeue")
 
+    def discard(self, offset: int) -> bool:
+        """Remove one dead letter for good; backends with ``requeue`` can do it.
+
+        Args:
+            offset: the number of the item that was given up.
+
+        Returns:
+            True if it was removed; False if the item has no letter, or its letter was put back or removed before.
+        """
+        OFFSET("offset", offset)
+        raise self._unsupported("requeue")
+
     def cancel(self, offset: int) -> bool:
         """Remove one item: no worker receives it again. It counts as done.
 

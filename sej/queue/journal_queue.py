@@ -377,6 +377,33 @@ class JournalQueue(WorkQueue):
         self._life.require()
         return self._dead_letters.requeue(offset, self._put_one_back)
 
+    def discard(self, offset: int) -> bool:
+        """Remove one dead letter for good: no worker receives its item, and :meth:`redrive` skips it.
+
+        Its message stays in the journal of the dead letters. If this process dies, the item is removed, or it is as it
+        was, or it is put back.
+
+        Args:
+            offset: the number of the item that was given up.
+
+        Returns:
+            True if it was removed; False if the item has no letter, or its letter was put back or removed before.
+        """
+        OFFSET("offset", offset)
+        self._life.require()
+        return self._dead_letters.requeue(offset, self._discard_one) is not None
+
+    def _discard_one(self, journal: int, letter: DeadLetter) -> int | None:
+        found: int | None = self._writer.turn(self._end, self._discard_now, journal, letter)
+        return found
+
+    def _discard_now(self, journal: int, letter: DeadLetter) -> int | None:
+        """Put the letter back and remove the new item under one lock: no worker can take it in between."""
+        offset = self._putter.put_one_back(journal, letter)
+        if offset is not None:
+            self._remover.cancel(offset)
+        return offset
+
     def _put_one_back(self, journal: int, letter: DeadLetter) -> int | None:
         found: int | None = self._writer.turn(self._end, self._putter.put_one_back, journal, letter)
         return found

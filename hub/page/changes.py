@@ -1,0 +1,141 @@
+"""The changes that the page offers with ``--allow-changes``: each is shown first, made by a POST, and logged.
+
+:mod:`hub.page.guard` has checked the viewer, the origin and the form before a change is made. The log of
+``hub.page.changes`` has one line for each change, with the name of the viewer's token, or with the address if the
+server has no tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import click
+
+from hub.page.journal import cells
+from hub.page.views import Context, MissingError, View, number_in
+from sej.cli.offsets import describe_reset, move_reader, reset_target
+from sej.cli.reader_state import readers_of
+from sej.journal.directory import Directory
+from sej.journal.kept_offsets import check_reader
+from sej.journal.view import Journal
+from sej.queue.backends import open_queue
+from sej.queue.look import QueueLook
+from sej.system.disk import OS
+
+__all__ = ["CHANGES", "ChangedError", "change_dead_letter", "change_reader", "dead_letter", "reader"]
+
+_log = logging.getLogger(__name__)
+_Query = Mapping[str, str]
+
+
+class ChangedError(ValueError):
+    """What the viewer saw is not so any more: another process changed it meanwhile."""
+
+
+def reader(context: Context, query: _Query) -> View:
+    """Show where a reader is and, with a place, what moving it there would do."""
+    path, name = context.require_journal(query.get("path", "")), query.get("reader", "")
+    offset = _offset_of(path, name)
+    place = query.get("to", "").strip()
+    values: dict[str, object] = {"path": path, "reader": name, "offset": offset, "to": place, "preview": None}
+    if place:
+        target = _target(path, place)
+        values |= {"preview": describe_reset(Journal(path), offset, target), "target": target}
+    return View("change_reader.html", f"Move reader {name}", {}, values, _trail(path))
+
+
+def change_reader(context: Context, form: _Query, who: str) -> str:
+    """Move a reader as the preview showed; return the address to show next.
+
+    Raises:
+        ChangedError: the reader has committed since the preview.
+        LockedError: the reader runs.
+    """
+    path, name = context.require_journal(form.get("path", "")), form.get("reader", "")
+    before, seen = _offset_of(path, name), form.get("seen", "")
+    if seen != str(before):
+        raise ChangedError(f"reader {name!r} is at {before} now, and was at {seen} in the preview; look again")
+    target = number_in(form, "target", -1)
+    _target(path, str(target))
+    move_reader(Path(path), name, target)
+    _log.warning("%s moved reader %r of %s from %s to %d", who, name, path, before, target)
+    return _journal_address(path)
+
+
+def dead_letter(context: Context, query: _Query) -> View:
+    """Show a dead letter, with the choice to put it back or to delete it."""
+    path, name = context.require_journal(query.get("path", "")), query.get("name", "")
+    offset = number_in(query, "offset", 0)
+    after = offset - 1 if offset else None
+    letters = QueueLook(path, name).items("dead", after=after)
+    found = next((item for item in letters if item.offset == offset), None)
+    if found is None:
+        raise MissingError(f"item {offset} has no dead letter, or it was put back or deleted", path=path)
+    values = {
+        "path": path,
+        "name": name,
+        "offset": offset,
+        "cells": cells(found.message, _SHOWN_BYTES),
+        "attempts": found.attempts,
+        "reason": found.reason,
+    }
+    trail = [*_trail(path), (_queue_address(path, name), name)]
+    return View("change_dead_letter.html", f"Dead letter {offset}", {}, values, trail)
+
+
+def change_dead_letter(context: Context, form: _Query, who: str) -> str:
+    """Put a dead letter back, or delete it; return the address to show next.
+
+    Raises:
+        ChangedError: the letter was put back or deleted before.
+    """
+    path, name = context.require_journal(form.get("path", "")), form.get("name", "")
+    offset, action = number_in(form, "offset", 0), form.get("action", "")
+    if action not in ("redrive", "delete"):
+        raise ValueError(f"action must be redrive or delete, got {action[:80]!r}")
+    with open_queue(path, name, create=False) as queue:
+        done = queue.requeue(offset) is not None if action == "redrive" else queue.discard(offset)
+    if not done:
+        raise ChangedError(f"item {offset} has no dead letter, or it was put back or deleted before")
+    what = "put back" if action == "redrive" else "deleted"
+    _log.warning("%s %s the dead letter of item %d of queue %r of %s", who, what, offset, name, path)
+    return _queue_address(path, name)
+
+
+CHANGES: Final[Mapping[str, tuple[Callable[[Context, _Query], View], Callable[[Context, _Query, str], str]]]] = {
+    "change/reader": (reader, change_reader),
+    "change/dead-letter": (dead_letter, change_dead_letter),
+}
+"""The changes by address: what shows one, and what makes it."""
+_SHOWN_BYTES: Final = 1 << 12
+
+
+def _offset_of(path: str, name: str) -> int | None:
+    check_reader(Directory(path, OS), name)
+    for found in readers_of(Journal(path)):
+        if found.name == name:
+            return found.offset
+    raise MissingError(f"there is no reader {name!r}", path=path)
+
+
+def _target(path: str, place: str) -> int:
+    try:
+        return reset_target(Journal(path), place)
+    except click.UsageError as error:
+        raise ValueError(error.message) from None
+
+
+def _trail(path: str) -> list[tuple[str, str]]:
+    return [("/", "Overview"), (_journal_address(path), path)]
+
+
+def _journal_address(path: str) -> str:
+    return f"/journal?path={quote(path, safe='')}"
+
+
+def _queue_address(path: str, name: str) -> str:
+    return f"/queue?path={quote(path, safe='')}&name={quote(name, safe='')}"
