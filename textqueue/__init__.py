@@ -3,8 +3,8 @@
 # Of the distribution sej-journals: sej/names.py looks for this name.
 
 from textqueue.claims.claim import Claim
+from textqueue.editing.conflicts import Conflict
 from textqueue.editing.message import Message
-from textqueue.editing.reconcile import Conflict
 from textqueue.errors import (
     FileInUseError,
     InvalidTextError,

@@ -184,7 +184,9 @@ def test_a_reverted_mark_is_made_again_after_variables_were_set(path: Path, save
     save(path, b"-more\n" + buffer)
     assert [m.value for m in q.messages()] == ["more"]
     assert path.read_bytes() == b"-more\n=a\n\\processed=     \n"
-    assert [(c.text, c.kind, c.action) for c in q.conflicts] == [("a", "reverted", "marked again as cleared")]
+    reverted, removed = q.conflicts
+    assert (reverted.text, reverted.kind, reverted.action) == ("a", "reverted", "marked again as cleared")
+    assert removed.kind == "removed", "the save also removed b"
 
 
 def test_a_new_message_equal_to_a_removed_done_one_is_delivered(path: Path) -> None:

@@ -51,7 +51,7 @@ def test_files_of_an_older_version_are_moved(path: Path) -> None:
         assert names(path) == HIDDEN
         path.write_bytes(stale)
         assert [m.value for m in q.messages()] == ["b", "c"], "the ledger has the mark of the older version"
-        assert len(q.conflicts) == 1
+        assert [conflict.kind for conflict in q.conflicts] == ["reverted", "removed"]
 
 
 def test_while_an_older_version_runs_the_old_names_are_used(path: Path) -> None:

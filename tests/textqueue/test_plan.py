@@ -46,7 +46,7 @@ def only(made: Plan) -> tuple[Action, Record]:
 def test_a_mark_moves_with_its_message() -> None:
     mark = record(CLEARED, 0, b"=a\n")
     made = plan(Known([mark]), seen((7, b"=a\n")), reapply=True)
-    assert made == Plan([], {0: mark._replace(position=7)}, [])
+    assert made == Plan([], {0: mark._replace(position=7)}, [], [])
 
 
 def test_a_mark_that_a_stale_save_reverted_is_made_again() -> None:
@@ -96,7 +96,7 @@ def test_a_message_that_was_given_back_shows_no_later_edit() -> None:
 def test_a_message_appended_after_a_mark_is_not_the_marked_one() -> None:
     mark, new = record(CLEARED, -9, b"=a\n"), record(APPENDED, 4, b"-a\n")
     made = plan(Known([mark, new], grown=8), seen((12, b"-a\n")), reapply=True)
-    assert made == Plan([], {1: new._replace(position=12)}, [0])
+    assert made == Plan([], {1: new._replace(position=12)}, [0], [])
 
 
 def test_of_equal_messages_a_mark_prefers_its_own_position() -> None:
@@ -116,7 +116,7 @@ def test_as_many_equal_messages_are_marked_as_there_are_marks() -> None:
 
 def test_a_record_without_a_message_is_lost() -> None:
     mark, claim = record(CLEARED, 0, b"=a\n"), record(IN_LEDGER, 3, b"-b\n", OWNER)
-    assert plan(Known([mark, claim]), {}, reapply=True) == Plan([], {}, [0, 1])
+    assert plan(Known([mark, claim]), {}, reapply=True) == Plan([], {}, [0, 1], [])
 
 
 def test_a_claim_that_a_stale_buffer_blanked_is_written_again() -> None:
@@ -132,14 +132,14 @@ def test_a_claim_that_a_stale_buffer_blanked_is_written_again() -> None:
 def test_a_claim_without_space_stays_in_the_ledger() -> None:
     claim = record(IN_MUTEX, 0, b"-a\n", OWNER)
     made = plan(Known([claim]), seen((5, b"-a\n")), reapply=True)
-    assert made == Plan([], {0: claim._replace(position=5, kind=IN_LEDGER)}, [])
+    assert made == Plan([], {0: claim._replace(position=5, kind=IN_LEDGER)}, [], [])
 
 
 def test_of_equal_messages_a_claim_gets_the_one_with_its_owner() -> None:
     first, second = claimed(b"a"), claimed(b"a", OWNER)
     claim = record(IN_MUTEX, 0, first, OWNER)
     made = plan(Known([claim]), seen((0, first), (len(first), second)), reapply=True)
-    assert made == Plan([], {0: claim._replace(position=len(first))}, [])
+    assert made == Plan([], {0: claim._replace(position=len(first))}, [], [])
 
 
 def test_a_mark_that_is_made_again_blanks_the_restored_claim() -> None:
@@ -163,7 +163,7 @@ def test_a_claim_that_had_ended_is_blanked() -> None:
 
 def test_another_owners_claim_is_not_blanked() -> None:
     raw = claimed(b"a", OTHER)
-    assert plan(Known(ended={(digest(essence(raw)), OWNER)}), seen((0, raw)), reapply=True) == Plan([], {}, [])
+    assert plan(Known(ended={(digest(essence(raw)), OWNER)}), seen((0, raw)), reapply=True) == Plan([], {}, [], [])
 
 
 def test_a_message_is_found_as_it_was_before_a_variable_was_set() -> None:

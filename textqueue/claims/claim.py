@@ -39,11 +39,11 @@ from sej.checks import POSITIVE_SECONDS
 from sej.errors import ClosedError
 from sej.system.disk import File
 from sej.system.locks import let_in
+from textqueue.editing.conflicts import Conflict
 from textqueue.editing.edits import ClaimLostError
 from textqueue.editing.message import Message, marking
 from textqueue.editing.place import Change, Place, place_of
 from textqueue.editing.queue_file import Session
-from textqueue.editing.reconcile import Conflict
 from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus

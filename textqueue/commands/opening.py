@@ -15,7 +15,7 @@ from sej.system.locks import host_name, process_start
 from textqueue.claims.drain import OnceWriter
 from textqueue.commands.output import shown
 from textqueue.commands.versioning import advising
-from textqueue.editing.reconcile import Conflict
+from textqueue.editing.conflicts import Conflict
 from textqueue.editing.source import Source
 from textqueue.format.grammar import BOM, CONTROL_OF
 from textqueue.queue import TextQueue

@@ -59,7 +59,7 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
         for _ in range(_MAX_ATTEMPTS):
             if queue.disk.status(source.path) is None:
                 queue.disk.open(source.path, "append").close()
-            edit = _Append(queue, entries, status)
+            edit = _Append(queue, entries, status, copy=source.on_lost == "restore" and status is MessageStatus.queued)
             try:
                 with queue.session() as session:
                     if queue.commit(session, edit):
@@ -77,12 +77,13 @@ class _Append:
 
     high: int | None = None
 
-    def __init__(self, queue: QueueFile, entries: Sequence[New], status: MessageStatus) -> None:
+    def __init__(self, queue: QueueFile, entries: Sequence[New], status: MessageStatus, *, copy: bool) -> None:
         self.places: list[Place] = []
         self.last: tuple[int, bytes] | None = None
         self._queue = queue
         self._entries = entries
         self._status = status
+        self._copy = copy
         self._mend = b""
         self._raws: list[bytes] = []
 
@@ -93,6 +94,10 @@ class _Append:
         return True
 
     def write(self, session: Session) -> bool:
+        if self._copy:
+            if self._queue.copies.are_many:
+                self._queue.drop_copies()
+            self._queue.copies.append(self._raws)
         text = self._mend + b"".join(self._raws)
         position = self._position(session, text)
         if position is None:
@@ -122,8 +127,9 @@ class _Append:
             file.close()
 
     def log(self, ledger: Ledger, token: Token) -> None:
-        """Append a ledger line for each entry; for more than _LOGGED entries, only for the last one."""
-        ledger.append_lines(APPENDED, self.places[-1:] if len(self.places) > _LOGGED else self.places, token)
+        """Append a ledger line for each entry; for more than _LOGGED entries without copies, only for the last one."""
+        only_last = len(self.places) > _LOGGED and not self._copy
+        ledger.append_lines(APPENDED, self.places[-1:] if only_last else self.places, token)
 
 
 def _write_end(file: File, write: Callable[[bytes, int], None], size: int, text: bytes) -> None:

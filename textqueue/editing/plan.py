@@ -29,7 +29,10 @@ a claim             queued, with the owner       the record follows the message
 a claim             queued, without the owner    the owner is written again, or kept in the ledger only
 a claim             any mark                     a user ended the claim: the record is dropped
 an ended claim      queued, with the owner       the owner is blanked
-any record          no such message              the record is lost; the ledger keeps it for a while
+a queued message    no such message; no later    a stale save, or a user deleted it: reported, and
+                    edit by this library is      appended again if there is a copy
+                    there
+any other record    no such message              the record is lost; the ledger keeps it for a while
 ==================  ===========================  ==========================================================
 
 **Equal messages** are interchangeable. Each message in the file is assigned to at most one record, and each record to
@@ -104,11 +107,13 @@ class Plan(NamedTuple):
         actions: in the order of the edits. After a crash in between, the rest is again a suffix of the ledger.
         kept: the records that remain, by number, even if their writes cannot be made.
         lost: the numbers of the marks and claims whose messages are not in the file.
+        removed: the numbers of the queued messages that are not in the file, and that a stale save may have removed.
     """
 
     actions: list[Action]
     kept: dict[int, Record]
     lost: list[int]
+    removed: list[int]
 
 
 def plan(known: Known, seen: Mapping[bytes, Collection[Seen]], *, reapply: bool) -> Plan:
@@ -150,7 +155,7 @@ class _Planning:
         self._in_file = -1  # the newest edit that is still in the file
         self._unmarked: dict[int, tuple[Record, Seen]] = {}  # marks whose message is queued
         self._actions: list[tuple[int, Action]] = []  # with the numbers of their edits
-        self._made = Plan([], {}, [])
+        self._made = Plan([], {}, [], [])
 
     def plan(self, *, reapply: bool) -> Plan:
         groups: dict[bytes, list[_Numbered]] = defaultdict(list)
@@ -164,6 +169,9 @@ class _Planning:
         older = older_names(self._edits)
         for number, record in sorted(lost):
             if record.kind in WAITING:
+                known = any(name in self._seen for name in older.get(record.digest, ()))
+                if number > self._in_file and not known:
+                    self._made.removed.append(number)
                 continue
             if not self._under_older_name(number, record, older):
                 self._made.lost.append(number)
@@ -210,6 +218,7 @@ class _Planning:
                 if record.kind == IN_MUTEX and (places[number].position, record.holder) in named:
                     self._in_file = max(self._in_file, number)
                 self._still_claimed(number, record, places[number])
+        places |= self._paired([[one for one in waits if one[0] not in places]], marked)  # a user marked them
         return [one for one in (*waits, *left, *claims) if one[0] not in places]
 
     def _is_own(self, record: Record, position: int) -> bool:

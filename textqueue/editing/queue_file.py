@@ -26,16 +26,18 @@ from sej.errors import ClosedError
 from sej.system.disk import Disk, File, Status
 from sej.system.locks import ask_for_file, end_lease, leased
 from textqueue.editing.chain import Chain
+from textqueue.editing.conflicts import Conflict
 from textqueue.editing.lease import Exclusive
 from textqueue.editing.proof import entry_at
-from textqueue.editing.reconcile import Conflict, OnRevert, reconcile
+from textqueue.editing.reconcile import OnRevert, reconcile
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import digest, value_of
 from textqueue.format.windows import Token, token_of
 from textqueue.hot import essence
 from textqueue.ledger.compaction import compact, is_wasteful
+from textqueue.ledger.copies import Copies
 from textqueue.ledger.lock import Guard
-from textqueue.ledger.log import GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, Ledger
+from textqueue.ledger.log import CLAIMS, GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, SET, WAITING, Ledger
 from textqueue.ledger.sidecar import Sidecars, real_path
 from textqueue.ledger.upgrade import upgrade
 
@@ -142,6 +144,7 @@ class QueueFile:
         path: the path as the caller passed it.
         real_path: the path of the real file, if path was a symbolic link. The sidecars are named after it.
         sidecars: the names of the files next to it.
+        copies: copies of appended messages.
         threads: the lock between threads that protects this object.
         mine: the last edit of this object: its position, and the message's bytes after it.
     """
@@ -155,6 +158,7 @@ class QueueFile:
         self.sidecars = Sidecars(self.real_path, disk=disk, queue=path)
         self.guard = Guard(self.sidecars, disk=disk, ask=partial(ask_for_file, path))
         self.threads = self.guard.threads
+        self.copies = Copies(self.sidecars, disk=disk, queue=path)
         self.ledger = Ledger(self.sidecars.path(".log"), disk=disk, queue=path)
         self.exclusive = Exclusive()
         self.chain = Chain()
@@ -246,6 +250,12 @@ class QueueFile:
         if self.ledger.lines > 2 * MARKS_KEPT and self.ledger.epochs == 1:
             self.ledger.shorten()
 
+    def drop_copies(self) -> None:
+        """Drop the copies of messages that are not waiting any more. The caller holds the lock."""
+        edits = self.ledger.edits()
+        renamed = {record.owner for record in edits if record.kind == SET}
+        self.copies.drop(renamed | {record.digest for record in edits if record.kind in WAITING | CLAIMS})
+
     def bring_in_line(self, file: File) -> None:
         """Find the current positions of all messages in the ledger. The caller holds the lock."""
         if self.ledger.epochs > 1:
@@ -331,4 +341,6 @@ class QueueFile:
     def _reconcile(self, file: File, *, whole: bool = False) -> None:
         self.mine = None
         take = partial(self.exclusive.take, file)
-        self.conflicts += reconcile(self.ledger, file, take, path=self.path, on_revert=self._on_revert, whole=whole)
+        self.conflicts += reconcile(
+            self.ledger, file, take, path=self.path, on_revert=self._on_revert, copies=self.copies, whole=whole
+        )

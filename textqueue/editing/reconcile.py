@@ -36,22 +36,25 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Sequence, Set
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from sej.system.disk import File
 from sej.system.locks import end_lease, leased
+from textqueue.editing.conflicts import Conflict
 from textqueue.editing.place import Place
 from textqueue.editing.plan import Action, Known, Seen, plan
 from textqueue.editing.proof import entry_at
+from textqueue.editing.removed import settle
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import chunks, digest, value_of
 from textqueue.format.windows import Token, scan, token_of
 from textqueue.hot import essence, proven
-from textqueue.ledger.log import ARCHIVED, CLAIMS, IN_MUTEX, MARKS, SET, Ledger, Record
+from textqueue.ledger.copies import Copies
+from textqueue.ledger.log import ARCHIVED, CLAIMS, IN_MUTEX, MARKS, SET, WAITING, Ledger, Record
 
-__all__ = ["Conflict", "OnRevert", "find_again", "reconcile"]
+__all__ = ["OnRevert", "find_again", "reconcile"]
 
 OnRevert = Literal["reapply", "deliver"]
 _QUEUED = ord("-")
@@ -62,28 +65,15 @@ _REMEMBER_ARCHIVED_NS: Final = 8 * 3600 * 1_000_000_000
 """An editor may have the file open for a working day, from a time before the archive run."""
 
 
-class Conflict(NamedTuple):
-    """A conflict between this library and another program, which a user should know about.
-
-    Attributes:
-        path: the file.
-        position: the position of the message.
-        text: the text of the message.
-        kind: ``"reverted"``: an editor saved an old buffer and reverted a mark; ``"claim"``: it reverted a claim;
-            ``"collision"``: the file was rewritten at the moment of an edit; ``"changed"``: a claimed message was
-            changed or deleted; ``"lease"``: the lease of a claim ended, and another worker took the message.
-        action: what the queue did about it.
-    """
-
-    path: str
-    position: int
-    text: str
-    kind: str
-    action: str
-
-
 def reconcile(
-    ledger: Ledger, file: File, take: Callable[[], bool], *, path: str, on_revert: OnRevert, whole: bool = False
+    ledger: Ledger,
+    file: File,
+    take: Callable[[], bool],
+    *,
+    path: str,
+    on_revert: OnRevert,
+    copies: Copies,
+    whole: bool = False,
 ) -> list[Conflict]:
     """Bring the ledger in line with a file that another program changed, and the marks with the ledger.
 
@@ -96,6 +86,7 @@ def reconcile(
         take: takes the lease, for the writes.
         path: the path of the queue file, for reports.
         on_revert: what to do about a mark that an old buffer reverted.
+        copies: the copies of appended messages.
         whole: whether to read the whole file, even if the newest edit is still there.
 
     Returns:
@@ -109,17 +100,22 @@ def reconcile(
     known = Known(edits, ledger.ended(), grown)
     seen = _where(file, _wanted(known))
     made = plan(known, seen, reapply=on_revert == "reapply")
-    if any(action.writes for action in made.actions):
+    if made.removed or any(action.writes for action in made.actions):
         take()
     if token_of(file.status()) != before:  # another program wrote meanwhile: the plan may be wrong
         end_lease(file)
         return []
     conflicts, all_made = _apply(made.actions, file, path)
-    token = token_of(file.status())
-    end_lease(file)
     if all_made:
-        records = {**_lost(edits, made.lost), **_variables(edits, seen), **made.kept}
-        ledger.rewrite([record for _, record in sorted(records.items())], token=token, epoch=time.time_ns())
+        removed = settle(file, {number: edits[number] for number in made.removed}, copies, path)
+        conflicts += removed.conflicts
+        token = token_of(file.status())
+        end_lease(file)
+        records = {**_lost(edits, [*made.lost, *removed.pending]), **_variables(edits, seen), **made.kept}
+        kept = [record for _, record in sorted(records.items())]
+        ledger.rewrite([*kept, *removed.records(token)], token=token, epoch=time.time_ns())
+    else:
+        end_lease(file)
     return sorted(conflicts, key=lambda conflict: conflict.position)
 
 
@@ -215,7 +211,8 @@ def _where(file: File, wanted: Set[bytes]) -> dict[bytes, list[Seen]]:
 def _remembered(edits: Sequence[Record]) -> list[Record]:
     """Leave out records whose messages have been missing for so long that an equal text is a new message."""
     now = time.time_ns()
-    return [record for record in edits if record.kind == SET or record.position >= 0 or _is_recent(record, now)]
+    keep = WAITING | {SET}  # see textqueue.editing.removed
+    return [record for record in edits if record.kind in keep or record.position >= 0 or _is_recent(record, now)]
 
 
 def _is_recent(record: Record, now: int) -> bool:

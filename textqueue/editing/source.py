@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from sej.queue.clock import SYSTEM, Clock
 from sej.system.disk import Disk, File
 from sej.system.locks import end_lease
+from textqueue.editing.conflicts import Conflict
 from textqueue.editing.delivered import Delivered
 from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
 from textqueue.editing.edits import Changes, ClaimLostError
 from textqueue.editing.marks import Marks
 from textqueue.editing.place import Change, Place
 from textqueue.editing.queue_file import MOMENT_S, QueueFile, Session
-from textqueue.editing.reconcile import Conflict, OnRevert
+from textqueue.editing.reconcile import OnRevert
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
 from textqueue.format.lease import Leases
 from textqueue.format.windows import Token, settled, token_of
 from textqueue.ledger.intent import read_intent
 
-__all__ = ["Source"]
+__all__ = ["OnLost", "Source"]
+
+OnLost = Literal["report", "restore"]
 
 _HALF_WRITTEN_S: Final = 0.5
 _EMPTIED_S: Final = 5.0
@@ -48,6 +51,7 @@ class Source:
         marks: single marks, and many marks of one status.
         delivered: the messages that were delivered and not marked since.
         leases: the deadlines of claims.
+        on_lost: whether the messages that are appended here are copied.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Source:
         disk: Disk,
         settle_s: float,
         on_revert: OnRevert,
+        on_lost: OnLost = "report",
         conflicts: list[Conflict],
         clock: Clock = SYSTEM,
     ) -> None:
@@ -66,6 +71,7 @@ class Source:
         self.marks = Marks(self.file)
         self.delivered = Delivered()
         self.settle_s = settle_s
+        self.on_lost = on_lost
         self.leases = Leases(clock)
         self._clock = clock
         self._durable = DurableRecord(self.file.sidecars, disk=disk, queue=path)

@@ -40,7 +40,7 @@ from textqueue.errors import FileInUseError
 __all__ = ["Sidecars", "beside", "copy_access", "open_sidecar", "real_path", "replace_sidecar"]
 
 _LOCK: Final = ".lck"
-_MOVED: Final = (".tmp", ".archive", ".drain", ".durable", ".log")
+_MOVED: Final = (".tmp", ".archive", ".drain", ".durable", ".copies", ".log")
 _MOVE_S: Final = 5.0
 """How long to wait for another process of this version that moves the files."""
 _PAUSE_S: Final = 0.002

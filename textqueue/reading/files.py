@@ -20,7 +20,7 @@ __all__ = ["SUFFIX", "Files", "files_of", "is_special"]
 SUFFIX: Final = ".tq"
 _WILD: Final = frozenset("*?[")
 _SIDECARS: Final = frozenset(
-    {".lck", ".log", ".drain", ".archive", ".tmp", ".spark", ".new", ".durable", ".rest", ".save", ".split"}
+    {".lck", ".log", ".drain", ".archive", ".tmp", ".spark", ".new", ".durable", ".rest", ".save", ".split", ".copies"}
 )
 """Suffixes of the files next to a queue file. A pattern may match these files as well."""
 

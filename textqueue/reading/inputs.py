@@ -9,8 +9,9 @@ from typing import NamedTuple
 from sej.queue.clock import Clock
 from sej.system.disk import Disk
 from textqueue.claims.claim import Claimer
-from textqueue.editing.reconcile import Conflict, OnRevert
-from textqueue.editing.source import Source
+from textqueue.editing.conflicts import Conflict
+from textqueue.editing.reconcile import OnRevert
+from textqueue.editing.source import OnLost, Source
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.reading.cursor import Cursor
 from textqueue.reading.files import Files, is_special
@@ -39,6 +40,7 @@ class Inputs:
         writer: str | None,
         settle_s: float,
         on_revert: OnRevert,
+        on_lost: OnLost,
         dead_hosts: Collection[str],
         conflicts: list[Conflict],
         disk: Disk,
@@ -50,6 +52,7 @@ class Inputs:
         self._writer = writer
         self._settle_s = settle_s
         self._on_revert: OnRevert = on_revert
+        self._on_lost: OnLost = on_lost
         self._dead_hosts = frozenset(dead_hosts)
         self._conflicts = conflicts
         self._disk = disk
@@ -111,6 +114,7 @@ class Inputs:
             disk=self._disk,
             settle_s=self._settle_s,
             on_revert=self._on_revert,
+            on_lost=self._on_lost,
             conflicts=self._conflicts,
             clock=self._clock,
         )
