@@ -28,7 +28,7 @@ CHANGING = {
         "tq lsp",
         "tq reopen",
         "tq split",
-        "tq undo",
+        *("tq undo", "tq editors install"),
     ),
     "ui",  # a page, not lines
 }

@@ -12,6 +12,7 @@ from textqueue.commands.adding import add
 from textqueue.commands.checking import check
 from textqueue.commands.claiming import claim
 from textqueue.commands.editing import edit
+from textqueue.commands.installing import editors
 from textqueue.commands.listing import follow, list_, next_, stats
 from textqueue.commands.marking import done, fail, reopen, undo
 from textqueue.commands.moving import archive, drain, split
@@ -22,6 +23,7 @@ __all__ = ["app"]
 
 _COMMANDS = [
     add, next_, done, fail, reopen, undo, claim, list_, stats, watch, follow, check, edit, archive, split, drain, lsp,
+    editors,
 ]  # fmt: skip
 
 

@@ -1,0 +1,159 @@
+"""The files for editors: they are installed where the editors look, and Vim in a terminal shows what workers mark."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.cli.command import ENV, sej
+from tests.cli.terminal import terminal
+from textqueue import TextQueue
+from textqueue.format.grammar import CONTROLS
+
+ROOT = Path(__file__).parent.parent.parent
+EDITORS = ROOT / "textqueue" / "editors"
+VIM = shutil.which("vim")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    assert VIM is not None, "this test needs Vim: apt-get install vim"
+    done = sej("tq", "editors", "install", "vim", "--home", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / ".vimrc").write_text("set nocompatible\nfiletype plugin on\nsyntax on\nset updatetime=200\n")
+    return tmp_path
+
+
+@pytest.fixture
+def path(home: Path) -> Path:
+    path = home / "jobs.tq"
+    path.write_bytes(b"# today\n-one\n\\v=1   \n-two\n")
+    return path
+
+
+@contextmanager
+def vim(home: Path, path: Path) -> Iterator["pexpect.spawn[bytes]"]:
+    with terminal("-n", path, command=[str(VIM)], env={"HOME": str(home)}) as shown:
+        shown.expect(b"-two")
+        yield shown
+        shown.send(b"\x1b:qa!\r")
+        shown.expect(pexpect.EOF)
+
+
+def asked(shown: "pexpect.spawn[bytes]", home: Path, expression: str) -> str:
+    """Let Vim evaluate an expression."""
+    answer = home / "answer"
+    answer.unlink(missing_ok=True)
+    shown.send(
+        f"\x1b:call writefile([string({expression})], '{answer}.new') | call rename('{answer}.new', '{answer}')\r"
+    )
+    shown.send(b":echo 'END' . 'MARK'\r")
+    shown.expect(b"ENDMARK")
+    return answer.read_text().strip()
+
+
+def test_vim_shows_what_workers_mark(home: Path, path: Path) -> None:
+    with vim(home, path) as shown, TextQueue(path) as q:
+        first, second = q.take(), q.take()
+        assert first is not None
+        assert second is not None
+        assert first.done()
+        shown.expect(b"=one")
+        assert second.give_up()
+        shown.expect(b"!two")
+        q.append("three")
+        shown.expect(b"-three")
+        assert q.conflicts == []
+
+
+def test_vim_keeps_blanks_and_marks_messages_with_commands(home: Path, path: Path) -> None:
+    with vim(home, path) as shown:
+        assert asked(shown, home, "[&filetype, &autoread, b:EditorConfig_disable]") == "['textqueue', 1, 1]"
+        shown.send(b":3TqDone\r:4TqFail\r:w\r")
+        shown.expect(b"written")
+        assert path.read_bytes() == b"# today\n=one\n\\v=1   \n!two\n"
+        shown.send(b":2,4TqReopen\r:w\r")
+        shown.expect(b"written")
+        assert path.read_bytes() == b"# today\n-one\n\\v=1   \n-two\n"
+
+
+def test_vim_jumps_to_a_mistake(home: Path, path: Path) -> None:
+    (home / "bin").mkdir()
+    command = home / "bin" / "sej"
+    problem = f"{path}:4:2: a problem; a way out"
+    command.write_text(f'#!/bin/sh\n[ "$*" = "tq check {path}" ] && echo \'{problem}\'\nexit 1\n')
+    command.chmod(0o755)
+    env = {"HOME": str(home), "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
+    with terminal("-n", path, command=[str(VIM)], env=env) as shown:
+        shown.expect(b"-two")
+        shown.send(b":silent make!\r:redraw!\r:cc 1\r")
+        found = asked(shown, home, "map(getqflist(), '[v:val.lnum, v:val.col, v:val.text]')")
+        assert found == "[[4, 2, 'a problem; a way out']]"
+        assert asked(shown, home, "getcurpos()[1:2]") == "[4, 2]"
+        shown.send(b"\x1b:qa!\r")
+        shown.expect(pexpect.EOF)
+
+
+def test_every_file_is_installed_where_its_editor_looks(tmp_path: Path) -> None:
+    names = ["vim", "nvim", "emacs", "vscode"]
+    done = sej("tq", "editors", "install", *names, "--home", tmp_path, env={"PATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b"sej: vscode: only the colours are set up, because npm is not on the PATH\n"
+    extension = tmp_path / ".vscode" / "extensions" / "sej.textqueue-1.0.0"
+    assert "main" not in json.loads((extension / "package.json").read_text()), "there is nothing to start"
+    pack = Path("pack") / "sej" / "start" / "textqueue"
+    for file in (
+        tmp_path / ".vim" / pack / "ftplugin" / "textqueue.vim",
+        tmp_path / ".local/share/nvim/site" / pack / "lsp" / "textqueue.lua",
+        tmp_path / ".local/share/nvim/site" / pack / "syntax" / "textqueue.vim",
+        tmp_path / ".emacs.d/textqueue/textqueue-mode.el",
+        tmp_path / ".vscode/extensions/sej.textqueue-1.0.0/package.json",
+    ):
+        assert file.is_file(), file
+    assert f'(load "{tmp_path}/.emacs.d/textqueue/textqueue-mode")' in done.stdout.decode()
+    again = sej("tq", "editors", "install", "vim", "--home", tmp_path)
+    assert again.stdout.decode() == f"vim: {tmp_path / '.vim' / pack}\n"
+    assert sej("tq", "editors", "install", "ed").returncode == 2
+
+
+def test_without_a_name_the_editors_on_the_path_are_set_up(tmp_path: Path) -> None:
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    env = {"PATH": str(bin)}
+    assert sej("tq", "editors", "install", "--home", tmp_path, env=env).returncode == 2
+    (bin / "nvim").write_text("#!/bin/sh\n")
+    (bin / "nvim").chmod(0o755)
+    done = sej("tq", "editors", "install", "--home", tmp_path, env=env)
+    assert [line.partition(":")[0] for line in done.stdout.decode().splitlines()] == ["nvim"]
+
+
+def test_emacs_has_a_row_for_every_control_character() -> None:
+    text = (EDITORS / "emacs" / "textqueue-mode.el").read_text()
+    rows = re.findall(r'\("\^(.+?)\.\*\$" \.', text)
+    assert {row.replace("\\\\\\\\", "\\") for row in rows[:-1]} == {chr(control.byte) for control in CONTROLS}
+    outside = re.sub(r'"(?:[^"\\]|\\.)*"|;.*', "", text)
+    assert outside.count("(") == outside.count(")")
+
+
+def test_the_extension_of_vscode_is_complete() -> None:
+    folder = EDITORS / "vscode"
+    package = json.loads((folder / "package.json").read_text())
+    assert package["license"] == "Apache-2.0"
+    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    icon = (folder / package["icon"]).read_bytes()
+    assert icon[:8] == b"\x89PNG\r\n\x1a\n"
+    assert int.from_bytes(icon[16:20]) == int.from_bytes(icon[20:24]) == 128
+    defaults = package["contributes"]["configurationDefaults"]["[textqueue]"]
+    assert defaults["files.trimTrailingWhitespace"] is False
+    source = (folder / "extension.js").read_text()
+    assert '"tq", "lsp"' in source
+    node = shutil.which("node")
+    if node is not None:
+        subprocess.run([node, "--check", folder / "extension.js"], env=ENV, check=True)
