@@ -22,6 +22,11 @@ NO_JAVA = (
     "and run `make setup`, which writes .venv/java-home"
 )
 
+NO_CHROMIUM = (
+    "no Chromium was found, and the tests of the web page are never skipped: install Debian's package chromium or set "
+    "SEJ_CHROMIUM, and run `make setup`, which writes .venv/chromium"
+)
+
 # Disks here may be slow: only `make torture` spends time on more examples, and none is failed for its seconds.
 settings.register_profile("sej", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("torture", parent=settings.get_profile("sej"), max_examples=2000)
@@ -54,6 +59,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "wheel" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("wheel"))
+        elif item.get_closest_marker("browser") is not None:
+            item.add_marker(pytest.mark.xdist_group("browser"))
         elif item.get_closest_marker("spark") is not None:
             item.add_marker(pytest.mark.xdist_group("spark"))
 
@@ -64,6 +71,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         home = os.environ.get("JAVA_HOME")
         if not home or not (Path(home) / "bin" / "java").exists():
             pytest.fail(NO_JAVA, pytrace=False)
+    if item.get_closest_marker("browser") is not None:
+        chromium = Path(sys.prefix) / "chromium"
+        if not chromium.exists() or not Path(chromium.read_text().strip()).exists():
+            pytest.fail(NO_CHROMIUM, pytrace=False)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from tools import debian, java
+from tools import chromium, debian, java
 
 ROOT = Path(__file__).resolve().parent.parent
 # Its own import needs packages that no longer fit; the demo reads only the CSV files inside.
@@ -57,6 +57,11 @@ def main() -> None:
             say("a Java for Spark")
             if java.remember(venv, python):
                 stamps.keep("java", chosen)
+        browser = chromium.choice()
+        if stamps.differ("chromium", browser) or chromium.remembered(venv) is None:
+            say("a Chromium for the tests of the web page")
+            if chromium.remember(venv):
+                stamps.keep("chromium", chromium.choice())
 
 
 class Stamps:

@@ -30,7 +30,7 @@ from tests.house.house import ROOT, has_traceback, run
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md"), *(ROOT / "docs").glob("[!_]*/**/*.md")])
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 # No code: data, drawings, and what Sphinx expands.
-DATA = {"text", "", "json", "{toctree}", "{eval-rst}", "{include}", "{literalinclude}", "{sej-commands}"}
+DATA = {"text", "", "json", "{image}", "{toctree}", "{eval-rst}", "{include}", "{literalinclude}", "{sej-commands}"}
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 

@@ -1,0 +1,342 @@
+"""The page in a real browser: what people do with it, with eyes, with a keyboard and with a reader of the screen.
+
+Every page of these tests fails if the browser reports an error, a refused script, or a request to another host.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request, expect, sync_playwright
+
+import hub
+import sej
+import shard
+from hub.page.serving import PageServer
+from hub.tokens import hash_token, make_token
+from tests.hub.page.browsing import address_of, filled, started
+from tests.hub.support import at, free_port
+
+pytestmark = pytest.mark.browser
+SWITCHES = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+IMAGES = Path(__file__).resolve().parents[3] / "docs" / "images"
+WAIT_MS = 30_000
+Opener = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    program = (Path(sys.prefix) / "chromium").read_text().strip()
+    found = playwright.chromium.launch(executable_path=program, args=SWITCHES)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Opener]:
+    """Open an address in a profile of its own; the errors of the browser fail the test."""
+    contexts, wrong = [], []
+
+    def open_page(url: str, *, expected: str = "", **options: Any) -> Page:
+        context = browser.new_context(**({"timezone_id": "UTC", "locale": "en-GB"} | options))
+        context.set_default_timeout(WAIT_MS)
+        contexts.append(context)
+        page = context.new_page()
+
+        def says(message: ConsoleMessage) -> None:
+            if message.type == "error" and not (expected and expected in message.text):
+                wrong.append(message.text)
+
+        def asks(request: Request) -> None:
+            if urlsplit(request.url).netloc != urlsplit(url).netloc:
+                wrong.append(f"a request to {request.url}")
+
+        page.on("console", says)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: wrong.append(f"a dialog: {dialog.message}"))
+        page.on("request", asks)
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+@contextmanager
+def stuck_reader(path: Path) -> Iterator[None]:
+    """A reader that runs, and committed nothing for an hour although it has messages of an hour ago."""
+    with sej.Writer(path) as writer:
+        writer.append_many([b"x"] * 20, timestamp=time.time_ns() - 3600 * 10**9)
+    with sej.Offset(path, "billing") as kept:
+        kept.commit(5)
+        hour = time.time() - 3600
+        os.utime(path / "ofs" / "billing.ofs", (hour, hour))
+        yield
+
+
+def test_find_a_stuck_reader(tmp_path: Path, opened: Opener) -> None:
+    with stuck_reader(tmp_path / "orders"), PageServer([tmp_path], port=0) as server:
+        page = opened(server.url)
+        expect(page.get_by_text("it is stuck at 5")).to_be_visible()
+        page.get_by_role("link", name="1 problem").click()
+        row = page.get_by_role("row", name="reader billing")
+        expect(row).to_contain_text("problem")
+        expect(row).to_contain_text("check what it does with this message, or restart it")
+        page.get_by_label("Path").get_by_role("link", name=str(tmp_path / "orders")).click()
+        expect(page.get_by_role("row", name="billing")).to_contain_text(f"pid={os.getpid()} ")
+
+
+def test_inspect_and_redrive_a_dead_letter(tmp_path: Path, opened: Opener) -> None:
+    path = tmp_path / "mails"
+    with sej.open_queue(path, "sender", max_attempts=1) as queue:
+        queue.put_many([b"to alice", b"to bob"])
+        item = queue.get(0)
+        assert item is not None
+        item.fail("no such user")
+        with PageServer([path], port=0, allow_changes=True) as server:
+            page = opened(server.url)
+            page.get_by_role("link", name=str(path)).first.click()
+            page.get_by_role("link", name="sender", exact=True).click()
+            dead = page.get_by_role("region", name="Dead")
+            expect(dead).to_contain_text("no such user")
+            dead.get_by_role("link", name="Redrive or delete").click()
+            expect(page.get_by_role("region", name="Value")).to_have_text("to alice")
+            page.get_by_role("button", name="Put it back into the queue").click()
+            expect(page.get_by_role("region", name="Dead")).to_contain_text("None.")
+        assert [one.value for one in queue.get_many(2, 0)] == [b"to bob", b"to alice"]
+
+
+def test_follow_a_live_tail(tmp_path: Path, opened: Opener) -> None:
+    path = filled(tmp_path / "orders", 3)
+    with PageServer([path], port=0) as server, sej.Writer(path) as writer:
+        page = opened(server.url.rstrip("/") + address_of("/journal", path))
+        rows = page.locator("#tail tr")
+        expect(rows).to_have_count(3)
+        expect(page.locator("#connection")).to_have_text("live")
+        writer.append(b"four")
+        expect(rows.first).to_contain_text("four")
+        page.keyboard.press("p")
+        expect(page.get_by_role("button", name="Continue")).to_be_visible()
+        writer.append(b"five")
+        expect(page.get_by_text("0 to 4")).to_be_visible()  # the other parts still follow
+        expect(rows).to_have_count(4)
+        page.get_by_role("button", name="Continue").click()
+        expect(rows.first).to_contain_text("five")
+        expect(rows).to_have_count(5)
+        writer.append_many([b"more"] * 500)
+        expect(rows).to_have_count(200)
+        expect(page.locator("#tail-state")).to_contain_text("left out")
+
+
+def test_a_message_is_never_a_script(tmp_path: Path, opened: Opener) -> None:
+    path = tmp_path / "orders"
+    evil = b"<script>alert(1)</script><img src=x onerror=alert(2)>'\">"
+    with sej.Writer(path) as writer:
+        writer.append(evil, b"<b onclick=alert(3)>")
+        with PageServer([path], port=0) as server:
+            root = server.url.rstrip("/")
+            page = opened(root + address_of("/journal", path))
+            expect(page.locator("#tail")).to_contain_text("<script>alert(1)</script>")
+            writer.append(evil)
+            expect(page.locator("#tail tr")).to_have_count(2)
+            assert page.locator("#tail script, #tail img, #tail b").count() == 0
+            page.get_by_role("link", name="0", exact=True).click()
+            expect(page.get_by_role("region", name="Text")).to_have_text(evil.decode())
+            assert page.locator("main script, main img").count() == 0
+
+
+def test_a_token_that_is_missing_or_wrong(tmp_path: Path, opened: Opener) -> None:
+    token, tokens = make_token(), tmp_path / "tokens"
+    tokens.write_text(f"{hash_token(token)} view alice")
+    with PageServer([filled(tmp_path / "orders")], port=0, tokens=tokens) as server:
+        page = opened(server.url, expected="401")
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        page.get_by_label("Token").fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("unknown")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        expect(page.get_by_text("You are alice")).to_be_visible()
+        expect(page.locator("#connection")).to_have_text("live")
+        tokens.write_text("")
+        expect(page.locator("#connection")).to_contain_text("connection lost")
+        page.reload()
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_the_hub_restarts_while_the_page_is_open(tmp_path: Path, opened: Opener) -> None:
+    root, port = tmp_path / "hub", free_port()
+    with hub.Store(root) as store:
+        store.put("EWR", "flights", [at(0, 5)])
+    words = ("hub", "serve", "--address", "127.0.0.1:0", "--page", str(port), root)
+    with started(*words) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        page = opened(f"http://127.0.0.1:{port}" + address_of("/hub", root), expected="ERR_")
+        expect(page.locator("#connection")).to_have_text("live")
+        first.terminate()
+        assert first.wait(60) == 0
+    expect(page.locator("#connection")).to_contain_text("connection lost")
+    with hub.Store(root) as store:
+        store.put("JFK", "flights", [at(0, 6)])
+    with started(*words) as second:
+        assert second.stdout is not None
+        second.stdout.readline()
+        expect(page.locator("#connection")).to_have_text("live")
+        expect(page.get_by_role("rowheader", name="JFK")).to_be_visible()
+
+
+@pytest.fixture(scope="module")
+def everything() -> Iterator[tuple[str, Path]]:
+    """A server with one of each."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder).resolve()
+        with sej.open_queue(root / "data" / "mails", "sender", max_attempts=1) as queue:
+            queue.put_many([b'{"to": "alice"}', b'{"to": "bob"}', b'{"to": "carol"}'], [b"a", b"b", b"c"])
+            queue.put(b"later", delay_s=3600)
+            held, dead = queue.get(0), queue.get(0)
+            assert held is not None
+            assert dead is not None
+            dead.fail("no such user")
+            with hub.Store(root / "hub") as store, hub.Merge(root / "hub", "report"):
+                store.put("EWR", "flights", [at(0, time.time_ns())])
+            with shard.Writer(shard.Path(root / "sharded", "orders", 1)) as writer:
+                writer.append_many([b"x"] * 9, [b"%d" % number for number in range(9)])
+            (root / "data" / "jobs.tq").write_text("- ship 17\n\\retries=2 \n= done\n! failed\n# a comment\nwhat\n")
+            with (
+                stuck_reader(root / "data" / "orders"),
+                PageServer([root / "data", root / "hub", root / "sharded"], port=0, allow_changes=True) as server,
+            ):
+                yield server.url.rstrip("/"), root
+
+
+def pages(root: Path) -> dict[str, str]:
+    mails, orders = root / "data" / "mails", root / "data" / "orders"
+    return {
+        "overview": "/",
+        "journal": address_of("/journal", orders),
+        "messages": address_of("/journal/messages", mails, at=1),
+        "message": address_of("/journal/message", mails, offset=0),
+        "state": address_of("/journal/damage", orders),
+        "queue": address_of("/queue", mails, name="sender"),
+        "hub": address_of("/hub", root / "hub"),
+        "sharded journal": f"/shards?name={root / 'sharded' / 'orders.1'}",
+        "text queue": address_of("/text-queue", root / "data" / "jobs.tq"),
+        "reader": address_of("/change/reader", orders, reader="billing", to="first"),
+        "dead letter": address_of("/change/dead-letter", mails, name="sender", offset=1),
+        "form of the token": "/login",
+    }
+
+
+_COLOURFUL = {"overview", "state", "queue", "text queue", "dead letter"}
+"""The pages that have all colours."""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_everyone_can_use_every_page(everything: tuple[str, Path], opened: Opener, theme: str) -> None:
+    url, root = everything
+    page = opened(url, color_scheme=theme, viewport={"width": 400, "height": 800})
+    # The themes differ in colours only.
+    only: dict[str, Any] = {"runOnly": ["color-contrast"]} if theme == "dark" else {}
+    for name, address in pages(root).items():
+        if only and name not in _COLOURFUL:
+            continue
+        answer = page.goto(url + address)
+        assert answer is not None
+        assert answer.status == 200, name
+        found = Axe().run(page, options={"resultTypes": ["violations"]} | only)
+        assert found.violations_count == 0, f"{name}\n{found.generate_report()}"
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 400, f"{name} is {width} wide"
+
+
+def test_a_page_that_does_not_exist_is_one_that_everyone_can_use(everything: tuple[str, Path], opened: Opener) -> None:
+    page = opened(everything[0] + "/nothing", expected="404")
+    assert Axe().run(page).violations_count == 0
+
+
+def test_the_keyboard_is_enough(everything: tuple[str, Path], opened: Opener) -> None:
+    url, root = everything
+    page = opened(url)
+    expect(page.locator("#connection")).to_have_text("live")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Path contains")).to_be_focused()
+    page.keyboard.type("mails")
+    page.keyboard.press("Enter")
+    link = page.get_by_role("rowheader").get_by_role("link")
+    expect(link).to_have_count(1)
+    link.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=str(root / "data" / "mails"))).to_be_visible()
+    expect(page.locator("#connection")).to_have_text("live")  # the script of the new page runs
+    page.keyboard.press("o")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+def test_a_link_keeps_the_focus_when_its_row_changes(tmp_path: Path, opened: Opener) -> None:
+    path = filled(tmp_path / "orders", 3)
+    with PageServer([path], port=0) as server:
+        page = opened(server.url)
+        link = page.get_by_role("rowheader").get_by_role("link")
+        link.focus()
+        with sej.Writer(path) as writer:
+            writer.append_many([b"x"] * 1000)
+        expect(page.get_by_role("cell", name="1,003")).to_be_visible()
+        expect(link).to_be_focused()
+
+
+def test_times_are_those_of_the_viewer(tmp_path: Path, opened: Opener) -> None:
+    with sej.Writer(tmp_path / "orders") as writer:
+        writer.append(b"x", timestamp=1_500_000_000_123_456_789)
+    with PageServer([tmp_path / "orders"], port=0) as server:
+        address = server.url.rstrip("/") + address_of("/journal/message", tmp_path / "orders", offset=0)
+        for zone, shown in (("America/New_York", "13 Jul 2017, 22:40:00"), ("Asia/Tokyo", "14 Jul 2017, 11:40:00")):
+            time_element = opened(address, timezone_id=zone).locator("time")
+            expect(time_element).to_have_text(shown)
+            expect(time_element).to_have_attribute("title", "2017-07-14T02:40:00.123456789Z")
+
+
+def test_the_pictures_of_the_documents(tmp_path: Path, opened: Opener) -> None:
+    """Take them; SEJ_PICTURES=1 puts them into docs/images."""
+    here = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        filled(Path("mails"), 40)
+        with sej.Writer("logs") as writer:
+            writer.append_many([b'{"level": "info", "text": "started"}'] * 2000)
+        target = IMAGES if os.environ.get("SEJ_PICTURES") else tmp_path
+        with stuck_reader(Path("orders")), PageServer(["orders", "mails", "logs"], port=0) as server:
+            for name, address in (("overview", "/"), ("journal", address_of("/journal", Path("orders")))):
+                for theme in ("light", "dark"):
+                    size = {"width": 900, "height": 560}
+                    page = opened(server.url.rstrip("/") + address, color_scheme=theme, viewport=size)
+                    expect(page.locator("#connection")).to_have_text("live")
+                    picture = target / f"page-{name}-{theme}.png"
+                    page.screenshot(path=picture)
+                    assert picture.stat().st_size > 1000
+                    assert (IMAGES / picture.name).exists()
+    finally:
+        os.chdir(here)
