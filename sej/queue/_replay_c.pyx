@@ -193,7 +193,7 @@ def apply(state, data):
     while p < end:
         leased, waiting = state.leased, state.waiting
         frontier, earliest = state.frontier, schedule.earliest_ns
-        plain = not state.above and not state.intents
+        plain = state.order is None and not state.above and not state.intents
         quiet = plain and not schedule.lapsed and not state.expires
         done = 0
         taken = False

@@ -20,7 +20,6 @@ import errno
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import Any, ClassVar, Final, TypeVar, Unpack
 
 from sej.checks import (
@@ -34,6 +33,7 @@ from sej.checks import (
     SECONDS,
     START,
     between,
+    one_of,
     optional,
     options_of,
     refuse_unknown,
@@ -45,13 +45,15 @@ from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Start
 from sej.queue.ack import Acknowledger, Backoff
 from sej.queue.clock import SYSTEM, Clock, span_ns
+from sej.queue.convert import ON_DEAD, ORDERS, settle_order
 from sej.queue.dead_letters import DeadLetterJournal
 from sej.queue.interface import CAPABILITIES, Item, Stats, Wishes, WorkQueue, require_known, require_listing
 from sej.queue.item import JournalItem
+from sej.queue.key_order import KeyOrder
 from sej.queue.liveness import Holders
 from sej.queue.log import QueueLog, queue_names, register_queue
 from sej.queue.log_format import MAX_ATTEMPT
-from sej.queue.look import Listing, Row, counted, listed, upcoming
+from sej.queue.look import QueueLook, counted
 from sej.queue.put import Putter
 from sej.queue.records import freed
 from sej.queue.remove import Remover
@@ -111,6 +113,10 @@ class JournalQueue(WorkQueue):
         backoff_max_s: float = 600.0,
         compact_bytes: int = 1 << 22,
         create: bool | None = None,
+        order: str | None = None,
+        on_dead: str | None = None,
+        convert_order: bool = False,
+        per_key: int = 1,
         clock: Clock = SYSTEM,
         disk: Disk = OS,
         **writer: Unpack[SharedOptions],
@@ -134,6 +140,14 @@ class JournalQueue(WorkQueue):
             create: whether to create the queue if it is missing. None: only if the journal has no queue yet, because
                 every message is delivered again to a second queue; True: create it; False: create neither queue nor
                 journal.
+            order: ``"key"``: at most one item of a key is leased, and items of a key are delivered in the order of
+                their puts. ``"ready"``: each item as soon as it is ready. The queue keeps it. None: as the queue has
+                it; ``"ready"`` for a new one.
+            on_dead: in a queue with ``order="key"``: ``"next"`` delivers the next item of a key after a dead letter;
+                ``"block"`` keeps the key waiting until the letter is put back or cancelled. It is kept with the queue.
+                None: as the queue has it; ``"next"`` for a new one.
+            convert_order: convert a queue that has another order or another ``on_dead``, for all workers.
+            per_key: with ``order="key"``: the most items of a key that are leased or wait for a retry at a time.
             clock: the clocks.
             disk: the disk.
             writer: the options of :class:`sej.SharedWriter`, which puts. ``durability`` also says what ``done`` waits
@@ -145,6 +159,7 @@ class JournalQueue(WorkQueue):
             OffsetBeyondEndError: the kept offset is past the journal's end.
             QueueNotFoundError: the queue is missing, and ``create`` does not allow creating it.
             JournalNotFoundError: the journal is missing, and ``create`` is False.
+            ValueError: the queue has another order, and ``convert_order`` is False.
         """
         refuse_unknown("a queue", writer, (*options_of(JournalQueue.__init__), *SharedOptions.__annotations__))
         require(
@@ -160,6 +175,10 @@ class JournalQueue(WorkQueue):
             backoff_max_s=(backoff_max_s, SECONDS),
             compact_bytes=(compact_bytes, COUNT),
             create=(create, optional(FLAG)),
+            order=(order, optional(one_of(ORDERS))),
+            on_dead=(on_dead, optional(one_of(ON_DEAD))),
+            convert_order=(convert_order, FLAG),
+            per_key=(per_key, POSITIVE),
             clock=(clock, with_methods("a clock", "boot_ns", "wall_ns", "boot_id")),
         )
         check_shared_options(disk=disk, **writer)
@@ -192,7 +211,10 @@ class JournalQueue(WorkQueue):
         try:
             self._reader_lock.acquire()
             register_queue(self._directory, name, create)
-            self._log = QueueLog(self._directory, name, clock, default=default, compact_bytes=compact_bytes)
+            new_order = KeyOrder(block=on_dead == "block") if order == "key" else None
+            self._log = QueueLog(
+                self._directory, name, clock, default=default, compact_bytes=compact_bytes, order=new_order
+            )
             self.recovered = self._log.recovered
             self._dead_letters = DeadLetterJournal(self._directory, self.name, self._log, clock, self.dead_letter)
             self._taker = Taker(
@@ -204,6 +226,7 @@ class JournalQueue(WorkQueue):
                 lease_ns=span_ns(lease_s),
                 max_attempts=max_attempts,
                 expire_ns=None if expire_s is None else span_ns(expire_s),
+                per_key=per_key,
             )
             self._acks = Acknowledger(
                 self._log,
@@ -215,7 +238,7 @@ class JournalQueue(WorkQueue):
                 max_attempts=max_attempts,
             )
             self._remover = Remover(self._log, self._taker)
-            self._listing = Listing(self._directory, self.name, clock, self.dead_letter)
+            self._look = QueueLook(self.path, name, dead_letter=self.dead_letter, clock=clock, disk=disk)
             self._syncer = Syncer(
                 self._log.sync,
                 self._log.fail,
@@ -228,6 +251,8 @@ class JournalQueue(WorkQueue):
                 self._log, self._writer, clock, self._taker.others, maxsize=maxsize, window_ns=span_ns(dedupe_window_s)
             )
             self._locked(self._take_number)
+            if order is not None or on_dead is not None:
+                self._locked(self._settle_order, order, on_dead, convert_order)
             self._kept = self._log.state.kept
             self._life.in_child = self._log.close  # the copies of the descriptors must not keep the parent's locks
         except BaseException:
@@ -259,6 +284,8 @@ class JournalQueue(WorkQueue):
             if keep:  # first, because if it fails, no item must have been taken
                 self._keep_head(now)
             items = self._under_lock(self._take_now, n, now, keep)
+            while not items and self._taker.unfinished:  # other workers may take the lock in between
+                items = self._under_lock(self._take_now, n, now, False)
         if self._taker.lost or self._taker.unwritten is not None:
             self._tell(items)
         return items
@@ -266,7 +293,7 @@ class JournalQueue(WorkQueue):
     def _take_now(self, n: int, now: int, check: bool) -> list[Item]:
         log = self._log
         found = self._taker.take(n, now)
-        if not found and now >= self._judge_at:
+        if not found and now >= self._judge_at and not self._taker.unfinished:
             self._judge_at = now + _NS
             self._taker.judge()
         if log.large:
@@ -340,27 +367,16 @@ class JournalQueue(WorkQueue):
     def peek(self, n: int = 1) -> list[QueuedItem]:
         """Return the next n items that can be taken now, without taking them; see :meth:`sej.WorkQueue.peek`."""
         POSITIVE("n", n)
-        rows = self._locked(self._rows, upcoming, n)
-        return list(self._listing.items(rows, self.serializer))
+        self._life.require()
+        return self._look.peek(n, serializer=self.serializer)
 
     def items(
         self, state: str | None = None, *, limit: int | None = None, after: int | None = None
     ) -> list[QueuedItem]:
         """Return items in the order of their numbers, without taking them; see :meth:`sej.WorkQueue.items`."""
         require_listing(state, limit, after)
-        last = -1 if after is None else after
-        if state == "dead":
-            letters = self._locked(lambda: self._log.state)
-            return list(islice(self._listing.dead(letters, last, self.serializer), limit))
-        rows = self._locked(
-            self._rows, lambda there, now, end: list(islice(listed(there, now, end, state, last), limit))
-        )
-        return list(self._listing.items(rows, self.serializer))
-
-    def _rows(self, select: Callable[..., list[Row]], *arguments: Any) -> list[Row]:
-        log, now = self._log, self._clock.boot_ns()
-        log.state.schedule.tick(now)
-        return select(log.state, now, log.tail.end_offset(), *arguments)
+        self._life.require()
+        return self._look.items(state, limit=limit, after=after, serializer=self.serializer)
 
     def purge(self) -> int:
         """Remove every item that is not leased, and items leased by a process that died; leased items stay leased."""
@@ -501,6 +517,11 @@ class JournalQueue(WorkQueue):
         number = self._holders.take()
         if number in self._log.state.holders():  # its last owner died
             self._log.append(freed(number))
+
+    def _settle_order(self, order: str | None, on_dead: str | None, convert: bool) -> None:
+        if convert:
+            self._taker.take_back(self._clock.boot_ns())
+        settle_order(self._log, self._directory, order, on_dead, convert=convert)
 
     def _leave(self) -> None:
         state = self._log.state

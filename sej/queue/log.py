@@ -34,8 +34,10 @@ from sej.journal.view import Journal
 from sej.message import FIRST, Start
 from sej.queue.clock import Clock
 from sej.queue.interface import require_known
+from sej.queue.key_order import KeyOrder
 from sej.queue.lock import QueueLock
 from sej.queue.log_format import RECORD_SIZE
+from sej.queue.parked import parked_offsets
 from sej.queue.proof import holds, proven
 from sej.queue.reader import MessageReader
 from sej.queue.records import booted, deduped, head, kept, message_check, purged, read_head
@@ -77,14 +79,16 @@ class QueueLog:
         *,
         default: int | Start = FIRST,
         compact_bytes: int = _COMPACT_BYTES,
+        order: KeyOrder | None = None,
     ) -> None:
-        """Open the log; created if it is missing."""
+        """Open the log; created if it is missing. An existing one has its own order."""
         self._directory = directory
         self._disk = directory.disk
         self._name = name
         self._clock = clock
         self._default = default
         self._compact_bytes = compact_bytes
+        self._new_order = order
         self.path = directory.at("ofs", f"{name}.queue")
         self._kept = KeptPosition(directory.disk, f"{self.path}.durable")
         self._in_doubt = (0, 0)
@@ -374,7 +378,7 @@ class QueueLog:
         state = self.state
         there = self._read_kept()
         if state.kept is not None and (there is None or there < state.kept):
-            self._replace(self._fresh_epoch(), Contents.of(QueueState(self._first_offset(there))))
+            self._replace(self._fresh_epoch(), self._from_start(there))
             return
         if self._lost():
             self._rebuild("the journal does not hold the newest message that was taken: it lost messages")
@@ -402,8 +406,15 @@ class QueueLog:
             if stop is not None:
                 contents = contents.up_to(max(stop, there or 0))
         if self._position <= RECORD_SIZE or (stop is None and self._lost()):
-            contents = Contents.of(QueueState(self._first_offset(there)))
+            contents = self._from_start(there)
         self._replace(self._fresh_epoch(), contents.given_back()._replace(kept=there))
+
+    def _from_start(self, there: int | None) -> Contents:
+        """Return a state in which nothing is taken, with the order of this queue as far as it is known."""
+        order = self.state.order or self._new_order
+        return Contents.of(
+            QueueState(self._first_offset(there), None if order is None else KeyOrder(block=order.block))
+        )
 
     def _read_kept(self) -> int | None:
         """Return the kept offset from the disk."""
@@ -438,6 +449,8 @@ class QueueLog:
             contents = contents._replace(frontier=end)  # only if the journal lost messages
         ahead = 0 if contents.ahead is None else min(contents.ahead[0] + 1, end)
         sync_up_to(self._directory, max(contents.frontier, ahead), self.tail)
+        if contents.parked_count is None:
+            contents = contents._replace(parked_count=self._count_parked(contents, end))
         data = head(epoch, self._name) + b"".join(contents.records(self._clock.boot_ns(), end))
         self._disk.mkdir(self._directory.at("tmp"))
         temporary = self._directory.at("tmp", f"{self._name}.queue")
@@ -450,6 +463,12 @@ class QueueLog:
         fresh = QueueState()
         apply(fresh, memoryview(data)[RECORD_SIZE:])
         self.state = fresh
+
+    def _count_parked(self, contents: Contents, end: int) -> int:
+        """Count the parked items of contents that differ from their state: read in the journal."""
+        state = QueueState()
+        state.apply(b"".join(contents.records(self._clock.boot_ns(), end)))
+        return sum(1 for _ in parked_offsets(self._directory, state))
 
     def _fresh_epoch(self) -> int:
         return int.from_bytes(os.urandom(4), "big")

@@ -18,6 +18,7 @@ from typing import Final
 
 __all__ = [
     "BACK",
+    "BLOCK",
     "BOOT",
     "CHECK",
     "CHECKED",
@@ -35,16 +36,20 @@ __all__ = [
     "HEAD_BODY",
     "INTENT",
     "KEPT",
+    "KEY",
     "LEASE",
     "LOST",
     "MAGIC",
     "MAX_ATTEMPT",
     "MAX_PRIORITY",
+    "ORDER",
+    "PARK",
     "PICK",
     "PURGE",
     "RECORD",
     "RECORD_BODY",
     "RECORD_SIZE",
+    "SCAN",
     "START",
     "VERSION",
     "WAIT",
@@ -94,6 +99,12 @@ START: Final = 15
 COUNTS: Final = 16
 LOST: Final = 17
 BACK: Final = 18
+# Only in queues with order="key". An older version skips them: it delivers every item, but not in the order of keys.
+ORDER: Final = 19
+KEY: Final = 20
+SCAN: Final = 21
+PARK: Final = 22
+BLOCK: Final = 23
 
 assert HEAD.size == RECORD.size == RECORD_SIZE
 assert HEAD_BODY.size + CHECK.size == RECORD_SIZE == RECORD_BODY.size + CHECK.size

@@ -24,12 +24,15 @@ from sej.journal.view import Journal
 from sej.message import Message
 from sej.queue.clock import SYSTEM, Clock
 from sej.queue.interface import require_known
+from sej.queue.key_order import KeyOrder, key_hash
 from sej.queue.liveness import Holders
 from sej.queue.log import queue_names
 from sej.queue.log_format import RECORD_SIZE
+from sej.queue.parked import parked_offsets
 from sej.queue.reader import MessageReader
 from sej.queue.records import booted, freed, lost, message_check, read_head
 from sej.queue.replay import apply, good_bytes
+from sej.queue.schedule import Lease, Waiting
 from sej.queue.serializers import Serializer
 from sej.queue.snapshot import Contents
 from sej.queue.state import QueueState
@@ -38,7 +41,7 @@ from sej.reading.dead_letters import dead_letters, source_of
 from sej.reading.offset import read_offset
 from sej.system.disk import OS, Disk
 
-__all__ = ["Listing", "QueueLook", "Row", "counted", "listed", "upcoming"]
+__all__ = ["Listing", "QueueLook", "Row", "counted", "heads", "listed", "upcoming"]
 
 _READ_BYTES: Final = RECORD_SIZE << 14
 _READY: Final = "ready"
@@ -55,6 +58,7 @@ class Row(NamedTuple):
         holder: the number of the open queue that holds it; -1: none.
         priority: its priority.
         intent: (timestamp, check) that its message must have; None: it was compared.
+        parked: whether it is an item only if its message has a key with parked items.
     """
 
     offset: int
@@ -64,6 +68,7 @@ class Row(NamedTuple):
     holder: int = -1
     priority: int = 0
     intent: tuple[int, int] | None = None
+    parked: bool = False
 
 
 def _held(state: QueueState, now_ns: int, end: int) -> Iterator[Row]:
@@ -84,6 +89,10 @@ def _held(state: QueueState, now_ns: int, end: int) -> Iterator[Row]:
 
 def _fresh(state: QueueState, end: int, after: int) -> Iterator[Row]:
     """Yield the items that were never taken or set aside, in order."""
+    if state.order is not None:
+        for offset in range(max(state.order.low(state.frontier), after + 1), state.frontier):
+            if not state.has(offset):
+                yield Row(offset, _READY, parked=True)
     for offset in range(max(state.frontier, after + 1), end):
         if offset not in state.above:
             yield Row(offset, _READY)
@@ -113,6 +122,33 @@ def upcoming(state: QueueState, now_ns: int, end: int, n: int) -> list[Row]:
     return nsmallest(n, [*ready, *islice(_fresh(state, end, -1), n)], key=lambda row: (-row.priority, row.offset))
 
 
+def heads(state: QueueState, items: Iterable[QueuedItem], n: int) -> list[QueuedItem]:
+    """Return the next n items of a queue with an order of keys: one of each key that is free.
+
+    Args:
+        state: the state.
+        items: the items that are ready, in the order of their offsets.
+        n: how many.
+    """
+    order = state.order
+    assert order is not None
+    there: dict[int, Lease | Waiting] = {**state.waiting, **state.leased}
+    later = sorted((offset for offset, item in there.items() if item.priority > 0), reverse=True)
+    found: list[QueuedItem] = []
+    seen: set[int] = set()
+    for item in items:
+        key = key_hash(item.key)
+        held = order.held.get(key, ())
+        if not key or item.offset in held or not (held or key in seen):
+            found.append(item)
+        seen.add(key)
+        while later and later[-1] <= item.offset:
+            later.pop()
+        if not later and sum(item.priority >= 0 for item in found) >= n:
+            break
+    return nsmallest(n, found, key=lambda item: (-item.priority, item.offset))
+
+
 def counted(state: QueueState, now_ns: int, end: int) -> Stats:
     """Return how many items are in each state, in a journal that ends at end."""
     ready, delayed, leased = state.counts(now_ns, end)
@@ -130,8 +166,9 @@ class Listing:
         self._clock = clock
         self._dead_letter = dead_letter
 
-    def items(self, rows: Iterable[Row], serializer: Serializer | None) -> Iterator[QueuedItem]:
+    def items(self, state: QueueState, rows: Iterable[Row], serializer: Serializer | None) -> Iterator[QueuedItem]:
         """Yield the items whose messages exist."""
+        order = state.order
         offset_ns = self._clock.wall_ns() - self._clock.boot_ns()
         holders: dict[int, str | None] = {-1: None}
         reader = MessageReader(self._directory, 64)
@@ -139,6 +176,8 @@ class Listing:
             for row in rows:
                 message = self._message(reader, row)
                 if message is None:
+                    continue
+                if row.parked and (order is None or not order.may_be_parked(row.offset, key_hash(message.key))):
                     continue
                 if row.intent is not None and row.intent != (message.timestamp, message_check(message)):
                     row = Row(row.offset, _READY)  # the record is void: another message has this offset, and is fresh
@@ -204,19 +243,27 @@ class QueueLook:
         """Return how many items there are."""
         return counted(self._state(), self._clock.boot_ns(), self._end())
 
-    def peek(self, n: int = 1) -> list[QueuedItem]:
+    def peek(self, n: int = 1, *, serializer: Serializer | None = None) -> list[QueuedItem]:
         """Return the next n items, as :meth:`sej.WorkQueue.peek`."""
-        return list(self._listing.items(upcoming(self._state(), self._clock.boot_ns(), self._end(), n), None))
+        there, now, end = self._state(), self._clock.boot_ns(), self._end()
+        if there.order is None:
+            return list(self._listing.items(there, upcoming(there, now, end, n), serializer))
+        return heads(there, self._listing.items(there, listed(there, now, end, _READY, -1), serializer), n)
 
     def items(
-        self, state: str | None = None, *, limit: int | None = None, after: int | None = None
+        self,
+        state: str | None = None,
+        *,
+        limit: int | None = None,
+        after: int | None = None,
+        serializer: Serializer | None = None,
     ) -> list[QueuedItem]:
         """Return items, as :meth:`sej.WorkQueue.items`."""
         there, last = self._state(), -1 if after is None else after
         if state == "dead":
-            return list(islice(self._listing.dead(there, last, None), limit))
+            return list(islice(self._listing.dead(there, last, serializer), limit))
         rows = listed(there, self._clock.boot_ns(), self._end(), state, last)
-        return list(islice(self._listing.items(rows, None), limit))
+        return list(islice(self._listing.items(there, rows, serializer), limit))
 
     def _end(self) -> int:
         return Tail(self._directory).end_offset()
@@ -248,10 +295,15 @@ class QueueLook:
         """Drop what retention removed before it was delivered."""
         reader = MessageReader(self._directory, 1)
         try:
-            reader.at(state.frontier)
+            reader.at(state.frontier if state.order is None else state.order.low(state.frontier))
         except OffsetTooSmallError as error:
             first = error.first_available
-            state.apply(lost(min([state.frontier, *(offset for offset in state.waiting if offset < first)]), first))
+            parked = 0
+            if state.order is not None:
+                left = sum(offset >= first for offset, _ in parked_offsets(self._directory, state))
+                parked = state.order.count - left
+            gone = (offset for offset in state.waiting if offset < first)
+            state.apply(lost(min([state.frontier, *gone]), first, parked))
         finally:
             reader.close()
 
@@ -259,7 +311,7 @@ class QueueLook:
         """Return the state after a reset of the kept offset, which the log does not know."""
         there = read_offset(self._directory.path, self._name, disk=self._directory.disk)
         if state.kept is not None and (there is None or there < state.kept):
-            return QueueState(self._first())
+            return QueueState(self._first(), None if state.order is None else KeyOrder(block=state.order.block))
         if there is None or there <= state.head():
             return state
         moved = QueueState()

@@ -11,7 +11,7 @@ from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.message import Message
-from sej.queue.log_format import DEAD, DEDUPE, DONE, EXPIRE, INTENT, LEASE, START, WAIT
+from sej.queue.log_format import DEAD, DEDUPE, DONE, EXPIRE, INTENT, LEASE, PICK, SCAN, START, WAIT
 from sej.queue.reader import MessageReader
 from sej.queue.records import message_check, read_fields, stamp_of
 from sej.queue.schedule import NEVER
@@ -33,9 +33,9 @@ def proven(directory: Directory, tail: Tail, records: bytes) -> int | None:
     base, taken = 0, []
     checked: list[tuple[int, int]] = []
     for kind, row in read_fields(records):
-        if kind == LEASE or (kind == DONE and row["stamp"]):
+        if kind == LEASE or (kind in (DONE, SCAN) and row["stamp"]):
             taken.append((row["stop"] - 1, row["stamp"]))
-        elif (kind == DEAD or (kind == WAIT and row["exhausted"])) and row["stamp"]:
+        elif (kind in (DEAD, PICK) or (kind == WAIT and row["exhausted"])) and row["stamp"]:
             taken.append((row["offset"], row["stamp"]))
         elif kind == START:
             base = row["frontier"]  # what is below it was durable before it was written

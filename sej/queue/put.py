@@ -18,16 +18,18 @@ from sej.message import Message
 from sej.queue.clock import Clock, span_ns
 from sej.queue.dedupe_keys import hashed, requeue_key
 from sej.queue.interface import Wishes
+from sej.queue.key_order import key_hash
 from sej.queue.log import QueueLog
 from sej.queue.log_format import MAX_PRIORITY
 from sej.queue.reader import MessageReader
-from sej.queue.records import dead, deduped, done, expires, intended, message_check, redriven, waits
+from sej.queue.records import blocked, dead, deduped, done, expires, intended, keyed, message_check, redriven, waits
 from sej.queue.schedule import NEVER
+from sej.queue.state import QueueState
 from sej.reading.dead_letters import DeadLetter
 from sej.system.watch import Watch, wait_any
 from sej.writing.shared_writer import SharedWriter
 
-__all__ = ["Putter"]
+__all__ = ["Putter", "set_aside"]
 
 
 class _Batch(NamedTuple):
@@ -146,6 +148,7 @@ class Putter:
         keys = self._append_letters(journal, rest)
         log.append(
             redriven(journal, letters[-1].letter_offset + 1, len(rest)),
+            *self._unblocked(rest),
             *(_dedupe(key, None, 0) for key in keys),
             *(_dedupe(requeue_key(journal, letter.letter_offset), None, 0) for letter in alone),
         )
@@ -168,11 +171,18 @@ class Putter:
         offset, _, check = state.dedupe.known[key]
         log.append(
             redriven(journal, position, 1),
+            *self._unblocked([letter]),
             deduped(requeue_key(journal, number), offset, NEVER, check),
             _dedupe(key, None, 0),
         )
         log.force()
         return offset
+
+    def _unblocked(self, letters: Sequence[DeadLetter]) -> list[bytes]:
+        """Return the records that free the keys of dead letters, if they keep their keys."""
+        order = self._log.state.order
+        offsets = [letter.message.offset for letter in letters]
+        return [] if order is None else [blocked(at, order.keys[at], 0) for at in offsets if at in order.keys]
 
     def _append_letters(self, journal: int, letters: Sequence[DeadLetter]) -> list[bytes]:
         """Append the messages of dead letters; return a key for each, which has the message until it is removed."""
@@ -192,7 +202,7 @@ class Putter:
             records = []
             for (key, letter), put in zip(new, messages, strict=True):
                 priority = max(-MAX_PRIORITY, min(letter.priority, MAX_PRIORITY))
-                records += _wished(put, now, priority=priority, expire_s=letter.expire_s)
+                records += self._wished(put, now, priority=priority, expire_s=letter.expire_s)
                 records.append(_dedupe(key, put, NEVER))
             log.append(*records)
             log.force()
@@ -228,10 +238,11 @@ class Putter:
             return False
         gone, first = [], NEVER
         for offset, (at, timestamp, check) in state.expires.items():
-            fresh = offset >= state.frontier and offset not in state.above
-            if at <= now and (fresh or offset in state.waiting) and self._is(offset, timestamp, check):
+            there = self._message(offset, timestamp, check) if at <= now else None
+            fresh = there is not None and state.is_fresh(offset, key_hash(there.key))
+            if there is not None and (fresh or offset in state.waiting):
                 if fresh:  # recorded first: only then is it counted as done, as when it is delivered
-                    gone.append(waits(offset, 0, 0, 0))
+                    gone += set_aside(state, there)
                 gone.append(done(offset, offset + 1))
             elif at < first:
                 first = at
@@ -240,13 +251,14 @@ class Putter:
             log.append(*gone)
         return bool(gone) and self._has_room(count)
 
-    def _is(self, offset: int, timestamp: int, check: int) -> bool:
-        """Return whether this message exists."""
+    def _message(self, offset: int, timestamp: int, check: int) -> Message | None:
+        """Return this message; None: another one or none has the offset."""
         try:
             message = self._reader.at(offset)
         except OffsetTooSmallError:
-            return False
-        return message is not None and (message.timestamp, message_check(message)) == (timestamp, check)
+            return None
+        matches = message is not None and (message.timestamp, message_check(message)) == (timestamp, check)
+        return message if matches else None
 
     def _batch(self, values: list[bytes], keys: list[bytes] | None, dedupe_keys: Sequence[bytes] | None) -> _Batch:
         """Return which of them must be written."""
@@ -272,7 +284,7 @@ class Putter:
             messages, _ = decode_many(data, 0, len(data), span.start, len(span))
             records = []
             for message in messages:
-                records += _wished(message, now, delay_s=delay_s, priority=int(priority), expire_s=expire_s)
+                records += self._wished(message, now, delay_s=delay_s, priority=int(priority), expire_s=expire_s)
             for key, message in zip(batch.new, messages, strict=False):
                 records.append(_dedupe(key, message, now + self._window_ns))
             if records:
@@ -285,6 +297,23 @@ class Putter:
             return span
         offsets = batch.known | dict(zip(batch.new, span, strict=True))
         return [offsets[key] for key in batch.hashes]
+
+    def _wished(
+        self, message: Message, now: int, *, delay_s: float = 0.0, priority: int = 0, expire_s: float | None = None
+    ) -> list[bytes]:
+        """Return the records that must precede a message with these options; none without options."""
+        if not (delay_s or priority or expire_s is not None):
+            return []
+        found = []
+        check = message_check(message)
+        if delay_s or priority:
+            ready_at = now + span_ns(delay_s) if delay_s else 0
+            found.append(intended(message.offset, message.timestamp, check, ready_at, priority))
+            if self._log.state.order is not None and message.key:
+                found.append(keyed(message.offset, key_hash(message.key)))
+        if expire_s is not None:
+            found.append(expires(message.offset, message.timestamp, check, max(now + span_ns(expire_s), 0)))
+        return found
 
     def _known(self, key: bytes, now: int) -> int | None:
         """Return the offset of a key, if it is within the window and its message was really written."""
@@ -301,20 +330,10 @@ class Putter:
         return offset if message is not None and message_check(message) == check else None
 
 
-def _wished(
-    message: Message, now: int, *, delay_s: float = 0.0, priority: int = 0, expire_s: float | None = None
-) -> list[bytes]:
-    """Return the records that must precede a message with these options; none without options."""
-    if not (delay_s or priority or expire_s is not None):
-        return []
-    found = []
-    check = message_check(message)
-    if delay_s or priority:
-        ready_at = now + span_ns(delay_s) if delay_s else 0
-        found.append(intended(message.offset, message.timestamp, check, ready_at, priority))
-    if expire_s is not None:
-        found.append(expires(message.offset, message.timestamp, check, max(now + span_ns(expire_s), 0)))
-    return found
+def set_aside(state: QueueState, message: Message) -> list[bytes]:
+    """Return the records that set a fresh message aside, so that it is counted when it ends without a delivery."""
+    offset, key = message.offset, key_hash(message.key)
+    return [waits(offset, 0, 0, 0), *([keyed(offset, key)] if key and state.order is not None else ())]
 
 
 def _dedupe(key: bytes, message: Message | None, until: int) -> bytes:

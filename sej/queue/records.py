@@ -14,6 +14,7 @@ from sej.codec import encode
 from sej.message import Message
 from sej.queue.log_format import (
     BACK,
+    BLOCK,
     BOOT,
     CHECK,
     CHECKED,
@@ -30,14 +31,18 @@ from sej.queue.log_format import (
     HEAD_BODY,
     INTENT,
     KEPT,
+    KEY,
     LEASE,
     LOST,
     MAGIC,
+    ORDER,
+    PARK,
     PICK,
     PURGE,
     RECORD,
     RECORD_BODY,
     RECORD_SIZE,
+    SCAN,
     START,
     VERSION,
     WAIT,
@@ -48,6 +53,7 @@ from sej.system.checksum import crc32c
 
 __all__ = [
     "Checked",
+    "blocked",
     "booted",
     "counted",
     "dead",
@@ -62,15 +68,19 @@ __all__ = [
     "head",
     "intended",
     "kept",
+    "keyed",
     "leased",
     "lost",
     "message_check",
     "one_done",
+    "ordered",
+    "parked",
     "picked",
     "purged",
     "read_fields",
     "read_head",
     "redriven",
+    "scanned",
     "stamp_of",
     "starts",
     "waits",
@@ -113,9 +123,12 @@ def done(first: int, stop: int, stamp: int = 0) -> bytes:
     return _made[DONE](first, stop, stamp)
 
 
-def picked(offset: int, attempt: int, holder: int, deadline_ns: int, priority: int) -> bytes:
-    """PICK: an item, out of order, is leased."""
-    return _made[PICK](offset, attempt, holder, deadline_ns, priority)
+def picked(
+    offset: int, attempt: int, holder: int, deadline_ns: int, priority: int, key_id: int = 0, stamp: int = 0
+) -> bytes:
+    """PICK: an item, out of order, is leased; key_id and stamp: in a queue with an order of keys."""
+    body = _pack(PICK, priority, attempt, holder, offset, key_id, deadline_ns, stamp)
+    return body + _pack_check(crc32c(body))
 
 
 def waits(offset: int, ready_at_ns: int, attempt: int, priority: int) -> bytes:
@@ -189,14 +202,39 @@ def counted(done: int, dead: int, lost: int) -> bytes:
     return _made[COUNTS](done, dead, lost)
 
 
-def lost(first: int, stop: int) -> bytes:
-    """LOST: messages were removed from the journal before they were done."""
-    return _made[LOST](first, stop)
+def lost(first: int, stop: int, parked: int = 0) -> bytes:
+    """LOST: messages were removed from the journal before they were done; so many of them were parked."""
+    return _made[LOST](first, stop, parked)
 
 
 def redriven(journal: int, stop: int, count: int = 0) -> bytes:
     """BACK: the dead letters below stop were put back."""
     return _made[BACK](journal, stop, count)
+
+
+def ordered(order: int, block: int) -> bytes:
+    """ORDER: the order of the queue."""
+    return _made[ORDER](order, block)
+
+
+def keyed(offset: int, key_id: int, holds: int = 0) -> bytes:
+    """KEY: the key of an item that is leased or waiting."""
+    return _made[KEY](offset, key_id, holds)
+
+
+def scanned(stop: int, count: int, stamp: int) -> bytes:
+    """SCAN: fresh messages begin here; those before it that were not taken are parked."""
+    return _made[SCAN](stop, count, stamp)
+
+
+def parked(key_id: int, first: int) -> bytes:
+    """PARK: from this offset on, items of a key are parked."""
+    return _made[PARK](key_id, first)
+
+
+def blocked(offset: int, key_id: int, on: int) -> bytes:
+    """BLOCK: a dead letter keeps its key, or does not any more."""
+    return _made[BLOCK](offset, key_id, on)
 
 
 def read_fields(records: bytes) -> Iterator[tuple[int, dict[str, int]]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from sej.errors import OffsetTooSmallError
+from sej.queue.key_order import key_hash
 from sej.queue.log import QueueLog
-from sej.queue.records import done, stamp_of, waits
+from sej.queue.put import set_aside
+from sej.queue.records import blocked, done, stamp_of
 from sej.queue.take import Taker
 
 __all__ = ["Remover"]
@@ -38,8 +40,11 @@ class Remover:
         It is recorded as set aside first if it is fresh: only then is it counted as done, as when it is delivered.
         """
         log, state = self._log, self._log.state
-        fresh = offset >= state.frontier and offset not in state.above
-        if not (fresh or state.has(offset)) or offset >= log.tail.end_offset():
+        order = state.order
+        if order is not None and offset in order.keys and not state.has(offset):  # a dead letter that keeps its key
+            log.append(blocked(offset, order.keys[offset], 0))
+            return True
+        if offset >= log.tail.end_offset():
             return False
         try:
             message = self._taker.others.at(offset)
@@ -47,6 +52,9 @@ class Remover:
             return False
         if message is None or message.offset != offset:  # a repair found it lost
             return False
-        aside = [waits(offset, 0, 0, 0)] if fresh else []
+        fresh = state.is_fresh(offset, key_hash(message.key))
+        if not fresh and not state.has(offset):
+            return False
+        aside = set_aside(state, message) if fresh else []
         log.append(*aside, done(offset, offset + 1, stamp_of(message.timestamp)))
         return True

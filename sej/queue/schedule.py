@@ -122,6 +122,14 @@ class Schedule:
             del self._ready[priority]
         return None
 
+    def push(self, offset: int, priority: int) -> None:
+        """Make a waiting item available to :meth:`first_ready` that was put off; a second time changes nothing."""
+        heappush(self._ready.setdefault(priority, []), offset)
+
+    def put_off(self, priority: int) -> None:
+        """Leave the first ready item of a priority out, until it is pushed again."""
+        heappop(self._ready[priority])
+
     def next_due_ns(self) -> int | None:
         """Return when the next item may become ready on its own; None: never."""
         due = min(self._timed[0][0] if self._timed else NEVER, self.earliest_ns)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from sej.queue.records import (
+    blocked,
     booted,
     counted,
     deduped,
@@ -18,8 +19,12 @@ from sej.queue.records import (
     expires,
     intended,
     kept,
+    keyed,
+    ordered,
+    parked,
     picked,
     redriven,
+    scanned,
     starts,
     waits,
 )
@@ -41,6 +46,8 @@ class Contents(NamedTuple):
         kept: the newest kept offset; None: there was none.
         anchor: (offset, stamp) of the newest message that was taken in order.
         ahead: (offset, stamp) of the newest message that was taken or ended ahead of the others.
+        parked: by key: from where on its items are parked; empty without an order of keys.
+        parked_count: how many items are parked; None: they must be counted again.
     """
 
     state: QueueState
@@ -51,12 +58,24 @@ class Contents(NamedTuple):
     kept: int | None
     anchor: tuple[int, int] | None
     ahead: tuple[int, int] | None
+    parked: Mapping[int, int]
+    parked_count: int | None
 
     @classmethod
     def of(cls, state: QueueState) -> Contents:
         """Return all of a state."""
+        order = state.order
+        there = ({}, 0) if order is None else (order.parked, order.count)
         return cls(
-            state, state.frontier, state.above, state.leased, state.waiting, state.kept, state.anchor, state.ahead
+            state,
+            state.frontier,
+            state.above,
+            state.leased,
+            state.waiting,
+            state.kept,
+            state.anchor,
+            state.ahead,
+            *there,
         )
 
     def from_offset(self, offset: int) -> Contents:
@@ -67,6 +86,8 @@ class Contents(NamedTuple):
             leased={number: lease for number, lease in self.leased.items() if number >= offset},
             waiting={number: there for number, there in self.waiting.items() if number >= offset},
             kept=offset,
+            parked={key: max(low, offset) for key, low in self.parked.items()} if offset < self.frontier else {},
+            parked_count=None if self.parked else 0,
         )
 
     def up_to(self, stop: int) -> Contents:
@@ -80,6 +101,8 @@ class Contents(NamedTuple):
             waiting=waiting,
             anchor=None,
             ahead=None,
+            parked={key: low for key, low in self.parked.items() if low < stop},
+            parked_count=None if self.parked else 0,
         )
 
     def given_back(self) -> Contents:
@@ -94,10 +117,13 @@ class Contents(NamedTuple):
             now_ns: items whose time was over by then are left out.
             end: the journal's end; intents for messages that were never written are left out.
         """
-        state = self.state
+        state, order = self.state, self.state.order
         if state.boot is not None:
             yield booted(*state.boot, now_ns)
-        yield starts(self.frontier, *(self.anchor or (NEVER, 0)))
+        yield starts(min(self.frontier, *self.parked.values(), NEVER), *(self.anchor or (NEVER, 0)))
+        if order is not None:  # an older version finds fresh messages where the parked ones begin
+            yield ordered(1, order.block)
+            yield scanned(self.frontier, 0, 0)
         yield counted(state.done, state.dead, state.lost)
         for journal, letter in state.redriven.items():
             yield redriven(journal, letter)
@@ -110,8 +136,11 @@ class Contents(NamedTuple):
                 yield made(offset, there.ready_at_ns, there.attempt, there.priority)
             elif offset < end:
                 yield intended(offset, *intent, there.ready_at_ns, there.priority)
+            if order is not None and offset in order.keys:
+                yield keyed(offset, order.keys[offset], offset in order.held.get(order.keys[offset], ()))
         for offset, lease in self.leased.items():
-            yield picked(offset, *lease)
+            yield picked(offset, *lease, 0 if order is None else order.keys.get(offset, 0))
+        yield from self._parked_records()
         for start, stop in _ranges(sorted(self.above - self.leased.keys() - self.waiting.keys())):
             yield done(start, stop)
         for offset, (at_ns, timestamp, check) in state.expires.items():
@@ -121,6 +150,22 @@ class Contents(NamedTuple):
         for key, meaning in state.dedupe.known.items():
             if meaning.until_ns > now_ns and meaning.offset < end:
                 yield deduped(key, *meaning)
+
+    def _parked_records(self) -> Iterator[bytes]:
+        """Yield which items are parked; after those that are held, whose records would move a bound."""
+        order = self.state.order
+        if order is None:
+            return
+        for key, low in self.parked.items():
+            yield parked(key, low)
+        if self.parked:
+            first = min(self.parked.values())
+            for start, stop in _ranges(sorted(number for number in order.ended if first <= number < self.frontier)):
+                yield done(start, stop)
+        for offset, key in order.keys.items():
+            if not self.state.has(offset) and offset in order.held.get(key, ()):
+                yield blocked(offset, key, 1)
+        yield scanned(self.frontier, self.parked_count or 0, 0)
 
 
 def _ranges(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -54,8 +54,10 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from sej.queue.dedupe_keys import DedupeKey, DedupeKeys
+from sej.queue.key_order import KeyOrder
 from sej.queue.log_format import (
     BACK,
+    BLOCK,
     BOOT,
     COUNTS,
     DEAD,
@@ -68,11 +70,15 @@ from sej.queue.log_format import (
     FREE,
     INTENT,
     KEPT,
+    KEY,
     LEASE,
     LOST,
+    ORDER,
+    PARK,
     PICK,
     PURGE,
     RECORD,
+    SCAN,
     START,
     WAIT,
     WORDS,
@@ -105,11 +111,13 @@ class QueueState:
         anchor: (offset, stamp) of the newest message that was taken in order; None: none yet.
         ahead: (offset, stamp) of the newest message that was taken or ended out of order, ahead of the others.
         boot: (boot id, when that boot began by the wall clock) that times belong to.
+        order: the order of keys; None: the queue has none. Below the frontier there may then be parked items.
     """
 
-    def __init__(self, frontier: int = 0) -> None:
+    def __init__(self, frontier: int = 0, order: KeyOrder | None = None) -> None:
         """Create a state in which nothing is taken; fresh messages begin at frontier."""
         self.frontier = frontier
+        self.order = order
         self.above: set[int] = set()
         self.leased: dict[int, Lease] = {}
         self.waiting: dict[int, Waiting] = {}
@@ -135,7 +143,7 @@ class QueueState:
         leased, waiting = self.leased, self.waiting
         for row in RECORD.iter_unpack(data):
             kind, _, _, holder, first, stop, deadline_ns, stamp = row
-            if kind == LEASE and stop - first == 1:
+            if kind == LEASE and stop - first == 1 and self.order is None:
                 if waiting:
                     waiting.pop(first, None)
                 leased[first] = _new(Lease, (1, holder, deadline_ns, 0))
@@ -143,7 +151,7 @@ class QueueState:
                     self.schedule.earliest_ns = deadline_ns
                 self.anchor = (first, stamp)
                 self._pass(stop)
-            elif kind == DONE and stop - first == 1 and stop <= self.frontier and not self.above:
+            elif kind == DONE and stop - first == 1 and stop <= self.frontier and not self.above and self.order is None:
                 if leased.pop(first, None) is not None or waiting.pop(first, None) is not None:
                     self.done += 1
                 if self._lapsed or self.expires or self.intents:
@@ -166,9 +174,13 @@ class QueueState:
         ordered = stop <= self.frontier and not self.above
         if stop > self.frontier:
             self.above.update(range(max(first, self.frontier), stop))
+        order = self.order
         for offset in range(first, stop):
-            if self._remove(offset):
+            known = self._remove(offset)
+            if known:
                 self.done += 1
+            if order is not None:
+                order.left(offset, self.frontier, known=known)
             if not ordered:
                 if offset in self.intents:
                     self._found(offset, self.intents[offset][0])
@@ -177,8 +189,14 @@ class QueueState:
             self._forget(offset)
         self._settle()
 
-    def _picked(self, offset: int, attempt: int, holder: int, deadline_ns: int, priority: int) -> None:
-        self._remove(offset)
+    def _picked(
+        self, offset: int, attempt: int, holder: int, deadline_ns: int, priority: int, key_id: int, stamp: int
+    ) -> None:
+        fresh = not self._remove(offset)
+        if self.order is not None:
+            self.order.picked(offset, key_id, fresh=fresh, parked=offset < self.frontier)
+            if stamp and (self.anchor is None or self.anchor[0] < offset):
+                self.anchor = (offset, stamp)
         intent = self.intents.pop(offset, None)
         if intent is not None:
             self._found(offset, intent[0])
@@ -186,7 +204,8 @@ class QueueState:
         self._settle()
 
     def _waits(self, offset: int, ready_at_ns: int, attempt: int, priority: int, exhausted: int, _stamp: int) -> None:
-        self._remove(offset)
+        if not self._remove(offset) and self.order is not None:
+            self.order.set_aside(parked=offset < self.frontier)
         self._wait(offset, Waiting(attempt, ready_at_ns, priority, exhausted == EXHAUSTED))
 
     def _extended(self, offset: int, deadline_ns: int, _attempt: int) -> None:
@@ -199,7 +218,9 @@ class QueueState:
             self._give_back(offset)
 
     def _died(self, offset: int, _attempt: int, _stamp: int) -> None:
-        self._remove(offset)
+        known = self._remove(offset)
+        if self.order is not None and not self.order.died(offset):
+            self.order.left(offset, self.frontier, known=known)
         self._forget(offset)
         self.dead += 1
 
@@ -226,6 +247,8 @@ class QueueState:
         self.dedupe.compared(offset, [])
 
     def _purged(self, _frontier: int, stop: int) -> None:
+        if self.order is not None:
+            self.order.purged(self.waiting)
         for offset in list(self.waiting):
             self._forget(offset)
             if offset >= stop:  # its message was never written: another one will have that offset, and is fresh
@@ -237,6 +260,8 @@ class QueueState:
         self.waiting.pop(offset, None)
         self._lapsed.discard(offset)
         self.intents.pop(offset, None)  # an expiry may be that of the existing message: it is compared too
+        if self.order is not None:
+            self.order.forget(offset)
         if offset >= self.frontier:
             self.above.discard(offset)
 
@@ -275,9 +300,14 @@ class QueueState:
     def _counted(self, done: int, dead: int, lost: int) -> None:
         self.done, self.dead, self.lost = done, dead, lost
 
-    def _lost(self, first: int, stop: int) -> None:
+    def _lost(self, first: int, stop: int, parked: int) -> None:
+        if self.order is not None:
+            self.order.lost(stop, parked)
+            self.lost += parked
         for offset in [offset for offset in self.waiting if first <= offset < stop]:
             del self.waiting[offset]
+            if self.order is not None:
+                self.order.forget(offset)
             self._forget(offset)
             self.lost += 1
         if stop > self.frontier:
@@ -288,6 +318,35 @@ class QueueState:
     def _redriven(self, journal: int, stop: int, count: int) -> None:
         self.redriven[journal] = stop
         self.dead = max(self.dead - count, 0)
+
+    def _ordered(self, order: int, block: int) -> None:
+        if not order:
+            self.order = None
+        elif self.order is None:
+            self.order = KeyOrder(block=bool(block))
+        else:
+            self.order.block = bool(block)
+
+    def _keyed(self, offset: int, key_id: int, holds: int) -> None:
+        if self.order is not None and self.has(offset):
+            self.order.keyed(offset, key_id, holds=bool(holds))
+
+    def _scanned(self, stop: int, count: int, stamp: int) -> None:
+        if self.order is not None:
+            self.order.count = count
+            if stop > self.frontier:
+                self._pass(stop)
+                self._settle()
+            if stamp and (self.anchor is None or self.anchor[0] < stop - 1):
+                self.anchor = (stop - 1, stamp)
+
+    def _parked(self, key_id: int, first: int) -> None:
+        if self.order is not None:
+            self.order.park(key_id, first)
+
+    def _blocked(self, offset: int, key_id: int, on: int) -> None:
+        if self.order is not None:
+            self.order.blocked(offset, key_id, on=bool(on))
 
     # --- what the handlers are made of
 
@@ -364,6 +423,12 @@ class QueueState:
         there = self.waiting.get(offset) or self.leased.get(offset)
         return there.priority if there is not None else 0
 
+    def is_fresh(self, offset: int, key: int) -> bool:
+        """Return whether a message of this key was never taken or set aside: it is parked, or from the frontier on."""
+        if offset >= self.frontier:
+            return offset not in self.above
+        return self.order is not None and not self.has(offset) and self.order.may_be_parked(offset, key)
+
     def holders(self) -> set[int]:
         """Return the numbers of the open queues that hold something."""
         return {lease.holder for lease in self.leased.values()}
@@ -376,12 +441,15 @@ class QueueState:
             head = min(head, self.frontier)
         while head not in leased and head not in waiting and (head < self.frontier or head in self.above):
             head += 1
+        if self.order is not None:  # a parked item may be leased later: the search must not begin after it
+            head = min(head, self.order.low(self.frontier))
         self._head = head
         return head
 
     def fresh(self, end: int) -> int:
         """Return how many messages below end were never taken or set aside."""
-        return max(end - self.frontier, 0) - sum(offset < end for offset in self.above)
+        parked = 0 if self.order is None else self.order.count
+        return max(end - self.frontier, 0) - sum(offset < end for offset in self.above) + parked
 
     def void(self, end: int) -> int:
         """Return how many waiting items have no message, because the process that put them died."""
@@ -447,8 +515,9 @@ KINDS: Final[dict[int, Kind]] = {
     PICK: _kind(
         "PICK",
         _S._picked,
-        "offset attempt holder deadline_ns=b priority",
-        "offset, out of order, is leased to holder until deadline_ns; attempt: the number of this lease",
+        "offset attempt holder deadline_ns=b priority key_id=a stamp=extra",
+        "offset, out of order, is leased to holder until deadline_ns; attempt: the number of this lease; key_id and"
+        " stamp: 0 if the queue has no order of keys",
     ),
     WAIT: _kind(
         "WAIT",
@@ -532,14 +601,45 @@ KINDS: Final[dict[int, Kind]] = {
     LOST: _kind(
         "LOST",
         _S._lost,
-        "first=offset stop=a",
-        "first..stop-1 were removed from the journal before they were done; leased ones are not meant",
+        "first=offset stop=a parked=b",
+        "first..stop-1 were removed from the journal before they were done; leased ones are not meant; parked: how many"
+        " of them were parked",
     ),
     BACK: _kind(
         "BACK",
         _S._redriven,
         "journal=a stop=offset count=extra",
         "the dead letters below stop, in the journal whose id begins with journal, were put back; count: how many",
+    ),
+    ORDER: _kind(
+        "ORDER",
+        _S._ordered,
+        "order=offset block=a",
+        "order 1: items of a key are delivered in order; 0: they are not; block 1: a dead letter keeps its key",
+    ),
+    KEY: _kind(
+        "KEY",
+        _S._keyed,
+        "offset key_id=a holds=b",
+        "the key of offset, which is leased or waiting; holds 1: it was delivered and keeps its key",
+    ),
+    SCAN: _kind(
+        "SCAN",
+        _S._scanned,
+        "stop=offset count=a stamp=extra",
+        "fresh messages begin at stop; count of those before it are parked; stamp: of the last one before it, or 0",
+    ),
+    PARK: _kind(
+        "PARK",
+        _S._parked,
+        "key_id=a first=offset",
+        "from first on, the messages of this key that were passed by are parked; first 2^63-1: none is",
+    ),
+    BLOCK: _kind(
+        "BLOCK",
+        _S._blocked,
+        "offset key_id=a on=b",
+        "the dead letter offset keeps its key; on 0: it does not any more",
     ),
 }
 """Each kind of record: its handler, its fields and what it means."""

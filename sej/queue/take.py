@@ -13,8 +13,10 @@ from sej.errors import OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.message import NO_TIMESTAMP, Message
 from sej.queue.clock import Clock
+from sej.queue.keyed_take import KeyedTaker
 from sej.queue.liveness import Holders
 from sej.queue.log import QueueLog
+from sej.queue.parked import parked_offsets
 from sej.queue.reader import MessageReader
 from sej.queue.records import done, dropped, exhausted, freed, lost, message_check, picked, stamp_of, waits
 from sej.queue.replay import leased
@@ -48,6 +50,7 @@ class Taker:
         lease_ns: int,
         max_attempts: int,
         expire_ns: int | None,
+        per_key: int = 1,
     ) -> None:
         """Take for this holder.
 
@@ -60,6 +63,7 @@ class Taker:
             lease_ns: how long an item is leased.
             max_attempts: after this many attempts an item becomes a dead letter.
             expire_ns: messages older than this are removed; None: none.
+            per_key: how many items of a key may be leased in a queue with an order of keys.
         """
         self._directory = directory
         self._log = log
@@ -73,6 +77,22 @@ class Taker:
         self.unwritten: Exception | None = None
         self._fresh = MessageReader(directory)
         self.others = MessageReader(directory, 64)
+        self._keyed = KeyedTaker(
+            directory,
+            log,
+            self._fresh,
+            self.others,
+            per_key=per_key,
+            pick=self._pick,
+            look_ahead=self._look_ahead,
+            is_expired=self._is_expired,
+            lease=lambda now: (holders.mine, now + lease_ns),
+        )
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there may be an item that the last :meth:`take` did not reach."""
+        return self._keyed.unfinished
 
     def take(self, n: int, now: int) -> list[tuple[Message, int]]:
         """Return up to n items that are available now: messages, and their number of attempts.
@@ -85,6 +105,7 @@ class Taker:
             self._probe(now)
         found: list[tuple[Message, int]] = []
         more = True
+        self._keyed.begin()
         while more and len(found) < n:
             try:
                 more = self._take_next(n - len(found), now, found)
@@ -101,6 +122,8 @@ class Taker:
     def _take_next(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
         """Take the next item, or set it aside; return False if none exists."""
         state = self._log.state
+        if state.order is not None:
+            return self._keyed.next(state.order, n, now, found)
         if state.frontier in state.above:
             self._look_ahead()
         ready = state.schedule.first_ready()
@@ -123,10 +146,11 @@ class Taker:
 
     def look_for_losses(self) -> None:
         """Check whether messages that were never taken have been deleted."""
-        segments = self._directory.segments()
-        if segments and segments[0].first_offset > self._log.state.frontier:
+        segments, state = self._directory.segments(), self._log.state
+        low = state.frontier if state.order is None else state.order.low(state.frontier)
+        if segments and segments[0].first_offset > low:
             try:
-                self._fresh.at(self._log.state.frontier)
+                self._fresh.at(low)
             except OffsetTooSmallError as error:
                 self._lose(error.first_available)
 
@@ -136,11 +160,15 @@ class Taker:
         before = state.lost
         ended = [offset for offset in state.schedule.lapsed if offset < first]
         gone = [offset for offset in state.waiting if offset < first]
-        if not ended and not gone and state.frontier >= first:
+        low = state.frontier if state.order is None else state.order.low(state.frontier)
+        if not ended and not gone and low >= first:
             return False
+        parked = 0
+        if state.order is not None and state.order.count:
+            parked = state.order.count - sum(offset >= first for offset, _ in parked_offsets(self._directory, state))
         log.append(
             *(waits(offset, 0, state.attempts(offset), state.priority(offset)) for offset in ended),
-            lost(min([state.frontier, *ended, *gone]), first),
+            lost(min([low, *ended, *gone]), first, parked),
         )
         self.lost += state.lost - before
         return True
@@ -153,6 +181,7 @@ class Taker:
         """Close the readers."""
         self._fresh.close()
         self.others.close()
+        self._keyed.close()
 
     def _take_fresh(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
         """Lease a range of fresh messages; return False if none exists."""
@@ -213,7 +242,8 @@ class Taker:
             self._exhaust(message, attempts, now, begun=begun)
         else:
             deadline, priority = now + self._lease_ns, state.priority(offset)
-            log.append(picked(offset, attempts + 1, self._holders.mine, deadline, priority))
+            stamp = 0 if state.order is None else stamp_of(message.timestamp)
+            log.append(picked(offset, attempts + 1, self._holders.mine, deadline, priority, 0, stamp))
             found.append((message, attempts + 1))
 
     def _exhaust(self, message: Message, attempts: int, now: int, *, begun: bool) -> None:

@@ -13,6 +13,7 @@ from sej.queue.interface import CAPABILITIES
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log_format import RECORD, WORDS
 from sej.queue.records import (
+    blocked,
     booted,
     counted,
     dead,
@@ -25,14 +26,18 @@ from sej.queue.records import (
     head,
     intended,
     kept,
+    keyed,
     leased,
     lost,
     one_done,
+    ordered,
+    parked,
     picked,
     purged,
     read_fields,
     read_head,
     redriven,
+    scanned,
     starts,
     waits,
 )
@@ -81,6 +86,11 @@ MADE: dict[str, Callable[..., bytes]] = {
     "COUNTS": counted,
     "LOST": lost,
     "BACK": redriven,
+    "ORDER": ordered,
+    "KEY": keyed,
+    "SCAN": scanned,
+    "PARK": parked,
+    "BLOCK": blocked,
 }
 WIDE = {"key": 12, "boot_id": 16}
 

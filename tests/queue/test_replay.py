@@ -48,7 +48,8 @@ def records(draw: st.DrawFn) -> bytes:
 def contents(state: QueueState) -> dict[str, Any]:
     """Everything that a state consists of."""
     parts = vars(state)
-    return {**parts, "schedule": vars(state.schedule), "dedupe": vars(state.dedupe)}
+    order = state.order and vars(state.order)
+    return {**parts, "schedule": vars(state.schedule), "dedupe": vars(state.dedupe), "order": order}
 
 
 @compiled
@@ -56,6 +57,8 @@ def contents(state: QueueState) -> dict[str, Any]:
 @example([made.leased(0, 5, 0, 7, 0), made.done(1, 4)], [], 0)
 @example([boot(1, 0), made.waits(0, 9, 0, 0), boot(2, 0), made.leased(0, 1, 0, 7, 0)], [], 0)
 @example([made.done(3, 4), made.leased(0, 3, 0, 7, 0)], [1], 0)
+@example([made.ordered(1, 0), made.picked(0, 1, 0, 7, 0, 5, 9), made.done(0, 1)], [], 0)
+@example([made.ordered(1, 0), made.parked(5, 0), made.scanned(1, 1, 9), made.picked(0, 1, 0, 7, 0, 5)], [2], 0)
 def test_states_are_the_same_however_the_log_is_cut(log: list[bytes], cuts: list[int], frontier: int) -> None:
     reference, twin = QueueState(frontier), QueueState(frontier)
     edges = sorted({0, *(min(cut, len(log)) for cut in cuts), len(log)})

@@ -1,0 +1,301 @@
+"""Take items in the order of their keys; the rules are in :mod:`sej.queue.key_order`.
+
+The next item is the head of a free key, by priority, then by offset. Heads come from three places:
+
+- the schedule: items that are aside or held, and ready. One that is not the head of a free key is put off: it leaves
+  the schedule until an item of its key ends.
+- a heap of free keys with parked items, by offset.
+- the journal from the frontier on. An item whose key is not free is passed by, and parked.
+
+An item that is aside may be the head only if no earlier message of its key is fresh. So before an item with a priority
+is delivered ahead of the frontier, the messages before it are passed by.
+
+Under one hold of the lock at most :data:`_MESSAGES` messages are passed by or looked up, so that a key with many items
+does not stop other workers. Then ``unfinished`` is set, and the caller takes the lock again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush, heapreplace
+from typing import Final
+
+from sej.errors import SejError
+from sej.journal.directory import Directory
+from sej.message import Message
+from sej.queue.key_order import KeyOrder, key_hash
+from sej.queue.log import QueueLog
+from sej.queue.parked import ParkedItems, UnfinishedError
+from sej.queue.reader import MessageReader
+from sej.queue.records import done, parked, picked, scanned, stamp_of
+from sej.queue.schedule import NEVER
+from sej.system.disk import of_system
+
+__all__ = ["KeyedTaker"]
+
+_MESSAGES: Final = 4096
+
+
+class KeyedTaker:
+    """The part of the taking side that knows the order of keys.
+
+    Attributes:
+        unfinished: whether there may be an item that was not reached.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        log: QueueLog,
+        fresh: MessageReader,
+        others: MessageReader,
+        *,
+        per_key: int,
+        pick: Callable[[int, int, list[tuple[Message, int]]], None],
+        look_ahead: Callable[[], None],
+        is_expired: Callable[[Message, int], bool],
+        lease: Callable[[int], tuple[int, int]],
+    ) -> None:
+        """Take from a queue with an order of keys.
+
+        Args:
+            directory: the journal.
+            log: the state.
+            fresh: reads messages from the frontier on.
+            others: reads messages out of order.
+            per_key: how many items of a key may be delivered and not ended.
+            pick: leases an item of the schedule: its offset, the time, and the list to append it to.
+            look_ahead: moves the frontier over items that were set aside.
+            is_expired: whether a message expired by this time.
+            lease: the holder and the deadline of a lease that begins at this time.
+        """
+        self._log = log
+        self._fresh = fresh
+        self._others = others
+        self._per_key = per_key
+        self._pick = pick
+        self._look_ahead = look_ahead
+        self._is_expired = is_expired
+        self._lease = lease
+        self._items = ParkedItems(directory)
+        self._free: list[tuple[int, int]] = []
+        self._queued: set[int] = set()
+        self._again = self.unfinished = False
+        self._left = _MESSAGES
+
+    def begin(self) -> None:
+        """Begin an operation: its messages are counted from here."""
+        self._left = _MESSAGES
+        self.unfinished = False
+
+    def close(self) -> None:
+        """Close the readers."""
+        self._items.close()
+
+    def next(self, order: KeyOrder, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
+        """Take the next items, at most n, or set one aside; return False if none exists."""
+        try:
+            while not self._next(order, n, now, found):
+                if not self._again:
+                    return False
+                if self._left <= 0:
+                    raise UnfinishedError
+            return True
+        except UnfinishedError:
+            self.unfinished = True
+            return False
+
+    def _next(self, order: KeyOrder, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
+        """Return whether an item was taken or set aside; ``_again``: whether another call may find one."""
+        state = self._log.state
+        self._refresh(order, now)
+        if state.frontier in state.above:
+            self._look_ahead()
+        self._again = False
+        waits = self._first_parked(order, now)
+        ready = self._first_ready(order, now)
+        if self._again:
+            return False
+        if ready is not None and ready[0] >= 0:
+            priority, offset = ready
+            if priority or (offset < state.frontier and (waits is None or offset < waits[0])):
+                self._pick(offset, now, found)
+                return True
+        if waits is not None:
+            self._take_parked(order, *waits, now, found)
+            return True
+        before = len(found)
+        if self._take_fresh(order, n, now, found):
+            self._again = True
+            return len(found) > before
+        if ready is not None:
+            self._pick(ready[1], now, found)
+            return True
+        return False
+
+    def _refresh(self, order: KeyOrder, now: int) -> None:
+        """Look again at keys that were released."""
+        state = self._log.state
+        for key in order.take_released():
+            head = order.first_aside(key, now, state.waiting)
+            if head is not None:
+                state.schedule.push(head, state.waiting[head].priority)
+            self._queue(order, key)
+
+    def _queue(self, order: KeyOrder, key: int) -> None:
+        bound = order.parked.get(key)
+        if bound is not None and key not in self._queued and order.free(key, self._per_key):
+            self._queued.add(key)
+            heappush(self._free, (bound, key))
+
+    def _unqueue(self) -> None:
+        self._queued.discard(heappop(self._free)[1])
+
+    def _first_ready(self, order: KeyOrder, now: int) -> tuple[int, int] | None:
+        """Return (priority, offset) of the first item of the schedule that is the head of a free key."""
+        state = self._log.state
+        schedule = state.schedule
+        while (ready := schedule.first_ready()) is not None:
+            priority, offset = ready
+            key = order.keys.get(offset, 0)
+            if not key or offset in order.held.get(key, ()):
+                return ready
+            if not order.free(key, self._per_key):
+                schedule.put_off(priority)
+                continue
+            head = order.first_aside(key, now, state.waiting)
+            if head is not None and head < offset:
+                schedule.put_off(priority)
+                schedule.push(head, state.waiting[head].priority)
+                continue
+            if order.parked.get(key, offset) < offset:
+                first = self._lookup(order, key)
+                if first is not None and first < offset:
+                    schedule.put_off(priority)
+                    self._queue(order, key)
+                    self._again = True
+                    continue
+            if priority > 0 and offset > state.frontier:
+                if state.frontier in state.above:
+                    self._look_ahead()
+                if state.frontier not in state.above and self._take_fresh(order, 0, now, [], offset):
+                    self._spend()
+                    self._refresh(order, now)
+                    continue
+            return ready
+        return None
+
+    def _first_parked(self, order: KeyOrder, now: int) -> tuple[int, int] | None:
+        """Return (offset, key) of the first parked item that is the head of a free key."""
+        state = self._log.state
+        while self._free:
+            bound, key = self._free[0]
+            if key not in order.parked or not order.free(key, self._per_key):
+                self._unqueue()
+                continue
+            first = self._lookup(order, key)
+            if first is None:
+                self._unqueue()
+                continue
+            head = order.first_aside(key, now, state.waiting) if key else None
+            if head is not None and head < first:
+                self._unqueue()
+                state.schedule.push(head, state.waiting[head].priority)
+                continue
+            if first != bound:
+                heapreplace(self._free, (first, key))
+                continue
+            return first, key
+        return None
+
+    def _lookup(self, order: KeyOrder, key: int) -> int | None:
+        """Return the first parked item of a key; if it has none, record that."""
+        log = self._log
+        first = self._items.first(log.state, log.epoch, key, self._spend)
+        if first is None:
+            log.append(parked(key, NEVER))
+        return first
+
+    def _spend(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            raise UnfinishedError
+
+    def _take_parked(self, order: KeyOrder, offset: int, key: int, now: int, found: list[tuple[Message, int]]) -> None:
+        log = self._log
+        message = self._others.at(offset)
+        self._unqueue()
+        if message is None or message.offset != offset:  # a repair found it lost
+            log.append(picked(offset, 1, *self._lease(now), 0, key), done(offset, offset + 1))
+        else:
+            record = picked(offset, 1, *self._lease(now), 0, key, stamp_of(message.timestamp))
+            if self._is_expired(message, now):
+                log.append(record, done(offset, offset + 1))
+            else:
+                log.append(record)
+                found.append((message, 1))
+        self._queue(order, key)
+
+    def _take_fresh(
+        self, order: KeyOrder, n: int, now: int, found: list[tuple[Message, int]], stop: int | None = None
+    ) -> bool:
+        """Take up to n messages from the frontier on whose keys are free, and pass the others by.
+
+        With ``stop``, pass by all messages before it. Return whether there was a message.
+        """
+        log, state, per_key = self._log, self._log.state, self._per_key
+        above, held, there, read = state.above, order.held, order.parked, self._fresh.at
+        holder, deadline = self._lease(now)
+        start = offset = state.frontier
+        run: list[tuple[Message, int]] = []
+        records: list[bytes] = []
+        rows: list[tuple[int, int]] = []
+        passed: set[int] = set()
+        taken: dict[int, int] = {}
+        stamp, gap = 0, False
+        while (
+            (offset < stop if stop is not None else len(run) < n) and self._left > 0 and not (above and offset in above)
+        ):
+            try:
+                message = read(offset)
+            except (OSError, SejError) as error:
+                if not records or (isinstance(error, OSError) and not of_system(error)):
+                    raise
+                break
+            if message is None or (message.offset != offset and records):
+                break
+            if message.offset != offset:
+                gap, offset = True, message.offset
+                if offset in above or (stop is not None and offset >= stop):
+                    break
+            key, stamp = key_hash(message.key), stamp_of(message.timestamp)
+            record = picked(offset, 1, holder, deadline, 0, key, stamp)
+            if stop is None and self._is_expired(message, now):
+                records += (record, done(offset, offset + 1))
+            elif stop is None and (
+                not key
+                or (
+                    len(held.get(key, ())) + taken.get(key, 0) < per_key
+                    and key not in there
+                    and key not in passed
+                    and ((head := order.first_aside(key, now, state.waiting)) is None or head > offset)
+                )
+            ):
+                taken[key] = taken.get(key, 0) + 1
+                records.append(record)
+                run.append((message, 1))
+            else:
+                self._left -= 1
+                if key not in there and key not in passed:
+                    records.append(parked(key, offset))
+                passed.add(key)
+                rows.append((key, offset))
+            offset += 1
+        if rows or gap:
+            records.append(scanned(offset, order.count + len(rows), stamp))
+        if not records:
+            return False
+        log.append(*records)
+        self._items.passed(log.state, log.epoch, start, rows)
+        found += run
+        return True

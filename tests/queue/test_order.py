@@ -1,0 +1,264 @@
+"""The order of keys: what the random histories of test_order_model.py do not reach, and costs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sej
+from sej.queue import keyed_take
+from sej.queue.journal_queue import JournalQueue
+from sej.queue.look import QueueLook
+from tests.crash.disk import CrashDisk
+from tests.queue.support import FakeClock, kill, opened
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def q(tmp_path: Path, clock: FakeClock) -> Iterator[JournalQueue]:
+    with opened(tmp_path / "q", clock, order="key", max_attempts=2) as queue:
+        yield queue
+
+
+def taken(q: JournalQueue, n: int = 99) -> list[bytes]:
+    return [item.value for item in q.get_many(n, timeout=0)]
+
+
+def take(q: JournalQueue) -> sej.Item:
+    item = q.get(timeout=0)
+    assert item is not None
+    return item
+
+
+class TestRules:
+    def test_one_item_of_a_key_at_a_time_and_a_stuck_key_delays_no_other(self, q: JournalQueue) -> None:
+        q.put_many([b"a1", b"a2", b"b1", b"a3", b"b2", b"c1"], [b"a", b"a", b"b", b"a", b"b", b"c"])
+        first = q.get_many(99, timeout=0)
+        assert [item.value for item in first] == [b"a1", b"b1", b"c1"]
+        first[1].done()
+        assert taken(q) == [b"b2"]
+        first[0].done()
+        assert taken(q) == [b"a2"]
+
+    def test_a_retry_keeps_its_key_waiting(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put_many([b"a1", b"a2"], [b"a", b"a"])
+        take(q).retry(60)
+        assert taken(q) == []
+        clock.move(61)
+        item = take(q)
+        assert (item.value, item.attempts) == (b"a1", 2)
+
+    def test_a_dead_letter_lets_the_next_item_be_delivered(self, q: JournalQueue) -> None:
+        q.put_many([b"a1", b"a2"], [b"a", b"a"])
+        take(q).fail()
+        assert taken(q) == [b"a2"]
+
+    def test_a_dead_letter_may_block_its_key_until_it_is_put_back(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, order="key", on_dead="block") as q:
+            q.put_many([b"a1", b"a2", b"b1", b"b2"], [b"a", b"a", b"b", b"b"])
+            for item in q.get_many(2, timeout=0):
+                item.fail()
+            q._locked(q._log.compact)
+        with opened(tmp_path, clock) as q:
+            assert taken(q) == []
+            assert q.requeue(0) == 4
+            (item,) = q.get_many(9, timeout=0)
+            assert item.value == b"a2"
+            item.done()
+            assert taken(q) == [b"a1"]
+            assert q.cancel(2)  # the letter stays dead, and its key is free
+            assert taken(q) == [b"b2"]
+            assert q.stats().dead == 1
+
+    def test_a_delayed_item_holds_its_key_from_the_time_when_it_is_ready(
+        self, q: JournalQueue, clock: FakeClock
+    ) -> None:
+        q.put(b"a1", b"a", delay_s=60)
+        q.put_many([b"a2", b"a3"], [b"a", b"a"])
+        item = take(q)
+        assert item.value == b"a2"
+        clock.move(10)
+        item.done()
+        clock.move(51)
+        assert taken(q) == [b"a1"]
+
+    def test_priorities_choose_among_keys_and_never_within_one(self, q: JournalQueue) -> None:
+        q.put_many([b"a1", b"b1"], [b"a", b"b"])
+        q.put(b"a2", b"a", priority=3)
+        q.put(b"c1", b"c", priority=1)
+        items = q.get_many(99, timeout=0)
+        assert [item.value for item in items] == [b"c1", b"a1", b"b1"]
+        items[1].done()
+        assert taken(q) == [b"a2"]
+
+    def test_items_without_a_key_never_wait_for_each_other(self, q: JournalQueue) -> None:
+        q.put_many([b"1", b"2"])
+        q.put(b"3", priority=1)
+        q.put(b"4", b"k", priority=1)
+        assert taken(q) == [b"3", b"4", b"1", b"2"]
+
+    def test_several_of_a_key_if_the_worker_says_so(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, order="key", per_key=2) as q:
+            q.put_many([b"%d" % n for n in range(5)], [b"a"] * 5)
+            items = q.get_many(99, timeout=0)
+            assert [item.value for item in items] == [b"0", b"1"]
+            items[1].done()
+            assert taken(q) == [b"2"]
+
+    def test_a_dead_process_keeps_its_place_in_the_key(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put_many([b"a1", b"a2"], [b"a", b"a"])
+        dying = opened(q.path, clock)
+        assert take(dying).value == b"a1"
+        assert taken(q) == []
+        kill(dying)
+        clock.move(0.2)
+        item = take(q)
+        assert (item.value, item.attempts) == (b"a1", 2)
+
+    def test_expired_items_that_wait_for_their_key_make_room(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, order="key", maxsize=3) as q:
+            q.put(b"a1", b"a")
+            take(q)
+            q.put(b"a2", b"a", expire_s=10)
+            q.put(b"a3", b"a")
+            assert taken(q) == [] and len(q) == 2
+            q.put(b"b", b"b", timeout=0)
+            clock.move(11)
+            q.put(b"c", b"c", timeout=0)
+            assert [item.value for item in q.items("ready")] == [b"a3", b"b", b"c"]
+            assert q.stats().done == 1
+
+
+class TestTheOrderIsKept:
+    def test_another_order_is_refused_by_name(self, tmp_path: Path) -> None:
+        with sej.open_queue(tmp_path / "q", order="key"):
+            pass
+        with pytest.raises(
+            ValueError, match="order must be 'key', which is kept with this queue, got 'ready'; convert"
+        ):
+            sej.open_queue(tmp_path / "q", order="ready")
+        with pytest.raises(ValueError, match="on_dead must be 'next'"):
+            sej.open_queue(tmp_path / "q", on_dead="block")
+        with sej.open_queue(tmp_path / "q") as q:  # as it is
+            q.put_many([b"1", b"2"], [b"k", b"k"])
+            assert len(q.get_many(9, timeout=0)) == 1
+        with sej.open_queue(tmp_path / "old"):
+            pass
+        with pytest.raises(ValueError, match="order must be 'ready'"):
+            sej.open_queue(tmp_path / "old", order="key")
+
+    def test_a_queue_is_converted_by_name_both_ways(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put(b"0", b"a", delay_s=60)
+            q.put_many([b"1", b"2", b"3"], [b"a", b"b", b"a"])
+            take(q).retry(30)
+            take(q)
+            with pytest.raises(sej.LockedError, match="stop the workers first"):
+                opened(tmp_path, clock, order="key", convert_order=True)
+        with opened(tmp_path, clock, order="key", convert_order=True) as q:
+            assert [(item.value, item.attempts) for item in q.get_many(9, timeout=0)] == [(b"2", 2)]
+            clock.move(31)
+            item = take(q)
+            assert item.value == b"1"
+            item.done()
+            assert taken(q) == [b"3"]
+            q.put_many([b"4", b"5", b"6"], [b"a", b"a", b"c"])
+            assert taken(q) == [b"6"]
+        with opened(tmp_path, clock, order="ready", convert_order=True) as q:
+            clock.move(61)
+            assert sorted(taken(q)) == [b"0", b"2", b"3", b"4", b"5", b"6"]
+
+    def test_it_survives_a_reset_a_reboot_and_a_compaction(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, order="key", on_dead="block") as q:
+            q.put_many([b"a1", b"a2", b"b1", b"a3"], [b"a", b"a", b"b", b"a"])
+            assert taken(q) == [b"a1", b"b1"]
+            q._locked(q._log.compact)
+        clock.reboot()
+        with opened(tmp_path, clock) as q:
+            assert taken(q) == [b"a1", b"b1"]
+        with sej.Offset(tmp_path, "worker") as kept:
+            kept.reset(1)
+        with opened(tmp_path, clock, on_dead="block") as q:
+            assert taken(q) == [b"a2", b"b1"]
+            assert q.stats()[:3] == (1, 0, 2)
+        with sej.Offset(tmp_path, "worker") as kept:
+            kept.reset(0)
+        with opened(tmp_path, clock, on_dead="block") as q:
+            assert taken(q) == [b"a1", b"b1"]
+
+    def test_what_retention_took_is_counted(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, order="key", segment_bytes=100) as q:
+            for n in range(20):
+                q.put(b"%02d" % n * 10, b"k")
+            assert len(taken(q)) == 1
+            sej.Journal(tmp_path).clean(max_bytes=0, ignore_readers=["worker"])
+            first = sej.Journal(tmp_path).first_offset
+            assert QueueLook(tmp_path, "worker", clock=clock).stats().lost == first - 1
+            assert q.stats() == (20 - first, 0, 1, 0, 0) and q.stats().lost == first - 1
+            with pytest.warns(RuntimeWarning, match=f"removed {first - 1} items"):
+                assert taken(q) == []
+
+
+class TestPowerLoss:
+    def test_no_item_is_lost_and_no_key_is_out_of_order(self) -> None:
+        clock, disk = FakeClock(), CrashDisk()
+        q = opened("/q", clock, disk, order="key")
+        q.put_many([b"a1", b"a2", b"b1", b"a3"], [b"a", b"a", b"b", b"a"])
+        q.sync()
+        since = disk.settle()
+        q.put_many([b"c1", b"c2"], [b"c", b"c"])
+        first, _, third = q.get_many(9, timeout=0)
+        q.sync()
+        third.done()
+        q.put(b"c3", b"c")
+        assert taken(q) == [b"c2"]
+        first.done()
+        assert taken(q) == [b"a2"]
+        kill(q)
+        clock.reboot()
+        count = 0
+        for crash in disk.crash_states(since=since):
+            count += 1
+            with opened("/q", clock, crash.disk, order="key") as q:
+                q.put(b"a4", b"a")
+                seen: list[bytes] = []
+                while items := q.get_many(9, timeout=0):
+                    for item in items:
+                        seen.append(item.value)
+                        item.done()
+                assert not any(q.stats()[:3])
+            assert {b"a2", b"a3", b"a4", b"b1"} <= set(seen), crash.step
+            for key in (b"a", b"b", b"c"):
+                mine = [value for value in seen if value.startswith(key)]
+                assert mine == sorted(set(mine)), crash.step
+        assert count > 20
+
+
+class TestCosts:
+    def test_the_state_is_as_large_as_the_keys_that_wait(self, q: JournalQueue) -> None:
+        count = 3 * keyed_take._MESSAGES
+        q.put_many([b"%d" % n for n in range(count)], [b"%d" % (n % 10) for n in range(count)])
+        assert len(taken(q)) == 10
+        assert taken(q) == []
+        assert q.stats()[:3] == (count - 10, 0, 10)
+        q._locked(q._log.compact)
+        assert Path(q._log.path).stat().st_size < 40 * 40
+        q.put(b"other", b"other")
+        assert taken(q) == [b"other"]
+
+    def test_a_second_process_finds_what_the_first_one_parked(self, q: JournalQueue, clock: FakeClock) -> None:
+        count = 2 * keyed_take._MESSAGES
+        q.put_many([b"%d" % n for n in range(count)], [b"%d" % (n % 4) for n in range(count)])
+        items = q.get_many(4, timeout=0)
+        assert taken(q) == []
+        with opened(q.path, clock) as other:
+            for item in items:
+                item.done()
+            assert taken(other) == [b"4", b"5", b"6", b"7"]
+            q._locked(q._log.compact)
+            assert other.stats()[:3] == (count - 8, 0, 4)
+        assert taken(q) == [b"4", b"5", b"6", b"7"]

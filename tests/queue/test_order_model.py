@@ -1,0 +1,232 @@
+"""Random histories of a queue with an order of keys, against a model that knows nothing of how the queue keeps it.
+
+The model is a list of items. It looks at all of them for each delivery.
+"""
+
+import os
+import tempfile
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import sej
+from sej.queue.journal_queue import JournalQueue
+from tests.queue.support import NS, FakeClock, kill, opened
+
+LEASE_S, ATTEMPTS = 60.0, 3
+KEYS = st.sampled_from([b"", b"a", b"a", b"b", b"c"])
+
+
+class Entry:
+    """An item: ``at`` is when it is ready, or when its lease ends; ``begun``: it was delivered and has not ended."""
+
+    def __init__(self, offset: int, key: bytes, band: int, at: int, value: bytes) -> None:
+        self.offset, self.key, self.band, self.at, self.value = offset, key, band, at, value
+        self.tries = 0
+        self.who: int | None = None
+        self.begun = False
+
+
+class Model:
+    """What an ordered queue is."""
+
+    def __init__(self, per_key: int, block: bool) -> None:
+        self.per_key, self.block = per_key, block
+        self.entries: list[Entry] = []
+        self.dead: list[Entry] = []
+        self.end = self.done = 0
+
+    def put(self, key: bytes, band: int = 0, at: int = 0, value: bytes | None = None) -> int:
+        self.entries.append(Entry(self.end, key, band, at, value or b"%d" % self.end))
+        self.end += 1
+        return self.end - 1
+
+    def may_come(self, entry: Entry, now: int) -> bool:
+        if entry.at > now:
+            return False
+        if not entry.key or entry.begun:
+            return True
+        others = [other for other in self.entries if other.key == entry.key]
+        busy = sum(other.begun for other in others)
+        if self.block:
+            busy += sum(letter.key == entry.key for letter in self.dead)
+        first = min(other.offset for other in others if other.at <= now and not other.begun)
+        return busy < self.per_key and entry.offset == first
+
+    def get(self, who: int, now: int) -> tuple[int, int, bytes] | None:
+        while ready := [entry for entry in self.entries if self.may_come(entry, now)]:
+            best = max(ready, key=lambda entry: (entry.band, -entry.offset))
+            if best.tries == ATTEMPTS:
+                self.kill(best)
+                continue
+            best.tries += 1
+            best.who, best.at, best.begun = who, now + int(LEASE_S * NS), True
+            return best.offset, best.tries, best.value
+        return None
+
+    def find(self, offset: int) -> Entry | None:
+        return next((entry for entry in self.entries if entry.offset == offset), None)
+
+    def kill(self, entry: Entry) -> None:
+        self.entries.remove(entry)
+        self.dead.append(entry)
+
+    def redrive(self, letters: list[Entry]) -> None:
+        for letter in letters:
+            self.dead.remove(letter)
+            self.put(letter.key, letter.band, value=letter.value)
+
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.clock = FakeClock()
+        self.held: list[tuple[int, Any]] = []
+        self.queues: list[JournalQueue] = []
+        self.model = Model(1, False)
+
+    @initialize(per_key=st.sampled_from([1, 1, 2]), block=st.booleans())
+    def begin(self, per_key: int, block: bool) -> None:
+        self.model = Model(per_key, block)
+        self.queues = [self.open(), self.open()]
+
+    def open(self) -> JournalQueue:
+        return opened(
+            self.folder.name,
+            self.clock,
+            lease_s=LEASE_S,
+            max_attempts=ATTEMPTS,
+            segment_bytes=400,
+            compact_bytes=1500,
+            order="key",
+            on_dead="block" if self.model.block else "next",
+            per_key=self.model.per_key,
+        )
+
+    @rule(
+        who=st.integers(0, 1),
+        key=KEYS,
+        band=st.sampled_from([0, 0, 0, 1, -1]),
+        delay=st.sampled_from([0, 0, 5, 70]),
+    )
+    def put(self, who: int, key: bytes, band: int, delay: int) -> None:
+        expected = self.model.put(key, band, self.clock.boot + delay * NS if delay else 0)
+        assert self.queues[who].put(b"%d" % expected, key, priority=band, delay_s=delay) == expected
+
+    @rule(who=st.integers(0, 1), keys=st.lists(KEYS, min_size=1, max_size=6))
+    def put_many(self, who: int, keys: list[bytes]) -> None:
+        expected = [self.model.put(key) for key in keys]
+        assert list(self.queues[who].put_many([b"%d" % n for n in expected], keys)) == expected
+
+    @rule(who=st.integers(0, 1), n=st.integers(1, 5))
+    def get(self, who: int, n: int) -> None:
+        self.clock.move(0.2)
+        seen = [item.offset for item in self.queues[who].peek()] if self.model.per_key == 1 else None
+        found = self.queues[who].get_many(n, timeout=0)
+        exhausted = len(self.model.dead)
+        expected = [row for _ in range(n) if (row := self.model.get(who, self.clock.boot)) is not None]
+        assert [(item.message.offset, item.attempts, item.value) for item in found] == expected
+        if seen is not None and len(self.model.dead) == exhausted:
+            assert seen == [row[0] for row in expected[:1]]
+        self.held += [(who, item) for item in found]
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), how=st.sampled_from(["done", "retry", "delay", "fail", "extend", "back"]))
+    def end(self, data: st.DataObject, how: str) -> None:
+        who, item = data.draw(st.sampled_from(self.held))
+        now, entry = self.clock.boot, self.model.find(item.message.offset)
+        good = entry is not None and (entry.who, entry.tries) == (who, item.attempts) and not item.ended
+        call = {
+            "done": item.done,
+            "retry": lambda: item.retry(0),
+            "delay": lambda: item.retry(30),
+            "fail": item.fail,
+            "extend": lambda: item.extend(90),
+            "back": item.give_back,
+        }[how]
+        try:
+            call()
+            assert good, "the lease was lost"
+        except sej.LeaseLostError:
+            assert not good
+            return
+        assert entry is not None
+        if how == "extend":
+            entry.at = now + 90 * NS
+            return
+        self.held.remove((who, item))
+        if how == "done":
+            self.model.entries.remove(entry)
+            self.model.done += 1
+        elif how == "fail" or (item.attempts == ATTEMPTS and how != "back"):
+            self.model.kill(entry)
+        else:
+            entry.who, entry.at = None, now + 30 * NS if how == "delay" else 0
+            entry.tries -= how == "back"
+
+    @rule(seconds=st.sampled_from([1, 20, 61, 1000]))
+    def move(self, seconds: int) -> None:
+        self.clock.move(seconds)
+
+    @rule(who=st.integers(0, 1), kindly=st.booleans())
+    def reopen(self, who: int, kindly: bool) -> None:
+        if kindly:
+            self.queues[who].close()
+        else:
+            kill(self.queues[who])
+        self.queues[who] = self.open()
+        for entry in self.model.entries:
+            if entry.who == who:
+                entry.who, entry.at = None, 0
+        self.held = [(other, item) for other, item in self.held if other != who]
+
+    @precondition(lambda self: self.model.end)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(0, self.model.end - 1))
+        entry = self.model.find(offset)
+        letter = next((letter for letter in self.model.dead if letter.offset == offset), None)
+        if letter is not None and self.model.block:
+            return
+        assert self.queues[0].cancel(offset) == (entry is not None)
+        if entry is not None:
+            self.model.entries.remove(entry)
+            self.model.done += 1
+
+    @rule()
+    def redrive(self) -> None:
+        letters = list(self.model.dead)
+        self.model.redrive(letters)
+        assert self.queues[0].redrive() == len(letters)
+
+    @precondition(lambda self: self.model.dead)
+    @rule(data=st.data())
+    def requeue(self, data: st.DataObject) -> None:
+        letter = data.draw(st.sampled_from(self.model.dead))
+        expected = self.model.end
+        self.model.redrive([letter])
+        assert self.queues[1].requeue(letter.offset) == expected
+
+    @invariant()
+    def adds_up(self) -> None:
+        for queue in self.queues:
+            stats = queue.stats()
+            assert stats.ready + stats.delayed + stats.leased == len(self.model.entries)
+            assert (stats.done, stats.dead) == (self.model.done, len(self.model.dead))
+            low = min((entry.offset for entry in self.model.entries), default=self.model.end)
+            assert queue._log.state.head() <= low
+            assert [item.offset for item in queue.items()] == sorted(entry.offset for entry in self.model.entries)
+
+    def teardown(self) -> None:
+        for queue in self.queues:
+            queue.close()
+        assert sej.Journal(self.folder.name).verify() == []
+        self.folder.cleanup()
+
+
+TestOrderAgainstModel = Machine.TestCase
+TORTURE = "SEJ_TORTURE_S" in os.environ
+TestOrderAgainstModel.settings = settings(max_examples=500 if TORTURE else 12, stateful_step_count=30)
