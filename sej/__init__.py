@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from sej.queue.adapter import AsyncQueue, QueueAdapter
     from sej.queue.backends import open_queue
     from sej.queue.interface import Item, QueuedItem, Stats, WorkQueue
+    from sej.queue.work import work
     from sej.reading.consumer import Consumer
     from sej.reading.dead_letters import DeadLetter, dead_letters
     from sej.reading.offset import Offset, read_offset
@@ -80,6 +81,7 @@ else:
         "sej.journal.verify": ("Problem",),
         "sej.queue.interface": ("Item", "QueuedItem", "Stats", "WorkQueue"),
         "sej.writing.writer": ("Writer",),
+        "sej.queue.work": ("work",),
     })  # fmt: skip
 
 __version__ = "0.1.0"
@@ -134,4 +136,5 @@ __all__ = [
     "dead_letters",
     "open_queue",
     "read_offset",
+    "work",
 ]

@@ -51,6 +51,7 @@ _CORE: Final = {
     "merge": "sej.cli.maintenance",
     "index": "sej.cli.maintenance",
     "queue": "sej.cli.queue",
+    "worker": "sej.cli.worker",
 }
 """Maps each subcommand to the module that holds a click command of its name."""
 _GROUP: Final = "sej.commands"

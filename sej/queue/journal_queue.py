@@ -82,6 +82,7 @@ class JournalQueue(WorkQueue):
     Attributes:
         dead_letter: the journal of the dead letters.
         maxsize: the most items that may wait; 0: no limit.
+        lease_s: how long an item is leased, in seconds.
         recovered: the damage found by opening, or None.
 
     Example:
@@ -193,6 +194,7 @@ class JournalQueue(WorkQueue):
             self._directory.require()
         require_known(name, queue_names(self._directory), create, self.path)
         self.maxsize = maxsize
+        self.lease_s = lease_s
         self.dead_letter = self._directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
         self._clock = clock
         self._disk = disk

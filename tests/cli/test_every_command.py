@@ -31,6 +31,7 @@ CHANGING = {
         *("tq undo", "tq editors install"),
     ),
     "ui",  # a page, not lines
+    "worker",
 }
 
 

@@ -1,0 +1,173 @@
+"""``sej worker``: run a Python function for each item of a queue, in threads and processes.
+
+With one process, and without ``--time-limit`` and ``--reload``, the function runs in this process. Otherwise this
+process only supervises: it starts the workers, starts a new one for each that ends, and passes SIGTERM and SIGINT on. A
+worker whose item reaches the time limit ends itself, because no thread can be stopped from outside.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from sej.cli.options import DURATION
+from sej.cli.places import Place, placed_command
+from sej.queue.work import work
+
+__all__ = ["worker"]
+
+_CHILD: Final = "SEJ_WORKER_CHILD"
+_LOOK_S: Final = 0.5
+_TOO_LATE: Final = 75
+"""The exit code of a worker whose item reached its time limit."""
+
+
+@click.command
+@placed_command
+@click.argument("target", metavar="MODULE:FUNCTION")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads in each process.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@click.option(
+    "--lease", type=DURATION, default="60s", show_default=True, help="How long an item stays leased; renewed meanwhile."
+)
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Attempts before an item becomes a dead letter.",
+)
+@click.option("--time-limit", type=DURATION, help="Retry an item, and start a new process, after this time, as in 5m.")
+@click.option("--until-empty", is_flag=True, help="End as soon as no item is ready.")
+@click.option("--reload", is_flag=True, help="For development: restart when a .py file below this directory changes.")
+def worker(
+    place: Place,
+    target: str,
+    threads: int,
+    processes: int,
+    lease: float,
+    max_attempts: int,
+    time_limit: float | None,
+    until_empty: bool,
+    reload: bool,
+) -> None:
+    """Call a Python function for each item: an item is done if the function returns, and retried if it raises.
+
+    MODULE:FUNCTION is looked for in this directory too. The function gets the item: its value is item.value. Each
+    failure is one line on standard error. SIGTERM ends the command after the items that are being handled.
+
+    Example: sej worker mails tasks:send --threads 4
+    """
+    supervised = processes > 1 or reload or time_limit is not None
+    if supervised and _CHILD not in os.environ:
+        _function(target)  # a wrong name ends this command, not each of its workers
+        raise SystemExit(_Supervisor(processes, reload).run())
+    logging.basicConfig(format="sej: %(message)s", stream=sys.stderr)
+    function = _function(target)
+    with place.open_existing(lease_s=lease, max_attempts=max_attempts) as opened:
+        work(
+            opened,
+            function,
+            threads,
+            until_empty=until_empty,
+            time_limit_s=time_limit,
+            on_time_limit=lambda _: os._exit(_TOO_LATE),
+        )
+
+
+def _function(target: str) -> Callable[[Any], Any]:
+    """Return the function that ``module:function`` names."""
+    module, colon, name = target.partition(":")
+    if not colon or not module or not name:
+        raise click.UsageError(f"the function must be MODULE:FUNCTION, as in tasks:send, got {target!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except ImportError as error:
+        raise click.UsageError(f"module {module!r} cannot be imported: {error}") from error
+    except AttributeError as error:
+        raise click.UsageError(f"module {module!r} has no {name!r}: {error}") from error
+    if not callable(found):
+        raise click.UsageError(f"{target} is not a function")
+    function: Callable[[Any], Any] = found
+    return function
+
+
+class _Supervisor:
+    """Keeps a number of worker processes running."""
+
+    def __init__(self, count: int, reload: bool) -> None:
+        self._count = count
+        self._reload = reload
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._stopped = threading.Event()
+        self._stamps = _stamps() if reload else {}
+
+    def run(self) -> int:
+        """Run until a signal, or until all workers have ended well; return the exit code."""
+        with self._signals():
+            self._children = [self._start() for _ in range(self._count)]
+            while self._children and not self._stopped.wait(_LOOK_S):
+                for child in list(self._children):
+                    code = child.poll()
+                    if code == 0:
+                        self._children.remove(child)
+                    elif code is not None:
+                        self._replace(child, f"a worker process ended with exit code {code}; starting another one")
+                if self._reload and (stamps := _stamps()) != self._stamps:
+                    self._stamps = stamps
+                    for child in list(self._children):
+                        child.terminate()
+                        self._replace(child, "a file has changed; starting a new worker process")
+            self._send(signal.SIGTERM)
+            codes = [child.wait() for child in self._children]
+        # One that the signal ended had not begun, and held nothing.
+        return next((code for code in codes if code not in (0, -signal.SIGTERM)), 0)
+
+    def _replace(self, child: subprocess.Popen[bytes], why: str) -> None:
+        child.wait()
+        click.echo(f"sej: {why}", err=True)
+        self._children[self._children.index(child)] = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "sej", *sys.argv[1:]]
+        return subprocess.Popen(words, env={**os.environ, _CHILD: "1"})
+
+    def _send(self, number: int) -> None:
+        for child in self._children:
+            with suppress(ProcessLookupError):
+                child.send_signal(number)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        before = [signal.signal(number, lambda *_: self._stopped.set()) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+
+def _stamps() -> dict[Path, int]:
+    """Return the Python files below this directory, with the times of their last changes."""
+    found = {}
+    for path in Path().rglob("*.py"):
+        if not any(part.startswith(".") for part in path.parts):
+            with suppress(OSError):
+                found[path] = path.stat().st_mtime_ns
+    return found

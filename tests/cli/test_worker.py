@@ -1,0 +1,118 @@
+"""sej worker: a Python function for each item, in threads and processes."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import sej, start
+from tests.sej.hooks import until
+
+TASKS = """import os, sys
+
+def write(item):
+    with open("seen", "ab") as file:
+        file.write(item.value + b" %d\\n" % os.getpid())
+
+def fail(item):
+    raise ValueError("no")
+
+def hang(item):
+    import threading
+    if item.attempts == 1:
+        threading.Event().wait()
+
+NUMBER = 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my_tasks.py").write_text(TASKS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def stats() -> dict[str, int]:
+    row: dict[str, int] = json.loads(sej("queue", "stats", "--json", "mails").stdout)
+    return row
+
+
+@contextmanager
+def running(*words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that is ended with the test, also if the test fails."""
+    with start(*words) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def test_it_works_the_queue_off(folder: Path) -> None:
+    sej("queue", "put", "mails", "a", "b", "c")
+    done = sej("worker", "mails", "my_tasks:write", "--threads", "2", "--until-empty")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert sorted(line.split()[0] for line in (folder / "seen").read_bytes().splitlines()) == [b"a", b"b", b"c"]
+    assert stats()["done"] == 3
+
+
+def test_a_failure_is_one_line_and_a_dead_letter_in_the_end(folder: Path) -> None:
+    sej("queue", "put", "mails", "a")
+    done = sej("worker", "mails", "my_tasks:fail", "--max-attempts", "1", "--until-empty")
+    assert done.returncode == 0
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("sej: ") and line.endswith("attempt 1 of item 0 failed: ValueError: no")
+    assert stats()["dead"] == 1
+
+
+@pytest.mark.parametrize("target", ["my_tasks", "my_tasks:none", "no_tasks:write", "my_tasks:NUMBER"])
+def test_a_wrong_function_is_wrong_usage(folder: Path, target: str) -> None:
+    sej("queue", "put", "mails", "a")
+    done = sej("worker", "mails", target, "--processes", "2")
+    assert done.returncode == 2 and b"Usage" in done.stderr
+    assert stats()["ready"] == 1
+
+
+def test_sigterm_ends_all_processes_and_a_killed_one_is_replaced(folder: Path) -> None:
+    sej("queue", "put", "mails", "a")
+    seen = folder / "seen"
+    with running("worker", "mails", "my_tasks:write", "--processes", "2") as process:
+        until(lambda: seen.exists() and bool(seen.read_bytes()))
+        os.kill(int(seen.read_bytes().split()[1]), signal.SIGKILL)
+        assert process.stderr is not None
+        assert b"ended with exit code -9; starting another one" in process.stderr.readline()
+        sej("queue", "put", "mails", "b")
+        until(lambda: len(seen.read_bytes().splitlines()) == 2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert stats()["done"] == 2
+
+
+def test_a_process_whose_item_takes_too_long_is_replaced(folder: Path) -> None:
+    sej("queue", "put", "mails", "a")
+    with running("worker", "mails", "my_tasks:hang", "--time-limit", "0.2s") as process:
+        assert process.stderr is not None
+        assert b"reached its time limit of 0.2 s" in process.stderr.readline()
+        assert b"exit code 75; starting another one" in process.stderr.readline()
+        until(lambda: stats()["done"] == 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_reload_starts_again_after_a_change(folder: Path) -> None:
+    sej("queue", "put", "mails", "a")
+    seen = folder / "seen"
+    with running("worker", "mails", "my_tasks:write", "--reload") as process:
+        until(lambda: seen.exists() and bool(seen.read_bytes()))
+        (folder / "my_tasks.py").write_text(TASKS.replace("item.value", "item.value.upper()"))
+        assert process.stderr is not None
+        assert b"a file has changed" in process.stderr.readline()
+        sej("queue", "put", "mails", "b")
+        until(lambda: b"B " in seen.read_bytes())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
