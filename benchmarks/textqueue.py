@@ -24,6 +24,7 @@ from benchmarks.measure import Row, interleaved, row
 COUNT = 100_000
 PEER_COUNT = 20_000
 DONE = 1_000_000
+SHARED = 5_000
 ROUNDS = 3
 SHAPES = {
     "one line": "-message number %06d, ready to be worked on\n",
@@ -39,7 +40,7 @@ def run() -> list[Row]:
         rows = []
         for shape, line in SHAPES.items():
             rows += _rates(root, peer, shape, line)
-        return [*rows, _claims(root), _memory(root)]
+        return [*rows, _claims(root), _shared(root), _memory(root)]
 
 
 def _peer() -> ModuleType:
@@ -64,19 +65,21 @@ def _rates(root: Path, peer: ModuleType, shape: str, line: str) -> list[Row]:
     text = "".join(line % number for number in range(COUNT))
 
     def fresh() -> Path:
-        for old in root.glob("jobs.tq*"):
+        for old in root.glob("*jobs.tq*"):
             old.unlink()
         path.write_text(text)
         os.utime(path, (1e9, 1e9))
         return path
 
-    def theirs(mark: bool) -> Callable[[], float]:
+    def theirs(*, mark: bool = False, variable: bool = False) -> Callable[[], float]:
         def measure() -> float:
             queue = peer.TextQueue()
             queue.add_input(str(fresh()))
             start = time.perf_counter()
             for _ in range(PEER_COUNT):
                 message = queue.get_next()
+                if variable:
+                    message.set_variable(0, "retries=2")
                 if mark:
                     message.mark_as_cleared()
             queue.close()
@@ -93,19 +96,24 @@ def _rates(root: Path, peer: ModuleType, shape: str, line: str) -> list[Row]:
 
         return measure
 
+    has_variables = "\\" in line
+    sets = {"peer set": theirs(mark=True, variable=True), "set": ours(_set)} if has_variables else {}
     found = interleaved(
         {
-            "peer": theirs(False),
-            "peer mark": theirs(True),
+            "peer": theirs(),
+            "peer mark": theirs(mark=True),
             "get_next": ours(_get_next),
             "messages": ours(_messages),
             "mark": ours(_mark),
             "mark_many": ours(_mark_many),
+            **sets,
         },
         ROUNDS,
     )
     read, mark = found["peer"], found["peer mark"]
+    name = f"get_next, set_variable and mark, {shape}"
     return [
+        *([row(name, f"{found['set']:,.0f}/s", found["set"] / found["peer set"], 1)] if has_variables else []),
         row(f"textqueue 1.1 get_next, {shape}", f"{read:,.0f}/s", 1.0),
         row(f"textqueue 1.1 get_next and mark, {shape}", f"{mark:,.0f}/s", 1.0),
         row(f"get_next, {shape}", f"{found['get_next']:,.0f}/s", found["get_next"] / read, 20),
@@ -140,6 +148,15 @@ def _mark(queue: textqueue.TextQueue) -> int:
     return PEER_COUNT
 
 
+def _set(queue: textqueue.TextQueue) -> int:
+    for _ in range(PEER_COUNT):
+        message = queue.get_next()
+        assert message is not None
+        message.set_variable(0, "retries=2")
+        message.mark_as_cleared()
+    return PEER_COUNT
+
+
 def _mark_many(queue: textqueue.TextQueue) -> int:
     messages = list(queue.messages())
     queue.mark_many(messages, textqueue.MessageStatus.cleared)
@@ -161,6 +178,47 @@ def _claims(root: Path) -> Row:
     name = f"claim behind {DONE:,} done messages, after the first: 95 % take at most ms"
     rate = f"{statistics.median(times[1:]) * 1e6:,.0f} µs median"
     return row(name, rate, slow, most=2)
+
+
+def _shared(root: Path) -> Row:
+    """Claim and clear, without work in between, which is the worst case for workers that share a file."""
+    script = (
+        "import sys, time, textqueue\n"
+        "with textqueue.TextQueue(sys.argv[1]) as q:\n"
+        "    print(flush=True), sys.stdin.readline()\n"
+        "    start = time.process_time()\n"
+        "    while claim := q.take(): claim.done()\n"
+        "    print(time.process_time() - start)\n"
+    )
+    path = root / "shared.tq"
+
+    def claims(workers: int) -> Callable[[], float]:
+        def measure() -> float:
+            for old in root.glob("*shared.tq*"):
+                old.unlink()
+            path.write_text("".join(f"-message {number}\n" for number in range(SHARED)))
+            command = [sys.executable, "-c", script, str(path)]
+            pipe = subprocess.PIPE
+            started = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(workers)]
+            for worker in started:
+                assert worker.stdout is not None
+                worker.stdout.readline()
+            start = time.perf_counter()
+            for worker in started:
+                assert worker.stdin is not None
+                worker.stdin.write("\n")
+                worker.stdin.flush()
+            outputs = [worker.communicate()[0] for worker in started]
+            cpu_s.setdefault(workers, []).append(sum(map(float, outputs)))
+            return SHARED / (time.perf_counter() - start)
+
+        return measure
+
+    cpu_s: dict[int, list[float]] = {}
+    found = interleaved({"one": claims(1), "four": claims(4)}, ROUNDS)
+    cost = statistics.median(cpu_s[4]) / statistics.median(cpu_s[1])
+    rate = f"{found['four']:,.0f}/s, CPU {cost:.2f}"
+    return row("claims of four processes on one file, against one process", rate, found["four"] / found["one"])
 
 
 def _memory(root: Path) -> Row:
