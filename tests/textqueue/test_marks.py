@@ -15,7 +15,7 @@ import pytest
 from sej.system.disk import OS
 from sej.system.locks import end_lease, lease
 from tests.crash.disk import FaultyDisk
-from textqueue import Message, NoSuchVariableError, TextQueue, hot
+from textqueue import Message, MessageStatus, NoSuchVariableError, TextQueue, hot
 from textqueue.editing import hold, marks
 from textqueue.editing.keeper import Keeper
 from textqueue.hot import reference as _hot_py
@@ -419,3 +419,31 @@ def test_variables_are_set_within_a_hold_between_marks(path: Path) -> None:
         path.write_bytes(b"# a stale save\n" + stale)
         assert [m.value for m in q.messages()][:2] == ["message 06", "message 08"]
         assert [c.kind for c in q.conflicts] == ["reverted"]
+
+
+def test_a_variable_has_the_same_line_in_the_ledger_however_it_is_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(b"-\xc3\xa9\n\\step=   \n\\mutex=   \r\n=b\n\\step=   \n-c\n\\x")
+    second = path.with_name("second.tq")
+    second.write_bytes(path.read_bytes())
+
+    def edited(path: Path) -> list[tuple[int, int, bytes, bytes]]:
+        with TextQueue(path, settle_s=0) as q:
+            first, done, last = list(q.messages(set(MessageStatus)))
+            first.set_variable(-2, "step=1")
+            first.set_variable(0, "step=22")
+            first.set_variable(1, "mutex=1")
+            done["step"] = "\u00e9"
+            last.set_variable(0, "y")
+            with pytest.raises(NoSuchVariableError):
+                last.set_variable(1, "y")
+            ledger = q._inputs.sources[0].file.ledger
+            return [(r.kind, r.position, r.digest, r.owner) for r in ledger.history() if r.kind != ord("r")]
+
+    quickly = edited(path)
+    monkeypatch.setattr(marks.Marks, "variable", lambda *_: False)
+    assert edited(second) == quickly
+    assert len(quickly) == 5
+    assert path.read_bytes() == second.read_bytes()
+    assert path.read_bytes() == b"-\xc3\xa9\n\\step=22 \n\\mutex=1  \r\n=b\n\\step=\xc3\xa9 \n-c\n\\y"

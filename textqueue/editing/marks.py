@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from textqueue.editing.edits import OneMark, OneStatus
+from textqueue.editing.edits import OneMark, OneStatus, OneVariable
 from textqueue.editing.hold import Hold, Pace
 from textqueue.editing.place import Place
 from textqueue.editing.queue_file import Edit, QueueFile, Session
@@ -72,17 +72,39 @@ class Marks:
                 if hold.marks.disturbed:
                     self._pace.disturbed()
                 hold.end()
-            return message.raw[0] == _QUEUED and self._first(message, control)
+            if message.raw[0] != _QUEUED:
+                return False
+            return self._first(message, OneMark((message.position, message.raw, message.epoch), control))
 
-    def _first(self, message: Core, control: int) -> bool:
-        """Mark a message without a hold. If it is the second mark of a row, a hold begins."""
+    def variable(self, message: Core, relative: int, data: bytes) -> bool:
+        """Write a variable of a message that has not moved.
+
+        Args:
+            message: the message.
+            relative: the position of the variable, relative to the control byte.
+            data: its text, with the padding.
+
+        Returns:
+            Whether it was written. If not, the caller writes it in another way.
+        """
+        with self._queue.threads:
+            edit = OneVariable((message.position, message.raw, message.epoch), relative, data)
+            hold = self.hold
+            if hold is None:
+                return self._first(message, edit)
+            if not hold.change(edit) or edit.last is None:
+                return False
+            message.moved_to(*edit.last, self._queue.ledger.epoch)
+            return True
+
+    def _first(self, message: Core, edit: Edit) -> bool:
+        """Edit a message without a hold. If it is the second edit of a row, a hold begins."""
         queue = self._queue
         try:
             with queue.session() as session:
-                mark = OneMark((message.position, message.raw, message.epoch), control)
-                if not queue.commit(session, mark) or mark.last is None:
+                if not queue.commit(session, edit) or edit.last is None:
                     return False
-                message.moved_to(*mark.last, queue.ledger.epoch)
+                message.moved_to(*edit.last, queue.ledger.epoch)
                 self.row(session)
                 return True
         except FileNotFoundError:

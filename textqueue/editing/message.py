@@ -193,7 +193,8 @@ class Message(Core):
             return Change([(found.position, data.ljust(len(found.data)))], ord("v"))
 
         old = self.raw
-        self._edit(change, f"set variable {index}")
+        if self.claim or not self._set_quickly(index, data):
+            self._edit(change, f"set variable {index}")
         self.source.delivered.changed(old, self.raw)
 
     def _index(self, name: str) -> int:
@@ -214,6 +215,13 @@ class Message(Core):
             return False
         self.source.delivered.forget(raw)
         return True
+
+    def _set_quickly(self, index: int, data: bytes) -> bool:
+        variables = variables_of(self.raw)
+        if not -len(variables) <= index < len(variables):
+            return False
+        position, old = variables[index]
+        return len(data) <= len(old) and self.source.marks.variable(self, position, data.ljust(len(old)))
 
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
         raw = self.raw

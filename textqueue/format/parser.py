@@ -155,9 +155,12 @@ def variables_of(raw: bytes) -> list[Variable]:
     found: list[Variable] = []
     position = raw.find(b"\n\\") + 1
     if position:
-        for line in _lines(raw[position:]):
-            found.append(Variable(position + 1, _bare(line)[1:]))
-            position += len(line)
+        *lines, last = raw[position:].split(b"\n")
+        for line in lines:
+            found.append(Variable(position + 1, line[1:-1] if line.endswith(b"\r") else line[1:]))
+            position += len(line) + 1
+        if last:
+            found.append(Variable(position + 1, last[1:]))
     return found
 
 
