@@ -38,7 +38,7 @@ _KINDS: Final = {
     pa.binary(): "BLOB",
     pa.list_(pa.string()): "VARCHAR[]",
 }
-_TERM: Final = re.compile(r"""\(*"?(\w+)"? (>=|<=|=|<|>) (-?\d+|'(?:[^']|'')*')(?:::[A-Z ]+)?\)*""")
+_TERM: Final = re.compile(r"""\(*"?(\w+)"? ?(>=|<=|=|<|>) ?(-?\d+|'(?:[^']|'')*')(?:::[A-Z ]+)?\)*""")
 _PADDING_ROWS: Final = 1 << 14
 _OVER_EMPTY_TABLES: Final = "statistics_propagation,empty_result_pullup"
 """Optimizers that would leave out the scans of empty tables."""
@@ -83,8 +83,7 @@ class Query:
             relation: Any = self._connection.sql(statements[-1])
             if relation is None:  # a statement without rows
                 return pa.RecordBatchReader.from_batches(pa.schema([]), [])
-            reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader  # until DuckDB 1.4
-            return self._guarded(reader(_PADDING_ROWS))
+            return self._guarded(relation.to_arrow_reader(_PADDING_ROWS))
         except duckdb.Error as error:
             raise self._reason(error, text) from None
 
