@@ -1,0 +1,118 @@
+"""The dashboard and the alert rules name only metrics and labels that the code exports, and all that it exports."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import generate_latest
+
+import hub
+import sej
+from hub.wire import status
+from hub.wire.metrics import register
+from tests.cli.command import sej as run
+from tests.hub.support import at, serving
+
+MONITORING = Path(__file__).resolve().parents[2] / "docs" / "monitoring"
+FOREIGN = {"node_textfile_mtime_seconds": {"file"}}
+"""What the node exporter exports."""
+ADDED = {"le"}
+_NAME = re.compile(r"\b((?:sej|node)_[a-z0-9_]+)(?:\{([^}]*)\})?")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """The labels of every metric, by its name, as a server and the command print them."""
+    root = tmp_path_factory.mktemp("exported")
+    with sej.Writer(root / "orders") as writer:
+        writer.append(b"x")
+    with sej.Offset(root / "orders", "billing") as kept:
+        kept.commit(0)
+    text = run("stat", "--prometheus", root / "orders").stdout.decode()
+    with serving(root / "hub") as (store, server):
+        store.put("EWR", "flights", [at(0, 5)])
+        with hub.Merge(root / "hub", "report") as merged:
+            next(iter(merged))
+            merged.commit()
+        server.service.refusals["gap"] = 1
+        text += generate_latest(register(server)).decode()
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.MULTILINE):
+        found[name] |= set(re.findall(r'(\w+)="', labels))
+    return found
+
+
+def expressions() -> dict[str, str]:
+    """Every expression, by what has it."""
+    dashboard: dict[str, Any] = json.loads((MONITORING / "sej-dashboard.json").read_text())
+    found = {
+        f"{panel['title']} {target['refId']} {panel['id']}": target["expr"]
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", ())
+    }
+    found |= {one["name"]: one["definition"] for one in dashboard["templating"]["list"] if one["type"] == "query"}
+    rules: dict[str, Any] = yaml.safe_load((MONITORING / "sej-alerts.yaml").read_text())
+    return found | {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
+
+
+def test_every_name_is_exported(exported: dict[str, set[str]]) -> None:
+    known = exported | FOREIGN
+    asked = expressions()
+    assert len(asked) > 30
+    for what, expression in asked.items():
+        names = _NAME.findall(expression)
+        assert names, what
+        for name, matchers in names:
+            assert name in known, f"{what}: {name}"
+            labels = set(re.findall(r"(\w+)\s*(?:=~|=|!=|!~)", matchers))
+            assert labels <= known[name], f"{what}: {labels - known[name]}"
+        for label in re.findall(r"by \((\w+)\)", expression):
+            assert any(label in known[name] | ADDED for name, _ in names), f"{what}: {label}"
+
+
+_SUFFIX = re.compile(r"_(sum|count|bucket|created|total)$")
+
+
+def test_every_metric_is_used(exported: dict[str, set[str]]) -> None:
+    used = {name for expression in expressions().values() for name, _ in _NAME.findall(expression)}
+    families = {_SUFFIX.sub("", name) for name in used}
+    assert {name for name in exported if _SUFFIX.sub("", name) not in families} == _ELSEWHERE
+
+
+_ELSEWHERE = {
+    "sej_reader_offset",  # an offset by itself says nothing
+    "sej_hub_journal_bytes",
+    "sej_hub_open_writers",
+    "sej_hub_puts_total",
+    "sej_hub_stalled_total",
+}
+
+
+def test_every_reason_exists() -> None:
+    reasons = {name for *_, name in status._CODES}
+    for what, expression in expressions().items():
+        for found in re.findall(r'reason=~"([^"]*)"', expression):
+            assert set(found.split("|")) <= reasons | {"access"}, what
+
+
+def test_legends_use_labels_that_exist(exported: dict[str, set[str]]) -> None:
+    dashboard: dict[str, Any] = json.loads((MONITORING / "sej-dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            names = [name for name, _ in _NAME.findall(target["expr"])]
+            for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
+                assert any(label in exported[name] for name in names), (panel["title"], label)
+
+
+def test_alerts_have_what_people_read() -> None:
+    rules: dict[str, Any] = yaml.safe_load((MONITORING / "sej-alerts.yaml").read_text())
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            assert rule["labels"]["severity"] in ("warning", "critical")
+            assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]
