@@ -228,6 +228,22 @@ def test_edit_keeps_what_programs_do_meanwhile(jobs: Path, tmp_path: Path) -> No
     assert jobs.read_bytes() == expected
 
 
+def test_what_is_deleted_in_edit_stays_deleted_and_is_not_reported(jobs: Path, tmp_path: Path) -> None:
+    sej("tq", "add", jobs, "five")
+    sej("tq", "done", jobs, name_of(jobs, "one"))
+    assert sej("tq", "edit", jobs, env=editor(tmp_path, "sed -i -e '/^-five/d' -e '/^=one/d' $1")).returncode == 0
+    with TextQueue(jobs, on_lost="restore") as q:
+        assert [m.value for m in q.messages()] == ["two\nmore"]
+        assert q.conflicts == []
+    with TextQueue(jobs) as q:
+        claim = q.take()
+        assert claim is not None
+        assert sej("tq", "edit", jobs, env=editor(tmp_path, "sed -i '1i-above' $1")).returncode == 0
+        assert values(jobs, "--claimed") == ["two\nmore"], "a claim follows its message"
+        assert claim.done()
+        assert q.conflicts == []
+
+
 def test_edit_lets_the_person_win_and_says_so(jobs: Path, tmp_path: Path) -> None:
     env = editor(tmp_path, f"{SHELL} tq done {jobs} {name_of(jobs, 'one')}", "sed -i 's/^-one/-one more/' $1")
     done = sej("tq", "edit", jobs, env=env)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from textqueue.editing.merge import merge
+from textqueue.editing.merge import entries, merge, new_positions
 
 OLD = b"-a\n-b\n b2\n-c\n"
 
@@ -44,3 +44,18 @@ def test_a_side_that_changed_nothing_gives_way(old: list[bytes], mine: list[byte
         assert merged.text.count(entry) >= 1, "nothing that the person wrote is lost"
     for entry in set(theirs) - set(old):
         assert entry in merged.text or entry in merged.overridden, "what is lost is reported"
+
+
+@given(LINES, LINES, st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_positions_are_those_of_the_same_entries(old: list[bytes], new: list[bytes], mark: bool) -> None:
+    bom = b"\xef\xbb\xbf" if mark else b""
+    before, after = bom + b"".join(old), bom + b"".join(new)
+    places = new_positions(before, after)
+    position = 0
+    for entry in entries(before):
+        if position in places:
+            assert after[places[position] :].startswith(entry)
+        position += len(entry)
+    assert list(places.values()) == sorted(set(places.values())), "each once, in order"
+    assert new_positions(before, before) == {at: at for at in places} or before != after

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
+from textqueue.format.grammar import BOM
 from textqueue.format.parser import chunks
 
-__all__ = ["Merged", "merge"]
+__all__ = ["Merged", "entries", "merge", "new_positions"]
 
 
 class Merged(NamedTuple):
@@ -42,8 +43,8 @@ def merge(old: bytes, mine: bytes, theirs: bytes) -> Merged:
     """
     if theirs == old or mine == theirs:
         return Merged(mine, [])
-    before = _entries(old)
-    ours, others = list(_changes(before, _entries(mine))), list(_changes(before, _entries(theirs)))
+    before = entries(old)
+    ours, others = list(_changes(before, entries(mine))), list(_changes(before, entries(theirs)))
     merged: list[bytes] = []
     overridden: list[bytes] = []
     at = 0
@@ -62,8 +63,27 @@ def merge(old: bytes, mine: bytes, theirs: bytes) -> Merged:
     return Merged(b"".join(merged), overridden)
 
 
-def _entries(text: bytes) -> list[bytes]:
-    return chunks(text if not text or text.endswith(b"\n") else text + b"\n")
+def entries(text: bytes) -> list[bytes]:
+    """Split a text into entries and other lines. A last line without a newline gets one, and a BOM is a part itself."""
+    mark, text = (BOM, text[len(BOM) :]) if text.startswith(BOM) else (b"", text)
+    found = chunks(text if not text or text.endswith(b"\n") else text + b"\n")
+    return [mark, *found] if mark else found
+
+
+def new_positions(old: bytes, new: bytes) -> dict[int, int]:
+    """Return where the entries of a text that are unchanged in another one begin there, by their old positions."""
+    before, after = entries(old), entries(new)
+    found: dict[int, int] = {}
+    position = moved = at = 0  # positions in both texts, and the number of the entry
+    for change in (*_changes(before, after), _Change(len(before), len(before), ())):
+        for entry in before[at : change.start]:
+            found[position] = moved
+            position += len(entry)
+            moved += len(entry)
+        position += sum(map(len, before[change.start : change.end]))
+        moved += sum(map(len, change.new))
+        at = change.end
+    return found
 
 
 def _changes(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[_Change]:

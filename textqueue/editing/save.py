@@ -5,20 +5,23 @@ The steps::
     1  merge the person's text with the file as it is now (``textqueue.editing.merge``)
     2  write the statuses that the person changed, as marks in place, so that the ledger has them
     3  if there is anything else: write the merged text into a temporary file, and rename it
+    4  write the ledger again, with the new positions, and without what the person deleted or changed
 
 **Why marks.** After an ordinary save, a message that was marked and is queued again looks like the save of an old
 buffer. Here the text that the person began with is known, so a changed status is meant.
 
 **Crash points.** The file has each mark of step 2 completely or not at all. A crash before the rename leaves the marks
-and not the other changes; the temporary file is replaced by the next save.
+and not the other changes; the temporary file is replaced by the next save. After a crash between steps 3 and 4, the
+next operation finds a foreign change, as after a save by an editor.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from sej.system.locks import end_lease
-from textqueue.editing.merge import Merged, merge
+from textqueue.editing.merge import Merged, entries, merge, new_positions
 from textqueue.editing.message import marking
 from textqueue.editing.place import Place
 from textqueue.editing.queue_file import Session
@@ -26,7 +29,6 @@ from textqueue.editing.replace import copy_owner, swap
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, MessageMovedError
 from textqueue.format.grammar import STATUS_OF
-from textqueue.format.parser import chunks
 from textqueue.format.windows import Token, token_of
 from textqueue.hot import essence
 from textqueue.ledger.sidecar import beside
@@ -52,6 +54,7 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
     """
     for _ in range(_MAX_ATTEMPTS):
         with source.file.session() as session:
+            source.file.bring_in_line(session.file)
             before = token_of(session.file.status())
             end_lease(session.file)
             text = session.file.read(before[1], 0)
@@ -59,7 +62,7 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
             if merged.text == text:
                 return merged.overridden
             marks = _marks(text, merged.text)
-            if not marks and _replace(source, session, merged, before):
+            if not marks and _replace(source, session, text, merged, before):
                 return merged.overridden
             epoch = source.file.ledger.epoch
         for position, raw, control in marks:
@@ -76,12 +79,12 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
 def _marks(text: bytes, merged: bytes) -> list[tuple[int, bytes, int]]:
     """Return the entries whose status alone differs, as (position, bytes, new control byte)."""
     there: dict[bytes, list[int]] = {}
-    for raw in chunks(merged):
+    for raw in entries(merged):
         if raw[0] in STATUS_OF:
             there.setdefault(essence(raw), []).append(raw[0])
     found: list[tuple[int, bytes, int]] = []
     position = 0
-    for raw in chunks(text):
+    for raw in entries(text):
         if raw[0] in STATUS_OF and (statuses := there.get(essence(raw))):
             control = statuses.pop(0)
             if control != raw[0]:
@@ -90,7 +93,7 @@ def _marks(text: bytes, merged: bytes) -> list[tuple[int, bytes, int]]:
     return found
 
 
-def _replace(source: Source, session: Session, merged: Merged, before: Token) -> bool:
+def _replace(source: Source, session: Session, text: bytes, merged: Merged, before: Token) -> bool:
     disk = source.file.disk
     temporary = beside(source.file.real_path, ".save")
     disk.unlink(temporary)
@@ -99,6 +102,15 @@ def _replace(source: Source, session: Session, merged: Merged, before: Token) ->
         copy_owner(session.file, file)
         file.write(merged.text)
         file.sync()
+        after = token_of(file.status())
     finally:
         file.close()
-    return swap(source, session.file, temporary, before)
+    if not swap(source, session.file, temporary, before):
+        return False
+    ledger = source.file.ledger
+    if ledger.token == before:  # what the person deleted or changed is not a lost edit of a program
+        places = new_positions(text, merged.text)
+        kept = [record for record in ledger.edits() if record.position < 0 or record.position in places]
+        moved = [record._replace(position=places.get(record.position, record.position)) for record in kept]
+        ledger.rewrite(moved, token=after, epoch=time.time_ns())
+    return True
