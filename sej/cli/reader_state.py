@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import click
 
@@ -34,6 +34,10 @@ __all__ = [
     "readers_of",
     "stuck",
 ]
+
+
+_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""The inode of the system's own PID namespace (PROC_PID_INIT_INO in Linux)."""
 
 
 class Reader(NamedTuple):
@@ -67,6 +71,8 @@ def holder_of(path: str) -> str | None:
         pid = _locked_by(file.fileno())
         if pid is not None:
             return signed if f"pid={pid} " in signed else f"pid={pid}"
+        if _lists_all_locks(file.fileno()):
+            return None  # without touching the lock: a writer that opens at this moment would be refused
         return None if file.lock(exclusive=False) else signed or "another process"
     finally:
         file.close()
@@ -97,6 +103,19 @@ def _lock_table() -> dict[tuple[int, int], int] | None:
             major, minor, inode = line[5].split(":")
             table.setdefault((os.makedev(int(major, 16), int(minor, 16)), int(inode)), int(line[4]))
     return table
+
+
+def _lists_all_locks(fd: int) -> bool:
+    """Return whether ``/proc/locks`` surely lists the lock of a file if any process holds it.
+
+    In a container it lists those of the container only. Without a block device, as on btrfs, the device that it names
+    may be another one than the file's.
+    """
+    try:
+        first = os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
+        return first and os.major(os.fstat(fd).st_dev) != 0 and os.access("/proc/locks", os.R_OK)
+    except OSError:
+        return False
 
 
 def journals_below(path: Path) -> list[str]:

@@ -1,12 +1,15 @@
 """Readers and their kept offsets: sej offset, reset, follow."""
 
 import json
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
 import sej as library
+from sej.cli.reader_state import holder_of
+from sej.system.disk import OsFile
 from tests.cli.command import sej, start
 
 
@@ -137,3 +140,20 @@ def test_follow_into_a_closed_pipe(journal: Path) -> None:
     kept = library.read_offset(journal, "billing")
     assert kept is not None
     assert kept < 20_010  # messages that were not read are not committed
+
+
+def test_looking_takes_no_lock(disk_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a writer that opens while `sej stat` looks would be refused."""
+    with library.Writer(disk_path / "j") as writer:
+        writer.append(b"x")
+        assert str(holder_of(str(disk_path / "j" / "jnl.lck"))).startswith(f"pid={os.getpid()} ")
+    probed: list[str] = []
+
+    def lock(file: OsFile, **_: bool) -> bool:
+        probed.append(file.path)
+        return True
+
+    monkeypatch.setattr(OsFile, "lock", lock)
+    assert holder_of(str(disk_path / "j" / "jnl.lck")) is None
+    first = os.stat("/proc/self/ns/pid").st_ino == 0xEFFFFFFC and os.major(os.stat(disk_path).st_dev) != 0
+    assert bool(probed) is not first
