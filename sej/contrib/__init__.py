@@ -1,0 +1,3 @@
+"""Connections to other libraries, each in a module of its own: :mod:`sej.contrib.logging`."""
+
+__all__: list[str] = []

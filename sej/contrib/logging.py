@@ -1,0 +1,208 @@
+"""A handler of the standard library's :mod:`logging` that appends each record to a journal.
+
+A program must not fail because its log cannot be written. So :meth:`JournalHandler.emit` never raises an ``Exception``.
+If a record cannot be appended (the disk is full, another process holds the journal, an argument cannot be formatted),
+it is dropped and counted. After a failed append, records are dropped without a try for one second. Then the journal is
+opened again. The drops are reported once a minute on standard error, and in the journal as soon as it works again.
+
+The states of the writer::
+
+    none --emit--> open --fork--> none    (in the child: the writer belongs to the parent)
+                    |  ^
+            a failure  after _PAUSE_S, by the next emit
+                    v  |
+                   paused
+
+:class:`logging.Handler` calls ``emit`` under its own lock, which is made again in a forked child. A record that is
+logged while ``emit`` runs in the same thread, by this package or by a signal handler, is dropped: it could recurse.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from typing import Final, Unpack
+
+from sej.checks import PATH, require
+from sej.journal.directory import Directory
+from sej.system.disk import OS, Disk
+from sej.writing.shared_writer import SharedOptions, SharedWriter, check_shared_options
+
+__all__ = ["JournalHandler"]
+
+_PAUSE_S: Final = 1.0
+_REPORT_S: Final = 60.0
+_LOCK_S: Final = 0.05
+"""Other writers hold the journal for microseconds. One that holds it longer must not stop the program."""
+_KEY_BYTES: Final = 127
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
+
+
+class JournalHandler(logging.Handler):
+    r"""Appends each log record to a journal, as one line of JSON, or as its formatter formats it.
+
+    The message's key is the logger's name, its timestamp the record's. Any number of processes may log to one journal.
+
+    Attributes:
+        dropped: how many records this process could not append.
+
+    Example:
+        >>> import logging, tempfile, sej
+        >>> path = tempfile.mkdtemp()
+        >>> log = logging.getLogger("shop")
+        >>> handler = JournalHandler(path)
+        >>> log.addHandler(handler)
+        >>> log.warning("order %d is late", 17, extra={"customer": "alice"})
+        >>> log.removeHandler(handler)
+        >>> handler.close()
+        >>> [message.value for message in sej.Journal(path).tail(1)]  # doctest: +ELLIPSIS
+        [b'{"time": "...", "level": "WARNING", "logger": "shop", "message": "order 17 is late", "customer": "alice"}']
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        level: int | str = logging.NOTSET,
+        *,
+        disk: Disk = OS,
+        **writer: Unpack[SharedOptions],
+    ) -> None:
+        """Set the journal; it is opened, or created, by the first record.
+
+        Args:
+            path: the SEJ directory.
+            level: records below this level are ignored.
+            disk: the disk.
+            writer: the options of :class:`sej.SharedWriter`, as in ``durability="os"``.
+        """
+        require(path=(path, PATH))
+        check_shared_options(disk=disk, **writer)
+        super().__init__(level)
+        self.path = Directory(path, OS).path
+        self.dropped = 0
+        self._disk = disk
+        self._options: SharedOptions = {"lock_timeout": _LOCK_S, **writer}
+        self._writer: SharedWriter | None = None
+        self._pid = 0
+        self._inside = False
+        self._try_at = 0.0
+        self._report_at = 0.0
+        self._unreported = 0
+        self._reason = ""
+        self._second = (-1, "")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append a record; if that is not possible, count it as dropped."""
+        if self._inside:
+            self._drop("a record was logged while another one was written")
+            return
+        self._inside = True
+        try:
+            try:
+                value = self._value(record)
+                timestamp = int(record.created * 1e9)
+                writer = self._writer if self._pid == os.getpid() else None
+                if writer is None:
+                    if time.monotonic() < self._try_at:
+                        self._drop(self._reason)
+                        return
+                    writer = self._open()
+                writer.append(value, record.name.encode("utf-8", "replace")[:_KEY_BYTES], timestamp=timestamp)
+            except Exception as error:
+                self._fail(error)
+            else:
+                if self._unreported:
+                    self._report(writer)
+        finally:
+            self._inside = False
+
+    def flush(self) -> None:
+        """Do nothing: each record has reached the system when ``emit`` returns."""
+
+    def close(self) -> None:
+        """Close the journal; a later record opens it again."""
+        assert self.lock is not None
+        with self.lock:
+            writer, self._writer = self._writer, None
+            mine = self._pid == os.getpid()
+        try:
+            if writer is not None and mine:
+                writer.close()
+        except Exception as error:
+            self._fail(error)
+        super().close()
+
+    def _open(self) -> SharedWriter:
+        self._writer = None
+        self._pid = os.getpid()
+        self._writer = writer = SharedWriter(self.path, disk=self._disk, **self._options)
+        return writer
+
+    def _value(self, record: logging.LogRecord) -> bytes:
+        if self.formatter is not None:
+            return self.format(record).encode("utf-8", "backslashreplace")
+        second = int(record.created)
+        if self._second[0] != second:
+            self._second = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        fraction = int((record.created - second) * 1e6)
+        row: dict[str, object] = {
+            "time": f"{self._second[1]}.{fraction:06d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if len(record.__dict__) > _FIELDS:
+            row.update((key, value) for key, value in record.__dict__.items() if key not in _STANDARD)
+        if record.exc_info:
+            row["exception"] = logging.Formatter().formatException(record.exc_info)
+        if record.stack_info:
+            row["stack"] = record.stack_info
+        return _encode(row).encode("utf-8", "backslashreplace")
+
+    def _fail(self, error: Exception) -> None:
+        """Count a drop; after an error of the journal, close it and pause."""
+        self._drop(f"{type(error).__name__}: {error}")
+        if isinstance(error, TypeError | ValueError | KeyError | AttributeError):
+            return  # of this record, not of the journal
+        self._try_at = time.monotonic() + _PAUSE_S
+        writer, self._writer = self._writer, None
+        if writer is not None and self._pid == os.getpid():
+            try:
+                writer.close()
+            except Exception as closing:
+                self._reason = f"{self._reason}; {closing}"
+
+    def _drop(self, reason: str) -> None:
+        """Count a record that is not appended, and report that on standard error once a minute."""
+        self.dropped += 1
+        self._unreported += 1
+        self._reason = reason
+        now = time.monotonic()
+        if now >= self._report_at and sys.stderr is not None:
+            self._report_at = now + _REPORT_S
+            try:
+                sys.stderr.write(f"sej: {self._text()}\n")
+            except Exception:  # nothing is left to report to
+                return
+
+    def _report(self, writer: SharedWriter) -> None:
+        """Append the report of records that were dropped."""
+        record = logging.makeLogRecord(
+            {"name": __name__, "levelname": "WARNING", "levelno": logging.WARNING, "msg": self._text()}
+        )
+        try:
+            writer.append(self._value(record), __name__.encode(), timestamp=int(record.created * 1e9))
+            self._unreported = 0
+        except Exception as error:
+            self._fail(error)
+
+    def _text(self) -> str:
+        count = f"{self._unreported} log record{'s' if self._unreported > 1 else ''}"
+        return f"{count} could not be appended to {self.path}: {self._reason}"
+
+
+_FIELDS: Final = len(vars(logging.makeLogRecord({})))
