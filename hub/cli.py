@@ -298,12 +298,18 @@ def clean(root: Path, max_age: float | None, max_bytes: int | None, keep_segment
 
 @app.command()
 @click.option("--write", "client_id", help="Allow writing as this client id.")
+@click.option("--append", "appender", help="Allow jobs to append as this client id (Spark's sink).")
 @click.option("--read", "patterns", help="Allow reading client ids that match, as in 'J*,EWR'.")
 @click.option("--view", "viewer", metavar="NAME", help="Allow this person to open the web page.")
 @click.option("--change", "changer", metavar="NAME", help="The same, and the changes that it offers.")
 @click.option("--until", help="When the token expires, as in 2027-01-01T00:00:00Z.")
 def token(
-    client_id: str | None, patterns: str | None, viewer: str | None, changer: str | None, until: str | None
+    client_id: str | None,
+    appender: str | None,
+    patterns: str | None,
+    viewer: str | None,
+    changer: str | None,
+    until: str | None,
 ) -> None:
     """Create a token: prints the token on the first line, and the line for the server's file on the second.
 
@@ -311,10 +317,10 @@ def token(
     """
     from hub.tokens import hash_token, make_token, parse_line
 
-    roles = {"write": client_id, "read": patterns, "view": viewer, "change": changer}
+    roles = {"write": client_id, "append": appender, "read": patterns, "view": viewer, "change": changer}
     chosen = [(role, clients) for role, clients in roles.items() if clients is not None]
     if len(chosen) != 1:
-        raise click.UsageError("give one of --write, --read, --view and --change")
+        raise click.UsageError("give one of --write, --append, --read, --view and --change")
     ((role, clients),) = chosen
     fresh = make_token()
     line = f"{hash_token(fresh)}  {role}  {clients}" + (f"  {until}" if until else "")
@@ -322,8 +328,8 @@ def token(
         parse_line(line)
     except ValueError:
         raise click.UsageError(
-            "a server would refuse this line; expected one client id (--write), patterns without spaces (--read) or a"
-            " name without spaces (--view, --change), and for --until a time with a zone"
+            "a server would refuse this line; expected one client id (--write, --append), patterns without spaces"
+            " (--read) or a name without spaces (--view, --change), and for --until a time with a zone"
         ) from None
     click.echo(f"{fresh}\n{line}")
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, Self
 
 from hub.batch import Batch, Encoded, Messages
@@ -171,6 +172,35 @@ class Store:
             The offset that is expected next; every message below it is on the disk.
         """
         return self.end_offset(client_id, journal_dir)
+
+    def admit(self, client_id: str, size: int) -> None:
+        """Admit ``size`` bytes of a client that are stored outside of its journals first, and count them.
+
+        Raises:
+            QuotaError: the client has used up its bytes.
+            DiskLowError: the disk is nearly full.
+        """
+        self._limits.admit(client_id, size)
+
+    @contextmanager
+    def writing(self, source: Source) -> Iterator[Writer]:
+        """Yield the writer of a journal, which no other thread uses until the block ends.
+
+        Raises:
+            UnavailableError: another process writes this directory, or the disk failed: try again later.
+        """
+        with self._pool.borrow(source) as entry:
+            writer: Writer | None = None
+            try:
+                with entry.lock:
+                    writer = self._pool.writer(source, entry, 0)
+                    yield writer
+            except LockedError as error:
+                raise _unavailable(error) from error
+            except WriterFailedError as error:
+                if writer is not None:
+                    self._pool.drop(entry, writer)
+                raise _unavailable(error) from error
 
     # --- reading
 

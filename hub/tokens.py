@@ -8,7 +8,8 @@ One token per line; ``#`` starts a comment::
     fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9   view   alice
     2e7d2c03a9507ae265ecf5b5356885a53393a2029d241394997265a1a25aefc6   change bob
 
-``write`` is for one client id, ``read`` for patterns of client ids (``*`` and ``?``). ``view`` and ``change`` are for a
+``write`` (put and copy, under the client's own offsets) and ``append`` (jobs, whose offsets the hub assigns) are for
+one client id, ``read`` for patterns of client ids (``*`` and ``?``). ``view`` and ``change`` are for a
 person who opens the web page: ``change`` also allows the changes that the page offers. If the file has a bad line, the
 server refuses every caller, because part of an access list is not an access list. Tokens are 32 random bytes, so a
 plain hash hides them; the comparison takes the same time for every token.
@@ -35,7 +36,7 @@ from sej.errors import SejError
 
 __all__ = ["Grant", "Role", "Tokens", "hash_token", "make_token", "parse_line"]
 
-Role = Literal["read", "write", "view", "change"]
+Role = Literal["read", "write", "append", "view", "change"]
 _log = logging.getLogger(__name__)
 
 
@@ -44,7 +45,8 @@ class Grant(NamedTuple):
 
     Attributes:
         digest: the token's SHA-256, in hex.
-        role: ``"write"`` for one client, ``"read"`` for matching ones, ``"view"`` and ``"change"`` for a person.
+        role: ``"write"`` or ``"append"`` for one client, ``"read"`` for matching ones, ``"view"`` and ``"change"`` for
+            a person.
         clients: a client id, or patterns, or the person's name.
         until: when it expires, seconds since the epoch; None: never.
     """
@@ -174,7 +176,7 @@ def parse_line(line: str) -> Grant | None:
     if len(digest) != 64 or len(rest) > 1 or (until is not None and until.tzinfo is None):
         raise ValueError(line)
     digest = bytes.fromhex(digest).hex()  # normalised like hash_token()
-    if role in ("write", "view", "change"):  # a person's name has the form of a client id
+    if role in ("write", "append", "view", "change"):  # a person's name has the form of a client id
         try:
             check_client(clients)
         except SejError as error:

@@ -282,17 +282,16 @@ def finish(root: Path, discard: bool) -> None:
 
     Example: sej spark finish data
     """
-    from pipeline.writing.committing import discard_dead_jobs, finish_dead_jobs
-    from pipeline.writing.target import Target
+    from pipeline.health import target_of
+    from shard.commits.committing import discard_dead_jobs, finish_dead_jobs
 
-    single = (root / "jnl").is_dir()
-    target = Target(str(root.absolute()), None, None if single else 1)
-    if discard:
-        for job in discard_dead_jobs(target):
-            click.echo(
-                f"discarded job {job.job}: {job.appended} of its messages are in the journals, {job.lost} are lost"
-                f" unless it is run again; {job.reason}"
-            )
-    else:
-        finish_dead_jobs(target)
+    with target_of(root) as target:
+        if discard:
+            for job in discard_dead_jobs(target):
+                click.echo(
+                    f"discarded job {job.job}: {job.appended} of its messages are in the journals, {job.lost} are lost"
+                    f" unless it is run again; {job.reason}"
+                )
+        else:
+            finish_dead_jobs(target)
     click.echo(f"no unfinished jobs in {root}")

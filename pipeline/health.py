@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Final, Literal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Literal
 
 from sej.errors import LockedError
 from sej.system.locks import Lock
 
-__all__ = ["look"]
+if TYPE_CHECKING:
+    from shard.commits.committing import Target
+
+__all__ = ["look", "target_of"]
 
 _Finding = tuple[str, Literal["ok", "note", "problem"], str, str]
 _WHAT: Final = "spark jobs"
@@ -36,16 +40,32 @@ def look(given: str | os.PathLike[str]) -> Iterator[_Finding]:
                 yield from _look(root, staging)
 
 
-def _look(root: str, staging: str) -> Iterator[_Finding]:
-    from pipeline.writing.committing import why_undeliverable
-    from pipeline.writing.staging import decided, sweep
+@contextmanager
+def target_of(root: str | os.PathLike[str]) -> Iterator[Target]:
+    """Yield the target with which the jobs below a root are finished: a journal, a sharded journal or a stopped hub."""
+    from hub.jobs import target_of as jobs_of
+    from hub.naming import is_root
+    from hub.store import Store
     from pipeline.writing.target import Target
+
+    path = os.path.abspath(root)
+    if is_root(path):
+        with Store(path) as store:
+            yield jobs_of(store)
+    else:
+        yield Target(path, None, None if os.path.isdir(os.path.join(path, "jnl")) else 1)
+
+
+def _look(root: str, staging: str) -> Iterator[_Finding]:
+    from shard.commits.committing import why_undeliverable
+    from shard.commits.staging import decided, sweep
 
     try:
         with Lock(os.path.join(staging, "commit.lck"), what="the commit of a job").acquire():
             jobs = decided(staging)
-            target = Target(root, None, None if staging.endswith(os.path.join("tmp", "staging")) else 1)
-            reasons = {job: reason for job in sorted(jobs) if (reason := why_undeliverable(target, job)) is not None}
+            with target_of(root) as target:
+                found_reasons = {job: why_undeliverable(target, job) for job in sorted(jobs)}
+            reasons = {job: reason for job, reason in found_reasons.items() if reason is not None}
             for job, reason in reasons.items():
                 found = f"job {job} is decided but cannot be finished: {reason}"
                 yield _WHAT, "problem", found, f"run sej spark finish --discard {root}, and then run its job again"

@@ -59,15 +59,24 @@ class Option(NamedTuple):
 class Options:
     """Parsed options by name; case does not matter."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("_defaults", "_values")
 
-    def __init__(self, values: dict[str, Any]) -> None:
-        """Store values under lower-case names."""
+    def __init__(self, values: dict[str, Any], defaults: dict[str, Any]) -> None:
+        """Store values and defaults under lower-case names."""
         self._values = values
+        self._defaults = defaults
+
+    def default(self, name: str) -> Any:
+        """Return the value without the option."""
+        return self._defaults[name.lower()]
 
     def __getitem__(self, name: str) -> Any:
         """Return the value, or the default."""
         return self._values[name.lower()]
+
+    def get(self, name: str) -> Any:
+        """Return the value, or the default; None if the table has no such option."""
+        return self._values.get(name.lower())
 
     def __repr__(self) -> str:
         """Show all options."""
@@ -98,7 +107,7 @@ def parse(table: Iterable[Option], given: Mapping[str, str], source: str = "sej"
         except ValueError as error:
             reason = f" ({error})" if str(error) else ""
             raise OptionError(f"option {option.name} must be {option.expected}, got {text!r}{reason}") from error
-    return Options(values)
+    return Options(values, {name: option.default for name, option in known.items()})
 
 
 SPARKS_OWN: Final = frozenset({"path", "paths", "checkpointlocation", "queryname"})
@@ -424,6 +433,15 @@ WRITE: Final = (
         "",
         "overwrite only if each directory's next offset is this one: messages appended in the meantime fail the job",
     ),
+    Option(
+        "hub",
+        _names,
+        (),
+        "addresses, host:port, separated by commas",
+        "kafka.bootstrap.servers",
+        "write through a hub over gRPC: the argument of save is then a client id, and prefix is required",
+    ),
+    *(option for option in SEJ if option.name.startswith("hub") and option.name != "hub"),
 )
 """The options for writing ``sej``."""
 

@@ -145,3 +145,89 @@ class CopyResponse(_message.Message):
     NEXTOFFSET_FIELD_NUMBER: _ClassVar[int]
     NextOffset: int
     def __init__(self, NextOffset: _Optional[int] = ...) -> None: ...
+
+class StageRequest(_message.Message):
+    __slots__ = ("ClientID", "Job", "Task", "Shard", "Position", "Encoded")
+    CLIENTID_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ENCODED_FIELD_NUMBER: _ClassVar[int]
+    ClientID: str
+    Job: str
+    Task: str
+    Shard: int
+    Position: int
+    Encoded: bytes
+    def __init__(self, ClientID: _Optional[str] = ..., Job: _Optional[str] = ..., Task: _Optional[str] = ..., Shard: _Optional[int] = ..., Position: _Optional[int] = ..., Encoded: _Optional[bytes] = ...) -> None: ...
+
+class StageResponse(_message.Message):
+    __slots__ = ("Size",)
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    Size: int
+    def __init__(self, Size: _Optional[int] = ...) -> None: ...
+
+class StagedFile(_message.Message):
+    __slots__ = ("Task", "Shard", "Messages", "Size", "Checksum")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    Task: str
+    Shard: int
+    Messages: int
+    Size: int
+    Checksum: int
+    def __init__(self, Task: _Optional[str] = ..., Shard: _Optional[int] = ..., Messages: _Optional[int] = ..., Size: _Optional[int] = ..., Checksum: _Optional[int] = ...) -> None: ...
+
+class SealRequest(_message.Message):
+    __slots__ = ("ClientID", "Job", "Files")
+    CLIENTID_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    ClientID: str
+    Job: str
+    Files: _containers.RepeatedCompositeFieldContainer[StagedFile]
+    def __init__(self, ClientID: _Optional[str] = ..., Job: _Optional[str] = ..., Files: _Optional[_Iterable[_Union[StagedFile, _Mapping]]] = ...) -> None: ...
+
+class SealResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CommitRequest(_message.Message):
+    __slots__ = ("ClientID", "Job", "Prefix", "Bits", "Name", "Number", "Files")
+    CLIENTID_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    BITS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    ClientID: str
+    Job: str
+    Prefix: str
+    Bits: int
+    Name: str
+    Number: int
+    Files: _containers.RepeatedCompositeFieldContainer[StagedFile]
+    def __init__(self, ClientID: _Optional[str] = ..., Job: _Optional[str] = ..., Prefix: _Optional[str] = ..., Bits: _Optional[int] = ..., Name: _Optional[str] = ..., Number: _Optional[int] = ..., Files: _Optional[_Iterable[_Union[StagedFile, _Mapping]]] = ...) -> None: ...
+
+class CommitResponse(_message.Message):
+    __slots__ = ("Written",)
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    Written: bool
+    def __init__(self, Written: _Optional[bool] = ...) -> None: ...
+
+class AbortRequest(_message.Message):
+    __slots__ = ("ClientID", "Job")
+    CLIENTID_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ClientID: str
+    Job: str
+    def __init__(self, ClientID: _Optional[str] = ..., Job: _Optional[str] = ...) -> None: ...
+
+class AbortResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -69,6 +69,26 @@ class HubStub:
                 request_serializer=hub_dot_wire_dot_hub__pb2.CopyRequest.SerializeToString,
                 response_deserializer=hub_dot_wire_dot_hub__pb2.CopyResponse.FromString,
                 _registered_method=True)
+        self.Stage = channel.unary_unary(
+                '/hub.Hub/Stage',
+                request_serializer=hub_dot_wire_dot_hub__pb2.StageRequest.SerializeToString,
+                response_deserializer=hub_dot_wire_dot_hub__pb2.StageResponse.FromString,
+                _registered_method=True)
+        self.Seal = channel.unary_unary(
+                '/hub.Hub/Seal',
+                request_serializer=hub_dot_wire_dot_hub__pb2.SealRequest.SerializeToString,
+                response_deserializer=hub_dot_wire_dot_hub__pb2.SealResponse.FromString,
+                _registered_method=True)
+        self.Commit = channel.unary_unary(
+                '/hub.Hub/Commit',
+                request_serializer=hub_dot_wire_dot_hub__pb2.CommitRequest.SerializeToString,
+                response_deserializer=hub_dot_wire_dot_hub__pb2.CommitResponse.FromString,
+                _registered_method=True)
+        self.Abort = channel.unary_unary(
+                '/hub.Hub/Abort',
+                request_serializer=hub_dot_wire_dot_hub__pb2.AbortRequest.SerializeToString,
+                response_deserializer=hub_dot_wire_dot_hub__pb2.AbortResponse.FromString,
+                _registered_method=True)
 
 
 class HubServicer:
@@ -126,6 +146,34 @@ class HubServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Stage(self, request, context):
+        """Takes a part of a file of rows that a task writes for one shard. Rows are in no journal before a commit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Seal(self, request, context):
+        """Makes the files of a task durable, and compares them with what the task reports.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Commit(self, request, context):
+        """Appends the rows of a job's tasks to the client's journals: all of them or none, once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Abort(self, request, context):
+        """Removes what the tasks of a job staged, unless the job is committed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HubServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -163,6 +211,26 @@ def add_HubServicer_to_server(servicer, server):
                     servicer.Copy,
                     request_deserializer=hub_dot_wire_dot_hub__pb2.CopyRequest.FromString,
                     response_serializer=hub_dot_wire_dot_hub__pb2.CopyResponse.SerializeToString,
+            ),
+            'Stage': grpc.unary_unary_rpc_method_handler(
+                    servicer.Stage,
+                    request_deserializer=hub_dot_wire_dot_hub__pb2.StageRequest.FromString,
+                    response_serializer=hub_dot_wire_dot_hub__pb2.StageResponse.SerializeToString,
+            ),
+            'Seal': grpc.unary_unary_rpc_method_handler(
+                    servicer.Seal,
+                    request_deserializer=hub_dot_wire_dot_hub__pb2.SealRequest.FromString,
+                    response_serializer=hub_dot_wire_dot_hub__pb2.SealResponse.SerializeToString,
+            ),
+            'Commit': grpc.unary_unary_rpc_method_handler(
+                    servicer.Commit,
+                    request_deserializer=hub_dot_wire_dot_hub__pb2.CommitRequest.FromString,
+                    response_serializer=hub_dot_wire_dot_hub__pb2.CommitResponse.SerializeToString,
+            ),
+            'Abort': grpc.unary_unary_rpc_method_handler(
+                    servicer.Abort,
+                    request_deserializer=hub_dot_wire_dot_hub__pb2.AbortRequest.FromString,
+                    response_serializer=hub_dot_wire_dot_hub__pb2.AbortResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -354,6 +422,114 @@ class Hub:
             '/hub.Hub/Copy',
             hub_dot_wire_dot_hub__pb2.CopyRequest.SerializeToString,
             hub_dot_wire_dot_hub__pb2.CopyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Stage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hub.Hub/Stage',
+            hub_dot_wire_dot_hub__pb2.StageRequest.SerializeToString,
+            hub_dot_wire_dot_hub__pb2.StageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Seal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hub.Hub/Seal',
+            hub_dot_wire_dot_hub__pb2.SealRequest.SerializeToString,
+            hub_dot_wire_dot_hub__pb2.SealResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Commit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hub.Hub/Commit',
+            hub_dot_wire_dot_hub__pb2.CommitRequest.SerializeToString,
+            hub_dot_wire_dot_hub__pb2.CommitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Abort(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hub.Hub/Abort',
+            hub_dot_wire_dot_hub__pb2.AbortRequest.SerializeToString,
+            hub_dot_wire_dot_hub__pb2.AbortResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,4 @@
-"""The seven calls of the service ``hub.Hub``: each translates bytes to calls of the store and back.
+"""The calls of the service ``hub.Hub``: each translates bytes to calls of the store and back.
 
 Every call is checked by the guard before the store sees it, and every error becomes a status with a reason
 (:mod:`hub.wire.status`). Requests and answers are bytes here; see :mod:`hub.wire.frames`.
@@ -14,7 +14,7 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, Literal, NamedTuple
@@ -24,7 +24,8 @@ from weakref import WeakSet
 import grpc
 
 from hub.errors import AccessError, DiskLowError, UnavailableError
-from hub.naming import Source, check_journal
+from hub.jobs import Jobs, Staged
+from hub.naming import Source, check_client, check_journal
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Guard, Role
@@ -56,6 +57,7 @@ _ANSWER_HEAD_BYTES: Final = 64
 _SPARE_BYTES: Final = 1 << 16
 _SPARE_THREADS: Final = 8
 """Threads for streams that are refused."""
+_COMMIT_THREADS: Final = 8
 _TIME_SEARCHES: Final = 8
 """Fewer than _LOOK_THREADS, so that a copier's request for a journal's state always finds a thread."""
 
@@ -112,6 +114,7 @@ class Service:
         """
         self._store = store
         self._catalog = Catalog(store)
+        self._jobs = Jobs(store)
         self._guard = guard
         self._limits = limits
         self._clock = clock
@@ -136,6 +139,8 @@ class Service:
             "read": Lane("read", limits.max_streams, calls),  # it ends, so that the next one can wait for its thread
             "follow": Lane("follow", limits.max_followers + _SPARE_THREADS, calls),
             "copy": Lane("copy", limits.max_copiers + _SPARE_THREADS, calls),
+            "stage": Lane("stage", limits.put_threads, calls),
+            "commit": Lane("commit", _COMMIT_THREADS, calls),
             "refuse": Lane("refuse", 1, calls),
         }
         self._watch = threading.Thread(target=self._sweep, name="hub-sweep", daemon=True)
@@ -162,6 +167,10 @@ class Service:
             "List": Method(unary, self._list, lanes["get"]),
             "Read": Method(stream, self._read, lanes["read"]),
             "Follow": Method(stream, self._follow, lanes["follow"]),
+            "Stage": Method(unary, self._stage, lanes["stage"]),
+            "Seal": Method(unary, self._seal, lanes["stage"]),
+            "Commit": Method(unary, self._commit, lanes["commit"]),
+            "Abort": Method(unary, self._abort_job, lanes["commit"]),
             "Copy": Method(grpc.stream_stream_rpc_method_handler, self._copy, lanes["copy"]),
         }
         return Lanes("hub.Hub", methods, self._refuse, lanes["refuse"])
@@ -322,6 +331,51 @@ class Service:
                 with self._lock:
                     self._sessions.discard(session)
 
+    # --- jobs
+
+    def _stage(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        answer = pb.StageResponse()
+        with self._answering(context):
+            request = parse(pb.StageRequest, data)
+            self._allow_job(context, request.ClientID)
+            answer.Size = self._jobs.stage(
+                request.ClientID, request.Job, request.Task, request.Shard, request.Position, request.Encoded
+            )
+        return answer.SerializeToString()
+
+    def _seal(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        with self._answering(context):
+            request = parse(pb.SealRequest, data)
+            self._allow_job(context, request.ClientID)
+            self._jobs.seal(request.ClientID, request.Job, _files(request.Files))
+        return pb.SealResponse().SerializeToString()
+
+    def _commit(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        answer = pb.CommitResponse()
+        with self._answering(context):
+            request = parse(pb.CommitRequest, data)
+            self._allow_job(context, request.ClientID)
+            answer.Written = self._jobs.commit(
+                request.ClientID,
+                request.Job,
+                request.Prefix,
+                request.Bits,
+                request.Name or None,
+                request.Number,
+                _files(request.Files),
+            )
+        return answer.SerializeToString()
+
+    def _abort_job(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        with self._answering(context):
+            request = parse(pb.AbortRequest, data)
+            self._allow_job(context, request.ClientID)
+            self._jobs.abort(request.ClientID, request.Job)
+        return pb.AbortResponse().SerializeToString()
+
+    def _allow_job(self, context: grpc.ServicerContext, client: str) -> None:
+        self._guard.check(context, "append", check_client(client), self._clock())
+
     def _refuse(self, _: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         self._crowded = True
         most = self._limits.max_calls
@@ -439,3 +493,7 @@ class Service:
             self.refusals[name] = self.refusals.get(name, 0) + 1
         if isinstance(error, AccessError):
             _log.warning("refused %s: %s", unquote(context.peer()), error.reason)
+
+
+def _files(files: Iterable[pb.StagedFile]) -> list[Staged]:
+    return [Staged(file.Task, file.Shard, file.Messages, file.Size, file.Checksum) for file in files]

@@ -33,6 +33,7 @@ from sej.errors import (
     TruncatedError,
     WriterFailedError,
 )
+from shard.commits.staging import StagedRowsError
 
 __all__ = [
     "ORIGINAL",
@@ -76,6 +77,7 @@ _CODES: Final[tuple[tuple[type[BaseException], grpc.StatusCode, str], ...]] = (
     (DecodeError, grpc.StatusCode.INVALID_ARGUMENT, "message"),
     (OffsetTooSmallError, grpc.StatusCode.OUT_OF_RANGE, "deleted"),
     (JournalNotFoundError, grpc.StatusCode.NOT_FOUND, "unknown"),
+    (StagedRowsError, grpc.StatusCode.FAILED_PRECONDITION, "staged"),
     (CorruptionError, grpc.StatusCode.DATA_LOSS, "corruption"),
     (TruncatedError, grpc.StatusCode.DATA_LOSS, "corruption"),
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT, "argument"),
@@ -145,6 +147,7 @@ def from_rpc_error(error: grpc.RpcError, address: str, *, tls: bool = False) -> 
         "name": InvalidNameError,
         "message": InvalidMessageError,
         "unknown": JournalNotFoundError,
+        "staged": StagedRowsError,
         "corruption": CorruptionError,
         "argument": InvalidMessageError,
     }

@@ -60,20 +60,22 @@ class SejSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""
-        return SejWriter(_one_path(self.options), parse(WRITE, self.options), schema, overwrite)
+        options = parse(WRITE, self.options)
+        return SejWriter(_one_path(self.options, options), options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return a stream writer."""
         checkpoint = self.options.get("checkpointLocation")
-        return SejStreamWriter(_one_path(self.options), parse(WRITE, self.options), schema, overwrite, checkpoint)
+        options = parse(WRITE, self.options)
+        return SejStreamWriter(_one_path(self.options, options), options, schema, overwrite, checkpoint)
 
 
 def _paths(given: Mapping[str, str], options: Options) -> list[str]:
     return paths_of(given, may_be_none=bool(options["hub"]), local=not options["hub"])
 
 
-def _one_path(options: Mapping[str, str]) -> str:
-    paths = paths_of(options)
+def _one_path(given: Mapping[str, str], options: Options) -> str:
+    paths = paths_of(given, local=not options["hub"])
     if len(paths) != 1:
         raise OptionError(f"expected one path to write to, got {len(paths)}")
     return paths[0]

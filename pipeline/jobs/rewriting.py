@@ -18,8 +18,8 @@ from pipeline.paths import local_path
 from pipeline.reading.counting import count
 from pipeline.reading.discovery import discover
 from pipeline.reading.extents import Extent
-from pipeline.writing.committing import wrote
 from pipeline.writing.target import Target
+from shard.commits.committing import wrote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

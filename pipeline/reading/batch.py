@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from pipeline.connection import Line, Remote
 from pipeline.options import Options
 from pipeline.reading.bounds import slices
 from pipeline.reading.conditions import Chosen
@@ -18,7 +19,7 @@ from pipeline.reading.discovery import discover
 from pipeline.reading.extents import Extent
 from pipeline.reading.filters import choose
 from pipeline.reading.planning import cores, pack
-from pipeline.reading.remote import Line, Remote, RemoteExtent, matching
+from pipeline.reading.remote import RemoteExtent, matching
 from pipeline.reading.task import read, task_options
 from pipeline.schema import arrow_schema, check_projection
 

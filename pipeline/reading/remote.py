@@ -8,150 +8,56 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
-from zlib import crc32
+from typing import TYPE_CHECKING, Final
 
 from hub.errors import UnavailableError
 from hub.naming import Source, client_of
-from pipeline.options import OptionError, Options
+from pipeline.connection import Line, Remote
+from pipeline.options import OptionError
 from pipeline.reading.places import Origin, Slice
-from pipeline.retrying import RETRY_S, Retry
+from pipeline.retrying import Retry
 from sej.codec import Columns, columns
 from sej.codec.format import OFFSET, OFFSET_SIZE
 from sej.errors import JournalNotFoundError
 from shard.names import split_name
 
 if TYPE_CHECKING:
-    from hub.wire import Client, Listed
+    from hub.wire import Listed
 
-__all__ = ["Line", "Remote", "RemoteExtent", "RemoteFollower", "RemoteRoot", "matching"]
+__all__ = ["RemoteExtent", "RemoteFollower", "RemoteRoot", "matching", "read"]
 
 _LOOK_S: Final = 0.1
 _MESSAGES: Final = 1 << 14
-_T = TypeVar("_T")
 
 
-class Remote(NamedTuple):
-    """How to reach a hub; sent to the tasks.
+def read(
+    remote: Remote, part: Slice, *, skip: bool = False, verify: bool = False, keys: bool = True, values: bool = True
+) -> Iterator[tuple[int, Columns]]:
+    """Yield the messages of a slice as (first offset, columns), with keys and values or not.
 
-    Attributes:
-        addresses: ``host:port`` each.
-        token: sent with every call.
-        ca: a PEM file: the authority that signed the hub's certificate; None: the usual ones.
-        certificate: a PEM file, for mutual TLS.
-        key: a PEM file, for mutual TLS.
-        server_name: the name in the hub's certificate, if it is not the address.
-        tls: whether TLS is used; None: if one of the four above is set.
-        retry_s: how long the hub may be out of reach, in seconds.
+    Yields fewer if the hub has no more.
+
+    A lost connection is made again, and reading continues after the last received message.
+
+    Raises:
+        OffsetTooSmallError: the hub deleted them.
+        CorruptionError: the hub's copy is damaged, and skip is not set.
+        UnavailableError: the hub was out of reach for longer than retry_s.
     """
-
-    addresses: tuple[str, ...]
-    token: str | None = None
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
-    server_name: str | None = None
-    tls: bool | None = None
-    retry_s: float = RETRY_S
-
-    @classmethod
-    def of(cls, options: Options) -> Remote | None:
-        """Return the hub of the options; None if no hub is set.
-
-        Raises:
-            OptionError: layout is set, which applies to a path.
-        """
-        if not options["hub"]:
-            return None
-        if options["layout"] is not None:
-            raise OptionError("the option layout applies to a path; leave it out with the option hub")
-        names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls", "hubRetryFor")
-        return cls(options["hub"], *(options[name] for name in names))
-
-    def client(self, name: str = "", turn: int = 0) -> Client:
-        """Open a connection for one journal; the next turn uses the next address."""
-        from hub.wire import Client, ClientTLS
-
-        secure = any((self.ca, self.certificate, self.server_name)) if self.tls is None else self.tls
-        tls = ClientTLS(self.ca, self.certificate, self.key, self.server_name) if secure else None
-        at = (crc32(name.encode()) + turn) % len(self.addresses)
-        return Client(self.addresses[at], token=self.token, tls=tls)
-
-    def read(
-        self, part: Slice, *, skip: bool = False, verify: bool = False, keys: bool = True, values: bool = True
-    ) -> Iterator[tuple[int, Columns]]:
-        """Yield the messages of a slice as (first offset, columns), with keys and values or not.
-
-        Yields fewer if the hub has no more.
-
-        A lost connection is made again, and reading continues after the last received message.
-
-        Raises:
-            OffsetTooSmallError: the hub deleted them.
-            CorruptionError: the hub's copy is damaged, and skip is not set.
-            UnavailableError: the hub was out of reach for longer than retry_s.
-        """
-        due, retry = part.start, Retry(self.retry_s)
-        journal, whose = part.origin.name.partition(".")[2], part.origin.client
-        while due < part.stop:
-            try:
-                with self.client(part.origin.name, retry.attempts) as client:
-                    chunks = client.read_encoded(journal, due, part.stop, client_id=whose, skip=skip, verify=verify)
-                    for chunk in chunks:
-                        for first, found in _columns(chunk, part.stop, keys, values):
-                            retry.reached()
-                            yield first, found
-                            due = first + found.messages
-                return
-            except UnavailableError as error:
-                retry.wait(error)
-
-
-class Line:
-    """A connection for short calls, kept between them; uses the next address if a hub cannot be reached."""
-
-    def __init__(self, remote: Remote) -> None:
-        """Create it without connecting."""
-        self._remote = remote
-        self._client: Client | None = None
-        self._turn = 0
-        self._retry = Retry(remote.retry_s)
-
-    def ask(self, question: Callable[[Client], _T]) -> _T:
-        """Make one call; try again if the hub cannot be reached.
-
-        Raises:
-            UnavailableError: it was out of reach for longer than the option hubRetryFor.
-        """
-        while True:
-            try:
-                self._client = self._client or self._remote.client(turn=self._turn)
-                answer = question(self._client)
-            except UnavailableError as error:
-                self.close()
-                self._turn += 1
-                self._retry.wait(error)
-            else:
-                self._retry.reached()
-                return answer
-
-    def close(self) -> None:
-        """Disconnect; the next call connects again."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-
-    def __str__(self) -> str:
-        """Show the addresses."""
-        return ", ".join(self._remote.addresses)
-
-    def __enter__(self) -> Line:
-        """Return the connection."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Disconnect."""
-        self.close()
+    due, retry = part.start, Retry(remote.retry_s)
+    journal, whose = part.origin.name.partition(".")[2], part.origin.client
+    while due < part.stop:
+        try:
+            with remote.client(part.origin.name, retry.attempts) as client:
+                chunks = client.read_encoded(journal, due, part.stop, client_id=whose, skip=skip, verify=verify)
+                for chunk in chunks:
+                    for first, found in _columns(chunk, part.stop, keys, values):
+                        retry.reached()
+                        yield first, found
+                        due = first + found.messages
+            return
+        except UnavailableError as error:
+            retry.wait(error)
 
 
 def _columns(chunk: bytes | memoryview, stop: int, keys: bool, values: bool) -> Iterator[tuple[int, Columns]]:

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pipeline.connection import Remote
 from pipeline.options import OptionError, Options
 from pipeline.reading.bounds import EARLIEST, LATEST, by_directory
 from pipeline.reading.discovery import discover
@@ -34,7 +35,7 @@ from pipeline.reading.places import Slice
 from pipeline.reading.planning import PARTITION_BYTES_MIN, cores, pack
 from pipeline.reading.positions import Offsets, advance, entry, start_in, still_there
 from pipeline.reading.progress import Progress
-from pipeline.reading.remote import Remote, RemoteExtent, RemoteFollower, RemoteRoot
+from pipeline.reading.remote import RemoteExtent, RemoteFollower, RemoteRoot
 from pipeline.reading.task import read, task_options
 from pipeline.schema import arrow_schema, check_projection
 from sej.errors import JournalNotFoundError

@@ -17,10 +17,11 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pipeline.connection import Remote
 from pipeline.options import Options
+from pipeline.reading import remote
 from pipeline.reading.arrow import Batches
 from pipeline.reading.places import Slice
-from pipeline.reading.remote import Remote
 from sej.codec import Columns
 from sej.errors import OffsetTooSmallError, SejError, TruncatedError
 from sej.journal.cursor import Cursor
@@ -132,7 +133,7 @@ def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[p
     while due < part.stop:
         try:
             rest = part._replace(start=due)
-            chunks = how.remote.read(rest, skip=how.on_corruption == "skip", verify=how.verify, **batches.wants)
+            chunks = remote.read(how.remote, rest, skip=how.on_corruption == "skip", verify=how.verify, **batches.wants)
             for first, found in chunks:
                 if first > due:
                     gaps.append(Gap(due, min(first, part.stop), "missing or damaged on the hub"))

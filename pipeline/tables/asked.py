@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from pipeline.connection import Remote
 from pipeline.reading.conditions import Condition
-from pipeline.reading.remote import Remote
 
 __all__ = ["Asked", "Way"]
 

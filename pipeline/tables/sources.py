@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from pipeline.columns import SEJ
+from pipeline.connection import Line
 from pipeline.reading.conditions import Chosen, Condition, narrow
 from pipeline.reading.discovery import discover, layout_of
 from pipeline.reading.extents import Extent
 from pipeline.reading.following import Follower
 from pipeline.reading.places import Origin, Slice
 from pipeline.reading.planning import pack
-from pipeline.reading.remote import Line, RemoteExtent, matching
+from pipeline.reading.remote import RemoteExtent, matching
 from pipeline.reading.task import TaskOptions, read
 from pipeline.tables.asked import Asked, Way
 from pipeline.tables.parallel import THREADS

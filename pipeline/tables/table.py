@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from pipeline.columns import arrow_schema, check_names
+from pipeline.connection import Remote
 from pipeline.needs import needed
 from pipeline.options import OptionError
 from pipeline.paths import local_path
 from pipeline.reading.conditions import Condition
-from pipeline.reading.remote import Remote
 from pipeline.tables.asked import Asked, Way
 from pipeline.tables.parallel import in_order
 from pipeline.tables.sources import Journals, Source, kind_of

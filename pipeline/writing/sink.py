@@ -1,6 +1,6 @@
 """The sinks of ``sej``: rows into a journal or a sharded journal, exactly once.
 
-Tasks encode and stage (:mod:`pipeline.writing.staging`), the driver commits (:mod:`pipeline.writing.committing`).
+Tasks encode and stage (:mod:`shard.commits.staging`), the driver commits (:mod:`shard.commits.committing`).
 Columns: ``key`` and ``value``, bytes or text; optionally ``type`` and ``timestamp_ns`` (or else ``timestamp``). The
 source's other columns are ignored, so that rows that were read can be written; they get new offsets.
 """
@@ -17,14 +17,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pipeline.connection import Remote
 from pipeline.options import OptionError, Options
 from pipeline.schema import COLUMNS
 from pipeline.writing.checkpoint import by_checkpoint
-from pipeline.writing.committing import ANONYMOUS, Job, check_readers, commit, is_decided
-from pipeline.writing.staging import Owner, Rows, Stage, forget, identity, require_identity
-from pipeline.writing.target import Target
+from pipeline.writing.on_disk import OnDisk
+from pipeline.writing.on_hub import OnHub
 from sej.journal.directory import check_name
-from sej.system.locks import host_name
 from shard.routing import group
 
 if TYPE_CHECKING:
@@ -51,39 +50,37 @@ class Staged(WriterCommitMessage):
     """
 
     job: str
-    rows: list[Rows]
+    rows: list[Any]
 
 
 class _Sink:
     """Shared by batch and stream: the part that runs in tasks."""
 
-    def __init__(self, root: str, options: Options, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, path: str, options: Options, schema: StructType, overwrite: bool) -> None:
         """Check everything that can be checked before a row is written."""
         self._columns = _check_columns(schema)
-        self._target = Target.of(root, options)
-        self._hash = self._target.hash(replaces=overwrite)
         self._options = options
-        self._overwrite = overwrite
         self._job = uuid.uuid4().hex
-        self._owner = Owner.here()
-        if overwrite:
-            check_readers(self._target, options["discardReaders"])
-        self._disk = str(identity(self._target.staging, create=True))
+        remote = Remote.of(options)
+        self._place: OnDisk | OnHub
+        if remote is None:
+            self._place = OnDisk(path, options, overwrite=overwrite)
+        else:
+            self._place = OnHub(path, remote, options, overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Encode and stage the rows of one task."""
-        task = _this_task()
-        require_identity(self._target.staging, self._disk, task)
-        stage = Stage(self._target.staging, self._job, self._owner, task)
+        context = TaskContext.get()
+        stage = self._place.stage(self._job, None if context is None else context.partitionId())
         try:
             for batch in iterator:
                 self._stage(stage, batch)
-            return Staged(self._job, stage.finish())
+            return Staged(self._job, [*stage.finish()])
         except BaseException:
             stage.drop()
             raise
 
-    def _stage(self, stage: Stage, batch: pa.RecordBatch) -> None:
+    def _stage(self, stage: Any, batch: pa.RecordBatch) -> None:
         columns = self._columns
         values = _bytes(batch.column(columns["value"]))
         keys = _bytes(batch.column(columns["key"])) if "key" in columns else [b""] * batch.num_rows
@@ -93,28 +90,25 @@ class _Sink:
             times = _numbers(batch.column(columns["timestamp_ns"]), times)
         elif "timestamp" in columns:
             times = _micros(batch.column(columns["timestamp"]), times)
-        if not self._target.bits:
+        if not self._place.bits:
             stage.append(0, values, keys, types, times)
             return
         single = isinstance(types, int) and isinstance(times, int)
         for shard, (some, labels, places) in group(
-            values, keys, self._target.bits, None, not single, self._hash
+            values, keys, self._place.bits, None, not single, self._place.hash
         ).items():
             kinds = types if isinstance(types, int) else [types[place] for place in places]
             stamps = times if isinstance(times, int) else [times[place] for place in places]
-            stage.append(shard, some, labels, kinds, stamps)  # type: ignore[arg-type]
+            stage.append(shard, some, labels, kinds, stamps)
 
-    def _commit(self, messages: list[WriterCommitMessage | None], name: str, number: int | None) -> None:
+    def _commit(self, messages: list[WriterCommitMessage | None], name: str | None, number: int | None) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
         job = staged[0].job if staged else self._job
-        rows = [row for message in staged for row in message.rows]
-        discard, expected = self._options["discardReaders"], self._options["expectedOffsets"]
-        commit(self._target, Job(job, name, number, rows, self._overwrite, discard, expected))
+        self._place.commit(job, name, number, [row for message in staged for row in message.rows])
 
     def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
         for job in {self._job, *(message.job for message in messages if isinstance(message, Staged))}:
-            if not is_decided(self._target, job):  # if it is decided, the next job finishes it
-                forget(self._target.staging, job)
+            self._place.abort(job)
 
 
 class SejWriter(_Sink, DataSourceArrowWriter):
@@ -128,7 +122,7 @@ class SejWriter(_Sink, DataSourceArrowWriter):
         """
         if (options["txnAppId"] is None) != (options["txnVersion"] is None):
             raise OptionError("txnAppId and txnVersion need each other: the job's name, and a number that increases")
-        self._name = ANONYMOUS if options["txnAppId"] is None else check_name(options["txnAppId"], "txnAppId")
+        self._name = None if options["txnAppId"] is None else check_name(options["txnAppId"], "txnAppId")
         super().__init__(root, options, schema, overwrite)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -171,12 +165,6 @@ class SejStreamWriter(_Sink, DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The micro-batch failed: remove its files."""
         self._abort(messages)
-
-
-def _this_task() -> str:
-    """Return the number of this task and its host, for errors."""
-    context = TaskContext.get()
-    return f"{'?' if context is None else context.partitionId()} on host {host_name()}"
 
 
 def _check_columns(schema: StructType) -> dict[str, int]:

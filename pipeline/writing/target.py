@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pipeline.options import OptionError, Options
 from pipeline.paths import local_path
@@ -17,6 +17,8 @@ from shard.records import Records
 from shard.remembered_hash import choose_hash, remember_hash
 
 __all__ = ["Target"]
+
+_OPEN_MAX: Final = 256
 
 
 class Target(NamedTuple):
@@ -62,6 +64,23 @@ class Target(NamedTuple):
                 " directory of its own"
             )
         return target
+
+    @property
+    def open_max(self) -> int:
+        """How many writers a commit holds together."""
+        return _OPEN_MAX
+
+    def key(self, name: str) -> str:
+        """Return the key of a job's name: a root may hold several sharded journals, and a name may count in each."""
+        return name if self.tree is None else f"{self.tree.name}/{name}"
+
+    def described(self) -> dict[str, Any]:
+        """Return what a decision records of it."""
+        return {"prefix": self.prefix, "bits": self.bits}
+
+    def again(self, found: dict[str, Any]) -> Target:
+        """Return the target of a decision in this root, and remove its members."""
+        return self._replace(prefix=found.pop("prefix"), bits=found.pop("bits"))
 
     @property
     def tree(self) -> Path | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # type checkers see the reference
         find_candidate,
         measure,
         message_size,
+        renumber,
         walk,
     )
 else:
@@ -35,6 +36,7 @@ else:
     find_candidate = _codec.find_candidate
     measure = _codec.measure
     message_size = _codec.message_size
+    renumber = _codec.renumber
     walk = _codec.walk
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "find_candidate",
     "measure",
     "message_size",
+    "renumber",
     "walk",
 ]
 

@@ -231,6 +231,29 @@ cdef object fixed_columns(_View view, int64_t position, int64_t end, int64_t due
     return Columns(count, p - view.data, timestamps, types, b"", b"", b"", b"")
 
 
+def renumber(data, int64_t position, int64_t end, int64_t due, int64_t first):
+    """Overwrite the offsets of the messages from position on, in place."""
+    cdef _View view = _View(data, position, end)
+    cdef unsigned char *p = <unsigned char *> view.data + position
+    cdef const unsigned char *stop = view.data + end
+    cdef int64_t count = 0, size, number, shift
+    if not isinstance(data, bytearray):
+        raise TypeError(f"data must be a bytearray, got {type(data).__name__}")
+    with nogil:
+        while True:
+            size = whole(p, stop - p)
+            if size == 0 or <int64_t> get64(p) != due + count:
+                break
+            number = first + count
+            for shift in range(8):
+                p[shift] = <unsigned char> ((number >> (56 - 8 * shift)) & 0xFF)
+            p += size
+            count += 1
+    if count == 0:
+        _reference._check_due(data, position, end, due)
+    return count, p - view.data
+
+
 def columns(data, int64_t position, int64_t end, int64_t due, int64_t limit, bint keys=True, bint values=True):
     """Return at most limit messages from position on, as columns; without keys or values these are not copied."""
     cdef _View view = _View(data, position, end)

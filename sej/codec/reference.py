@@ -40,6 +40,7 @@ __all__ = [
     "find_candidate",
     "measure",
     "message_size",
+    "renumber",
     "walk",
 ]
 
@@ -246,6 +247,32 @@ def walk(
         offsets[count] = due + count
         timestamps[count] = run.first_timestamp
         sizes[count] = run.position - position
+        position = run.position
+        count += 1
+    return count, position
+
+
+def renumber(data: bytearray, position: int, end: int, due: int, first: int) -> tuple[int, int]:
+    """Overwrite the offsets of the messages from position on, in place.
+
+    Args:
+        data: the bytes.
+        position: where the first message starts.
+        end: where the bytes end.
+        due: the offset of the first; the others follow it.
+        first: the new offset of the first; the others follow it.
+
+    Returns:
+        How many messages there were, and where the next message starts.
+
+    Raises:
+        DecodeError: as :func:`decode_many`; nothing was changed.
+    """
+    count = 0
+    while (
+        run := measure(data, position, end, due, 1) if count == 0 else _next_run(data, position, end, due + count)
+    ).messages:
+        OFFSET.pack_into(data, position, first + count)
         position = run.position
         count += 1
     return count, position

@@ -22,12 +22,12 @@ import shard
 from kestrel.v2 import moving
 from pipeline.formats.textqueue import _append_once
 from pipeline.options import WRITE, OptionError, parse
-from pipeline.writing.committing import Job, commit, finish_dead_jobs
-from pipeline.writing.staging import Owner, Stage
 from pipeline.writing.target import Target
 from sej.journal.directory import Directory
 from sej.journal.twin import _look, _slots, _write, twin_path
 from sej.system.disk import OS, Disk, OsDisk
+from shard.commits.committing import Job, commit, finish_dead_jobs
+from shard.commits.staging import Owner, Stage
 from textqueue import MessageStatus, TextQueue
 
 Image = dict[str, bytes]

@@ -12,7 +12,6 @@ import pytest
 from hub.vector import read_vector
 from kestrel.transfer import Progress
 from pipeline.formats.textqueue import _read_ledger
-from pipeline.writing import committing
 from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
@@ -25,6 +24,7 @@ from sej.system.disk import OS
 from sej.system.sealed import unseal
 from sej.writing.exactly_once import Batches
 from shard import Path as ShardPath
+from shard.commits import committing
 from shard.plans import load_plan
 from shard.records import read_record
 from tests.crash.bounded import bounded

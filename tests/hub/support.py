@@ -52,9 +52,9 @@ def is_prefix(source: Path, copy: Path) -> bool:
     return b"".join(segments(source).values()).startswith(b"".join(segments(copy).values()))
 
 
-def until(condition: Callable[[], object]) -> None:
+def until(condition: Callable[[], object], most_s: float = 60.0) -> None:
     """Look again and again, for a minute at most, until a condition holds."""
-    pause, end = threading.Event(), time.monotonic() + 60
+    pause, end = threading.Event(), time.monotonic() + most_s
     while not condition():
         assert time.monotonic() < end
         pause.wait(0.01)

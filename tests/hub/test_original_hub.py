@@ -140,3 +140,15 @@ def test_a_client_id_with_dots_is_one_client(tmp_path: Path, name: str) -> None:
 def test_other_client_ids_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(sej.InvalidNameError, match="client id"):
         Client("127.0.0.1:1", client_id=name)
+
+
+def test_it_takes_no_jobs(client: Client) -> None:
+    for attempt in (
+        lambda: client.stage("01", "02", 0, 0, b"x"),
+        lambda: client.seal("01", []),
+        lambda: client.commit("01", "log", 0, []),
+        lambda: client.abort("01"),
+    ):
+        with pytest.raises(hub.NotSupportedError, match="takes no jobs: it is an original hub, or an older version"):
+            attempt()
+    assert client.put("j", EDGES) == len(EDGES)

@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 import sej
 from pipeline.formats.textqueue import _append_once
 from pipeline.options import WRITE, parse
-from pipeline.writing.committing import Job, commit
-from pipeline.writing.staging import Owner, Stage
 from pipeline.writing.target import Target
 from sej.system.disk import OsDisk, OsFile
+from shard.commits.committing import Job, commit
+from shard.commits.staging import Owner, Stage
 from textqueue import MessageStatus, TextQueue
 
 CHANGES: tuple[tuple[Any, tuple[str, ...]], ...] = (

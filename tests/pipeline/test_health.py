@@ -11,11 +11,11 @@ import sej
 from pipeline.cli import app
 from pipeline.health import look
 from pipeline.options import WRITE, parse
-from pipeline.writing.committing import ANONYMOUS, Job, _decision, _replace
-from pipeline.writing.staging import Owner, Stage, StagedRowsError
 from pipeline.writing.target import Target
 from sej.system.locks import Lock
 from sej.system.sealed import unseal
+from shard.commits.committing import ANONYMOUS, Job, _decision, _replace
+from shard.commits.staging import Owner, Stage, StagedRowsError
 from tests.house.house import ROOT, run
 
 GONE = Owner(Owner.here().host, 2**22 + 1, 1)

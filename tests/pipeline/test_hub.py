@@ -11,8 +11,9 @@ import hub
 import sej
 from hub.wire import Client, Server, ServerTLS, Tokens, make_token
 from hub.wire.access import Grant, hash_token
+from pipeline.connection import Remote
+from pipeline.reading import remote
 from pipeline.reading.places import Origin, Slice
-from pipeline.reading.remote import Remote
 from tests.hub.support import CERTIFICATES, free_port
 from tests.pipeline.conftest import BASE_NS, fill
 
@@ -165,7 +166,7 @@ def test_reading_continues_when_the_hub_is_back(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     with hub.Store(tmp_path) as store:
         first = Server(store, address)
-        rows = Remote((address,)).read(Slice(Origin("", "berlin.large", "berlin"), 0, 20_000, 1))
+        rows = remote.read(Remote((address,)), Slice(Origin("", "berlin.large", "berlin"), 0, 20_000, 1))
         seen = [next(rows)]
         back: list[Server] = []
 

@@ -16,9 +16,9 @@ from pipeline.options import READ, STREAM, OptionError, parse
 from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA
 from pipeline.writing.checkpoint import by_checkpoint
-from pipeline.writing.committing import Job, finish_dead_jobs
-from pipeline.writing.staging import Owner, Stage
 from pipeline.writing.target import Target
+from shard.commits.committing import Job, finish_dead_jobs
+from shard.commits.staging import Owner, Stage
 from tests.pipeline.conftest import fill
 
 ALL = ReadAllAvailable()

@@ -6,8 +6,8 @@ import pytest
 
 from hub.errors import UnavailableError
 from hub.wire.status import HandshakeError
+from pipeline.connection import Remote
 from pipeline.options import READ, OptionError, parse
-from pipeline.reading.remote import Remote
 from pipeline.retrying import Retry
 
 

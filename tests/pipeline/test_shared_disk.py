@@ -16,11 +16,11 @@ from pipeline.formats.textqueue import TextQueueSource
 from pipeline.health import look
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.paths import local_path, spark_path
-from pipeline.writing.committing import Job, _decision, _replace, commit, finish_dead_jobs
 from pipeline.writing.sink import SejWriter
-from pipeline.writing.staging import Owner, Rows, Stage, StagedRowsError, identity
 from pipeline.writing.target import Target
 from sej.system.locks import host_name
+from shard.commits.committing import Job, _decision, _replace, commit, finish_dead_jobs
+from shard.commits.staging import Owner, Rows, Stage, StagedRowsError, identity
 
 SCHEMA = StructType([StructField("value", BinaryType())])
 OPTIONS = {"prefix": "orders", "bits": "1"}

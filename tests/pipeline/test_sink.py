@@ -215,9 +215,9 @@ def test_dead_job_is_finished_by_the_next(spark: SparkSession, tmp_path: Path) -
     root = tmp_path / "tree"
     save(numbers(spark, 10), root, bits=1)
     from pipeline.options import WRITE, parse
-    from pipeline.writing.committing import ANONYMOUS, Job, _replace
-    from pipeline.writing.staging import Owner, Stage
     from pipeline.writing.target import Target
+    from shard.commits.committing import ANONYMOUS, Job, _replace
+    from shard.commits.staging import Owner, Stage
 
     target = Target.of(str(root), parse(WRITE, {"bits": "1"}))
     gone = Owner(Owner.here().host, 2**22 + 1, 1)

@@ -231,6 +231,21 @@ def test_what_the_format_cannot_hold_is_refused(codec: ModuleType, fields: dict[
 
 
 @pytest.mark.skipif(len(TWINS) == 1, reason="the compiled codec is not built here")
+@both
+@given(found=st.lists(messages, max_size=6), first=st.integers(0, 2**62), cut=st.integers(0, 60))
+def test_messages_are_renumbered_in_place(codec: ModuleType, found: list[Message], first: int, cut: int) -> None:
+    rows = [message._replace(offset=5 + at) for at, message in enumerate(found)]
+    whole, rest = packed(rows), encoded(5 + len(rows), 1, 0, b"k", b"v" * 30)[:-1][:cut]
+    data = bytearray(b"#" + whole + rest)
+    assert codec.renumber(data, 1, len(data), 5, first) == (len(rows), 1 + len(whole))
+    assert data == b"#" + packed([row._replace(offset=first + at) for at, row in enumerate(rows)]) + rest
+    if rows:
+        before = bytes(data)
+        with pytest.raises(DecodeError):
+            codec.renumber(data, 1, len(data), first + 1, 0)
+        assert data == before
+
+
 def test_there_is_a_twin() -> None:
     made = {"IMPLEMENTATION", "Buffer", "Candidate", "Columns", "Run"}
     assert set(sej.codec.__all__) - made <= set(dir(TWINS[-1]))

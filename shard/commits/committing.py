@@ -13,7 +13,7 @@ The steps, under a lock that allows one commit at a time in a root:
 If a job is run again under the same name with a recorded number, all of it is dropped: Spark replays a micro-batch
 whose end it could not record.
 
-A decided job whose rows were lost stops every later job with a :class:`~pipeline.writing.staging.StagedRowsError`:
+A decided job whose rows were lost stops every later job with a :class:`~shard.commits.staging.StagedRowsError`:
 :func:`discard_dead_jobs` removes it, and reports which of its messages are in the journals.
 """
 
@@ -24,13 +24,11 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final, NamedTuple
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from typing import Any, Final, NamedTuple, Protocol, Self
 
-from pipeline.options import OptionError
-from pipeline.writing.staging import Rows, StagedRowsError, check_rows, decided, forget, renumbered, sweep
-from pipeline.writing.target import Target
-from sej.errors import CorruptionError
+from sej.errors import CorruptionError, SejError
+from sej.journal.directory import Directory
 from sej.journal.kept_offsets import kept_offsets
 from sej.journal.retention import Retention, clean
 from sej.journal.view import Journal
@@ -39,11 +37,14 @@ from sej.system.locks import Lock
 from sej.system.sealed import seal, unseal, whole
 from sej.writing.exactly_once import Batches
 from sej.writing.writer import Writer
+from shard.commits.staging import Rows, StagedRowsError, check_rows, decided, forget, renumbered, sweep
 
 __all__ = [
     "ANONYMOUS",
     "Discarded",
     "Job",
+    "OverwriteError",
+    "Target",
     "check_readers",
     "commit",
     "discard_dead_jobs",
@@ -55,11 +56,58 @@ __all__ = [
 
 ANONYMOUS: Final = "spark-batch"
 """The name that counts batch jobs without a name."""
+_JOB: Final = "job:"
+_JOBS: Final = 256
+"""How many jobs without a name are remembered."""
 _THREADS: Final = 8
 _JSON_BYTES: Final = 1 << 28
 """A decision names each file of each task."""
-_OPEN_MAX: Final = 256
 _log = logging.getLogger("pipeline")
+
+
+class OverwriteError(SejError, ValueError):
+    """An overwrite would remove messages that are still needed; nothing was written."""
+
+
+class Target(Protocol):
+    """The journals of a job: a SEJ directory, a sharded journal below a root, or a client's journals on a hub.
+
+    Attributes:
+        root: the directory that errors and commands name.
+        staging: the folder for staged rows; on the journals' own disk, and ignored by readers.
+        lock_timeout: seconds to wait for another commit.
+        open_max: the most writers that a commit holds together; with more shards, each only while it is used.
+    """
+
+    @property
+    def root(self) -> str: ...  # noqa: D102
+    @property
+    def staging(self) -> str: ...  # noqa: D102
+    @property
+    def lock_timeout(self) -> float: ...  # noqa: D102
+    @property
+    def open_max(self) -> int: ...  # noqa: D102
+
+    def key(self, name: str) -> str:
+        """Return the key under which a name's number is recorded in this staging folder."""
+
+    def described(self) -> dict[str, Any]:
+        """Return what a decision records, so that :meth:`again` returns this target."""
+
+    def again(self, found: dict[str, Any]) -> Self:
+        """Return the target of a decision; removes its members from ``found``. KeyError: one is missing."""
+
+    def existing(self) -> list[int]:
+        """Return the shards that exist."""
+
+    def directory(self, shard: int) -> Directory:
+        """Return a journal's directory, whether or not it exists."""
+
+    def prepare(self) -> None:
+        """Create what a reader recognises even if no message is ever written."""
+
+    def open(self, shard: int) -> AbstractContextManager[Writer]:
+        """Lock a journal's writer until the block ends; the journal is created if it is missing."""
 
 
 class Job(NamedTuple):
@@ -89,16 +137,19 @@ def commit(target: Target, job: Job) -> bool:
 
     Raises:
         LockedError: another writer held a journal for longer than the target waits; run the job again.
-        OptionError: an overwrite would remove messages that a reader needs, or that were appended in the meantime.
+        OverwriteError: an overwrite would remove messages that a reader needs, or that were appended in the meantime.
         StagedRowsError: the driver cannot read the rows of a task, or a dead job's; nothing of this job was written.
     """
     with _locked(target):
         _finish_dead_jobs(target)
+        remembered = f"{_JOB}{job.id}" if job.number is None else ""
+        if remembered in _read_done(target):
+            return False
         if job.number is None:
             job = job._replace(number=max(time.time_ns(), _last(target, job) + 1))
         number = job.number
         assert number is not None
-        if number <= _read_done(target).get(_key(target, job), -1):
+        if number <= _read_done(target).get(target.key(job.name), -1):
             forget(target.staging, job.id)
             return False
         check_rows(job.rows)
@@ -108,14 +159,14 @@ def commit(target: Target, job: Job) -> bool:
             target.prepare()
         with _writers(target, job) as writers:
             _check_expected(target, job)
-            _replace(target, _decision(target, job.id), {"prefix": target.prefix, "bits": target.bits, **job._asdict()})
+            _replace(target, _decision(target, job.id), {**target.described(), **job._asdict()})
             _apply(target, job, number, writers)
         return True
 
 
 def wrote(target: Target, name: str) -> bool:
     """Return whether a job of this name has written to the target."""
-    return _key(target, Job("", name, None, [])) in _read_done(target)
+    return target.key(name) in _read_done(target)
 
 
 def is_decided(target: Target, job: str) -> bool:
@@ -194,14 +245,14 @@ def check_readers(target: Target, discard: Iterable[str]) -> None:
     """Check that an overwrite removes no message that a reader with a kept offset needs.
 
     Raises:
-        OptionError: a reader that is not named has not read everything.
+        OverwriteError: a reader that is not named has not read everything.
     """
     for shard in target.existing():
         directory = target.directory(shard)
         end = Journal(directory.path).end_offset
         for name, offset in kept_offsets(directory).items():
             if name not in discard and (offset or 0) < end:
-                raise OptionError(
+                raise OverwriteError(
                     f"{directory.path}: reader {name!r} has read {offset or 0} of {end} messages, and an overwrite"
                     f" would remove the rest; let it finish, or set discardReaders={name}"
                 )
@@ -214,7 +265,7 @@ def _check_expected(target: Target, job: Job) -> None:
         directory = target.directory(shard)
         end, due = Journal(directory.path).end_offset, _due(job, directory.path)
         if end != due:
-            raise OptionError(
+            raise OverwriteError(
                 f"{directory.path} ends at offset {end}, expected {due}: messages were appended during this job, and"
                 " overwriting would remove them; stop their writer, and run the job again"
             )
@@ -266,7 +317,7 @@ def _load(target: Target, name: str) -> tuple[Target, Job, int]:
     path = _decision(target, name)
     found = _read(path)
     try:
-        its = target._replace(prefix=found.pop("prefix"), bits=found.pop("bits"))
+        its = target.again(found)
         rows = [Rows(whole(shard), str(file), whole(count), *more) for shard, file, count, *more in found.pop("rows")]
         job = Job(**{**found, "rows": rows, "discard": tuple(found["discard"])})
         number = whole(job.number)
@@ -282,18 +333,18 @@ def _load(target: Target, name: str) -> tuple[Target, Job, int]:
 
 
 @contextmanager
-def _writers(target: Target, job: Job) -> Iterator[Callable[[int], Writer]]:
+def _writers(target: Target, job: Job) -> Iterator[Callable[[int], AbstractContextManager[Writer]]]:
     """Open and lock the writers of the journals concerned; if there are very many, each only while it is used."""
     shards = {rows.shard for rows in job.rows} | set(target.existing() if job.overwrite else ())
     with ExitStack() as stack:
-        if len(shards) > _OPEN_MAX:
-            yield lambda shard: target.open(shard)
+        if len(shards) > target.open_max:
+            yield target.open
         else:
             opened = {shard: stack.enter_context(target.open(shard)) for shard in sorted(shards)}
-            yield opened.__getitem__
+            yield lambda shard: nullcontext(opened[shard])
 
 
-def _apply(target: Target, job: Job, number: int, writers: Callable[[int], Writer]) -> None:
+def _apply(target: Target, job: Job, number: int, writers: Callable[[int], AbstractContextManager[Writer]]) -> None:
     """Run steps 3 and 4."""
     by_shard: dict[int, list[Rows]] = {shard: [] for shard in (target.existing() if job.overwrite else ())}
     for rows in job.rows:
@@ -309,7 +360,11 @@ def _apply(target: Target, job: Job, number: int, writers: Callable[[int], Write
     else:
         for shard in by_shard:
             append(shard)
-    done = {**_read_done(target), _key(target, job): number}
+    done = {**_read_done(target), target.key(job.name): number}
+    if job.name == ANONYMOUS:  # so that a commit that is repeated after a lost answer is recognised
+        done[f"{_JOB}{job.id}"] = number
+        for old in sorted((name for name in done if name.startswith(_JOB)), key=done.__getitem__)[:-_JOBS]:
+            del done[old]
     _replace(target, os.path.join(target.staging, "done.json"), done)
     OS.unlink(_decision(target, job.id))
     forget(target.staging, job.id)
@@ -327,11 +382,6 @@ def _append(target: Target, job: Job, number: int, shard: int, files: list[Rows]
         readers = kept_offsets(directory)
         ignored = [name for name in job.discard if name in readers]
         clean(directory, Retention(max_bytes=0, keep_segments=max(keep, 1)), ignore_readers=ignored)
-
-
-def _key(target: Target, job: Job) -> str:
-    """Return the key of a job's number: a root may hold several sharded journals, and a name may count in each."""
-    return job.name if target.tree is None else f"{target.tree.name}/{job.name}"
 
 
 def _last(target: Target, job: Job) -> int:

@@ -29,10 +29,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
-from sej.codec import Buffer
-from sej.codec.format import HEAD_SIZE, OFFSET_SIZE
+from sej.codec import Buffer, renumber
+from sej.codec.format import HEAD_SIZE
 from sej.errors import CorruptionError, LockedError, SejError
 from sej.system.checksum import crc32c
 from sej.system.disk import OS, read_small, replace_file
@@ -48,6 +46,7 @@ __all__ = [
     "decided",
     "forget",
     "identity",
+    "prepare_task",
     "renumbered",
     "require_identity",
     "sweep",
@@ -109,6 +108,18 @@ class Rows(NamedTuple):
     task: str = "?"
 
 
+def prepare_task(folder: str, owner: Owner) -> None:
+    """Create the folder of a task with its owner's note, unless it exists."""
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, "owner.json")
+    if OS.status(path) is None:
+        file = OS.open(path, "temp")
+        try:
+            file.write(seal(path, owner._asdict()))
+        finally:
+            file.close()
+
+
 class Stage:
     """The files of one task."""
 
@@ -116,13 +127,7 @@ class Stage:
         """Create the task's folder."""
         self._task = task
         self._folder = os.path.join(folder, f"task-{job}-{uuid.uuid4().hex}")
-        os.makedirs(self._folder)
-        path = os.path.join(self._folder, "owner.json")
-        file = OS.open(path, "temp")
-        try:
-            file.write(seal(path, owner._asdict()))
-        finally:
-            file.close()
+        prepare_task(self._folder, owner)
         self._files: dict[int, _RowsFile] = {}
 
     def append(self, shard: int, values: list[bytes], keys: list[bytes], types: Any, timestamps: Any) -> None:
@@ -258,60 +263,33 @@ def renumbered(files: list[Rows], first: int) -> Iterator[bytes]:
         CorruptionError: a file does not hold the messages that its task reported.
     """
     for rows in files:
-        due = first + rows.messages
+        staged = 0
         file = OS.open(rows.path, "read")
         try:
             size, position = file.status().size, 0
             want = _READ_BYTES
             while position < size:
                 data = bytearray(file.read(want, position))
-                starts = _starts(data)
-                if not len(starts):
+                count, end = renumber(data, 0, len(data), staged, first + staged) if len(data) >= HEAD_SIZE else (0, 0)
+                if not count:
                     if position + want >= size:
                         break
                     want *= 2  # one message is larger than the chunk
                     continue
-                end = int(starts[-1])
-                starts = starts[:-1]
-                _number(data, starts, first)
-                first += len(starts)
+                staged += count
                 position += end
                 want = _READ_BYTES
                 yield bytes(memoryview(data)[:end])
         finally:
             file.close()
-        if first != due:
+        if staged != rows.messages:
             raise CorruptionError(
-                f"{rows.messages} messages were staged here, but only {rows.messages - due + first} can be read, so"
-                " the job cannot be finished; move its job- file away and run it again",
+                f"{rows.messages} messages were staged here, but only {staged} can be read, so the job cannot be"
+                " finished; run it again",
                 path=rows.path,
                 position=position,
             )
-
-
-def _starts(data: bytearray) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return where the whole messages of data start, and where the last of them ends; empty if none exists."""
-    from sej.codec import walk
-
-    count = len(data) // 26 + 1
-    offsets, times = np.empty(count, np.int64), np.empty(count, np.int64)
-    sizes = np.empty(count, np.int32)
-    if len(data) < HEAD_SIZE:
-        return np.empty(0, np.int64)
-    due = int.from_bytes(data[:OFFSET_SIZE], "big")
-    filled, _ = walk(data, 0, len(data), due, offsets.data, times.data, sizes.data)
-    if not filled:
-        return np.empty(0, np.int64)
-    found = np.zeros(filled + 1, np.int64)
-    np.cumsum(sizes[:filled], out=found[1:])
-    return found
-
-
-def _number(data: bytearray, starts: np.ndarray[Any, np.dtype[np.int64]], first: int) -> None:
-    """Overwrite the offsets of the messages at ``starts`` with consecutive ones."""
-    offsets = np.arange(first, first + len(starts), dtype=">u8").view(np.uint8).reshape(-1, OFFSET_SIZE)
-    view = np.frombuffer(data, np.uint8)
-    view[starts[:, None] + np.arange(OFFSET_SIZE)] = offsets
+        first += staged
 
 
 def forget(folder: str, job: str) -> None:

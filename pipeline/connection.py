@@ -1,0 +1,116 @@
+"""How to reach a hub: addresses, certificates and the token; a connection that is made again if it is lost.
+
+Several addresses lead to the same hub. Each process has its own connection, made after the fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from zlib import crc32
+
+from hub.errors import UnavailableError
+from pipeline.options import OptionError, Options
+from pipeline.retrying import RETRY_S, Retry
+
+if TYPE_CHECKING:
+    from hub.wire import Client
+
+__all__ = ["Line", "Remote"]
+
+_T = TypeVar("_T")
+
+
+class Remote(NamedTuple):
+    """How to reach a hub; sent to the tasks.
+
+    Attributes:
+        addresses: ``host:port`` each.
+        token: sent with every call.
+        ca: a PEM file: the authority that signed the hub's certificate; None: the usual ones.
+        certificate: a PEM file, for mutual TLS.
+        key: a PEM file, for mutual TLS.
+        server_name: the name in the hub's certificate, if it is not the address.
+        tls: whether TLS is used; None: if one of the four above is set.
+        retry_s: how long the hub may be out of reach, in seconds.
+    """
+
+    addresses: tuple[str, ...]
+    token: str | None = None
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+    tls: bool | None = None
+    retry_s: float = RETRY_S
+
+    @classmethod
+    def of(cls, options: Options) -> Remote | None:
+        """Return the hub of the options; None if no hub is set.
+
+        Raises:
+            OptionError: layout is set, which applies to a path.
+        """
+        if not options["hub"]:
+            return None
+        if options.get("layout") is not None:
+            raise OptionError("the option layout applies to a path; leave it out with the option hub")
+        names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls", "hubRetryFor")
+        return cls(options["hub"], *(options[name] for name in names))
+
+    def client(self, name: str = "", turn: int = 0, client_id: str = "") -> Client:
+        """Open a connection for one journal, or to write as a client; the next turn uses the next address."""
+        from hub.wire import Client, ClientTLS
+
+        secure = any((self.ca, self.certificate, self.server_name)) if self.tls is None else self.tls
+        tls = ClientTLS(self.ca, self.certificate, self.key, self.server_name) if secure else None
+        at = (crc32(name.encode()) + turn) % len(self.addresses)
+        return Client(self.addresses[at], client_id=client_id, token=self.token, tls=tls)
+
+
+class Line:
+    """A connection for short calls, kept between them; uses the next address if a hub cannot be reached."""
+
+    def __init__(self, remote: Remote, client_id: str = "") -> None:
+        """Create it without connecting; the client id is needed to write."""
+        self._remote = remote
+        self._client_id = client_id
+        self._client: Client | None = None
+        self._turn = 0
+        self._retry = Retry(remote.retry_s)
+
+    def ask(self, question: Callable[[Client], _T]) -> _T:
+        """Make one call; try again if the hub cannot be reached.
+
+        Raises:
+            UnavailableError: it was out of reach for longer than the option hubRetryFor.
+        """
+        while True:
+            try:
+                self._client = self._client or self._remote.client(turn=self._turn, client_id=self._client_id)
+                answer = question(self._client)
+            except UnavailableError as error:
+                self.close()
+                self._turn += 1
+                self._retry.wait(error)
+            else:
+                self._retry.reached()
+                return answer
+
+    def close(self) -> None:
+        """Disconnect; the next call connects again."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def __str__(self) -> str:
+        """Show the addresses."""
+        return ", ".join(self._remote.addresses)
+
+    def __enter__(self) -> Line:
+        """Return the connection."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Disconnect."""
+        self.close()

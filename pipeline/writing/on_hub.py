@@ -1,0 +1,126 @@
+"""Rows of a job staged and committed on a hub: the driver and the executors need no common disk.
+
+A task sends its rows in parts, each with its position in the task's file, so that a part whose answer was lost is sent
+again. The driver sends only the list of files. Each call is repeated until the hub answers, for ``hubRetryFor``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any, Final
+
+from hub.jobs import Staged
+from hub.naming import check_client
+from pipeline.connection import Line, Remote
+from pipeline.options import OptionError, Options
+from sej.codec import Buffer
+from sej.system.checksum import crc32c
+from shard.name_format import Hash
+from shard.names import Path
+
+__all__ = ["OnHub"]
+
+_PART_BYTES: Final = 1 << 20
+_LOCAL: Final = ("segmentBytes", "lockTimeout", "discardReaders", "expectedOffsets")
+
+
+class OnHub:
+    """A place for a job's rows; pickled with the writer.
+
+    Attributes:
+        bits: bits of the shards.
+        hash: routes the keys.
+    """
+
+    hash: Hash = "xxh64"
+
+    def __init__(self, client: str, remote: Remote, options: Options, *, overwrite: bool) -> None:
+        """Check everything that can be checked before a row is written; the hub is asked too.
+
+        Raises:
+            OptionError: an option or a mode that a hub does not have.
+            AccessError: the token does not allow to append.
+            NotSupportedError: the hub is an original one, or an older version.
+        """
+        if overwrite:
+            raise OptionError("a hub's journals cannot be overwritten; use the mode append")
+        for name in _LOCAL:
+            if options[name] != options.default(name):
+                raise OptionError(f"the option {name} applies to a path; leave it out with the option hub")
+        if options["prefix"] is None and options["bits"] is None:
+            raise OptionError(
+                "set prefix, or prefix and bits: the journals on a hub are CLIENT.PREFIX.BITS.SHARD, or CLIENT.PREFIX"
+            )
+        self.bits = options["bits"] or 0
+        self._prefix = options["prefix"] or ""
+        Path(".", self._prefix, self.bits)
+        self._client = check_client(client)
+        self._remote = remote
+        self.abort(uuid.uuid4().hex)  # asks whether the hub takes jobs of this client
+
+    def stage(self, job: str, _: int | None) -> _Stage:
+        """Return the files of one task."""
+        return _Stage(self._line(), job)
+
+    def commit(self, job: str, name: str | None, number: int | None, rows: Sequence[Staged]) -> None:
+        """Commit the rows of all tasks to the journals."""
+        with self._line() as line:
+            line.ask(lambda client: client.commit(job, self._prefix, self.bits, rows, name=name, number=number or 0))
+
+    def abort(self, job: str) -> None:
+        """Remove a job's files, unless it is decided."""
+        with self._line() as line:
+            line.ask(lambda client: client.abort(job))
+
+    def _line(self) -> Line:
+        return Line(self._remote, self._client)
+
+
+class _Stage:
+    """The files of one task."""
+
+    def __init__(self, line: Line, job: str) -> None:
+        self._line = line
+        self._job = job
+        self._task = uuid.uuid4().hex
+        self._files: dict[int, _File] = {}
+
+    def append(self, shard: int, values: list[bytes], keys: list[bytes], types: Any, timestamps: Any) -> None:
+        """Encode messages for a shard, and send full parts."""
+        if shard not in self._files:
+            self._files[shard] = _File(self._line, self._job, self._task, shard)
+        self._files[shard].buffer.append_many(values, keys, types, timestamps)
+
+    def finish(self) -> list[Staged]:
+        """Send the rest; return the files, which are durable on the hub."""
+        found = []
+        for shard, file in self._files.items():
+            file.buffer.flush()
+            found.append(Staged(self._task, shard, file.buffer.offset, file.size, file.crc32c))
+        if found:
+            self._line.ask(lambda client: client.seal(self._job, found))
+        self._line.close()
+        return found
+
+    def drop(self) -> None:
+        """Disconnect. The driver commits the job without these files, or aborts it: either removes them."""
+        self._line.close()
+
+
+class _File:
+    def __init__(self, line: Line, job: str, task: str, shard: int) -> None:
+        self.size = self.crc32c = 0
+        self._line = line
+        self._whose = (job, task, shard)
+        self.buffer = Buffer(0, self._send, Lock())
+        self.buffer.limit = self.buffer.batch_limit = _PART_BYTES
+
+    def _send(self) -> None:
+        with self.buffer.pending() as view:
+            data = bytes(view)
+        self._line.ask(lambda client: client.stage(*self._whose, self.size, data))
+        self.size += len(data)
+        self.crc32c = crc32c(data, self.crc32c)
+        self.buffer.clear()

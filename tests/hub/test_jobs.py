@@ -1,0 +1,274 @@
+"""Jobs through a hub: every row once, whatever is repeated, cut off or killed."""
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+import hub
+import sej
+from hub.jobs import Jobs, Staged, target_of
+from hub.naming import find_sources
+from hub.wire import Client, Server, Tokens
+from hub.wire.access import Grant, hash_token
+from sej.codec import encode
+from sej.errors import InvalidNameError
+from sej.system.checksum import crc32c
+from shard.commits.committing import discard_dead_jobs
+from shard.commits.staging import StagedRowsError
+from tests.hub.support import ROOT, connected, free_port
+
+HUB = [sys.executable, "-c", "from hub.cli import app; app(prog_name='sej hub')"]
+
+
+def rows(values: list[bytes]) -> bytes:
+    return b"".join(encode(offset, 1, 0, b"k", value) for offset, value in enumerate(values))
+
+
+def values_of(shard: int, count: int = 20, tag: str = "v") -> list[bytes]:
+    return [b"%s-%d-%d" % (tag.encode(), shard, number) for number in range(count)]
+
+
+def staged(client: Client | Jobs, job: str, shard: int, values: list[bytes], *, parts: int = 3) -> Staged:
+    """Send one file in parts, as a task does, and seal it."""
+    task, data, whose = uuid.uuid4().hex, rows(values), () if isinstance(client, Client) else ("a",)
+    cuts = [len(data) * at // parts for at in range(parts + 1)]
+    for start, stop in itertools.pairwise(cuts):
+        assert client.stage(*whose, job, task, shard, start, data[start:stop]) == stop  # type: ignore[call-arg]
+    file = Staged(task, shard, len(values), len(data), crc32c(data))
+    client.seal(*whose, job, [file])  # type: ignore[call-arg]
+    return file
+
+
+def contents(root: Path) -> dict[str, list[bytes]]:
+    found = {}
+    for source in find_sources(str(root)):
+        with sej.Scanner(root / source.name) as scanner:
+            found[source.name] = [message.value for message in scanner]
+    return found
+
+
+def litter(root: Path) -> list[str]:
+    return [name for name in os.listdir(root / ".staging") if name.startswith(("task-", "job-"))]
+
+
+def test_rows_of_a_job_are_appended_once(tmp_path: Path) -> None:
+    with connected(tmp_path, "a") as (_, client):
+        for number, name in ((0, "app"), (0, "app"), (1, "app"), (0, "other")):
+            job = uuid.uuid4().hex
+            files = [staged(client, job, shard, values_of(shard, tag=name)) for shard in (0, 1)]
+            written = client.commit(job, "orders", 1, files, name=name, number=number)
+            assert written is not client.commit(job, "orders", 1, files, name=name, number=number) or not written
+        assert litter(tmp_path) == []
+    found = contents(tmp_path)
+    for shard in (0, 1):
+        once, other = values_of(shard, tag="app"), values_of(shard, tag="other")
+        assert found[f"a.orders.1.{shard:03x}"] == [*once, *once, *other]
+
+
+def test_jobs_without_a_name_are_recognised_by_their_id(tmp_path: Path) -> None:
+    with connected(tmp_path, "a") as (_, client):
+        for job in ("01", "02"):
+            files = [staged(client, job, 0, values_of(0))]
+            assert client.commit(job, "log", 0, files)
+            assert not client.commit(job, "log", 0, files)
+    assert contents(tmp_path) == {"a.log": values_of(0) * 2}
+
+
+def test_rows_of_several_tasks_follow_each_other(tmp_path: Path) -> None:
+    with connected(tmp_path, "a") as (_, client):
+        files = [staged(client, "01", 0, values_of(task)) for task in range(3)]
+        assert client.commit("01", "log", 0, files)
+        assert sej.Journal(tmp_path / "a.log").verify() == []
+    assert contents(tmp_path) == {"a.log": values_of(0) + values_of(1) + values_of(2)}
+
+
+def test_a_part_that_is_sent_again_is_not_written_again(tmp_path: Path) -> None:
+    with connected(tmp_path, "a") as (_, client):
+        data = rows(values_of(0))
+        for start in (0, 0, 100, 50, 0):
+            assert client.stage("01", "02", 0, start, data[start : start + 200]) == max(300, 0) or start in (0, 50)
+        assert client.stage("01", "02", 0, 0, data) == len(data)
+        file = Staged("02", 0, 20, len(data), crc32c(data))
+        client.seal("01", [file])
+        client.seal("01", [file])
+        assert client.commit("01", "log", 0, [file])
+    assert contents(tmp_path) == {"a.log": values_of(0)}
+
+
+def test_a_hub_that_lost_bytes_makes_the_task_start_again(tmp_path: Path) -> None:
+    with connected(tmp_path, "a") as (_, client):
+        data = rows(values_of(0))
+        client.stage("01", "02", 0, 0, data[:100])
+        (path,) = (tmp_path / ".staging").glob("task-*/000.rows")
+        path.write_bytes(data[:60])
+        with pytest.raises(hub.GapError, match="the hub has 60 bytes of these rows, and the next begin at 100"):
+            client.stage("01", "02", 0, 100, data[100:])
+        path.write_bytes(data[:60] + b"x" * 40)
+        client.stage("01", "02", 0, 100, data[100:])
+        file = Staged("02", 0, 20, len(data), crc32c(data))
+        for attempt in (lambda: client.seal("01", [file]), lambda: client.commit("01", "log", 0, [file])):
+            with pytest.raises(StagedRowsError, match="changed after they were staged"):
+                attempt()
+    assert contents(tmp_path) == {}
+
+
+def test_an_aborted_job_leaves_nothing(tmp_path: Path) -> None:
+    with connected(tmp_path, "a") as (_, client):
+        kept = staged(client, "02", 0, values_of(0))
+        file = staged(client, "01", 0, values_of(1))
+        client.abort("01")
+        with pytest.raises(StagedRowsError, match="job 01 was aborted"):
+            client.stage("01", "03", 0, 0, rows(values_of(1)))
+        with pytest.raises(StagedRowsError, match="cannot see the rows of task"):
+            client.commit("01", "log", 0, [file])
+        assert client.commit("02", "log", 0, [kept])
+        client.abort("02")
+    assert contents(tmp_path) == {"a.log": values_of(0)}
+
+
+def test_jobs_need_a_role_of_their_own_and_see_only_their_client(tmp_path: Path) -> None:
+    grants = [Grant(hash_token(role), role, ("a",)) for role in ("append", "write", "read")]
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=Tokens(grants)) as server:
+        for token in ("write", "read"):
+            with Client(server.address, client_id="a", token=token) as client:
+                with pytest.raises(hub.AccessError, match="does not allow to append for 'a'"):
+                    client.stage("01", "02", 0, 0, rows(values_of(0)))
+                with pytest.raises(hub.AccessError, match="append"):
+                    client.abort("01")
+        with Client(server.address, client_id="a", token="append") as client:
+            file = staged(client, "01", 0, values_of(0))
+            with pytest.raises(hub.AccessError, match="to write"):
+                client.put("log", [sej.Message(0, 1, 0, b"", b"v")])
+            with (
+                Client(server.address, client_id="b", token="append") as other,
+                pytest.raises(hub.AccessError, match="'b'"),
+            ):
+                other.commit("01", "log", 0, [file])
+            assert client.commit("01", "log", 0, [file])
+
+
+@pytest.mark.parametrize("name", ["", "..", "/x", "A", "a" * 65])
+def test_ids_cannot_leave_the_staging_folder(tmp_path: Path, name: str) -> None:
+    with connected(tmp_path, "a") as (_, client):
+        for job, task in ((name, "01"), ("01", name)):
+            with pytest.raises(InvalidNameError, match="hexadecimal"):
+                client.stage(job, task, 0, 0, b"x")
+
+
+def test_quotas_apply_to_staged_rows(tmp_path: Path) -> None:
+    with (
+        hub.Store(tmp_path, max_client_bytes=1000) as store,
+        Server(store, "127.0.0.1:0") as server,
+        Client(server.address, client_id="a") as client,
+        pytest.raises(hub.QuotaError),
+    ):
+        client.stage("01", "02", 0, 0, rows(values_of(0, 100)))
+
+
+def test_a_job_that_was_decided_is_finished_when_the_hub_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hub.Store(tmp_path) as store:
+        jobs = Jobs(store)
+        files = [staged(jobs, "01", shard, values_of(shard)) for shard in (0, 1)]
+        monkeypatch.setattr("shard.commits.committing._apply", lambda *_: None)
+        jobs.commit("a", "01", "orders", 1, "app", 7, files)
+        monkeypatch.undo()
+        assert store.sources() == []
+    with hub.Store(tmp_path) as store:
+        again = Jobs(store)
+        assert len(store.sources()) == 2
+        assert not again.commit("a", "01", "orders", 1, "app", 7, files)
+    assert contents(tmp_path) == {f"a.orders.1.{shard:03x}": values_of(shard) for shard in (0, 1)}
+    assert litter(tmp_path) == []
+
+
+def test_a_decided_job_whose_rows_were_lost_does_not_keep_the_hub_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hub.Store(tmp_path) as store:
+        jobs = Jobs(store)
+        files = [staged(jobs, "01", 0, values_of(0))]
+        monkeypatch.setattr("shard.commits.committing._apply", lambda *_: None)
+        jobs.commit("a", "01", "log", 0, "app", 7, files)
+        monkeypatch.undo()
+        (path,) = (tmp_path / ".staging").glob("task-*/000.rows")
+        path.unlink()
+        again = Jobs(store)
+        assert "a job is not finished" in caplog.text
+        files = [staged(again, "02", 0, values_of(0))]
+        with pytest.raises(StagedRowsError, match=f"sej spark finish --discard {tmp_path}"):
+            again.commit("a", "02", "log", 0, "app", 7, files)
+        assert [job.lost for job in discard_dead_jobs(target_of(store))] == [20]
+        assert again.commit("a", "02", "log", 0, "app", 7, files)
+
+
+# --- SIGKILL
+
+
+def serve(root: Path, address: str) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [*HUB, "serve", "--address", address, str(root)], cwd=ROOT, text=True, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def run_job(
+    client: Client, server: list["subprocess.Popen[str]"], number: int, dice: random.Random, root: Path
+) -> None:
+    """Run a job until it is committed, as Spark does: a failed task or commit begins again, with the same number."""
+    address = client.address
+
+    def maybe_kill() -> None:
+        if dice.random() < 0.25:
+            server[0].send_signal(signal.SIGKILL)
+            server[0].communicate()
+            server[0] = serve(root, address)
+
+    while True:
+        job = uuid.UUID(int=dice.getrandbits(128)).hex
+        try:
+            files = []
+            for shard in (0, 1):
+                data, task = rows(values_of(shard, tag=f"n{number}")), uuid.UUID(int=dice.getrandbits(128)).hex
+                for start in range(0, len(data), 300):
+                    maybe_kill()
+                    assert client.stage(job, task, shard, start, data[start : start + 300]) >= start
+                files.append(Staged(task, shard, 20, len(data), crc32c(data)))
+                client.seal(job, files[-1:])
+            maybe_kill()
+            client.commit(job, "orders", 1, files, name="app", number=number)
+            maybe_kill()
+            if dice.random() < 0.3:
+                continue  # the driver dies before it notes the commit, and runs the job again
+        except (hub.UnavailableError, hub.GapError):
+            continue
+        return
+
+
+@pytest.mark.torture
+def test_every_row_once_though_the_hub_is_killed(tmp_path: Path, torture_s: float) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    dice = random.Random(seed)
+    address = f"127.0.0.1:{free_port()}"
+    server = [serve(tmp_path, address)]
+    count = max(3, int(torture_s))
+    try:
+        with Client(address, client_id="a") as client:
+            for number in range(count):
+                run_job(client, server, number, dice, tmp_path)
+    finally:
+        server[0].terminate()
+        server[0].communicate()
+    for shard in (0, 1):
+        wanted = [value for number in range(count) for value in values_of(shard, tag=f"n{number}")]
+        assert contents(tmp_path)[f"a.orders.1.{shard:03x}"] == wanted, f"seed {seed}"
