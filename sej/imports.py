@@ -70,4 +70,6 @@ def _imported(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+if sys.platform == "win32":
+    raise ImportError("SEJ does not run on Windows: run it in WSL, the Windows Subsystem for Linux (wsl --install)")
 warn_if_foreign()

@@ -6,7 +6,6 @@ The soft limit is raised as needed, up to the hard one, as Go's runtime does at 
 from __future__ import annotations
 
 import errno
-import sys
 from typing import Final
 
 from sej.errors import SejError
@@ -25,8 +24,6 @@ def make_room(files: int) -> int:
         >>> make_room(8) >= 8
         True
     """
-    if sys.platform == "win32":
-        return _ANY
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

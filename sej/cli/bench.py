@@ -122,10 +122,11 @@ def _appends(operation: str, batch: int, *durabilities: Durability) -> Iterator[
         yield Measurement(operation, words, _SURVIVES[kind], partial(_appending, kind, batch))
 
 
+_SYNC: Final[Callable[[int], object]] = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 _PUT: Final = "put, one by one"
 MEASUREMENTS: Final = (
     Measurement(_PUT, "os.write", _SURVIVES["os"], partial(_writing, _nothing)),
-    Measurement(_PUT, "os.write + os.fdatasync", _SURVIVES["disk"], partial(_writing, os.fdatasync)),
+    Measurement(_PUT, f"os.write + os.{_SYNC.__name__}", _SURVIVES["disk"], partial(_writing, _SYNC)),
     *_appends(_PUT, 1, "buffer", "os", "disk"),
     Measurement(_PUT, "open_queue().put", _SURVIVES["os"], _putting),
     *_appends("put, batches of 1,000", _BATCH, "os", "disk"),

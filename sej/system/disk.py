@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
 import re
@@ -34,9 +35,6 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, NoReturn, Protocol
 
 from sej.errors import CorruptionError, FileTypeError
-
-if sys.platform != "win32":
-    import fcntl
 
 __all__ = [
     "OS",
@@ -402,19 +400,7 @@ class OsFile:
         return _status(os.fstat(self._fd))
 
     def lock(self, *, exclusive: bool = True, wait: bool = False) -> bool:
-        """Lock by ``flock``; on Windows by portalocker, whose import takes longer than opening a journal."""
-        if sys.platform == "win32":
-            import portalocker
-
-            flags = portalocker.LockFlags.EXCLUSIVE if exclusive else portalocker.LockFlags.SHARED
-            try:
-                portalocker.lock(self._fd, flags if wait else flags | portalocker.LockFlags.NON_BLOCKING)
-            except portalocker.exceptions.LockException as error:
-                cause = error.__cause__ or error.__context__
-                if isinstance(cause, OSError) and cause.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise cause from None
-                return False
-            return True
+        """Lock by ``flock``."""
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         try:
             fcntl.flock(self._fd, kind if wait else kind | fcntl.LOCK_NB)
@@ -428,16 +414,11 @@ class OsFile:
         """Release the lock; closing the file does too."""
         if self._fd < 0:
             return
-        if sys.platform == "win32":
-            import portalocker
-
-            portalocker.unlock(self._fd)
-        else:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def unlocker(self) -> Callable[[], object]:
         """Call ``flock`` on the owner, which knows whether it is closed: its descriptor number may be reused."""
-        if sys.platform == "win32" or self._owner is None:
+        if self._owner is None:
             return self.unlock
         return partial(fcntl.flock, self._owner, fcntl.LOCK_UN)
 
@@ -540,12 +521,13 @@ class OsDisk:
         return shutil.disk_usage(path).free
 
     def sync_dir(self, path: str | os.PathLike[str]) -> None:
-        """Sync the names in a directory; Windows has no such call and keeps them in its journal."""
-        if sys.platform == "win32":
-            return
+        """Sync the names in a directory."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
         try:
-            os.fsync(fd)
+            if sys.platform == "darwin":
+                _sync(fd)  # an fsync there leaves the names in the drive's cache
+            else:
+                os.fsync(fd)
         finally:
             os.close(fd)
 
@@ -790,8 +772,6 @@ def _status(found: os.stat_result) -> Status:
 
 def _sync(fd: int) -> None:
     if sys.platform == "darwin":
-        import fcntl
-
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     elif hasattr(os, "fdatasync"):
         os.fdatasync(fd)

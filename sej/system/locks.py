@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import signal
 import socket
@@ -30,9 +31,6 @@ from sej.errors import ClosedError, LockedError, LockLostError
 from sej.system.disk import OS, Disk, File, of_system
 from sej.system.lifecycle import forget_forked, watch_forks
 from sej.system.original import Trace, find_trace, is_current, pause
-
-if sys.platform != "win32":
-    import fcntl
 
 __all__ = ["Lock", "ask_for_file", "end_lease", "host_name", "leasable", "lease", "leased", "let_in", "process_start"]
 

@@ -1,4 +1,4 @@
-"""Notifications of changes by the library watchdog, on systems without inotify: FSEvents, kqueue, Windows.
+"""Notifications of changes by the library watchdog, on systems without inotify: FSEvents, kqueue.
 
 There :mod:`sej.system.watch` polls at growing intervals; a notification wakes it. One observer serves the process and
 starts with the first directory. Notifications may be late, repeated or missing; polling finds every change.
