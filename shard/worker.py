@@ -27,6 +27,7 @@ from sej.errors import JournalNotFoundError, LockedError, LockLostError
 from sej.journal.directory import check_name
 from sej.message import FIRST, Start
 from sej.system.disk import OS, Disk
+from sej.system.logs import INFO, record
 from shard.claims import Claim, Handler, Terms
 from shard.files import make_room
 from shard.liveness import LiveWorker
@@ -278,6 +279,7 @@ class Worker:
             self._absent.add(index)
             return
         self._claims[index] = claim
+        record(__name__, INFO, "%s: worker %r claimed shard %d", self.path, self.name, index)
         sources.join(index, claim.done)
         self._row.append(index)
 
@@ -286,6 +288,7 @@ class Worker:
         errors: list[Exception] = []
         for index in indexes:
             claim = self._claims.pop(index)
+            record(__name__, INFO, "%s: worker %r releases shard %d", self.path, self.name, index)
             sources.leave(index)
             try:
                 claim.release()

@@ -25,6 +25,7 @@ from kestrel.syncing import Sync
 from kestrel.tail import Tail
 from kestrel.v2.listing import Listing, list_parts
 from sej.system.disk import Disk, File
+from sej.system.logs import WARNING, record
 
 __all__ = ["Piece", "Pieces", "Storage", "refuse_kestrel_3"]
 
@@ -146,6 +147,7 @@ class Storage:
             self.tail.renewing.forget()
         for place in damage:
             cut(self._disk, place.path, place.position, keep_at_ms=self._now_ms())
+            record(__name__, WARNING, "%s: cut damage at %d, kept a copy", place.path, place.position)
         self.damage = damage
         if self.pieces and self.pieces[-1].stamp is None:
             status = self._disk.status(self.pieces[-1].path)

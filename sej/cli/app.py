@@ -265,14 +265,24 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     callback=_show_version,
     help="Show the version and the codec in use.",
 )
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="Write log records as text or JSON.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Write log records from this level on to standard error; default: warning.",
+)
 @click.pass_context
-def app(context: click.Context) -> None:
+def app(context: click.Context, log_format: str | None, log_level: str | None) -> None:
     """Inspect, append to and verify journals that are plain files.
 
     Exit codes: 0 success, 1 a problem was found, 2 wrong usage, 3 locked or busy, 4 not found, 130 interrupted, 143
     ended by SIGTERM.
     """
     context.obj = Journals()
+    if log_format is not None or log_level is not None:
+        from sej.cli.logs import configure  # logging is slow to import for a short command
+
+        configure(log_format or "text", log_level or "warning")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

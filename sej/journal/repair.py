@@ -31,6 +31,7 @@ from sej.journal.retention import MARKER_BYTES, finish_merge, merged_away, reade
 from sej.journal.salvage import Plan, Run, plan_segment
 from sej.journal.writer_lock import lock_segment, writer_lock
 from sej.system.disk import File, read_small, replace_file
+from sej.system.logs import WARNING, record
 from sej.system.sealed import seal, unseal, whole
 
 __all__ = ["Repair", "finish_repair", "reindex", "repair"]
@@ -106,6 +107,8 @@ def repair(
                     _reindex(directory, segment, file)
             finally:
                 file.close()
+    if done.notes and not dry_run:
+        record(__name__, WARNING, "%s: repaired: %s", directory.path, "; ".join(done.notes))
     return done
 
 

@@ -24,6 +24,7 @@ from sej.journal.recovery import good_end, last_message_start
 from sej.journal.twin import read_kept
 from sej.system.disk import Disk, File, of_system, read_small, replace_file
 from sej.system.followers import find_followers
+from sej.system.logs import INFO, record
 from sej.system.sealed import seal, unseal, whole
 
 __all__ = [
@@ -176,6 +177,8 @@ def clean(
             removed.append(segment.path)
             if not dry_run:
                 _remove(directory, segment)
+    if removed and not dry_run:
+        record(__name__, INFO, "%s: removed %d segments, up to %s", directory.path, len(removed), removed[-1])
     return removed
 
 

@@ -29,6 +29,7 @@ from sej.journal.recovery import Recovery, find_damage, keep
 from sej.journal.writer_lock import lock_segment
 from sej.system.disk import File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
+from sej.system.logs import WARNING, record
 
 __all__ = [
     "End",
@@ -204,6 +205,7 @@ def _open_end(
         copy = keep(directory, file, position, damage.size, f"{segment.name}.{position:012x}.torn.{stamp}")
         file.truncate(position)
         recovery = Recovery(segment.path, position, offset, damage.size, copy, damage.reason)
+        record(__name__, WARNING, "%s: cut %d torn bytes at %d, kept in %s", segment.path, damage.size, position, copy)
     end = Kept(position, offset)
     synced = end if durable else min(end, durable_position(directory, kept, segment, file))
     if position - synced.position <= _SYNC_BYTES:

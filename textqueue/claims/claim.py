@@ -205,7 +205,7 @@ class Claim:
     def _report(self, kind: str, why: str) -> bool:
         message = self.message
         action = f"left as it is: {why}"
-        message.source.file.conflicts.append(Conflict(message.path, message.position, message.value, kind, action))
+        message.source.file.note([Conflict(message.path, message.position, message.value, kind, action)])
         return False
 
     def _check_held(self) -> None:

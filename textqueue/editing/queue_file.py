@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, Protocol
 from sej.errors import ClosedError
 from sej.system.disk import Disk, File, Status
 from sej.system.locks import ask_for_file, end_lease, leased
+from sej.system.logs import WARNING, record
 from textqueue.editing.chain import Chain
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.lease import Exclusive
@@ -269,7 +270,13 @@ class QueueFile:
 
     def report(self, position: int, raw: bytes, kind: str, action: str) -> None:
         """Add a conflict."""
-        self.conflicts.append(Conflict(self.path, position, value_of(raw).decode("utf-8", "replace"), kind, action))
+        self.note([Conflict(self.path, position, value_of(raw).decode("utf-8", "replace"), kind, action)])
+
+    def note(self, conflicts: list[Conflict]) -> None:
+        """Add conflicts, and log them."""
+        self.conflicts += conflicts
+        for conflict in conflicts:
+            record(__name__, WARNING, "%s: position %d: %s: %s", *conflict[:2], *conflict[3:])
 
     def check_open(self) -> None:
         """Check that the queue is open.
@@ -341,6 +348,7 @@ class QueueFile:
     def _reconcile(self, file: File, *, whole: bool = False) -> None:
         self.mine = None
         take = partial(self.exclusive.take, file)
-        self.conflicts += reconcile(
+        found = reconcile(
             self.ledger, file, take, path=self.path, on_revert=self._on_revert, copies=self.copies, whole=whole
         )
+        self.note(found)
