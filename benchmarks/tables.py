@@ -190,6 +190,7 @@ def _memory(root: Path) -> list[Row]:
 def peak(root: str) -> None:
     """Ask over all columns and print this process's peak of memory, in MiB."""
     with duckdb.connect() as connection:
+        connection.execute("SET enable_progress_bar = false")
         connection.register("t", pipeline.table(root))
         connection.execute("SELECT count(*), sum(octet_length(value)), max(key) FROM t").fetchall()
     status = Path("/proc/self/status").read_text()  # getrusage() would count the parent's memory at the fork

@@ -75,7 +75,9 @@ class Query:
                 raise OptionError("expected a query, as in SELECT count(*) FROM orders; got none")
             if len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT:
                 self._narrow(text)
-            self._connection.execute("SET TimeZone = 'UTC'")
+            self._connection.execute(
+                "SET TimeZone = 'UTC'; SET enable_progress_bar = false"
+            )  # that would be in the output
             for name, stream in self._streams.items():
                 self._connection.register(name, stream)
             for statement in statements[:-1]:
