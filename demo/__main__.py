@@ -1,7 +1,7 @@
 """Run the whole way once: ``python -m demo`` (or ``make demo``, which sets everything up first).
 
 Three airports append, a hub collects, Spark reads the hub's root: as a stream while they write, and as a table at the
-end. Every number on the way is compared with the input;
+end. Polars then answers the same question. Every number on the way is compared with the input;
 the exit code is 1 if one differs. Everything that it writes is in ``artifacts/demo``.
 """
 
@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import hub
 import pipeline
-from demo import analysis, chart, flights, review
+from demo import again, analysis, chart, flights, review
 from demo.live import Live
 from demo.report import Report
 from hub.wire import Server
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path("artifacts/demo")
-MACHINES, HUB, CHECKPOINT, DELAYS, CHART, REVIEW = (
-    ROOT / name for name in ("machines", "hub", "checkpoint", "delays.parquet", "delays.png", "review.tq")
+MACHINES, HUB, CHECKPOINT, DELAYS, CHART, AGAIN, REVIEW = (
+    ROOT / name
+    for name in ("machines", "hub", "checkpoint", "delays.parquet", "delays.png", "delays-polars.png", "review.tq")
 )
 
 
@@ -161,6 +162,10 @@ def analyse(console: Console, report: Report, spark: SparkSession) -> None:
     chart.draw(delays, names, CHART)
     found = review.fill(REVIEW, late)
     report.check_analysis(delays, late, found, counted, counted_s)
+    with report.timed("Polars: the same delays, without Spark"):
+        same = again.delays(HUB)
+    chart.draw(same, names, AGAIN)
+    report.check_again(delays, again.differences(delays, same))
     report.show_review(REVIEW, found)
 
 

@@ -86,6 +86,10 @@ class Report:
         self.check("flights in review.tq", _ALL, sum(totals.late for totals in self._expected.values()), found.total)
         self._times["pipeline.count(root), from the index"] = counted_s
 
+    def check_again(self, delays: pa.Table, different: list[tuple[str, str, int]]) -> None:
+        """Compare what Polars says with what Spark says."""
+        self.check("groups that are the same in Polars", _ALL, delays.num_rows, delays.num_rows - len(different))
+
     # --- what is shown
 
     def show_delays(self, delays: pa.Table, names: dict[str, str]) -> None:

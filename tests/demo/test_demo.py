@@ -2,8 +2,10 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 import sej
-from demo import flights, review
+from demo import again, flights, review
 from demo.chart import short
 from demo.producer import produce
 from textqueue import MessageStatus, TextQueue
@@ -26,16 +28,37 @@ def test_missing_values_are_null_and_no_tail_number_is_the_empty_key() -> None:
     assert json.loads(flight.value)["tailnum"] is None
 
 
-def test_producer_appends_in_time_order(tmp_path: Path) -> None:
-    count = produce("LGA", str(tmp_path / "tree"))
+@pytest.fixture(scope="module")
+def produced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """What one airport appends, and how many flights that are."""
+    root = tmp_path_factory.mktemp("machines") / "LGA"
+    return root, produce("LGA", str(root))
+
+
+def test_producer_appends_in_time_order(produced: tuple[Path, int]) -> None:
+    root, count = produced
     assert count == 104_662
     found = 0
     for index in range(4):
-        with sej.Scanner(tmp_path / "tree" / f"flights.2.{index:03x}") as scanner:
+        with sej.Scanner(root / f"flights.2.{index:03x}") as scanner:
             times = [message.timestamp for message in scanner]
         assert times == sorted(times)
         found += len(times)
     assert found == count
+
+
+def test_polars_finds_the_delays_of_the_input(produced: tuple[Path, int], tmp_path: Path) -> None:
+    for path in produced[0].glob("flights.*"):
+        (tmp_path / f"LGA.{path.name}").symlink_to(path)
+    (tmp_path / ".hub").touch()
+    found = again.delays(tmp_path)
+    totals = flights.totals()["LGA"]
+    sums = {name: sum(found[name].to_pylist()) for name in ("flights", "cancelled", "delay_minutes")}
+    assert sums == {"flights": totals.flights, "cancelled": totals.cancelled, "delay_minutes": totals.delay_minutes}
+    groups = {(row["carrier"], row["hour"]): row["flights"] for row in found.to_pylist()}
+    assert groups == dict(totals.by_group)
+    assert again.differences(found, found) == []
+    assert again.differences(found, found.slice(1)) == [("LGA", found["carrier"][0].as_py(), found["hour"][0].as_py())]
 
 
 LATE = {
