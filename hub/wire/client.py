@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple, Self
 import grpc
 
 from hub.errors import AccessError, NotSupportedError
-from hub.jobs import Staged
 from hub.naming import check_client
 from hub.wire import hub_pb2 as pb
 from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, put_request
@@ -35,8 +34,6 @@ __all__ = ["Client", "JournalState", "Listed"]
 
 _BATCH_BYTES: Final = 1 << 20
 _BATCH_MESSAGES: Final = 10_000
-_JOB_S: Final = 600.0
-"""A commit appends all rows of a job before it answers."""
 
 
 class JournalState(NamedTuple):
@@ -225,84 +222,6 @@ class Client:
         if failure:
             raise failure[0]
 
-    # --- jobs that append, with offsets that the hub assigns
-
-    def stage(self, job: str, task: str, shard: int, position: int, data: bytes) -> int:
-        """Send a part of a file of rows that a task writes for a shard; return the size that the file has now.
-
-        It may be sent again after any failure. Rows are in no journal before :meth:`commit`.
-
-        Args:
-            job: the job's id, in hexadecimal digits.
-            task: the id of one attempt of a task, in hexadecimal digits.
-            shard: the shard's index.
-            position: where in the file the bytes begin.
-            data: whole messages; in each file the offsets count from 0.
-
-        Raises:
-            GapError: the hub lost bytes before these: the task must start from scratch.
-            NotSupportedError: this is an original hub, or an older version.
-            SejError: as :meth:`hub.Store.put`.
-        """
-        request = pb.StageRequest(
-            ClientID=self.client_id, Job=job, Task=task, Shard=shard, Position=position, Encoded=data
-        )
-        size: int = self._job("Stage", request, pb.StageResponse).Size
-        return size
-
-    def seal(self, job: str, files: Iterable[Staged]) -> None:
-        """Make the files of a task durable on the hub, and compare them with what the task has sent.
-
-        Raises:
-            StagedRowsError: the hub has other bytes.
-        """
-        self._job("Seal", pb.SealRequest(ClientID=self.client_id, Job=job, Files=_files(files)), pb.SealResponse)
-
-    def commit(
-        self, job: str, prefix: str, bits: int, files: Iterable[Staged], *, name: str | None = None, number: int = 0
-    ) -> bool:
-        """Append the rows of a job to the client's journals: all of them or none, once.
-
-        It may be sent again after any failure.
-
-        Args:
-            job: the job's id.
-            prefix: prefix of the shards.
-            bits: 2**bits shards; 0: one journal with the prefix as its name.
-            files: what its tasks staged, in the order in which the rows are appended.
-            name: the application whose jobs are numbered; None: none.
-            number: the job's number under that name; rows of a number that was committed before are dropped.
-
-        Returns:
-            False if an earlier call has appended them.
-
-        Raises:
-            StagedRowsError: the hub does not have these files; nothing was appended.
-        """
-        request = pb.CommitRequest(
-            ClientID=self.client_id, Job=job, Prefix=prefix, Bits=bits, Name=name or "", Number=number,
-            Files=_files(files),
-        )  # fmt: skip
-        written: bool = self._job("Commit", request, pb.CommitResponse).Written
-        return written
-
-    def abort(self, job: str) -> None:
-        """Remove what the tasks of a job staged, unless it is committed."""
-        self._job("Abort", pb.AbortRequest(ClientID=self.client_id, Job=job), pb.AbortResponse)
-
-    def _job(self, name: str, request: Any, answer: Any) -> Any:
-        call = self._unary(name, type(request).SerializeToString, answer.FromString)
-        known = self._is_original
-        try:
-            with self._translating():
-                return call(request, timeout=_JOB_S, metadata=self._metadata)
-        except NotSupportedError as error:
-            self._is_original = known  # it may be an older version
-            raise NotSupportedError(
-                f"the hub at {self.address} takes no jobs: it is an original hub, or an older version; update it, or"
-                " write on a disk that the driver and all executors share"
-            ) from error
-
     # --- reading
 
     def where(self, journal_dir: str, *, client_id: str | None = None) -> JournalState:
@@ -449,6 +368,22 @@ class Client:
 
     # --- internals
 
+    def call(self, name: str, request: Any, answer: Any, *, timeout_s: float) -> Any:
+        """Make a call that another module of this package defines; return its answer.
+
+        Raises:
+            NotSupportedError: the hub does not know the call, because it is an original hub or an older version.
+            SejError: the hub's error.
+        """
+        known = self._is_original
+        try:
+            with self._translating():
+                function = self._unary(name, type(request).SerializeToString, answer.FromString)
+                return function(request, timeout=timeout_s, metadata=self._metadata)
+        except NotSupportedError:
+            self._is_original = known
+            raise
+
     def _original(self, journal_dir: str) -> bool:
         """Whether this is an original hub; asked once."""
         if self._is_original is None:
@@ -532,9 +467,3 @@ def _batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
         batch.append(message)
     if batch:
         yield batch
-
-
-def _files(files: Iterable[Staged]) -> list[pb.StagedFile]:
-    return [
-        pb.StagedFile(Task=f.task, Shard=f.shard, Messages=f.messages, Size=f.size, Checksum=f.crc32c) for f in files
-    ]

@@ -14,7 +14,7 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, Literal, NamedTuple
@@ -24,7 +24,7 @@ from weakref import WeakSet
 import grpc
 
 from hub.errors import AccessError, DiskLowError, UnavailableError
-from hub.jobs import Jobs, Staged
+from hub.jobs import Jobs
 from hub.naming import Source, check_client, check_journal
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
@@ -32,6 +32,7 @@ from hub.wire.access import Guard, Role
 from hub.wire.answers import Answers, CallEndedError, Lease
 from hub.wire.copy_session import CopySession, Incoming
 from hub.wire.frames import encode_put_request, open_put_request, parse, read_response
+from hub.wire.job_service import JobService
 from hub.wire.lanes import Answer, Lane, Lanes, Method
 from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time
 from hub.wire.status import BusyError, to_status
@@ -114,7 +115,7 @@ class Service:
         """
         self._store = store
         self._catalog = Catalog(store)
-        self._jobs = Jobs(store)
+        self._jobs = JobService(Jobs(store), self._answering, self._allow_job)
         self._guard = guard
         self._limits = limits
         self._clock = clock
@@ -167,10 +168,10 @@ class Service:
             "List": Method(unary, self._list, lanes["get"]),
             "Read": Method(stream, self._read, lanes["read"]),
             "Follow": Method(stream, self._follow, lanes["follow"]),
-            "Stage": Method(unary, self._stage, lanes["stage"]),
-            "Seal": Method(unary, self._seal, lanes["stage"]),
-            "Commit": Method(unary, self._commit, lanes["commit"]),
-            "Abort": Method(unary, self._abort_job, lanes["commit"]),
+            "Stage": Method(unary, self._jobs.stage, lanes["stage"]),
+            "Seal": Method(unary, self._jobs.seal, lanes["stage"]),
+            "Commit": Method(unary, self._jobs.commit, lanes["commit"]),
+            "Abort": Method(unary, self._jobs.abort, lanes["commit"]),
             "Copy": Method(grpc.stream_stream_rpc_method_handler, self._copy, lanes["copy"]),
         }
         return Lanes("hub.Hub", methods, self._refuse, lanes["refuse"])
@@ -331,51 +332,6 @@ class Service:
                 with self._lock:
                     self._sessions.discard(session)
 
-    # --- jobs
-
-    def _stage(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = pb.StageResponse()
-        with self._answering(context):
-            request = parse(pb.StageRequest, data)
-            self._allow_job(context, request.ClientID)
-            answer.Size = self._jobs.stage(
-                request.ClientID, request.Job, request.Task, request.Shard, request.Position, request.Encoded
-            )
-        return answer.SerializeToString()
-
-    def _seal(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        with self._answering(context):
-            request = parse(pb.SealRequest, data)
-            self._allow_job(context, request.ClientID)
-            self._jobs.seal(request.ClientID, request.Job, _files(request.Files))
-        return pb.SealResponse().SerializeToString()
-
-    def _commit(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = pb.CommitResponse()
-        with self._answering(context):
-            request = parse(pb.CommitRequest, data)
-            self._allow_job(context, request.ClientID)
-            answer.Written = self._jobs.commit(
-                request.ClientID,
-                request.Job,
-                request.Prefix,
-                request.Bits,
-                request.Name or None,
-                request.Number,
-                _files(request.Files),
-            )
-        return answer.SerializeToString()
-
-    def _abort_job(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        with self._answering(context):
-            request = parse(pb.AbortRequest, data)
-            self._allow_job(context, request.ClientID)
-            self._jobs.abort(request.ClientID, request.Job)
-        return pb.AbortResponse().SerializeToString()
-
-    def _allow_job(self, context: grpc.ServicerContext, client: str) -> None:
-        self._guard.check(context, "append", check_client(client), self._clock())
-
     def _refuse(self, _: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         self._crowded = True
         most = self._limits.max_calls
@@ -396,6 +352,9 @@ class Service:
             return source
         self._guard.check(context, role, client, self._clock())
         return source
+
+    def _allow_job(self, context: grpc.ServicerContext, client: str) -> None:
+        self._guard.check(context, "append", check_client(client), self._clock())
 
     def _reader(self, source: Source, offset: int, lease: Lease, *, skip: bool = False, verify: bool = False) -> Reader:
         most = max(self._limits.max_message_bytes - _ANSWER_HEAD_BYTES, 1)
@@ -493,7 +452,3 @@ class Service:
             self.refusals[name] = self.refusals.get(name, 0) + 1
         if isinstance(error, AccessError):
             _log.warning("refused %s: %s", unquote(context.peer()), error.reason)
-
-
-def _files(files: Iterable[pb.StagedFile]) -> list[Staged]:
-    return [Staged(file.Task, file.Shard, file.Messages, file.Size, file.Checksum) for file in files]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hub.jobs import Staged
 from hub.naming import check_client
@@ -19,6 +19,10 @@ from sej.codec import Buffer
 from sej.system.checksum import crc32c
 from shard.name_format import Hash
 from shard.names import Path
+
+if TYPE_CHECKING:
+    from hub.wire import Client
+    from hub.wire.job_calls import JobCalls
 
 __all__ = ["OnHub"]
 
@@ -67,12 +71,14 @@ class OnHub:
     def commit(self, job: str, name: str | None, number: int | None, rows: Sequence[Staged]) -> None:
         """Commit the rows of all tasks to the journals."""
         with self._line() as line:
-            line.ask(lambda client: client.commit(job, self._prefix, self.bits, rows, name=name, number=number or 0))
+            line.ask(
+                lambda client: _jobs(client).commit(job, self._prefix, self.bits, rows, name=name, number=number or 0)
+            )
 
     def abort(self, job: str) -> None:
         """Remove a job's files, unless it is decided."""
         with self._line() as line:
-            line.ask(lambda client: client.abort(job))
+            line.ask(lambda client: _jobs(client).abort(job))
 
     def _line(self) -> Line:
         return Line(self._remote, self._client)
@@ -100,7 +106,7 @@ class _Stage:
             file.buffer.flush()
             found.append(Staged(self._task, shard, file.buffer.offset, file.size, file.crc32c))
         if found:
-            self._line.ask(lambda client: client.seal(self._job, found))
+            self._line.ask(lambda client: _jobs(client).seal(self._job, found))
         self._line.close()
         return found
 
@@ -120,7 +126,13 @@ class _File:
     def _send(self) -> None:
         with self.buffer.pending() as view:
             data = bytes(view)
-        self._line.ask(lambda client: client.stage(*self._whose, self.size, data))
+        self._line.ask(lambda client: _jobs(client).stage(*self._whose, self.size, data))
         self.size += len(data)
         self.crc32c = crc32c(data, self.crc32c)
         self.buffer.clear()
+
+
+def _jobs(client: Client) -> JobCalls:
+    from hub.wire.job_calls import JobCalls
+
+    return JobCalls(client)

@@ -17,6 +17,7 @@ from hub.jobs import Jobs, Staged, target_of
 from hub.naming import find_sources
 from hub.wire import Client, Server, Tokens
 from hub.wire.access import Grant, hash_token
+from hub.wire.job_calls import JobCalls
 from sej.codec import encode
 from sej.errors import InvalidNameError
 from sej.system.checksum import crc32c
@@ -35,9 +36,9 @@ def values_of(shard: int, count: int = 20, tag: str = "v") -> list[bytes]:
     return [b"%s-%d-%d" % (tag.encode(), shard, number) for number in range(count)]
 
 
-def staged(client: Client | Jobs, job: str, shard: int, values: list[bytes], *, parts: int = 3) -> Staged:
+def staged(client: JobCalls | Jobs, job: str, shard: int, values: list[bytes], *, parts: int = 3) -> Staged:
     """Send one file in parts, as a task does, and seal it."""
-    task, data, whose = uuid.uuid4().hex, rows(values), () if isinstance(client, Client) else ("a",)
+    task, data, whose = uuid.uuid4().hex, rows(values), () if isinstance(client, JobCalls) else ("a",)
     cuts = [len(data) * at // parts for at in range(parts + 1)]
     for start, stop in itertools.pairwise(cuts):
         assert client.stage(*whose, job, task, shard, start, data[start:stop]) == stop  # type: ignore[call-arg]
@@ -59,7 +60,8 @@ def litter(root: Path) -> list[str]:
 
 
 def test_rows_of_a_job_are_appended_once(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, client):
+    with connected(tmp_path, "a") as (_, connection):
+        client = JobCalls(connection)
         for number, name in ((0, "app"), (0, "app"), (1, "app"), (0, "other")):
             job = uuid.uuid4().hex
             files = [staged(client, job, shard, values_of(shard, tag=name)) for shard in (0, 1)]
@@ -73,7 +75,8 @@ def test_rows_of_a_job_are_appended_once(tmp_path: Path) -> None:
 
 
 def test_jobs_without_a_name_are_recognised_by_their_id(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, client):
+    with connected(tmp_path, "a") as (_, connection):
+        client = JobCalls(connection)
         for job in ("01", "02"):
             files = [staged(client, job, 0, values_of(0))]
             assert client.commit(job, "log", 0, files)
@@ -82,7 +85,8 @@ def test_jobs_without_a_name_are_recognised_by_their_id(tmp_path: Path) -> None:
 
 
 def test_rows_of_several_tasks_follow_each_other(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, client):
+    with connected(tmp_path, "a") as (_, connection):
+        client = JobCalls(connection)
         files = [staged(client, "01", 0, values_of(task)) for task in range(3)]
         assert client.commit("01", "log", 0, files)
         assert sej.Journal(tmp_path / "a.log").verify() == []
@@ -90,7 +94,8 @@ def test_rows_of_several_tasks_follow_each_other(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_sent_again_is_not_written_again(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, client):
+    with connected(tmp_path, "a") as (_, connection):
+        client = JobCalls(connection)
         data = rows(values_of(0))
         for start in (0, 0, 100, 50, 0):
             assert client.stage("01", "02", 0, start, data[start : start + 200]) == max(300, 0) or start in (0, 50)
@@ -103,7 +108,8 @@ def test_a_part_that_is_sent_again_is_not_written_again(tmp_path: Path) -> None:
 
 
 def test_a_hub_that_lost_bytes_makes_the_task_start_again(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, client):
+    with connected(tmp_path, "a") as (_, connection):
+        client = JobCalls(connection)
         data = rows(values_of(0))
         client.stage("01", "02", 0, 0, data[:100])
         (path,) = (tmp_path / ".staging").glob("task-*/000.rows")
@@ -120,7 +126,8 @@ def test_a_hub_that_lost_bytes_makes_the_task_start_again(tmp_path: Path) -> Non
 
 
 def test_an_aborted_job_leaves_nothing(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, client):
+    with connected(tmp_path, "a") as (_, connection):
+        client = JobCalls(connection)
         kept = staged(client, "02", 0, values_of(0))
         file = staged(client, "01", 0, values_of(1))
         client.abort("01")
@@ -137,26 +144,29 @@ def test_jobs_need_a_role_of_their_own_and_see_only_their_client(tmp_path: Path)
     grants = [Grant(hash_token(role), role, ("a",)) for role in ("append", "write", "read")]
     with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=Tokens(grants)) as server:
         for token in ("write", "read"):
-            with Client(server.address, client_id="a", token=token) as client:
+            with Client(server.address, client_id="a", token=token) as connection:
+                client = JobCalls(connection)
                 with pytest.raises(hub.AccessError, match="does not allow to append for 'a'"):
                     client.stage("01", "02", 0, 0, rows(values_of(0)))
                 with pytest.raises(hub.AccessError, match="append"):
                     client.abort("01")
-        with Client(server.address, client_id="a", token="append") as client:
+        with Client(server.address, client_id="a", token="append") as connection:
+            client = JobCalls(connection)
             file = staged(client, "01", 0, values_of(0))
             with pytest.raises(hub.AccessError, match="to write"):
-                client.put("log", [sej.Message(0, 1, 0, b"", b"v")])
+                connection.put("log", [sej.Message(0, 1, 0, b"", b"v")])
             with (
                 Client(server.address, client_id="b", token="append") as other,
                 pytest.raises(hub.AccessError, match="'b'"),
             ):
-                other.commit("01", "log", 0, [file])
+                JobCalls(other).commit("01", "log", 0, [file])
             assert client.commit("01", "log", 0, [file])
 
 
 @pytest.mark.parametrize("name", ["", "..", "/x", "A", "a" * 65])
 def test_ids_cannot_leave_the_staging_folder(tmp_path: Path, name: str) -> None:
-    with connected(tmp_path, "a") as (_, client):
+    with connected(tmp_path, "a") as (_, connection):
+        client = JobCalls(connection)
         for job, task in ((name, "01"), ("01", name)):
             with pytest.raises(InvalidNameError, match="hexadecimal"):
                 client.stage(job, task, 0, 0, b"x")
@@ -169,7 +179,7 @@ def test_quotas_apply_to_staged_rows(tmp_path: Path) -> None:
         Client(server.address, client_id="a") as client,
         pytest.raises(hub.QuotaError),
     ):
-        client.stage("01", "02", 0, 0, rows(values_of(0, 100)))
+        JobCalls(client).stage("01", "02", 0, 0, rows(values_of(0, 100)))
 
 
 def test_a_job_that_was_decided_is_finished_when_the_hub_starts(
@@ -223,10 +233,9 @@ def serve(root: Path, address: str) -> "subprocess.Popen[str]":
 
 
 def run_job(
-    client: Client, server: list["subprocess.Popen[str]"], number: int, dice: random.Random, root: Path
+    client: JobCalls, address: str, server: list["subprocess.Popen[str]"], number: int, dice: random.Random, root: Path
 ) -> None:
     """Run a job until it is committed, as Spark does: a failed task or commit begins again, with the same number."""
-    address = client.address
 
     def maybe_kill() -> None:
         if dice.random() < 0.25:
@@ -265,7 +274,7 @@ def test_every_row_once_though_the_hub_is_killed(tmp_path: Path, torture_s: floa
     try:
         with Client(address, client_id="a") as client:
             for number in range(count):
-                run_job(client, server, number, dice, tmp_path)
+                run_job(JobCalls(client), address, server, number, dice, tmp_path)
     finally:
         server[0].terminate()
         server[0].communicate()

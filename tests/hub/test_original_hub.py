@@ -13,6 +13,7 @@ import sej
 from hub.cli import app
 from hub.naming import client_of, parse_source
 from hub.wire import Client, Copier
+from hub.wire.job_calls import JobCalls
 from tests.hub.support import connected, fill, same_bytes
 from tests.hub.test_wire import EDGES
 from tests.sej.support import packed, sample
@@ -144,10 +145,10 @@ def test_other_client_ids_are_refused(tmp_path: Path, name: str) -> None:
 
 def test_it_takes_no_jobs(client: Client) -> None:
     for attempt in (
-        lambda: client.stage("01", "02", 0, 0, b"x"),
-        lambda: client.seal("01", []),
-        lambda: client.commit("01", "log", 0, []),
-        lambda: client.abort("01"),
+        lambda: JobCalls(client).stage("01", "02", 0, 0, b"x"),
+        lambda: JobCalls(client).seal("01", []),
+        lambda: JobCalls(client).commit("01", "log", 0, []),
+        lambda: JobCalls(client).abort("01"),
     ):
         with pytest.raises(hub.NotSupportedError, match="takes no jobs: it is an original hub, or an older version"):
             attempt()
