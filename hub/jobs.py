@@ -36,8 +36,8 @@ from sej.errors import InvalidNameError, SejError
 from sej.journal.directory import Directory, check_name
 from sej.system.disk import OS
 from sej.writing.writer import Writer
-from shard.commits.committing import ANONYMOUS, Job, Target, commit, finish_dead_jobs, is_decided
-from shard.commits.staging import Owner, Rows, StagedRowsError, check_rows, forget, prepare_task
+from shard.commits.committing import ANONYMOUS, Job, Target, commit, drop, finish_dead_jobs
+from shard.commits.staging import Owner, Rows, StagedRowsError, check_rows, prepare_task
 from shard.names import Path
 
 __all__ = ["Jobs", "Staged", "target_of"]
@@ -231,8 +231,7 @@ class Jobs:
             self._aborted[whose] = None
             while len(self._aborted) > _ABORTED:
                 self._aborted.popitem(last=False)
-            if not is_decided(target, whose):
-                forget(target.staging, whose)
+        drop(target, whose)  # a commit whose caller has given up may just be running
 
     def _id(self, client: str, job: str) -> str:
         check_client(client)

@@ -48,6 +48,7 @@ __all__ = [
     "check_readers",
     "commit",
     "discard_dead_jobs",
+    "drop",
     "finish_dead_jobs",
     "is_decided",
     "why_undeliverable",
@@ -172,6 +173,20 @@ def wrote(target: Target, name: str) -> bool:
 def is_decided(target: Target, job: str) -> bool:
     """Return whether a job's rows will be in the journals, whatever happens to its driver."""
     return OS.status(_decision(target, job)) is not None
+
+
+def drop(target: Target, job: str) -> None:
+    """Remove what the tasks of a job staged, unless it is decided; waits for a commit that is running.
+
+    Raises:
+        LockedError: a commit ran for longer than the target waits.
+    """
+    if OS.status(target.staging) is not None and any(
+        name.startswith(f"task-{job}-") for name in OS.list(target.staging)
+    ):
+        with _locked(target):
+            if not is_decided(target, job):
+                forget(target.staging, job)
 
 
 def finish_dead_jobs(target: Target) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,10 @@ from hub.wire.job_calls import JobCalls
 from sej.codec import encode
 from sej.errors import InvalidNameError
 from sej.system.checksum import crc32c
+from sej.system.locks import Lock
 from shard.commits.committing import discard_dead_jobs
 from shard.commits.staging import StagedRowsError
-from tests.hub.support import ROOT, connected, free_port
+from tests.hub.support import ROOT, connected, free_port, until
 
 HUB = [sys.executable, "-c", "from hub.cli import app; app(prog_name='sej hub')"]
 
@@ -138,6 +140,21 @@ def test_an_aborted_job_leaves_nothing(tmp_path: Path) -> None:
         assert client.commit("02", "log", 0, [kept])
         client.abort("02")
     assert contents(tmp_path) == {"a.log": values_of(0)}
+
+
+def test_an_abort_waits_for_a_commit_that_is_running(tmp_path: Path) -> None:
+    """Its caller may have given up: a decision must not name files that are being removed."""
+    with hub.Store(tmp_path) as store, ThreadPoolExecutor(1) as pool:
+        jobs = Jobs(store)
+        staged(jobs, "01", 0, values_of(0))
+        with Lock(tmp_path / ".staging" / "commit.lck").acquire():
+            aborted = pool.submit(jobs.abort, "a", "01")
+            until(lambda: jobs._aborted)
+            assert len(litter(tmp_path)) == 1
+            jobs.abort("a", "02")  # what has no files does not wait
+            assert not aborted.done()
+        aborted.result()
+        assert litter(tmp_path) == []
 
 
 def test_jobs_need_a_role_of_their_own_and_see_only_their_client(tmp_path: Path) -> None:
