@@ -22,7 +22,7 @@ from sej.cli.options import DURATION, form_options
 from sej.cli.output import as_json, print_messages, text_or_b64
 from sej.cli.places import Place, placed_command
 from sej.cli.programs import ProgramCommand, ending, require_program
-from sej.cli.queue_items import cancel, ls, peek, requeue, show, stats
+from sej.cli.queue_items import cancel, ls, pause, peek, requeue, resume, show, stats
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message
 from sej.queue.interface import Item, WorkQueue
@@ -46,7 +46,7 @@ def queue() -> None:
     """
 
 
-for _command in (ls, show, peek, stats, cancel, requeue):
+for _command in (ls, show, peek, stats, cancel, requeue, pause, resume):
     queue.add_command(_command)
 
 _CREATE: Final = click.option(

@@ -1,4 +1,4 @@
-"""``sej queue ls | show | peek | stats | cancel | requeue``: look at the items of a queue, or change a single one.
+"""``sej queue ls | show | peek | stats | cancel | requeue | pause | resume``: look at a queue, or change it.
 
 The first four open a queue on a journal for reading only: they take no lock, and work on a read-only directory.
 """
@@ -22,7 +22,7 @@ from sej.queue.interface import WorkQueue
 from sej.queue.look import QueueLook
 from sej.queue.values import STATES, QueuedItem
 
-__all__ = ["cancel", "ls", "peek", "requeue", "show", "stats"]
+__all__ = ["cancel", "ls", "pause", "peek", "requeue", "resume", "show", "stats"]
 
 _OFFSET: Final = click.argument("offset", type=click.IntRange(min=0))
 
@@ -124,6 +124,28 @@ def cancel(place: Place, offset: int) -> None:
     with place.open_existing(create=False) as opened:
         removed = opened.cancel(offset)
     _require(removed, f"sej: {place.path}: no item {offset} waits or is leased")
+
+
+@click.command
+@placed_command
+def pause(place: Place) -> None:
+    """Deliver no item to any worker, until `sej queue resume`; leased items stay leased.
+
+    Example: sej queue pause mails
+    """
+    with place.open_existing(create=False) as opened:
+        opened.pause()
+
+
+@click.command
+@placed_command
+def resume(place: Place) -> None:
+    """Deliver items again after `sej queue pause`.
+
+    Example: sej queue resume mails
+    """
+    with place.open_existing(create=False) as opened:
+        opened.resume()
 
 
 @click.command

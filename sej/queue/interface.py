@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, ClassVar, Final, Self
 
 from sej.checks import (
@@ -65,10 +66,16 @@ CAPABILITIES: Final = (
     "purge",
     "cancel",
     "look",
+    "pause",
+    "max_bytes",
+    "order",
+    "concurrency",
+    "rate",
 )
 """The features of backends: message keys; put and retry with a delay; priorities; items that expire; idempotent puts; a
 bound; extended leases; leases that end at a deadline and not only with their process; several concurrent processes;
-dead letters, putting all of them back, or one; purging; removing one item; listing items without taking them.
+dead letters, putting all of them back, or one; purging; removing one item; listing items without taking them;
+pausing; a limit of the bytes of a batch; the order of keys; a limit of leased items; a limit of items in a time.
 """
 _PAUSE_S: Final = 0.001
 _PAUSE_MAX_S: Final = 0.05
@@ -192,7 +199,7 @@ class WorkQueue(ABC):
         name: the queue's name.
         can: the features of this backend, of ``keys``, ``delay``, ``priority``, ``expire``, ``dedupe``, ``maxsize``,
             ``retry_delay``, ``extend``, ``deadline``, ``processes``, ``dead_letters``, ``redrive``, ``requeue``,
-            ``purge``, ``cancel`` and ``look``.
+            ``purge``, ``cancel``, ``look``, ``pause``, ``max_bytes``, ``order``, ``concurrency`` and ``rate``.
         serializer: turns values into bytes and back; None: values are bytes.
     """
 
@@ -224,6 +231,10 @@ class WorkQueue(ABC):
     @abstractmethod
     def _watches(self) -> Sequence[Watch]:
         """Return watches that wake when an item may be available; created at the first call."""
+
+    def _take_within(self, n: int, max_bytes: int) -> list[Item]:
+        """Like :meth:`_take`, with a limit of bytes."""
+        raise self._unsupported("max_bytes")
 
     def _due_s(self) -> float | None:
         """Return in how many seconds an item may become ready on its own; None: never."""
@@ -274,6 +285,14 @@ class WorkQueue(ABC):
         """
         OFFSET("offset", offset)
         raise self._unsupported("cancel")
+
+    def pause(self) -> None:
+        """Deliver no item to any worker until :meth:`resume`; leased items stay leased. The pause is kept."""
+        raise self._unsupported("pause")
+
+    def resume(self) -> None:
+        """Deliver items again after :meth:`pause`."""
+        raise self._unsupported("pause")
 
     def peek(self, n: int = 1) -> list[QueuedItem]:
         """Return the next n items that can be taken now, in the order of their delivery, without taking them.
@@ -406,22 +425,26 @@ class WorkQueue(ABC):
         found = self.get_many(1, timeout)
         return found[0] if found else None
 
-    def get_many(self, n: int, timeout: float | None = None) -> list[Item]:
+    def get_many(self, n: int, timeout: float | None = None, *, max_bytes: int | None = None) -> list[Item]:
         """Take up to n items as soon as there is one; an empty list after the timeout.
 
         Args:
             n: the most items to take; at least 1.
             timeout: seconds to wait for the first; 0 does not wait, None waits without a limit.
+            max_bytes: the most bytes of their values together; a larger item is taken alone. None: no limit.
         """
         POSITIVE("n", n)
         if timeout is not None:
             SECONDS("timeout", timeout)
-        found = self._take(n)
+        if max_bytes is not None:
+            POSITIVE("max_bytes", max_bytes)
+        take = partial(self._take, n) if max_bytes is None else partial(self._take_within, n, max_bytes)
+        found = take()
         if found or timeout == 0:
             return found
         deadline = None if timeout is None else time.monotonic() + timeout
         watches = self._watches()
-        while not (found := self._take(n)):
+        while not (found := take()):
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 break

@@ -47,6 +47,7 @@ from sej.queue.ack import Acknowledger, Backoff
 from sej.queue.clock import SYSTEM, Clock, span_ns
 from sej.queue.convert import ON_DEAD, ORDERS, settle_order
 from sej.queue.dead_letters import DeadLetterJournal
+from sej.queue.flow import Flow, parse_rate, require_rate
 from sej.queue.interface import CAPABILITIES, Item, Stats, Wishes, WorkQueue, require_known, require_listing
 from sej.queue.item import JournalItem
 from sej.queue.key_order import KeyOrder
@@ -55,7 +56,7 @@ from sej.queue.log import QueueLog, queue_names, register_queue
 from sej.queue.log_format import MAX_ATTEMPT
 from sej.queue.look import QueueLook, counted
 from sej.queue.put import Putter
-from sej.queue.records import freed
+from sej.queue.records import freed, paused
 from sej.queue.remove import Remover
 from sej.queue.take import PROBE_NS, Taker
 from sej.queue.values import QueuedItem
@@ -118,6 +119,8 @@ class JournalQueue(WorkQueue):
         on_dead: str | None = None,
         convert_order: bool = False,
         per_key: int = 1,
+        concurrency: int | None = None,
+        rate: str | None = None,
         clock: Clock = SYSTEM,
         disk: Disk = OS,
         **writer: Unpack[SharedOptions],
@@ -149,6 +152,9 @@ class JournalQueue(WorkQueue):
                 None: as the queue has it; ``"next"`` for a new one.
             convert_order: convert a queue that has another order or another ``on_dead``, for all workers.
             per_key: with ``order="key"``: the most items of a key that are leased or wait for a retry at a time.
+            concurrency: this queue takes no item while so many are leased, by all processes together; None: no limit.
+            rate: how many items all processes that set it take in a time, as in ``"10/s"`` or ``"100/m"``: a token
+                bucket that is kept with the queue. None: no limit.
             clock: the clocks.
             disk: the disk.
             writer: the options of :class:`sej.SharedWriter`, which puts. ``durability`` also says what ``done`` waits
@@ -180,6 +186,8 @@ class JournalQueue(WorkQueue):
             on_dead=(on_dead, optional(one_of(ON_DEAD))),
             convert_order=(convert_order, FLAG),
             per_key=(per_key, POSITIVE),
+            concurrency=(concurrency, optional(POSITIVE)),
+            rate=(rate, optional(require_rate)),
             clock=(clock, with_methods("a clock", "boot_ns", "wall_ns", "boot_id")),
         )
         check_shared_options(disk=disk, **writer)
@@ -229,6 +237,7 @@ class JournalQueue(WorkQueue):
                 max_attempts=max_attempts,
                 expire_ns=None if expire_s is None else span_ns(expire_s),
                 per_key=per_key,
+                flow=Flow(concurrency, None if rate is None else parse_rate(rate)),
             )
             self._acks = Acknowledger(
                 self._log,
@@ -279,22 +288,25 @@ class JournalQueue(WorkQueue):
     # --- taking
 
     def _take(self, n: int) -> list[Item]:
+        return self._take_within(n, None)
+
+    def _take_within(self, n: int, max_bytes: int | None) -> list[Item]:
         self._life.require_outside()
         with self._life.mutex:
             now = self._clock.boot_ns()
             keep = now >= self._keep_at
             if keep:  # first, because if it fails, no item must have been taken
                 self._keep_head(now)
-            items = self._under_lock(self._take_now, n, now, keep)
+            items = self._under_lock(self._take_now, n, max_bytes, now, keep)
             while not items and self._taker.unfinished:  # other workers may take the lock in between
-                items = self._under_lock(self._take_now, n, now, False)
+                items = self._under_lock(self._take_now, n, max_bytes, now, False)
         if self._taker.lost or self._taker.unwritten is not None:
             self._tell(items)
         return items
 
-    def _take_now(self, n: int, now: int, check: bool) -> list[Item]:
+    def _take_now(self, n: int, max_bytes: int | None, now: int, check: bool) -> list[Item]:
         log = self._log
-        found = self._taker.take(n, now)
+        found = self._taker.take(n, now, max_bytes)
         if not found and now >= self._judge_at and not self._taker.unfinished:
             self._judge_at = now + _NS
             self._taker.judge()
@@ -332,6 +344,9 @@ class JournalQueue(WorkQueue):
         now = self._clock.boot_ns()
         due = state.schedule.next_due_ns()
         waits = [] if due is None else [max(due - now, 0) / _NS + 0.0005]
+        allowed = self._taker.next_ns()
+        if allowed is not None and allowed > now:
+            waits.append((allowed - now) / _NS + 0.0005)
         if any(lease.holder != self._holders.mine for lease in list(state.leased.values())):
             waits.append(PROBE_NS / _NS)
         return min(waits, default=None)
@@ -379,6 +394,14 @@ class JournalQueue(WorkQueue):
         require_listing(state, limit, after)
         self._life.require()
         return self._look.items(state, limit=limit, after=after, serializer=self.serializer)
+
+    def pause(self) -> None:
+        """Deliver no item to any worker, until :meth:`resume`; see :meth:`sej.WorkQueue.pause`."""
+        self._end(self._log.append, paused(1))
+
+    def resume(self) -> None:
+        """Deliver items again after :meth:`pause`."""
+        self._end(self._log.append, paused(0))
 
     def purge(self) -> int:
         """Remove every item that is not leased, and items leased by a process that died; leased items stay leased."""

@@ -55,6 +55,7 @@ class KeyedTaker:
         look_ahead: Callable[[], None],
         is_expired: Callable[[Message, int], bool],
         lease: Callable[[int], tuple[int, int]],
+        fits: Callable[..., bool],
     ) -> None:
         """Take from a queue with an order of keys.
 
@@ -68,6 +69,7 @@ class KeyedTaker:
             look_ahead: moves the frontier over items that were set aside.
             is_expired: whether a message expired by this time.
             lease: the holder and the deadline of a lease that begins at this time.
+            fits: whether a message may be added to lists of those that were taken.
         """
         self._log = log
         self._fresh = fresh
@@ -77,6 +79,7 @@ class KeyedTaker:
         self._look_ahead = look_ahead
         self._is_expired = is_expired
         self._lease = lease
+        self._fits = fits
         self._items = ParkedItems(directory)
         self._free: list[tuple[int, int]] = []
         self._queued: set[int] = set()
@@ -124,10 +127,10 @@ class KeyedTaker:
         if waits is not None:
             self._take_parked(order, *waits, now, found)
             return True
-        before = len(found)
+        before, frontier = len(found), state.frontier
         if self._take_fresh(order, n, now, found):
             self._again = True
-            return len(found) > before
+            return len(found) > before or (before > 0 and self._log.state.frontier == frontier)
         if ready is not None:
             self._pick(ready[1], now, found)
             return True
@@ -224,6 +227,8 @@ class KeyedTaker:
     def _take_parked(self, order: KeyOrder, offset: int, key: int, now: int, found: list[tuple[Message, int]]) -> None:
         log = self._log
         message = self._others.at(offset)
+        if message is not None and not self._fits(message, found):
+            return
         self._unqueue()
         if message is None or message.offset != offset:  # a repair found it lost
             log.append(picked(offset, 1, *self._lease(now), 0, key), done(offset, offset + 1))
@@ -252,7 +257,7 @@ class KeyedTaker:
         rows: list[tuple[int, int]] = []
         passed: set[int] = set()
         taken: dict[int, int] = {}
-        stamp, gap = 0, False
+        stamp, gap, full = 0, False, False
         while (
             (offset < stop if stop is not None else len(run) < n) and self._left > 0 and not (above and offset in above)
         ):
@@ -281,6 +286,9 @@ class KeyedTaker:
                     and ((head := order.first_aside(key, now, state.waiting)) is None or head > offset)
                 )
             ):
+                if not self._fits(message, found, run):
+                    full = True
+                    break
                 taken[key] = taken.get(key, 0) + 1
                 records.append(record)
                 run.append((message, 1))
@@ -294,7 +302,7 @@ class KeyedTaker:
         if rows or gap:
             records.append(scanned(offset, order.count + len(rows), stamp))
         if not records:
-            return False
+            return full
         log.append(*records)
         self._items.passed(log.state, log.epoch, start, rows)
         found += run

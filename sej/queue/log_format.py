@@ -44,8 +44,10 @@ __all__ = [
     "MAX_PRIORITY",
     "ORDER",
     "PARK",
+    "PAUSE",
     "PICK",
     "PURGE",
+    "RATE",
     "RECORD",
     "RECORD_BODY",
     "RECORD_SIZE",
@@ -105,6 +107,9 @@ KEY: Final = 20
 SCAN: Final = 21
 PARK: Final = 22
 BLOCK: Final = 23
+# Only in queues that are paused, or whose flow has a limit. An older version skips them.
+PAUSE: Final = 24
+RATE: Final = 25
 
 assert HEAD.size == RECORD.size == RECORD_SIZE
 assert HEAD_BODY.size + CHECK.size == RECORD_SIZE == RECORD_BODY.size + CHECK.size

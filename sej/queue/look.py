@@ -152,7 +152,7 @@ def heads(state: QueueState, items: Iterable[QueuedItem], n: int) -> list[Queued
 def counted(state: QueueState, now_ns: int, end: int) -> Stats:
     """Return how many items are in each state, in a journal that ends at end."""
     ready, delayed, leased = state.counts(now_ns, end)
-    return Stats(ready + state.fresh(end), delayed, leased, state.done, state.dead, state.lost)
+    return Stats(ready + state.fresh(end), delayed, leased, state.done, state.dead, state.lost, paused=state.paused)
 
 
 class Listing:

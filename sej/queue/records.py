@@ -37,8 +37,10 @@ from sej.queue.log_format import (
     MAGIC,
     ORDER,
     PARK,
+    PAUSE,
     PICK,
     PURGE,
+    RATE,
     RECORD,
     RECORD_BODY,
     RECORD_SIZE,
@@ -75,8 +77,10 @@ __all__ = [
     "one_done",
     "ordered",
     "parked",
+    "paused",
     "picked",
     "purged",
+    "rated",
     "read_fields",
     "read_head",
     "redriven",
@@ -235,6 +239,16 @@ def parked(key_id: int, first: int) -> bytes:
 def blocked(offset: int, key_id: int, on: int) -> bytes:
     """BLOCK: a dead letter keeps its key, or does not any more."""
     return _made[BLOCK](offset, key_id, on)
+
+
+def paused(on: int) -> bytes:
+    """PAUSE: no item is delivered, or items are delivered again."""
+    return _made[PAUSE](on)
+
+
+def rated(full_at_ns: int) -> bytes:
+    """RATE: the bucket of the rate is full again at this time."""
+    return _made[RATE](full_at_ns)
 
 
 def read_fields(records: bytes) -> Iterator[tuple[int, dict[str, int]]]:

@@ -22,7 +22,9 @@ from sej.queue.records import (
     keyed,
     ordered,
     parked,
+    paused,
     picked,
+    rated,
     redriven,
     scanned,
     starts,
@@ -125,6 +127,10 @@ class Contents(NamedTuple):
             yield ordered(1, order.block)
             yield scanned(self.frontier, 0, 0)
         yield counted(state.done, state.dead, state.lost)
+        if state.paused:
+            yield paused(1)
+        if state.full_at_ns > now_ns:
+            yield rated(state.full_at_ns)
         for journal, letter in state.redriven.items():
             yield redriven(journal, letter)
         if self.kept is not None:

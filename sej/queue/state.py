@@ -75,8 +75,10 @@ from sej.queue.log_format import (
     LOST,
     ORDER,
     PARK,
+    PAUSE,
     PICK,
     PURGE,
+    RATE,
     RECORD,
     SCAN,
     START,
@@ -111,6 +113,8 @@ class QueueState:
         anchor: (offset, stamp) of the newest message that was taken in order; None: none yet.
         ahead: (offset, stamp) of the newest message that was taken or ended out of order, ahead of the others.
         boot: (boot id, when that boot began by the wall clock) that times belong to.
+        paused: whether no item is delivered.
+        full_at_ns: when the bucket of the rate is full; 0: it is.
         order: the order of keys; None: the queue has none. Below the frontier there may then be parked items.
     """
 
@@ -133,6 +137,8 @@ class QueueState:
         self.anchor: tuple[int, int] | None = None
         self.ahead: tuple[int, int] | None = None
         self.boot: tuple[bytes, int] | None = None
+        self.paused = False
+        self.full_at_ns = 0
         self._head = frontier
         self._seen_ns = 0
 
@@ -285,6 +291,7 @@ class QueueState:
             offset: (carried(at), timestamp, check) for offset, (at, timestamp, check) in self.expires.items()
         }
         self.dedupe.carry(carried)
+        self.full_at_ns = carried(self.full_at_ns) if self.full_at_ns else 0
         for offset in list(self.leased):
             self._give_back(offset)
         for offset, there in self.waiting.items():
@@ -347,6 +354,12 @@ class QueueState:
     def _blocked(self, offset: int, key_id: int, on: int) -> None:
         if self.order is not None:
             self.order.blocked(offset, key_id, on=bool(on))
+
+    def _paused(self, on: int) -> None:
+        self.paused = bool(on)
+
+    def _rated(self, full_at_ns: int) -> None:
+        self.full_at_ns = full_at_ns
 
     # --- what the handlers are made of
 
@@ -640,6 +653,18 @@ KINDS: Final[dict[int, Kind]] = {
         _S._blocked,
         "offset key_id=a on=b",
         "the dead letter offset keeps its key; on 0: it does not any more",
+    ),
+    PAUSE: _kind(
+        "PAUSE",
+        _S._paused,
+        "on=offset",
+        "on 1: no item is delivered; 0: items are delivered again",
+    ),
+    RATE: _kind(
+        "RATE",
+        _S._rated,
+        "full_at_ns=b",
+        "the token bucket of the rate is full at full_at_ns",
     ),
 }
 """Each kind of record: its handler, its fields and what it means."""

@@ -13,6 +13,7 @@ from sej.errors import OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.message import NO_TIMESTAMP, Message
 from sej.queue.clock import Clock
+from sej.queue.flow import UNLIMITED, Flow
 from sej.queue.keyed_take import KeyedTaker
 from sej.queue.liveness import Holders
 from sej.queue.log import QueueLog
@@ -51,6 +52,7 @@ class Taker:
         max_attempts: int,
         expire_ns: int | None,
         per_key: int = 1,
+        flow: Flow = UNLIMITED,
     ) -> None:
         """Take for this holder.
 
@@ -64,6 +66,7 @@ class Taker:
             max_attempts: after this many attempts an item becomes a dead letter.
             expire_ns: messages older than this are removed; None: none.
             per_key: how many items of a key may be leased in a queue with an order of keys.
+            flow: the limits of the whole queue.
         """
         self._directory = directory
         self._log = log
@@ -73,6 +76,9 @@ class Taker:
         self._lease_ns = lease_ns
         self._max_attempts = max_attempts
         self._expire_ns = expire_ns
+        self._flow = flow
+        self._max_bytes: int | None = None
+        self._full = False
         self._probe_at = self._dead_letter_at = self.lost = 0
         self.unwritten: Exception | None = None
         self._fresh = MessageReader(directory)
@@ -87,6 +93,7 @@ class Taker:
             look_ahead=self._look_ahead,
             is_expired=self._is_expired,
             lease=lambda now: (holders.mine, now + lease_ns),
+            fits=self._fits,
         )
 
     @property
@@ -94,9 +101,10 @@ class Taker:
         """Whether there may be an item that the last :meth:`take` did not reach."""
         return self._keyed.unfinished
 
-    def take(self, n: int, now: int) -> list[tuple[Message, int]]:
+    def take(self, n: int, now: int, max_bytes: int | None = None) -> list[tuple[Message, int]]:
         """Return up to n items that are available now: messages, and their number of attempts.
 
+        Their values have at most ``max_bytes`` together, or it is one item.
         An error in an item is raised only if it comes first: the items before it are already leased.
         """
         state = self._log.state
@@ -104,9 +112,11 @@ class Taker:
         if now >= self._probe_at:
             self._probe(now)
         found: list[tuple[Message, int]] = []
-        more = True
         self._keyed.begin()
-        while more and len(found) < n:
+        self._max_bytes, self._full = max_bytes, False
+        n = self._flow.room(state, n, now)
+        more = n > 0
+        while more and len(found) < n and not self._full:
             try:
                 more = self._take_next(n - len(found), now, found)
             except OffsetTooSmallError as error:
@@ -117,7 +127,22 @@ class Taker:
                     raise
                 self.close()  # reopened at their next use
                 break
+        spent = self._flow.spent(self._log.state, len(found), now)
+        if spent:
+            self._log.append(*spent)
         return found
+
+    def next_ns(self) -> int | None:
+        """Return when the rate allows the next item; None: it has no limit."""
+        return self._flow.next_ns(self._log.state)
+
+    def _fits(self, message: Message, *taken: list[tuple[Message, int]]) -> bool:
+        """Return whether an item may be added to those that were taken; if not, nothing more is taken."""
+        if self._max_bytes is None or not any(taken):
+            return True
+        size = sum(len(row[0].value) for rows in taken for row in rows) + len(message.value)
+        self._full = size > self._max_bytes
+        return not self._full
 
     def _take_next(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
         """Take the next item, or set it aside; return False if none exists."""
@@ -199,6 +224,8 @@ class Taker:
                 break
             if message is None or (message.offset != offset and run):
                 break
+            if not self._fits(message, found, run):
+                break
             offset = message.offset + 1  # after a recorded gap, if there was one
             run.append((message, 1))
             if expires and self._is_expired(message, now):
@@ -240,7 +267,7 @@ class Taker:
             log.append(done(offset, offset + 1))
         elif (begun := offset in state.waiting and state.waiting[offset].exhausted) or attempts >= self._max_attempts:
             self._exhaust(message, attempts, now, begun=begun)
-        else:
+        elif self._fits(message, found):
             deadline, priority = now + self._lease_ns, state.priority(offset)
             stamp = 0 if state.order is None else stamp_of(message.timestamp)
             log.append(picked(offset, attempts + 1, self._holders.mine, deadline, priority, 0, stamp))

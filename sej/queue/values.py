@@ -32,19 +32,24 @@ class Stats(_Counts):
         dead: items that were given up and not put back.
         lost: items that retention removed from the journal before they were delivered, because its
             caller ignored this queue.
+        paused: whether ``pause`` was called: no item is delivered until ``resume``.
     """
 
     lost: int = 0
+    paused: bool = False
 
-    def __new__(cls, ready: int, delayed: int, leased: int, done: int, dead: int, lost: int = 0) -> Self:
-        """Create the counts; ``lost`` is not part of the tuple."""
+    def __new__(
+        cls, ready: int, delayed: int, leased: int, done: int, dead: int, lost: int = 0, *, paused: bool = False
+    ) -> Self:
+        """Create the counts; ``lost`` and ``paused`` are not part of the tuple."""
         self = super().__new__(cls, ready, delayed, leased, done, dead)
         self.lost = lost
+        self.paused = paused
         return self
 
     def _asdict(self) -> dict[str, int]:
-        """Return all six by name."""
-        return {**super()._asdict(), "lost": self.lost}
+        """Return all six by name, and ``paused`` if it is True."""
+        return {**super()._asdict(), "lost": self.lost, **({"paused": True} if self.paused else {})}
 
 
 class Wishes(NamedTuple):

@@ -13,7 +13,16 @@ LEAVES = dict(leaves())
 # These change something, or start what runs; all others only look.
 CHANGING = {
     *("append", "reset", "clean", "merge", "index", "export", "ship"),
-    *("queue cancel", "queue get", "queue put", "queue purge", "queue redrive", "queue requeue"),
+    *(
+        "queue cancel",
+        "queue get",
+        "queue pause",
+        "queue put",
+        "queue purge",
+        "queue redrive",
+        "queue requeue",
+        "queue resume",
+    ),
     *("hub serve", "hub copy", "hub push", "hub clean", "hub token"),
     *("kestrel export", "kestrel export-all", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
     *("spark archive", "spark compact", "spark dedupe", "spark finish", "spark import-kestrel"),

@@ -281,3 +281,13 @@ def test_items_are_listed_and_single_ones_changed(tmp_path: Path) -> None:
     assert sej("queue", "peek", queue).returncode == 4
     assert sej("queue", "ls", "--name", "typo", queue).returncode == 4
     assert sej("queue", "peek", tmp_path / "mails.tq").returncode == 4
+
+
+def test_a_paused_queue_delivers_nothing(tmp_path: Path) -> None:
+    queue = tmp_path / "mails"
+    sej("queue", "put", queue, "one")
+    assert sej("queue", "pause", queue).returncode == 0
+    assert sej("queue", "get", queue).returncode == 4
+    assert json.loads(sej("queue", "stats", "--json", queue).stdout)["paused"] is True
+    assert sej("queue", "resume", queue).returncode == 0
+    assert sej("queue", "get", queue).stdout == b"one\n"

@@ -23,7 +23,7 @@ class Counting(JournalQueue):
         self.guard = threading.Lock()
         self.waiting = self.most_waiting = self.puts = 0
 
-    def get_many(self, n: int, timeout: float | None = None) -> list[sej.Item]:
+    def get_many(self, n: int, timeout: float | None = None, *, max_bytes: int | None = None) -> list[sej.Item]:
         if timeout == 0:
             return super().get_many(n, timeout)
         with self.guard:

@@ -15,7 +15,7 @@ from sej.queue.interface import CAPABILITIES
 ROOT = Path(__file__).parent.parent.parent
 PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestrel": "jobs"}
 _JOURNAL_ONLY = {"keys", "delay", "priority", "dedupe", "maxsize", "retry_delay", "extend", "deadline", "requeue",
-                 "cancel", "look"}  # fmt: skip
+                 "cancel", "look", "pause", "max_bytes", "order", "concurrency", "rate"}  # fmt: skip
 NOT: dict[str, set[str]] = {
     "textqueue": {*_JOURNAL_ONLY, "expire", "purge"} - {"extend", "deadline"},
     "kestrel": {*_JOURNAL_ONLY, "processes"},
@@ -151,6 +151,8 @@ def test_what_it_cannot_it_refuses(q: sej.WorkQueue) -> None:
         "requeue": lambda: q.requeue(0),
         "cancel": lambda: q.cancel(0),
         "look": lambda: (q.peek(), q.items()),
+        "max_bytes": lambda: q.get_many(1, 0, max_bytes=10),
+        "pause": q.pause,
     }
     for capability, wish in wishes.items():
         if capability in q.can:

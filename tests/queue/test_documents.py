@@ -32,8 +32,10 @@ from sej.queue.records import (
     one_done,
     ordered,
     parked,
+    paused,
     picked,
     purged,
+    rated,
     read_fields,
     read_head,
     redriven,
@@ -91,6 +93,8 @@ MADE: dict[str, Callable[..., bytes]] = {
     "SCAN": scanned,
     "PARK": parked,
     "BLOCK": blocked,
+    "PAUSE": paused,
+    "RATE": rated,
 }
 WIDE = {"key": 12, "boot_id": 16}
 

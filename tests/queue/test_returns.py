@@ -110,7 +110,7 @@ def test_a_cancelled_task_gives_its_item_back_however_often_it_is_cancelled(tmp_
     begun, let = threading.Event(), threading.Event()
 
     class Slow(JournalQueue):
-        def get_many(self, n: int, timeout: float | None = None) -> list[sej.Item]:
+        def get_many(self, n: int, timeout: float | None = None, *, max_bytes: int | None = None) -> list[sej.Item]:
             found = super().get_many(n, timeout)
             begun.set()
             assert let.wait(30)
