@@ -63,7 +63,7 @@ class Renderer:
     """Renders the templates of this package."""
 
     def __init__(self) -> None:
-        """Load them."""
+        """Load and compile them."""
         self._environment = Environment(
             loader=PackageLoader("hub.page", "templates"),
             autoescape=True,
@@ -81,6 +81,8 @@ class Renderer:
             number=lambda number: f"{number:,}",
         )
         self._environment.globals.update(line=_line, mark=_MARKS.get, address=lambda text: quote(str(text), safe=""))
+        for name in self._environment.list_templates():
+            self._environment.get_template(name)  # compiled now, so that the first page is as fast as the others
 
     def __call__(self, template: str, values: Mapping[str, Any]) -> Markup:
         """Render a template."""

@@ -20,7 +20,8 @@ from sej.cli.doctor import findings_of
 from sej.cli.findings import Finding
 from sej.cli.reader_state import stuck
 from sej.cli.watched import Sample, Watched
-from sej.errors import SejError
+from sej.errors import CorruptionError, SejError
+from sej.journal.view import Journal
 from sej.queue.look import QueueLook
 
 __all__ = ["STUCK_S", "Round", "Sampler"]
@@ -215,4 +216,19 @@ class Sampler:
                 return
             before = self._found.get(path)
             if before is None or (before[1] != sample.end_offset and now - before[0] > _CHECK_AGAIN_S):
-                self._found[path] = now, sample.end_offset, findings_of(path, quick=sample.bytes > _SMALL_BYTES)
+                large = sample.bytes > _SMALL_BYTES
+                found = findings_of(path, quick=large)
+                if large:
+                    found += _end_of(path)
+                self._found[path] = now, sample.end_offset, found
+
+
+def _end_of(path: str) -> list[Finding]:
+    """Return whether the bytes after the last good message are damage; a quick check does not look at them."""
+    try:
+        Journal(path).end_offset  # noqa: B018 it raises
+    except CorruptionError as error:
+        return [Finding("damage", "problem", str(error), f"sej repair {path}")]
+    except (SejError, OSError):
+        pass  # the other findings have it
+    return []

@@ -169,7 +169,7 @@ def test_the_command_serves_until_sigterm(tmp_path: Path) -> None:
         with client.stream("/events/") as events:
             assert next(events)[0] == "all"
             running.send_signal(signal.SIGTERM)
-            assert list(events) in ([], [("some", None, {})])
+            assert {name for name, _, _ in events} <= {"some"}  # it ends
         assert running.wait(30) == 0
         assert running.stderr.read() == b""
 

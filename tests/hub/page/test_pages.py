@@ -57,6 +57,18 @@ def test_a_journal_that_breaks_is_one_click_away(client: Client, root: Path) -> 
     assert address_of("/journal/damage", root / "orders").replace("/", "%2F")[-20:] in client.get("/").text
 
 
+def test_a_large_journal_that_breaks_at_its_end_is_found(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "large") as writer:
+        writer.append_many([b"x" * 1000] * 2000)
+    (segment,) = (tmp_path / "large" / "jnl").iterdir()
+    data, two = segment.read_bytes(), 2 * 1030
+    segment.write_bytes(data[:-two] + b"\xff" * 8 + data[-two:])
+    with serving(tmp_path / "large") as client, client.stream("/events/") as events:
+        for _, _, parts in events:
+            if "damage: " in parts.get("problems", ""):
+                break
+
+
 def test_a_reader_whose_offset_is_wrong_is_a_problem(root: Path) -> None:
     (root / "logs" / "ofs").mkdir(exist_ok=True)
     (root / "logs" / "ofs" / "ahead.ofs").write_bytes((900).to_bytes(8, "big"))
