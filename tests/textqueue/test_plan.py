@@ -87,6 +87,12 @@ def test_a_mark_that_a_user_removed_is_forgotten_if_a_later_edit_is_still_there(
     assert [(action.writes, action.kind) for action in earlier.actions] == [([(0, b"=")], "reverted")]
 
 
+def test_the_mark_of_a_user_shows_no_later_edit() -> None:
+    mark, later = record(CLEARED, 0, b"=a\n"), record(CLEARED, 3, b"=b\n")
+    made = plan(Known([mark, later]), seen((0, b"-a\n"), (3, b"#b\n")), reapply=True)
+    assert [(action.writes, action.kind) for action in made.actions] == [([(0, b"=")], "reverted")]
+
+
 def test_a_message_that_was_given_back_shows_no_later_edit() -> None:
     mark, back = record(CLEARED, 0, b"=a\n"), record(GIVEN_BACK, 3, b"-b\n")
     made = plan(Known([mark, back]), seen((0, b"-a\n"), (3, b"-b\n")), reapply=True)

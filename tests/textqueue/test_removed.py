@@ -94,6 +94,18 @@ def test_a_message_that_a_user_marks_or_comments_out_is_not_removed(
     assert path.read_text() == f"-old\n{control}a\n"
 
 
+def test_the_mark_of_a_user_in_an_old_buffer_does_not_hide_a_removed_message(path: Path) -> None:
+    buffer = path.read_bytes()
+    with TextQueue(path, on_lost="restore") as q:
+        q.append("new")
+        claim = q.take()
+        assert claim is not None
+        assert (claim.message.value, claim.done()) == ("old", True)
+    path.write_bytes(buffer.replace(b"-old", b"#old"))
+    assert [(one.text, one.kind) for one in look(path).conflicts] == [("new", "removed")]
+    assert path.read_bytes() == b"#old\n-new\n", "and the user's mark stays"
+
+
 def test_a_message_that_was_done_is_not_restored(path: Path) -> None:
     with TextQueue(path, on_lost="restore") as q:
         q.append("a").mark_as_cleared()

@@ -15,7 +15,8 @@ precedence.
 ==================  ===========================  ==========================================================
 in the ledger       in the file                  what is done
 ==================  ===========================  ==========================================================
-a mark              any mark                     the record follows the message; a user's mark is kept
+a mark              any mark                     the record follows the message; a user's mark is kept, and does
+                                                 not show that the buffer was newer
 a mark              queued; a later edit by      a user reopened it: it is delivered, and the mark is
                     this library is still there  forgotten
 a mark              queued; no later edit by     a stale save: "reapply" marks it again, "deliver" forgets
@@ -198,7 +199,8 @@ class _Planning:
         for number, record in marks:
             if number in places:
                 self._made.kept[number] = record._replace(position=places[number].position, owner=EMPTY)
-                self._in_file = max(self._in_file, number)
+                if places[number].raw[0] == record.kind:  # the mark of a user does not show how new the buffer was
+                    self._in_file = max(self._in_file, number)
         left = [one for one in marks if one[0] not in places]
         named = {(at.position, holder_of(at.raw)) for at in waiting.values()} if claims else set()
         places |= self._paired([waits, left, claims], waiting)

@@ -149,9 +149,9 @@ def _begins(file: File, position: int) -> bool:
 
 
 def _shows(raw: bytes, record: Record) -> bool:
-    """Return whether an edit is still visible in its message."""
+    """Return whether an edit is still visible in its message. A user may have made another mark in an old buffer."""
     if record.kind in MARKS:
-        return raw[0] in MARKS
+        return raw[0] == record.kind
     if record.kind in CLAIMS:
         return raw[0] == _QUEUED and (record.kind != IN_MUTEX or holder_of(raw) == record.holder)
     return True
