@@ -65,7 +65,7 @@ class _Scan(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Replace it by an option of its own: click would take the next word as the number."""
-        pairs = zip(args, [*args[1:], ""], strict=True)
+        pairs = zip(args, [*args[1:], ""], strict=False)  # without arguments there are none
         words = [_ONLY_COUNT if word == "--count" and not following.isdigit() else word for word, following in pairs]
         return super().parse_args(ctx, words)
 
@@ -76,7 +76,7 @@ class _Scan(click.Command):
 @range_options
 @type_option
 @click.option("-n", "--count", type=click.IntRange(min=0), help="Print at most this number of messages.")
-@click.option(_ONLY_COUNT, is_flag=True, hidden=True)
+@click.option(_ONLY_COUNT, is_flag=True, hidden=True, help="Print the number of messages only, as the original does.")
 def scan(
     directory: Path,
     form: str,
