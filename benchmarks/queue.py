@@ -34,13 +34,47 @@ def run() -> list[Row]:
     """All lines of the section."""
     root = Path(tempfile.mkdtemp(prefix="sej-bench-"))
     try:
-        return [*_one_process(root), *_many_processes(root), *_writers(root), *_waking(root), *_long(root)]
+        return [
+            *_one_process(root),
+            *_ordered(root),
+            *_many_processes(root),
+            *_writers(root),
+            *_waking(root),
+            *_long(root),
+        ]
     finally:
         shutil.rmtree(root)
 
 
 def _fresh(root: Path) -> Path:
     return Path(tempfile.mkdtemp(dir=root))
+
+
+# --- the order of keys
+
+
+def _ordered(root: Path) -> list[Row]:
+    """Get and done with and without the order of keys; with one key, ordered items come one at a time."""
+    rows = []
+    for keys in (1, 1_000, 100_000):
+        rates = interleaved({order: partial(_keyed, root, order, keys) for order in ("ready", "key")})
+        plain, ordered = rates["ready"], rates["key"]
+        rows.append(Row(f"get + done, {keys:,} keys, unordered", f"{plain:,.0f}/s", None, None, None))
+        rows.append(row(f"get + done, {keys:,} keys, in the order of keys", f"{ordered:,.0f}/s", ordered / plain, 0.7))
+    return rows
+
+
+def _keyed(root: Path, order: str, keys: int) -> float:
+    """Items a second, one by one."""
+    count = 10_000
+    with sej.open_queue(_fresh(root), order=order) as q:
+        q.put_many([VALUE] * count, [b"%d" % (n * 7919 % keys) for n in range(count)])
+
+        def work() -> None:
+            while (item := q.get(timeout=0)) is not None:
+                item.done()
+
+        return timed(work, count)
 
 
 # --- one process

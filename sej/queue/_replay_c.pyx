@@ -20,6 +20,7 @@ from sej.codec._layout cimport get32, get64, put32, put64
 from sej.queue.log_format import CHECKED as _CHECKED
 from sej.queue.log_format import DONE as _DONE
 from sej.queue.log_format import LEASE as _LEASE
+from sej.queue.log_format import PICK as _PICK
 from sej.queue.log_format import RECORD as _RECORD
 from sej.queue.log_format import RECORD_SIZE as _RECORD_SIZE
 from sej.queue.records import Checked
@@ -81,6 +82,7 @@ cdef enum:
 
 cdef uint8_t LEASE = _LEASE
 cdef uint8_t DONE = _DONE
+cdef uint8_t PICK = _PICK
 cdef uint32_t CHECKED = _CHECKED
 cdef object ONE = 1
 cdef object ZERO = 0
@@ -166,6 +168,75 @@ cdef inline object _lease(object holder, object deadline):
     return lease
 
 
+cdef const unsigned char *_keyed(state, order, const unsigned char *p, const unsigned char *end) except NULL:
+    """Apply the records of fresh items of free keys, taken in order and then done; return where others begin.
+
+    Nothing is set aside, parked or above the frontier: then the order of keys changes in these ways only.
+    """
+    cdef dict leased = state.leased, keys = order.keys, held = order.held, parked = order.parked, aside = order.aside
+    cdef object schedule = state.schedule, anchor = state.anchor
+    cdef object item, key, pair
+    cdef uint64_t frontier = state.frontier, earliest = schedule.earliest_ns, offset, a, b, number, last = 0
+    cdef uint32_t stamp = 0
+    cdef Py_ssize_t done = 0
+    cdef bint plain, moved = False
+    cdef PyObject *found
+    if anchor is not None and anchor[0] >= frontier:
+        return p
+    while p < end:
+        offset, a = get64(p + 8), get64(p + 16)
+        if p[0] == PICK:
+            item, key = offset, a
+            if (offset != frontier or p[1] != 0 or p[2] != 0 or p[3] != 1 or PyDict_GetItem(leased, item) != NULL
+                    or PyDict_GetItem(held, key) != NULL or PyDict_GetItem(aside, key) != NULL
+                    or PyDict_GetItem(keys, item) != NULL):
+                break
+            b = get64(p + 24)
+            PyDict_SetItem(leased, item, _lease(get32(p + 4), b))
+            if a:
+                PyDict_SetItem(held, key, (item,))
+                PyDict_SetItem(keys, item, key)
+            if b < earliest:
+                earliest = b
+            if get32(p + 32):
+                last, stamp = offset, get32(p + 32)
+            frontier += 1
+            moved = True
+        elif p[0] == DONE and a <= frontier:
+            plain = True
+            for number in range(offset, a):
+                item = number
+                found = PyDict_GetItem(keys, item)
+                if PyDict_GetItem(leased, item) == NULL:
+                    plain = plain and found == NULL
+                elif found != NULL:
+                    key = <object> found
+                    pair = held.get(key)
+                    plain = plain and pair is not None and len(<tuple> pair) == 1 and key not in aside
+            if not plain:
+                break
+            for number in range(offset, a):
+                item = number
+                if PyDict_GetItem(leased, item) != NULL:
+                    PyDict_DelItem(leased, item)
+                    done += 1
+                    found = PyDict_GetItem(keys, item)
+                    if found != NULL:
+                        key = <object> found
+                        PyDict_DelItem(held, key)
+                        PyDict_DelItem(keys, item)
+        else:
+            break
+        p += SIZE
+    if moved:
+        state.frontier, schedule.earliest_ns = frontier, earliest
+        if stamp:
+            state.anchor = (last, stamp)
+    if done:
+        state.done += done
+    return p
+
+
 cdef inline bint unknown(dict leased, dict waiting, uint64_t offset):
     cdef object key
     if PyDict_Size(leased) == 0 and PyDict_Size(waiting) == 0:
@@ -185,7 +256,7 @@ def apply(state, data):
     cdef uint32_t stamp = 0
     cdef Py_ssize_t done
     cdef bint plain, quiet, taken
-    cdef object holder, deadline, key, row, handler, fields
+    cdef object holder, deadline, key, row, handler, fields, order
     cdef PyObject *found
     cdef const unsigned char *start
     if view.raw.len % SIZE:
@@ -193,7 +264,11 @@ def apply(state, data):
     while p < end:
         leased, waiting = state.leased, state.waiting
         frontier, earliest = state.frontier, schedule.earliest_ns
-        plain = state.order is None and not state.above and not state.intents
+        order = state.order
+        if (order is not None and not state.above and not state.intents and not state.expires and not waiting
+                and not schedule.lapsed and not order.parked):
+            p = _keyed(state, order, p, end)
+        plain = order is None and not state.above and not state.intents
         quiet = plain and not schedule.lapsed and not state.expires
         done = 0
         taken = False
@@ -237,7 +312,7 @@ def apply(state, data):
         if done:
             state.done += done
         start = p
-        while p < end and (p == start or not plain or (p[0] != LEASE and p[0] != DONE)):
+        while p < end and (p == start or (order is None and not plain) or (plain and p[0] != LEASE and p[0] != DONE)):
             row = unpack(PyBytes_FromStringAndSize(<const char *> p, SIZE))
             found = PyDict_GetItem(HANDLERS, row[0])
             if found != NULL:

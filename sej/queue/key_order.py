@@ -60,6 +60,7 @@ class KeyOrder:
         parked: by key: no item of it below this offset is parked.
         count: how many items are parked.
         ended: items that are not parked although they are at or above their key's bound, because they have ended.
+        aside: by key: the items that wait and were not delivered so far, in their order.
         released: keys that may have become free, or have a new head, since the last :meth:`take_released`.
     """
 
@@ -72,7 +73,7 @@ class KeyOrder:
         self.count = 0
         self.ended: set[int] = set()
         self.released: set[int] = set()
-        self._aside: dict[int, list[int]] = {}
+        self.aside: dict[int, list[int]] = {}
         self._prune_at = _MANY
 
     # --- what the handlers of the state call
@@ -85,7 +86,7 @@ class KeyOrder:
             if holds:
                 self.held[key] = (*self.held.get(key, ()), offset)
             else:
-                insort(self._aside.setdefault(key, []), offset)
+                insort(self.aside.setdefault(key, []), offset)
             self.released.add(key)
 
     def picked(self, offset: int, key: int, *, fresh: bool, parked: bool) -> None:
@@ -111,7 +112,7 @@ class KeyOrder:
                 self.held[key] = (*held, offset)
             self._leave_aside(key, offset)
             self.keys[offset] = key
-            if key in self.parked or key in self._aside:  # it may be free for another one, if per_key allows it
+            if key in self.parked or key in self.aside:  # it may be free for another one, if per_key allows it
                 self.released.add(key)
 
     def set_aside(self, *, parked: bool) -> None:
@@ -182,16 +183,16 @@ class KeyOrder:
                     self.held[key] = tuple(number for number in held if number != offset)
             else:
                 self._leave_aside(key, offset)
-            if key in self.parked or key in self._aside or key in self.held:
+            if key in self.parked or key in self.aside or key in self.held:
                 self.released.add(key)
         return key
 
     def _leave_aside(self, key: int, offset: int) -> None:
-        aside = self._aside.get(key)
+        aside = self.aside.get(key)
         if aside is not None and offset in aside:
             aside.remove(offset)
             if not aside:
-                del self._aside[key]
+                del self.aside[key]
 
     # --- results
 
@@ -207,7 +208,7 @@ class KeyOrder:
 
     def first_aside(self, key: int, now_ns: int, waiting: Mapping[int, Waiting]) -> int | None:
         """Return the lowest offset of a key that is aside and ready; None: there is none."""
-        for offset in self._aside.get(key, ()):
+        for offset in self.aside.get(key, ()):
             there = waiting.get(offset)
             if there is not None and there.ready_at_ns <= now_ns:
                 return offset

@@ -249,7 +249,7 @@ class KeyedTaker:
         With ``stop``, pass by all messages before it. Return whether there was a message.
         """
         log, state, per_key = self._log, self._log.state, self._per_key
-        above, held, there, read = state.above, order.held, order.parked, self._fresh.at
+        above, held, there, aside, read = state.above, order.held, order.parked, order.aside, self._fresh.at
         holder, deadline = self._lease(now)
         start = offset = state.frontier
         run: list[tuple[Message, int]] = []
@@ -283,7 +283,11 @@ class KeyedTaker:
                     len(held.get(key, ())) + taken.get(key, 0) < per_key
                     and key not in there
                     and key not in passed
-                    and ((head := order.first_aside(key, now, state.waiting)) is None or head > offset)
+                    and (
+                        key not in aside
+                        or (head := order.first_aside(key, now, state.waiting)) is None
+                        or head > offset
+                    )
                 )
             ):
                 if not self._fits(message, found, run):
@@ -304,6 +308,7 @@ class KeyedTaker:
         if not records:
             return full
         log.append(*records)
-        self._items.passed(log.state, log.epoch, start, rows)
+        if rows:
+            self._items.passed(log.state, log.epoch, start, rows)
         found += run
         return True

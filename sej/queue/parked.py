@@ -73,6 +73,8 @@ class ParkedItems:
         """This process passed the messages from start to the frontier; rows: (key, offset) of those it parked."""
         assert state.order is not None
         self._follow(state, epoch, min(start, state.order.low(state.frontier)))
+        if self._high < start and not self._known:
+            self._high = max(self._high, min(start, state.order.low(state.frontier)))
         if self._high == start:
             self._high = state.frontier
             for key, offset in rows:
@@ -90,6 +92,8 @@ class ParkedItems:
         order = state.order
         assert order is not None
         self._follow(state, epoch, order.low(state.frontier))
+        if self._high < state.frontier:
+            self._high = max(self._high, order.low(state.frontier))  # nothing before it is parked
         for message in _messages(self._reader, self._high, state.frontier):
             found, offset = key_hash(message.key), message.offset
             if order.may_be_parked(offset, found):

@@ -72,6 +72,38 @@ def test_states_are_the_same_however_the_log_is_cut(log: list[bytes], cuts: list
         assert twin.schedule.first_ready() == reference.schedule.first_ready()
 
 
+@st.composite
+def keyed_logs(draw: st.DrawFn) -> list[bytes]:
+    """A log of a queue with an order of keys: mostly items that are taken in order and done, among anything else."""
+    log, at = [made.ordered(1, draw(st.integers(0, 1)))], 0
+    for _ in range(draw(st.integers(0, 40))):
+        key, what = draw(st.integers(0, 3)), draw(st.integers(0, 9))
+        if what < 5:
+            log.append(made.picked(at, 1, draw(st.integers(0, 1)), draw(times), 0, key, draw(st.integers(0, 9))))
+            at += 1
+        elif what < 8:
+            first = draw(st.integers(max(at - 4, 0), at))
+            log.append(made.done(first, first + draw(st.integers(1, 3))))
+        elif what == 8:
+            choices = [made.keyed(max(at - 1, 0), key, 1), made.parked(key, at), made.waits(max(at - 1, 0), 5, 1, 0)]
+            log.append(draw(st.sampled_from([*choices, made.scanned(at, 1, 3), made.dead(max(at - 1, 0))])))
+        else:
+            log.append(draw(records()))
+    return log
+
+
+@compiled
+@given(keyed_logs(), st.lists(st.integers(0, 40)))
+def test_states_with_an_order_of_keys_are_the_same(log: list[bytes], cuts: list[int]) -> None:
+    reference, twin = QueueState(), QueueState()
+    edges = sorted({0, *(min(cut, len(log)) for cut in cuts), len(log)})
+    for start, stop in pairwise(edges):
+        data = b"".join(log[start:stop])
+        reference.apply(data)
+        TWIN.apply(twin, data)
+        assert contents(twin) == contents(reference)
+
+
 @compiled
 @given(st.lists(records(), max_size=8), st.integers(0, 400), st.integers(0, 255), st.integers(0, RECORD_SIZE))
 def test_verdicts_are_the_same(log: list[bytes], at: int, value: int, cut: int) -> None:
