@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 # Spark's extra allows one version only, which all other tests use.
-EXTRAS = ("formats", "hub")
+EXTRAS = ("formats", "hub", "ui")
 RUNNERS = ("hypothesis", "pexpect", "pytest", "pytest-timeout", "pytest-xdist", "typer", "watchdog")
 TESTS = (
     "tests/cli",
@@ -25,6 +25,9 @@ TESTS = (
     "tests/sej/test_watch.py",
     "tests/hub/test_cli.py",
     "tests/hub/test_metrics.py",
+    "tests/hub/page/test_changes.py",
+    "tests/hub/page/test_guard.py",
+    "tests/hub/page/test_pages.py",
 )
 WITHOUT = ("tests/cli/test_spark.py",)
 
