@@ -250,3 +250,21 @@ def test_a_ledger_of_version_1_is_upgraded(path: Path) -> None:
             assert [(c.kind, c.text) for c in other.conflicts] == [("reverted", "a")]
         assert all(claim is not None and claim.done() for claim in claims)
     assert path.read_bytes().count(b"\n-") == 1, "the one that was given back"
+
+
+def test_a_stale_save_after_a_reopened_message_was_done_again_repeats_nothing(path: Path) -> None:
+    path.write_bytes(b"-a\n-b\n")
+    with TextQueue(path) as q:
+        for _ in range(2):
+            claim = q.take()
+            assert claim is not None
+            assert claim.done()
+        path.write_bytes(b"-a\n=b\n")  # a user reopens the older one
+        q.append("c")
+        stale = path.read_bytes()
+        again = q.take()
+        assert again is not None
+        assert (again.message.value, again.done()) == ("a", True)
+        path.write_bytes(stale)
+        assert [m.value for m in q.messages()] == ["c"]
+        assert [(one.text, one.kind) for one in q.conflicts] == [("a", "reverted")]

@@ -203,7 +203,8 @@ class _Planning:
                     self._in_file = max(self._in_file, number)
         left = [one for one in marks if one[0] not in places]
         named = {(at.position, holder_of(at.raw)) for at in waiting.values()} if claims else set()
-        places |= self._paired([waits, left, claims], waiting)
+        # A message may have an older mark, which a user took back. A stale save reverts the newest marks.
+        places |= self._paired([waits, left[::-1], claims], waiting)
         for number, record in waits:
             if number in places:
                 moved = record._replace(position=places[number].position)
