@@ -2,7 +2,9 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from textqueue import MessageStatus, TextQueue
 from textqueue.claims import claim as claims
-from textqueue.editing import archive, reconcile, replace
+from textqueue.editing import append, archive, reconcile, replace
 from textqueue.format import windows
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no leases")
@@ -146,3 +148,21 @@ def test_a_save_that_reverted_nothing_is_reconciled_with_two_reads(path: Path, m
         assert found is not None
         assert found.message.value == "job 000004", "which the person reopened"
         assert q.conflicts == other.conflicts == []
+
+
+def test_an_append_does_not_wait_for_its_own_lease(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process opens the file while an append is about to be written: the kernel would wait for 45 seconds."""
+    mending = append._mending
+
+    def opened_meanwhile(*arguments: Any) -> tuple[bytes, bytes]:
+        with suppress(BlockingIOError):
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        return mending(*arguments)
+
+    monkeypatch.setattr(append, "_mending", opened_meanwhile)
+    before = path.read_bytes()
+    start = time.monotonic()
+    with TextQueue(path) as q:
+        q.append("new")
+    assert time.monotonic() - start < 20
+    assert path.read_bytes() == before + b"-new\n"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from sej.system.disk import File, Status
+from sej.system.locks import end_lease
 from textqueue.editing.place import Place
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.source import Source
@@ -115,6 +116,7 @@ class _Append:
         if session.alone:
             _write_end(session.file, session.file.write_at, size, text)
             return size
+        end_lease(session.file)  # another process may wait for it, and so would the next line: for 45 seconds
         # Another program may append as well: let the kernel find the end, then look for the text.
         file = self._queue.disk.open(self._queue.path, "append")
         try:
