@@ -28,6 +28,7 @@ __all__ = [
     "DIRECTORY",
     "DURATION",
     "JSON",
+    "MAX_ATTEMPTS",
     "PLACE",
     "SIZE",
     "chosen",
@@ -48,6 +49,13 @@ BATCH: Final = 4096
 """Messages that are read at a time."""
 DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, readable=False))
 JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
+MAX_ATTEMPTS: Final = click.option(
+    "--max-attempts",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Attempts before an item becomes a dead letter.",
+)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -18,7 +18,7 @@ from typing import Final
 import click
 
 from sej.cli.exits import Exit
-from sej.cli.options import DURATION, form_options
+from sej.cli.options import DURATION, MAX_ATTEMPTS, form_options
 from sej.cli.output import as_json, print_messages, text_or_b64
 from sej.cli.places import Place, placed_command
 from sej.cli.programs import ProgramCommand, ending, require_program
@@ -122,13 +122,7 @@ def put(
     show_default=True,
     help="How long an item stays leased; renewed while PROGRAM runs.",
 )
-@click.option(
-    "--max-attempts",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="Attempts before an item becomes a dead letter.",
-)
+@MAX_ATTEMPTS
 @click.option("--json", is_flag=True, help="Without a PROGRAM: one JSON object per line.")
 def get(
     place: Place,

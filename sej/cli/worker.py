@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import click
 
-from sej.cli.options import DURATION
+from sej.cli.options import DURATION, MAX_ATTEMPTS
 from sej.cli.places import Place, placed_command
 from sej.queue.work import work
 
@@ -41,13 +41,7 @@ _TOO_LATE: Final = 75
 @click.option(
     "--lease", type=DURATION, default="60s", show_default=True, help="How long an item stays leased; renewed meanwhile."
 )
-@click.option(
-    "--max-attempts",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="Attempts before an item becomes a dead letter.",
-)
+@MAX_ATTEMPTS
 @click.option("--time-limit", type=DURATION, help="Retry an item, and start a new process, after this time, as in 5m.")
 @click.option("--until-empty", is_flag=True, help="End as soon as no item is ready.")
 @click.option("--reload", is_flag=True, help="For development: restart when a .py file below this directory changes.")
