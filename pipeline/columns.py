@@ -55,7 +55,7 @@ def check_names(names: Iterable[str], columns: Mapping[str, str]) -> list[str]:
     found = list(names)
     for name in found:
         if name not in columns:
-            raise OptionError(f"there is no column {name!r}; expected some of {', '.join(columns)}")
+            raise OptionError(f"unknown column {name!r}; expected some of {', '.join(columns)}")
     if not found:
         raise OptionError(f"columns must name at least one column, expected some of {', '.join(columns)}")
     if len(set(found)) < len(found):

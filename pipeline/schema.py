@@ -57,7 +57,7 @@ def check_projection(schema: StructType, columns: dict[str, DataType] = COLUMNS)
     for field in schema.fields:
         kind = columns.get(field.name)
         if kind is None:
-            raise OptionError(f"there is no column {field.name!r}; expected some of {', '.join(columns)}")
+            raise OptionError(f"unknown column {field.name!r}; expected some of {', '.join(columns)}")
         if field.dataType != kind:
             raise OptionError(
                 f"column {field.name!r} must be {kind.simpleString()}, got {field.dataType.simpleString()}; the"

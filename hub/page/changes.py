@@ -119,7 +119,7 @@ def _offset_of(path: str, name: str) -> int | None:
     for found in readers_of(Journal(path)):
         if found.name == name:
             return found.offset
-    raise MissingError(f"there is no reader {name!r}", path=path)
+    raise MissingError(f"unknown reader {name!r}", path=path)
 
 
 def _target(path: str, place: str) -> int:

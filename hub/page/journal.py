@@ -129,7 +129,7 @@ def message_at(context: Context, query: Mapping[str, str]) -> tuple[str, Message
     """Return a journal and one of its messages.
 
     Raises:
-        MissingError: there is no such message.
+        MissingError: the message does not exist.
     """
     path = context.require_journal(query.get("path", ""))
     offset = number_in(query, "offset", 0)
@@ -138,7 +138,7 @@ def message_at(context: Context, query: Mapping[str, str]) -> tuple[str, Message
         with Scanner(path, offset) as scanner:
             found = scanner.read(1)
     if not found or found[0].offset != offset:
-        raise MissingError(f"there is no message {offset}", path=path)
+        raise MissingError(f"message {offset} does not exist", path=path)
     return path, found[0]
 
 

@@ -3,7 +3,7 @@
 
 The references are in ``frames``, by protobuf: :func:`encode` does what ``put_request`` does, and :func:`transcode` what
 ``open_put_request`` does. Whatever is not plain here (an unknown field, a message that the journal has no room for,
-bytes that are no request) is ``None``, and the reference says what it is.
+bytes that are not a request) is ``None``, and the reference says what it is.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

@@ -45,7 +45,7 @@ cdef PyTypeObject *ITEM = <PyTypeObject *> _Item
 
 
 cdef inline int64_t head_size(const uint8_t *p, int64_t room) noexcept nogil:
-    """Return the size of the head of the ordinary PUT at p, or 0 if there is no whole one."""
+    """Return the size of the head of the ordinary PUT at p, or 0 if it is not whole."""
     cdef int64_t head, size
     if room < HEAD:
         return 0

@@ -47,12 +47,12 @@ def rows_of(
     """Yield the items of a queue, head first; reserved items come first, as after a restart.
 
     Raises:
-        MissingError: there is no file of this queue.
+        MissingError: the queue has no file.
         CorruptionError: a file is damaged; with ``skip`` it is read up to the damage, which is logged.
         OptionError: the queue has no such reader; a Kestrel 2 queue has none.
     """
     if not any(name == queue or name.startswith((f"{queue}.", f"{queue}~~")) for name in os.listdir(directory)):
-        raise MissingError(f"there is no file of a queue {queue!r}", path=directory)
+        raise MissingError(f"queue {queue!r} has no file here", path=directory)
     kind = kind or kind_of(directory, queue)
     if kind == "libkestrel":
         yield from _libkestrel(directory, queue, reader, on_damage)

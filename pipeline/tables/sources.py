@@ -164,9 +164,7 @@ def _refuse_unknown(clients: Iterable[str] | None, there: Iterable[Origin]) -> N
     known = sorted({origin.client for origin in there if origin.client is not None})
     for client in clients or ():
         if client not in known:
-            raise JournalNotFoundError(
-                f"there is no client {client!r}; the clients are {', '.join(known[:10]) or 'none'}"
-            )
+            raise JournalNotFoundError(f"unknown client {client!r}; the clients are {', '.join(known[:10]) or 'none'}")
 
 
 def refuse_deleted(extent: _Bounded, start: int | None) -> None:

@@ -40,7 +40,7 @@ def doctor(path: Path, json: bool, quick: bool) -> None:
     Reports locks and their holders, damage, torn tails, gaps, readers, their lag and whether they are stuck, the disk,
     the clock, permissions, what a crash left, and other distributions with files of the same names as ours. DIR may
     also hold several journals (a sharded journal, a hub): sound ones are then only counted. Exit code 0: nothing is
-    wrong; 1: something is wrong; 4: there is no journal.
+    wrong; 1: something is wrong; 4: the journal does not exist.
 
     Example: sej doctor orders
     """

@@ -58,7 +58,7 @@ def file(directory: Path, place: int | Moment | None, json: bool) -> None:
 def timestamp(directory: Path, place: int | Moment | None, reader: str | None, json: bool) -> None:
     """Print the offset and time of a message: the one with this offset, or the first from a time on.
 
-    Exit code 4: there is no such message or reader.
+    Exit code 4: the message or reader does not exist.
 
     Example: sej timestamp orders '2026-01-31 12:00'
     """

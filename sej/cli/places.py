@@ -33,7 +33,7 @@ class Place(NamedTuple):
     def open_existing(self, **options: Any) -> WorkQueue:
         """Open a queue over a journal or file that exists; neither is created."""
         if not self._exists():
-            raise FileNotFoundError(f"{self.path}: there is no queue; `sej queue put` makes one")
+            raise FileNotFoundError(f"{self.path}: the queue does not exist; `sej queue put` creates it")
         if self.backend == "journal":
             Directory(self.path, OS).require()
         return self.open(**options)
@@ -45,7 +45,7 @@ class Place(NamedTuple):
             directory.require()
             require_known(self.name, queue_names(directory), False, directory.path)
         elif not self._exists():
-            raise FileNotFoundError(f"{self.path}: there is no queue; `sej queue put` makes one")
+            raise FileNotFoundError(f"{self.path}: the queue does not exist; `sej queue put` creates it")
 
     def _exists(self) -> bool:
         """Return whether the queue exists; a Kestrel queue is files whose names begin with its name."""

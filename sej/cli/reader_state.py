@@ -167,9 +167,9 @@ def find_reader(journal: Journal, name: str) -> Reader | None:
 
 
 def no_reader(journal: Journal, name: str) -> Exit:
-    """Report on standard error that there is no reader of this name, and return the exit code."""
+    """Report an unknown reader on standard error, and return the exit code."""
     known = ", ".join(reader.name for reader in readers_of(journal)) or "none"
-    click.echo(f"sej: {journal.path}: there is no reader {name!r}; there are: {known}", err=True)
+    click.echo(f"sej: {journal.path}: unknown reader {name!r}; the readers are: {known}", err=True)
     return Exit.MISSING
 
 

@@ -88,7 +88,7 @@ class Flow(NamedTuple):
         return [rated(max(state.full_at_ns, now_ns) + n * self.rate.interval_ns)]
 
     def next_ns(self, state: QueueState) -> int | None:
-        """Return when the rate allows the next item; None: there is no rate."""
+        """Return when the rate allows the next item; None: the queue has no rate."""
         if self.rate is None:
             return None
         return state.full_at_ns - (self.rate.burst - 1) * self.rate.interval_ns

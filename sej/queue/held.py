@@ -150,7 +150,7 @@ class HeldItem(QueueItem):
                 self._lost = True
                 self._queue.lost(self)
                 raise LeaseLostError(
-                    "this item is no longer held: it was ended, or another process took it, put it back or edited it",
+                    "this item was lost: it was ended, or another process took it, put it back or edited it",
                     path=self._queue.path,
                     position=self._position,
                 )

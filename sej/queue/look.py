@@ -228,7 +228,7 @@ class QueueLook:
         """Set the queue; nothing is opened yet.
 
         Raises:
-            JournalNotFoundError: there is no journal.
+            JournalNotFoundError: the journal does not exist.
             QueueNotFoundError: the journal has no such queue.
         """
         self._directory = directory = Directory(path, disk)

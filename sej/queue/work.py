@@ -54,7 +54,7 @@ def work(
         handler: called as ``handler(item)``, in one of the threads.
         threads: how many items are handled concurrently.
         until_empty: return as soon as no item is ready.
-        time_limit_s: after this time an item counts as failed, is retried, and its lease is no longer extended. Its
+        time_limit_s: after this time an item counts as failed, is retried, and its lease is not extended any more. Its
             function is not interrupted; None: no limit.
         stop: an event that requests a stop; None: only signals and ``queue.close()`` do.
         on_time_limit: called in another thread after an item has reached the limit.

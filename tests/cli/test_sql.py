@@ -138,7 +138,7 @@ def test_a_query_that_fails_leaves_the_output_as_it_was(run: Run) -> None:
         (["SELECT 1", "odd", "--format", "parquet"], 2, "needs --output"),
         (["SELECT 1", "odd", "--format", "csv", "--json"], 2, "exclude each other"),
         (["SELECT 1", "odd", "--start", "soon"], 2, "is not an offset or a time"),
-        (["SELECT 1", "odd", "--client", "berlin"], 4, "there is no client 'berlin'"),
+        (["SELECT 1", "odd", "--client", "berlin"], 4, "unknown client 'berlin'"),
         (["SELECT count(*) FROM orders_3", "orders.3", "--start", "99", "--end", "5"], 0, ""),
     ],
 )

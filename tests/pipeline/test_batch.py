@@ -95,7 +95,7 @@ def test_not_null_columns_keep_their_promise(spark: SparkSession, journal: Path)
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
-        ("offset BIGINT, colour STRING", "there is no column 'colour'"),
+        ("offset BIGINT, colour STRING", "unknown column 'colour'"),
         ("offset INT", "column 'offset' must be bigint, got int"),
     ],
 )

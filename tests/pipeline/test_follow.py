@@ -168,7 +168,7 @@ def test_arguments(journal: Path, tmp_path: Path) -> None:
     assert "not reachable through a hub" in error(hub="127.0.0.1:1", reader="r")
     assert "batch_rows must be at least 1" in error(batch_rows=0)
     assert "batch_bytes must be 1 to" in error(batch_bytes=1 << 31)
-    assert "there is no column" in error(columns=["ofset"])
+    assert "unknown column" in error(columns=["ofset"])
     with pipeline.follow(journal, timeout=0.0) as stream, pytest.raises(pipeline.OptionError, match="pass reader"):
         stream.commit({"journal": 1})
     with sej.Writer(tmp_path / "cut", segment_bytes=1 << 12) as writer:

@@ -116,7 +116,7 @@ def test_damage_in_a_kestrel_queue(spool: Path) -> None:
         ({"end": "2020-01-01"}, "start and end are for journals"),
         ({"clients": "berlin"}, "clients are for journals"),
         ({"pattern": "nothing"}, "matches none of"),
-        ({"columns": ["offset"]}, "there is no column 'offset'"),
+        ({"columns": ["offset"]}, "unknown column 'offset'"),
         ({"where": "variables = 'x'"}, "variables"),
     ],
 )
@@ -183,7 +183,7 @@ def test_names_clients_patterns_and_bounds_on_a_hub(far: Far) -> None:
     assert far("tokyo").scan().filter(pl.col("shard") == 1).collect().height == 6
     with pytest.raises(sej.JournalNotFoundError, match="no readable journal"):
         far("moscow").count()
-    with pytest.raises(sej.JournalNotFoundError, match="no client 'moscow'"):
+    with pytest.raises(sej.JournalNotFoundError, match="unknown client 'moscow'"):
         far(clients="moscow").count()
 
 

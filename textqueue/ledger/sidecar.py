@@ -18,7 +18,7 @@ same lock, so one rule decides: *as long as the old lock file* ``jobs.tq.lck`` *
     has open (the kernel grants a lease)         last of all, the old lock file is removed
 
 A process has the lock file open as long as it has the queue open. So no file is moved while another process uses it.
-A process that opens the old lock file at the wrong moment finds that it is no longer at its path, and begins again.
+A process that opens the old lock file at the wrong moment finds that it has left its path, and begins again.
 After a crash in between, the old lock file is still there, and the next process continues. Until then no process works,
 because it would miss what was moved. If the system has no leases, the old names remain in use.
 
