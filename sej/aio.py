@@ -1,7 +1,8 @@
-"""The asyncio API: a scanner for ``async for``, and a writer with coroutines. Neither blocks the event loop.
+"""The asyncio API: a scanner for ``async for``, a writer, an offset and a consumer with coroutines.
 
-Both run the blocking object in a thread, and add two things. Appends that wait at the same time are sent to the thread
-together, so that at durability ``"disk"`` they share one sync. A cancelled read loses no message.
+None blocks the event loop: each runs the blocking object in a thread, and adds three things. Appends that wait at the
+same time are sent to the thread together, so that at durability ``"disk"`` they share one sync. A cancelled read loses
+no message. The handler of a consumer is a coroutine function.
 
 Example:
     >>> import asyncio, tempfile
@@ -18,21 +19,33 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from inspect import isawaitable
+from typing import Any, Protocol, Self, TypeVar
 
+import sej.reading.consumer
+import sej.reading.offset
 import sej.reading.scanner
 import sej.writing.writer
-from sej.checks import PATH, options_of, refuse_pickling, refuse_unknown
+from sej.checks import CALLABLE, PATH, options_of, refuse_pickling, refuse_unknown
 from sej.errors import ClosedError
 from sej.message import FIRST, BytesLike, Message, Start
 
-__all__ = ["Scanner", "Writer"]
+__all__ = ["Consumer", "Offset", "Scanner", "Writer"]
 
 _BATCH = 1024
 _Waiting = tuple[tuple[Any, ...], "asyncio.Future[int]"]
+_Call = tuple[list[Message], "Future[None]"]
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+_Opened = TypeVar("_Opened", bound=_Closes)
 
 
 class Scanner:
@@ -63,9 +76,7 @@ class Scanner:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
             self.scanner.interrupt()
-            while not waiting.done():  # the thread has not ended yet, and reads until then
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([waiting])
+            await _ended(waiting)  # it reads until then
             self.scanner.resume()
             waiting.exception()  # the next read returns it again
             raise
@@ -118,21 +129,7 @@ class Writer:
 
     async def open(self) -> Self:
         """Open the journal; see :class:`sej.Writer` for errors. If it is cancelled, nothing stays open."""
-        wanted = True
-
-        def work() -> sej.writing.writer.Writer:
-            writer = sej.writing.writer.Writer(self._path, **self._options)
-            if not wanted:
-                writer.close()
-            return writer
-
-        opening = asyncio.get_running_loop().run_in_executor(None, work)
-        try:
-            self._writer = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            wanted = False
-            opening.add_done_callback(_close_again)
-            raise
+        self._writer = await _opened(partial(sej.writing.writer.Writer, self._path, **self._options))
         return self
 
     @property
@@ -225,7 +222,239 @@ class Writer:
             self._sent = None
 
 
-def _close_again(opening: asyncio.Future[sej.writing.writer.Writer]) -> None:
-    """Close a writer that the thread opened after ``open`` was cancelled."""
+class Offset:
+    """A :class:`sej.Offset` with coroutines; takes the same arguments.
+
+    Example:
+        >>> import tempfile, sej
+        >>> path = tempfile.mkdtemp()
+        >>> with sej.Writer(path) as w:
+        ...     _ = w.append_many([b"a", b"b", b"c"])
+        >>> async def main() -> int:
+        ...     async with Offset(path, "reader1") as o:
+        ...         await o.commit(2)
+        ...         return o.value
+        >>> asyncio.run(main())
+        2
+    """
+
+    __reduce__ = refuse_pickling
+
+    def __init__(self, path: str | os.PathLike[str], name: str, default: int | Start = FIRST, **options: Any) -> None:
+        """Set the arguments of :class:`sej.Offset`; ``async with`` or :meth:`open` opens the offset."""
+        refuse_unknown("an offset", options, options_of(sej.reading.offset.Offset.__init__))
+        self._path = sej.reading.offset.check_arguments(path, name, default, **options).path
+        self._name = name
+        self._open = partial(sej.reading.offset.Offset, self._path, name, default, **options)
+        self._offset: sej.reading.offset.Offset | None = None
+
+    async def open(self) -> Self:
+        """Take the reader's lock; see :class:`sej.Offset` for errors. If it is cancelled, the lock is released."""
+        self._offset = await _opened(self._open)
+        return self
+
+    @property
+    def offset(self) -> sej.reading.offset.Offset:
+        """The blocking offset.
+
+        Raises:
+            ClosedError: the offset is not open.
+        """
+        if self._offset is None:
+            raise ClosedError(f"reader {self._name!r} is not open; use `async with`, or await open()", path=self._path)
+        return self._offset
+
+    @property
+    def value(self) -> int:
+        """The next offset to read."""
+        return self.offset.value
+
+    async def commit(self, offset: int) -> None:
+        """Commit an offset, like :meth:`sej.Offset.commit`. If it is cancelled, the offset may be committed later."""
+        await asyncio.to_thread(self.offset.commit, offset)
+
+    async def reset(self, offset: int) -> None:
+        """Set an offset, like :meth:`sej.Offset.reset`. If it is cancelled, the offset may be set later."""
+        await asyncio.to_thread(self.offset.reset, offset)
+
+    async def close(self) -> None:
+        """Release the reader's lock, after a commit that has begun; if it is cancelled, release it anyway."""
+        loop = asyncio.get_running_loop()
+        await asyncio.shield(loop.run_in_executor(None, self.offset.close))
+
+    async def __aenter__(self) -> Self:
+        """Take the reader's lock."""
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Release the reader's lock."""
+        await self.close()
+
+
+class Consumer:
+    """A :class:`sej.Consumer` whose handler is a coroutine function; takes the same arguments.
+
+    The handler runs in the task that called :meth:`run`; a thread reads the journal and commits. If the task is
+    cancelled, the handler is cancelled too. The messages before it are committed, and its own message is delivered
+    again by the next run. That is not a failed attempt. A cancelled run ends after at most 0.2 seconds plus the time of
+    a commit.
+
+    Example:
+        >>> import tempfile, sej
+        >>> path = tempfile.mkdtemp()
+        >>> with sej.Writer(path) as w:
+        ...     _ = w.append_many([b"a", b"b"])
+        >>> async def handle(message: sej.Message) -> None:
+        ...     print(message.value)
+        >>> asyncio.run(Consumer(path, "worker", timeout=0.0).run(handle))
+        b'a'
+        b'b'
+        2
+    """
+
+    def __init__(self, path: str | os.PathLike[str], name: str, **options: Any) -> None:
+        """Set up a reader; see :class:`sej.Consumer` for arguments and errors."""
+        refuse_unknown("a consumer", options, options_of(sej.reading.consumer.Consumer.__init__))
+        self.consumer = sej.reading.consumer.Consumer(path, name, **options)
+
+    async def run(
+        self, handler: Callable[[Message], Awaitable[object]], *, timeout: float | Start | None = FIRST
+    ) -> int:
+        """Handle messages one after the other, like :meth:`sej.Consumer.run`.
+
+        Raises:
+            TypeError: the handler returned something else than an awaitable; its message is not committed.
+            SejError: as :meth:`sej.Consumer.run`.
+        """
+        CALLABLE("handler", handler)
+        return await self.run_batches(lambda batch: handler(batch[0]), batch_messages=1, timeout=timeout)
+
+    async def run_batches(
+        self,
+        handler: Callable[[list[Message]], Awaitable[object]],
+        *,
+        batch_messages: int = sej.reading.consumer.BATCH,
+        timeout: float | Start | None = FIRST,
+    ) -> int:
+        """Handle messages in batches, like :meth:`sej.Consumer.run_batches`; errors as :meth:`run`."""
+        CALLABLE("handler", handler)
+        calls = _Calls()
+        thread = ThreadPoolExecutor(1, "sej-consumer")  # its own: many consumers would use up the shared ones
+        run = partial(self.consumer.run_batches, calls.from_thread, batch_messages=batch_messages, timeout=timeout)
+        running = asyncio.get_running_loop().run_in_executor(thread, run)
+        thread.shutdown(wait=False)
+        running.add_done_callback(calls.end)
+        try:
+            while call := await calls.waiting.get():
+                await _answer_call(handler, *call)
+        except GeneratorExit:  # the loop is gone: nothing can be awaited
+            self.consumer.stop()
+            calls.leave()
+            raise
+        except BaseException:
+            self.consumer.stop()
+            calls.leave()
+            await _ended(running)
+            running.exception()  # the caller gets the error of the handler, or the cancellation
+            raise
+        return running.result()
+
+    def stop(self) -> None:
+        """Let :meth:`run` return after the current message; called from any thread or task."""
+        self.consumer.stop()
+
+
+class _LeftError(BaseException):
+    """The task has left :meth:`Consumer.run`. Not an Exception, because it is not a failed attempt."""
+
+
+class _Calls:
+    """The calls of a consumer's handler: made by its thread, one at a time, and answered by the task."""
+
+    def __init__(self) -> None:
+        self.waiting: asyncio.Queue[_Call | None] = asyncio.Queue()
+        """The call to answer; None after the last."""
+        self._loop = asyncio.get_running_loop()
+        self._answer: Future[None] = Future()
+        self._left = False
+
+    def from_thread(self, batch: list[Message]) -> None:
+        """Let the task handle a batch, and raise what its handler raises."""
+        answer: Future[None] = Future()
+        try:
+            self._loop.call_soon_threadsafe(self._offer, batch, answer)
+        except RuntimeError:  # the loop is closed
+            raise _LeftError from None
+        answer.result()
+
+    def _offer(self, batch: list[Message], answer: Future[None]) -> None:
+        self._answer = answer
+        if self._left:
+            answer.set_exception(_LeftError())
+        else:
+            self.waiting.put_nowait((batch, answer))
+
+    def end(self, _: object) -> None:
+        """Tell the task that the thread has ended."""
+        self.waiting.put_nowait(None)
+
+    def leave(self) -> None:
+        """End the call that waits, and any further one, without an attempt."""
+        self._left = True
+        if not self._answer.done():
+            self._answer.set_exception(_LeftError())
+
+
+async def _answer_call(
+    handler: Callable[[list[Message]], Awaitable[object]], batch: list[Message], answer: Future[None]
+) -> None:
+    """Handle a batch and pass the handler's exception on to the thread; raise only what ends the run."""
+    task = asyncio.current_task()
+    try:
+        awaitable = handler(batch)
+        if isawaitable(awaitable):
+            await awaitable
+    except asyncio.CancelledError as error:
+        if task is None or task.cancelling():
+            raise
+        failure = RuntimeError("the handler awaited a task that was cancelled")  # a failed attempt, like any error
+        failure.__cause__ = error
+        answer.set_exception(failure)
+    except Exception as error:
+        answer.set_exception(error)
+    else:
+        if not isawaitable(awaitable):
+            raise TypeError(f"handler must be a coroutine function, but it returned {awaitable!r}")
+        answer.set_result(None)
+
+
+async def _opened(opens: Callable[[], _Opened]) -> _Opened:
+    """Open in a thread; if it is cancelled, close again what the thread opened."""
+    wanted = True
+
+    def work() -> _Opened:
+        opened = opens()
+        if not wanted:
+            opened.close()
+        return opened
+
+    opening = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        wanted = False
+        opening.add_done_callback(_close_again)
+        raise
+
+
+async def _ended(running: asyncio.Future[Any]) -> None:
+    """Wait until a thread has ended, also if the task is cancelled again."""
+    while not running.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([running])
+
+
+def _close_again(opening: asyncio.Future[Any]) -> None:
+    """Close what the thread opened after ``open`` was cancelled."""
     if opening.exception() is None:
         opening.result().close()

@@ -30,9 +30,10 @@ from sej.reading.offset import Offset
 from sej.reading.scanner import Scanner
 from sej.system.disk import OS, Disk
 
-__all__ = ["Consumer"]
+__all__ = ["BATCH", "Consumer"]
 
-_BATCH: Final = 256
+BATCH: Final = 256
+"""The most messages in a batch, if the caller does not say."""
 _CAREFUL: Final = 1000
 """The predecessor may have had this many uncommitted messages, whatever the options are now."""
 _STOP_LOOK_S: Final = 0.2
@@ -134,7 +135,7 @@ class Consumer:
         self,
         handler: Callable[[list[Message]], object],
         *,
-        batch_messages: int = _BATCH,
+        batch_messages: int = BATCH,
         timeout: float | Start | None = FIRST,
     ) -> int:
         """Handle messages like :meth:`run`, in batches. A batch that fails is tried again as a whole.
@@ -157,14 +158,17 @@ class Consumer:
         if not isinstance(timeout, Start):
             WAIT("timeout", timeout)
         wait = self._timeout if isinstance(timeout, Start) else timeout
-        with (
-            Offset(self.path, self.name, self._default, disk=self._disk) as kept,
-            Scanner(self.path, kept.value, wait, disk=self._disk) as scanner,
-            Attempts(
-                self._directory, self.name, kept.value, max(self._commit_messages, _CAREFUL) + 2 * _BATCH
-            ) as attempts,
-        ):
-            return self._run(handler, batch_messages, scanner, kept, attempts)
+        try:
+            with (
+                Offset(self.path, self.name, self._default, disk=self._disk) as kept,
+                Scanner(self.path, kept.value, wait, disk=self._disk) as scanner,
+                Attempts(
+                    self._directory, self.name, kept.value, max(self._commit_messages, _CAREFUL) + 2 * BATCH
+                ) as attempts,
+            ):
+                return self._run(handler, batch_messages, scanner, kept, attempts)
+        finally:
+            self._stop.clear()
 
     def stop(self) -> None:
         """Let :meth:`run` return after the current message; called from any thread or signal handler."""
@@ -185,7 +189,7 @@ class Consumer:
         try:
             while not self._stop.is_set():
                 if not ready:
-                    ready = scanner.read(_BATCH, timeout=0.0)
+                    ready = scanner.read(BATCH, timeout=0.0)
                 if not ready:
                     kept.commit(done)  # idle: a good moment to commit
                     ready = self._wait(scanner)
@@ -206,7 +210,6 @@ class Consumer:
                     commit_at = now + self._commit_interval_s
         finally:
             kept.commit(done)
-            self._stop.clear()
         return handled
 
     def _wait(self, scanner: Scanner) -> list[Message]:
@@ -214,7 +217,7 @@ class Consumer:
         deadline = None if scanner.timeout is None else time.monotonic() + scanner.timeout
         while not self._stop.is_set():
             left = _STOP_LOOK_S if deadline is None else min(deadline - time.monotonic(), _STOP_LOOK_S)
-            ready = scanner.read(_BATCH, timeout=max(left, 0.0))
+            ready = scanner.read(BATCH, timeout=max(left, 0.0))
             if ready or (deadline is not None and time.monotonic() >= deadline):
                 return ready
         return []

@@ -28,9 +28,24 @@ from sej.message import FIRST, LAST, Start
 from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
 
-__all__ = ["Offset", "read_offset"]
+__all__ = ["Offset", "check_arguments", "read_offset"]
 
 _BEYOND_END: Final = one_of(("raise", "rewind"))
+
+
+def check_arguments(
+    path: str | os.PathLike[str], name: str, default: int | Start = FIRST, *, beyond_end: str = "raise", disk: Disk = OS
+) -> Directory:
+    """Check the arguments of an :class:`Offset` without opening it; return its directory.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of its range; InvalidNameError for the name.
+    """
+    require(default=(default, START), beyond_end=(beyond_end, _BEYOND_END), disk=(disk, DISK))
+    directory = Directory(path, disk)
+    check_reader(directory, name)
+    return directory
 
 
 class Offset:
@@ -81,9 +96,8 @@ class Offset:
             InvalidNameError: a new reader may not have this name, or its lock would be that of a work queue.
             JournalNotFoundError: there is no journal.
         """
-        require(default=(default, START), beyond_end=(beyond_end, _BEYOND_END), disk=(disk, DISK))
-        self._directory = Directory(path, disk)
-        self.name = check_reader(self._directory, name)
+        self._directory = check_arguments(path, name, default, beyond_end=beyond_end, disk=disk)
+        self.name = name
         self._directory.require()
         self.path = self._directory.path
         self._disk = disk

@@ -4,6 +4,7 @@ Each case is a public function with arguments that it takes. One test per case p
 argument in turn; what kind of nonsense follows from the argument's annotation.
 """
 
+import asyncio
 import copy
 import inspect
 import pickle
@@ -38,6 +39,10 @@ class Case(NamedTuple):
     call: Callable[..., Any]
     good: dict[str, Any]
     like: Callable[..., Any] | None = None
+
+
+async def _handler(_: object) -> None:
+    """Handle a message or a batch."""
 
 
 class Things:
@@ -132,6 +137,18 @@ CASES: dict[str, Callable[[Things], Case]] = {
     "sej.AsyncQueue": lambda t: Case(sej.AsyncQueue, {"work": t.queue}),
     "sej.aio.Writer": lambda t: Case(sej.aio.Writer, {"path": t.new("w")}, sej.Writer),
     "sej.aio.Scanner": lambda t: Case(sej.aio.Scanner, {"path": t.journal}, sej.Scanner),
+    "sej.aio.Offset": lambda t: Case(sej.aio.Offset, {"path": t.journal, "name": "reader"}, sej.Offset),
+    "sej.aio.Consumer": lambda t: Case(sej.aio.Consumer, {"path": t.journal, "name": "reader"}, sej.Consumer),
+    "sej.aio.Consumer.run": lambda t: Case(
+        lambda **given: asyncio.run(sej.aio.Consumer(t.journal, "run").run(**given)),
+        {"handler": _handler, "timeout": 0.0},
+        sej.Consumer.run,
+    ),
+    "sej.aio.Consumer.run_batches": lambda t: Case(
+        lambda **given: asyncio.run(sej.aio.Consumer(t.journal, "run").run_batches(**given)),
+        {"handler": _handler, "timeout": 0.0},
+        sej.Consumer.run_batches,
+    ),
     "shard.Path": lambda t: Case(shard.Path, {"root": t.new("t"), "prefix": "p", "bits": 1}),
     "shard.Path.dir": lambda t: Case(t.tree.dir, {"index": 0}),
     "shard.Path.index": lambda t: Case(t.tree.index, {"key": b"k"}),
@@ -345,7 +362,8 @@ def test_a_value_that_needs_a_serializer_says_so(things: Things) -> None:
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy])
 def test_what_holds_files_is_not_pickled(way: Callable[[Any], Any], things: Things) -> None:
     for each in (things.writer, things.shared, things.scanner, things.offset, things.queue, things.item,
-                 sej.QueueAdapter(things.queue), sej.aio.Writer(things.new("w"))):  # fmt: skip
+                 sej.QueueAdapter(things.queue), sej.aio.Writer(things.new("w")),
+                 sej.aio.Offset(things.journal, "another")):  # fmt: skip
         with pytest.raises(TypeError, match=r"sej\.\w+ cannot be pickled or copied: .* open it again"):
             way(each)
 

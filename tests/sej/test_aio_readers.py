@@ -1,0 +1,289 @@
+"""Offset and Consumer of the asyncio API: as the blocking ones, with nothing lost or held when a task is cancelled."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+import sej.aio
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """A journal of ten messages."""
+    with sej.Writer(tmp_path / "j") as writer:
+        writer.append_many([b"%d" % n for n in range(10)])
+    return tmp_path / "j"
+
+
+def _run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a test's coroutine; a run that hangs fails."""
+
+    async def limited() -> Any:
+        async with asyncio.timeout(60):
+            return await main()
+
+    return asyncio.run(limited())
+
+
+def test_an_offset_is_kept(journal: Path) -> None:
+    async def main() -> None:
+        async with sej.aio.Offset(journal, "r") as offset:
+            assert offset.value == 0
+            await offset.commit(7)
+            await offset.commit(3)
+            assert offset.value == 7
+            await offset.reset(2)
+            with pytest.raises(sej.OffsetBeyondEndError):
+                await offset.commit(11)
+        assert sej.read_offset(journal, "r") == 2
+        with pytest.raises(sej.ClosedError):
+            await offset.commit(8)
+
+    _run(main)
+
+
+def test_an_offset_has_the_errors_of_the_blocking_one(journal: Path) -> None:
+    async def main() -> None:
+        async with sej.aio.Offset(journal, "r"):
+            with pytest.raises(sej.LockedError):
+                await sej.aio.Offset(journal, "r").open()
+        with pytest.raises(sej.ClosedError, match="async with"):
+            await sej.aio.Offset(journal, "r").commit(1)
+        with pytest.raises(sej.JournalNotFoundError):
+            await sej.aio.Offset(journal / "missing", "r").open()
+
+    _run(main)
+    with pytest.raises(sej.InvalidNameError):
+        sej.aio.Offset(journal, "a/b")
+    with pytest.raises(TypeError, match="an offset has no option 'beyond'; did you mean 'beyond_end'"):
+        sej.aio.Offset(journal, "r", beyond="rewind")
+
+
+def test_an_offset_whose_opening_is_cancelled_is_released(journal: Path) -> None:
+    async def main() -> None:
+        opening = asyncio.ensure_future(sej.aio.Offset(journal, "r").open())
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    _run(main)  # waits for all threads
+    sej.Offset(journal, "r").close()
+
+
+def test_an_offset_whose_closing_is_cancelled_is_released(journal: Path) -> None:
+    async def main() -> None:
+        offset = await sej.aio.Offset(journal, "r").open()
+        closing = asyncio.ensure_future(offset.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    _run(main)
+    sej.Offset(journal, "r").close()
+
+
+def test_a_handler_runs_in_the_loop_and_in_order(journal: Path) -> None:
+    found: list[tuple[int, bool]] = []
+
+    async def handle(message: sej.Message) -> None:
+        await asyncio.sleep(0)
+        found.append((message.offset, threading.current_thread() is threading.main_thread()))
+
+    assert _run(lambda: sej.aio.Consumer(journal, "r", timeout=0.0).run(handle)) == 10
+    assert found == [(n, True) for n in range(10)]
+    assert sej.read_offset(journal, "r") == 10
+
+
+def test_batches_are_handled(journal: Path) -> None:
+    sizes: list[int] = []
+
+    async def handle(batch: list[sej.Message]) -> None:
+        sizes.append(len(batch))
+
+    consumer = sej.aio.Consumer(journal, "r")
+    assert _run(lambda: consumer.run_batches(handle, batch_messages=4, timeout=0.0)) == 10
+    assert sizes == [4, 4, 2]
+
+
+def test_a_failed_message_is_tried_again_and_becomes_a_dead_letter(journal: Path, tmp_path: Path) -> None:
+    attempts: list[int] = []
+
+    async def handle(message: sej.Message) -> None:
+        if message.offset == 3:
+            attempts.append(3)
+            raise ValueError("no")
+
+    dead = tmp_path / "dead"
+    consumer = sej.aio.Consumer(journal, "r", timeout=0.0, max_attempts=3, dead_letter=dead, backoff_s=0.0)
+    assert _run(lambda: consumer.run(handle)) == 10
+    assert attempts == [3, 3, 3]
+    assert [(letter.message.offset, letter.reason) for letter in sej.dead_letters(dead)] == [(3, "ValueError: no")]
+
+
+def test_a_message_without_attempts_left_ends_the_run(journal: Path) -> None:
+    async def handle(message: sej.Message) -> None:
+        if message.offset == 3:
+            raise ValueError("no")
+
+    consumer = sej.aio.Consumer(journal, "r", timeout=0.0, max_attempts=1)
+    with pytest.raises(sej.RetriesExhaustedError) as raised:
+        _run(lambda: consumer.run(handle))
+    assert raised.value.offset == 3
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert sej.read_offset(journal, "r") == 3
+
+
+def test_a_cancelled_run_cancels_the_handler_and_counts_no_attempt(journal: Path) -> None:
+    async def main() -> None:
+        at_three = asyncio.Event()
+        ended: list[int] = []
+
+        async def handle(message: sej.Message) -> None:
+            if message.offset == 3:
+                at_three.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.append(message.offset)
+
+        consumer = sej.aio.Consumer(journal, "r", max_attempts=1)
+        running = asyncio.ensure_future(consumer.run(handle))
+        await at_three.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert ended == [3]
+        assert sej.read_offset(journal, "r") == 3
+        found: list[int] = []
+
+        async def note(message: sej.Message) -> None:
+            found.append(message.offset)
+
+        assert await consumer.run(note, timeout=0.0) == 7, "the same consumer runs again"
+        assert found == list(range(3, 10))
+
+    _run(main)
+
+
+def test_a_run_that_waits_is_cancelled_again_and_again(journal: Path) -> None:
+    async def main() -> None:
+        last = asyncio.Event()
+
+        async def handle(message: sej.Message) -> None:
+            if message.offset == 9:
+                last.set()
+
+        running = asyncio.ensure_future(sej.aio.Consumer(journal, "r").run(handle))
+        await last.wait()
+        while not running.done():
+            running.cancel()
+            await asyncio.sleep(0)
+        assert running.cancelled()
+        assert sej.read_offset(journal, "r") == 10
+        sej.Offset(journal, "r").close()  # its lock is released
+
+    _run(main)
+
+
+def test_a_run_that_is_cancelled_at_its_start_leaves_the_reader_free(journal: Path) -> None:
+    async def main() -> None:
+        consumer = sej.aio.Consumer(journal, "r")
+
+        async def handle(message: sej.Message) -> None:
+            await asyncio.Event().wait()
+
+        running = asyncio.ensure_future(consumer.run(handle))
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        sej.Offset(journal, "r").close()
+
+    _run(main)
+
+
+def test_a_task_that_the_handler_awaits_may_be_cancelled(journal: Path, tmp_path: Path) -> None:
+    async def main() -> None:
+        async def handle(message: sej.Message) -> None:
+            inner = asyncio.ensure_future(asyncio.Event().wait())
+            asyncio.get_running_loop().call_soon(inner.cancel)
+            if message.offset == 3:
+                await inner
+
+        consumer = sej.aio.Consumer(
+            journal, "r", timeout=0.0, max_attempts=2, dead_letter=tmp_path / "dead", backoff_s=0.0
+        )
+        assert await consumer.run(handle) == 10
+        (letter,) = sej.dead_letters(tmp_path / "dead")
+        assert (letter.message.offset, letter.attempts) == (3, 2)
+        assert "awaited a task that was cancelled" in letter.reason
+
+    _run(main)
+
+
+def test_a_time_limit_cancels_a_handler_that_it_surrounds(journal: Path) -> None:
+    async def main() -> None:
+        async def handle(_: sej.Message) -> None:
+            await asyncio.Event().wait()
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await sej.aio.Consumer(journal, "r").run(handle)
+
+    _run(main)
+
+
+def test_a_handler_that_is_not_a_coroutine_function_is_refused(journal: Path) -> None:
+    def handle(_: sej.Message) -> None:
+        pass
+
+    with pytest.raises(TypeError, match="handler must be a coroutine function, but it returned None"):
+        _run(lambda: sej.aio.Consumer(journal, "r", max_attempts=1).run(handle))  # type: ignore[arg-type]
+    assert sej.read_offset(journal, "r") in (None, 0)
+
+
+def test_a_handler_stops_its_consumer(journal: Path) -> None:
+    async def main() -> None:
+        consumer = sej.aio.Consumer(journal, "r")
+
+        async def handle(message: sej.Message) -> None:
+            if message.offset == 4:
+                consumer.stop()
+
+        assert await consumer.run(handle) == 5
+        assert sej.read_offset(journal, "r") == 5
+
+    _run(main)
+
+
+def test_many_consumers_leave_threads_for_their_handlers(tmp_path: Path) -> None:
+    async def main() -> None:
+        count = 40  # more than the loop's own threads
+        for n in range(count):
+            with sej.Writer(tmp_path / str(n)) as writer:
+                writer.append(b"v")
+        together = asyncio.Barrier(count)
+
+        async def handle(_: sej.Message) -> None:
+            await together.wait()
+            await asyncio.to_thread(int)
+
+        runs = (sej.aio.Consumer(tmp_path / str(n), "r", timeout=0.0).run(handle) for n in range(count))
+        assert await asyncio.gather(*runs) == [1] * count
+
+    _run(main)
+
+
+def test_a_stop_that_met_an_error_does_not_stop_the_next_run(journal: Path) -> None:
+    consumer = sej.Consumer(journal, "r", timeout=0.0)
+    consumer.stop()
+    with sej.Offset(journal, "r"), pytest.raises(sej.LockedError):
+        consumer.run(print)
+    assert consumer.run(lambda _: None) == 10
