@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from sej.errors import JournalNotFoundError, SejError
 from sej.journal.directory import Directory
@@ -22,6 +22,7 @@ __all__ = ["DeadLetterJournal"]
 
 _BATCH: Final = 256
 _LOOK_BACK: Final = 4096
+_T = TypeVar("_T")
 _LOCK_S: Final = 1.0
 """Writers of that journal hold it for one letter at a time; a process that holds it longer must not block the whole
 queue.
@@ -141,15 +142,15 @@ class DeadLetterJournal:
             place.commit(seen)
         return count
 
-    def requeue(self, offset: int, put_back: Callable[[int, DeadLetter], int | None]) -> int | None:
-        """Pass the letter of one item to ``put_back``, and return its result; None if it has no letter."""
+    def requeue(self, offset: int, act: Callable[[int, DeadLetter], _T]) -> _T | None:
+        """Pass the letter of one item to ``act``, and return its result; None if it has no letter."""
         disk = self._directory.disk
         source = source_of(self._directory)
         try:
             sync_dead_letters(self.path, disk)
             for letter in dead_letters(self.path, self._first_letter(), disk=disk):
                 if (letter.message.offset, letter.source, letter.reader) == (offset, source, self._name):
-                    return put_back(self._number(), letter)
+                    return act(self._number(), letter)
         except JournalNotFoundError:
             pass
         return None

@@ -421,8 +421,9 @@ class JournalQueue(WorkQueue):
     def discard(self, offset: int) -> bool:
         """Remove one dead letter for good: no worker receives its item, and :meth:`redrive` skips it.
 
-        Its message stays in the journal of the dead letters. If this process dies, the item is removed, or it is as it
-        was, or it is put back.
+        Its message stays in the journal of the dead letters. Nothing is appended to the queue's journal. If this
+        process dies, or the power fails, the letter is removed or as it was; the item is not delivered. A removed
+        letter is not counted by :meth:`stats`.
 
         Args:
             offset: the number of the item that was given up.
@@ -432,18 +433,11 @@ class JournalQueue(WorkQueue):
         """
         OFFSET("offset", offset)
         self._life.require()
-        return self._dead_letters.requeue(offset, self._discard_one) is not None
+        return bool(self._dead_letters.requeue(offset, self._discard_one))
 
-    def _discard_one(self, journal: int, letter: DeadLetter) -> int | None:
-        found: int | None = self._writer.turn(self._end, self._discard_now, journal, letter)
+    def _discard_one(self, journal: int, letter: DeadLetter) -> bool:
+        found: bool = self._writer.turn(self._end, self._putter.remove_letter, journal, letter)
         return found
-
-    def _discard_now(self, journal: int, letter: DeadLetter) -> int | None:
-        """Put the letter back and remove the new item under one lock: no worker can take it in between."""
-        offset = self._putter.put_one_back(journal, letter)
-        if offset is not None:
-            self._remover.cancel(offset)
-        return offset
 
     def _put_one_back(self, journal: int, letter: DeadLetter) -> int | None:
         found: int | None = self._writer.turn(self._end, self._putter.put_one_back, journal, letter)

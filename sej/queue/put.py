@@ -178,6 +178,46 @@ class Putter:
         log.force()
         return offset
 
+    def remove_letter(self, journal: int, letter: DeadLetter) -> bool:
+        """Mark a dead letter as put back, without an item; durable when it returns.
+
+        The last of the records removes the letter. If this process dies before it, the letter can be removed again.
+
+        Returns:
+            False if the letter was put back or removed before. A put-back that was interrupted after it wrote the
+            item's message is finished.
+        """
+        log, state, number = self._log, self._log.state, letter.letter_offset
+        position = state.redriven.get(journal, 0)
+        if number < position or state.dedupe.requeued(journal, number):
+            return False
+        if self._known(_redrive_key(journal, letter), self._clock.boot_ns()) is not None:
+            self.put_one_back(journal, letter)
+            return False
+        self._writer.sync()  # a key is dropped if its message is lost
+        self._settle_dead([letter])
+        log.append(
+            redriven(journal, position, 1),
+            *self._unblocked([letter]),
+            _dedupe(requeue_key(journal, number), self._proof_of(letter.message), NEVER),
+        )
+        log.force()
+        return True
+
+    def _proof_of(self, message: Message) -> Message:
+        """Return a message of the journal that a key of this one can name: itself, if it was not lost with power."""
+        end = self._log.tail.end_offset()
+        try:
+            return self._reader.at(max(min(message.offset, end - 1), 0)) or message
+        except OffsetTooSmallError:
+            return message
+
+    def _settle_dead(self, letters: Sequence[DeadLetter]) -> None:
+        """Record the items of letters as dead whose writer died before it did."""
+        there = [letter.message.offset for letter in letters if self._has(letter.message)]
+        if there:
+            self._log.append(*(dead(offset) for offset in there))
+
     def _unblocked(self, letters: Sequence[DeadLetter]) -> list[bytes]:
         """Return the records that free the keys of dead letters, if they keep their keys."""
         order = self._log.state.order
@@ -187,10 +227,8 @@ class Putter:
     def _append_letters(self, journal: int, letters: Sequence[DeadLetter]) -> list[bytes]:
         """Append the messages of dead letters; return a key for each, which has the message until it is removed."""
         log, now = self._log, self._clock.boot_ns()
-        there = [letter.message.offset for letter in letters if self._has(letter.message)]
-        if there:  # the letter's writer died before it recorded the position
-            log.append(*(dead(offset) for offset in there))
-        keys = [hashed(b"redrive %d %d" % (journal, letter.letter_offset)) for letter in letters]
+        self._settle_dead(letters)
+        keys = [_redrive_key(journal, letter) for letter in letters]
         known = {key for key in keys if self._known(key, now) is not None}
         new = [(key, letter) for key, letter in zip(keys, letters, strict=True) if key not in known]
         if new:
@@ -334,6 +372,11 @@ def set_aside(state: QueueState, message: Message) -> list[bytes]:
     """Return the records that set a fresh message aside, so that it is counted when it ends without a delivery."""
     offset, key = message.offset, key_hash(message.key)
     return [waits(offset, 0, 0, 0), *([keyed(offset, key)] if key and state.order is not None else ())]
+
+
+def _redrive_key(journal: int, letter: DeadLetter) -> bytes:
+    """Return the key that a dead letter has while it is put back."""
+    return hashed(b"redrive %d %d" % (journal, letter.letter_offset))
 
 
 def _dedupe(key: bytes, message: Message | None, until: int) -> bytes:

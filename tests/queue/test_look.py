@@ -1,10 +1,12 @@
 """Looking at a queue without taking anything, and changing single items: peek, items, cancel, requeue, claim."""
 
 import errno
+import itertools
 import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import sej
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.look import QueueLook
 from sej.system.disk import OS, File, Mode
-from tests.crash.disk import CrashDisk
+from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.queue.support import NS, FakeClock, kill, opened
 
 
@@ -267,6 +269,108 @@ class TestRequeue:
                 left = Counter(item.value for item in q.get_many(10, timeout=0))
             assert left == {b"a": 1, b"b": 1, b"c": 1, b"new": 1}, crash.step
         assert count > 20
+
+
+class TestDiscard:
+    @staticmethod
+    def with_letters(clock: FakeClock) -> CrashDisk:
+        disk = CrashDisk()
+        q = opened("/q", clock, disk)
+        q.put_many([b"a", b"b", b"c"])
+        for item in q.get_many(3, timeout=0):
+            item.fail("why")
+        q.sync()
+        kill(q)
+        return disk
+
+    @pytest.mark.parametrize("sticky", [False, True])
+    @pytest.mark.parametrize("fault", ["eio", "enospc", "short"])
+    def test_whichever_call_fails_the_item_is_not_put_back(self, fault: Fault, sticky: bool) -> None:
+        for at in itertools.count(1):
+            clock = FakeClock()
+            inner = self.with_letters(clock).crash()
+            disk = FaultyDisk(inner, at, fault, sticky=sticky)
+            said = None
+            with suppress(OSError, sej.SejError):
+                q = opened("/q", clock, disk)
+                said = q.discard(1)
+                kill(q)
+            clock.move(100)
+            with opened("/q", clock, inner) as q:
+                assert q.get(timeout=0) is None, (at, disk.failed)
+                assert sej.Journal("/q", disk=inner).end_offset == 3, (at, disk.failed)
+                left = [item.offset for item in q.items("dead")]
+                assert left == [0, 2] or (left == [0, 1, 2] and not said), (at, disk.failed, left)
+                assert q.discard(1) is (1 in left)
+                assert q.redrive() == 2
+                assert [item.value for item in q.get_many(9, timeout=0)] == [b"a", b"c"], (at, disk.failed)
+            if disk.calls < at:
+                assert said
+                break
+        assert at > 10
+
+    def test_it_is_removed_or_as_it_was_after_any_power_loss(self) -> None:
+        clock = FakeClock()
+        disk = self.with_letters(clock)
+        since = disk.settle()
+        q = opened("/q", clock, disk)
+        assert q.discard(1)
+        disk.mark("gone")
+        kill(q)
+        clock.move(1)
+        clock.reboot()
+        count = 0
+        for crash in disk.crash_states(since=since):
+            count += 1
+            with opened("/q", clock, crash.disk) as q:
+                q.put(b"new")
+                left = [item.offset for item in q.items("dead")]
+                assert left == [0, 2] or (left == [0, 1, 2] and not crash.marks), crash.step
+                assert q.redrive() == len(left)
+                assert len(q.get_many(10, timeout=0)) == len(left) + 1
+        assert count > 5
+
+    def test_it_stays_removed_though_the_log_is_compacted_and_its_message_is_gone(
+        self, q: JournalQueue, clock: FakeClock
+    ) -> None:
+        q.put_many([b"a", b"b"])
+        for item in q.get_many(2, timeout=0):
+            item.fail("why")
+        assert q.discard(1)
+        q._locked(q._log.compact)
+        clock.reboot()
+        with opened(q.path, clock) as other:
+            assert [item.offset for item in other.items("dead")] == [0]
+            assert not other.discard(1) and other.requeue(1) is None
+            assert other.stats() == (0, 0, 0, 0, 1)
+            assert other.redrive() == 1
+            assert not other._log.state.dedupe.known
+
+    def test_a_letter_whose_put_back_was_not_finished_is_put_back(self) -> None:
+        clock = FakeClock()
+        for at in itertools.count(1):
+            inner = self.with_letters(clock).crash()
+            disk = FaultyDisk(inner, at, "eio", sticky=True)
+            with suppress(OSError, sej.SejError):
+                q = opened("/q", clock, disk)
+                q.requeue(1)
+                kill(q)
+            with opened("/q", clock, inner) as q:
+                there = sej.Journal("/q", disk=inner).end_offset == 4
+                assert q.discard(1) is not there, (at, disk.failed)
+                assert [item.value for item in q.get_many(9, timeout=0)] == ([b"b"] if there else [])
+                assert [item.offset for item in q.items("dead")] == [0, 2]
+            if disk.calls < at:
+                break
+
+    def test_its_key_goes_on(self, tmp_path: Path) -> None:
+        with sej.open_queue(tmp_path, order="key", on_dead="block") as q:
+            q.put_many([b"a", b"b"], [b"k", b"k"])
+            (item,) = q.get_many(2, timeout=0)
+            item.fail("why")
+            assert q.get(timeout=0) is None
+            assert q.discard(0)
+            assert [item.value for item in q.get_many(2, timeout=0)] == [b"b"]
 
 
 class TestClaim:
