@@ -21,6 +21,7 @@ from kestrel.segmented.queue import Queue as SegmentedQueue
 from kestrel.v2.listing import queue_names
 from kestrel.v2.queue import Queue
 from sej.checks import options_of, refuse_unknown
+from sej.durations import Seconds
 from sej.queue.held import HeldItem, HoldingQueue
 from sej.queue.interface import Stats, Wishes, WorkQueue, require_known
 
@@ -37,7 +38,7 @@ class _Common(HoldingQueue):
     _queue: Queue | SegmentedQueue
     _dead: Queue | SegmentedQueue | None
 
-    def __init__(self, path: str, name: str, max_attempts: int, lease_s: float | None) -> None:
+    def __init__(self, path: str, name: str, max_attempts: int, lease_s: Seconds | None) -> None:
         self._directory, self._base = os.path.split(path.rstrip(os.sep))
         if not self._base or not self._directory:
             raise BadNameError(f"the path must be directory/name, as in 'spool/cars' or './cars', got {path!r}")
@@ -124,7 +125,7 @@ class KestrelWorkQueue(_Common):
         name: str,
         *,
         max_attempts: int = 5,
-        lease_s: float | None = None,
+        lease_s: Seconds | None = None,
         create: bool | None = None,
         **options: Any,
     ) -> None:
@@ -192,7 +193,7 @@ class SegmentedWorkQueue(_Common):
         name: str,
         *,
         max_attempts: int = 5,
-        lease_s: float | None = None,
+        lease_s: Seconds | None = None,
         create: bool | None = None,
         **options: Any,
     ) -> None:

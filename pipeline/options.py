@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
-from sej.cli.units import parse_duration
+from sej.durations import parse_duration
 from sej.errors import SejError
 from shard.name_format import MAX_BITS
 

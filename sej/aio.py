@@ -31,6 +31,7 @@ import sej.reading.offset
 import sej.reading.scanner
 import sej.writing.writer
 from sej.checks import CALLABLE, PATH, options_of, refuse_pickling, refuse_unknown
+from sej.durations import Seconds
 from sej.errors import ClosedError
 from sej.message import FIRST, BytesLike, Message, Start
 
@@ -54,13 +55,13 @@ class Scanner:
     __reduce__ = refuse_pickling
 
     def __init__(
-        self, path: str | os.PathLike[str], offset: int | Start = FIRST, timeout: float | None = 0.0, **options: Any
+        self, path: str | os.PathLike[str], offset: int | Start = FIRST, timeout: Seconds | None = 0.0, **options: Any
     ) -> None:
         """Open a journal for reading; see :class:`sej.Scanner` for arguments and errors."""
         refuse_unknown("a scanner", options, options_of(sej.reading.scanner.Scanner.__init__))
         self.scanner = sej.reading.scanner.Scanner(path, offset, timeout, **options)
 
-    async def read(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> list[Message]:
+    async def read(self, max_messages: int = _BATCH, timeout: Seconds | Start | None = FIRST) -> list[Message]:
         """Read messages, like :meth:`sej.Scanner.read`.
 
         If it is cancelled, the next read returns what was read in the meantime.
@@ -69,7 +70,7 @@ class Scanner:
             await self._read_ahead(max_messages, timeout)
         return self.scanner.read(max_messages, timeout=0.0) if self.scanner.ready else []
 
-    async def _read_ahead(self, max_messages: int, timeout: float | Start | None) -> bool:
+    async def _read_ahead(self, max_messages: int, timeout: Seconds | Start | None) -> bool:
         read_ahead = partial(self.scanner.prefetch, max_messages, timeout)
         waiting = asyncio.get_running_loop().run_in_executor(None, read_ahead)
         try:
@@ -318,7 +319,7 @@ class Consumer:
         self.consumer = sej.reading.consumer.Consumer(path, name, **options)
 
     async def run(
-        self, handler: Callable[[Message], Awaitable[object]], *, timeout: float | Start | None = FIRST
+        self, handler: Callable[[Message], Awaitable[object]], *, timeout: Seconds | Start | None = FIRST
     ) -> int:
         """Handle messages one after the other, like :meth:`sej.Consumer.run`.
 
@@ -334,7 +335,7 @@ class Consumer:
         handler: Callable[[list[Message]], Awaitable[object]],
         *,
         batch_messages: int = sej.reading.consumer.BATCH,
-        timeout: float | Start | None = FIRST,
+        timeout: Seconds | Start | None = FIRST,
     ) -> int:
         """Handle messages in batches, like :meth:`sej.Consumer.run_batches`; errors as :meth:`run`."""
         CALLABLE("handler", handler)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from sej.checks import POSITIVE_SECONDS, options_of, refuse_unknown
+from sej.durations import Seconds, seconds
 from sej.errors import InvalidMessageError
 from sej.queue.held import HeldItem, HoldingQueue
 from sej.queue.interface import Stats, Wishes, WorkQueue, require_known
@@ -33,7 +34,7 @@ class _Claimed(HeldItem):
     __slots__ = ("_claim",)
     _claim: Claim
 
-    def retry(self, delay_s: float | None = None, reason: str = "") -> None:
+    def retry(self, delay_s: Seconds | None = None, reason: str = "") -> None:
         """Put the item back; if its message has used up its ``retries``, make it a dead letter."""
         left = self._claim.message.get(RETRIES)
         if left is None or delay_s is not None or self.attempts >= self._queue.max_attempts:
@@ -41,8 +42,9 @@ class _Claimed(HeldItem):
         else:
             self._end(lambda: self._claim.failed(reason or None), back=left.strip("0") != "")
 
-    def extend(self, lease_s: float) -> None:
+    def extend(self, lease_s: Seconds) -> None:
         """Let the lease end ``lease_s`` seconds from now. Without a lease, nothing changes."""
+        lease_s = seconds("lease_s", lease_s)
         POSITIVE_SECONDS("lease_s", lease_s)
         self._keep(lambda: self._claim.extend(lease_s))
 
@@ -58,7 +60,7 @@ class TextWorkQueue(HoldingQueue):
         name: str,
         *,
         max_attempts: int = 5,
-        lease_s: float | None = None,
+        lease_s: Seconds | None = None,
         create: bool | None = None,
     ) -> None:
         """Open a file.
@@ -75,6 +77,7 @@ class TextWorkQueue(HoldingQueue):
             QueueNotFoundError: the file does not exist, and create is False.
             ValueError: lease_s is not more than 0.
         """
+        lease_s = seconds("lease_s", lease_s)
         super().__init__(path, name, max_attempts, lease_s, os.path.dirname(path))
         require_known(name, () if OS.status(path) is None else (name,), create, path)
         self._queue = TextQueue(path, lease_s=lease_s)

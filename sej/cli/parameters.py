@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import click
 
-from sej.cli.units import parse_duration, parse_place, parse_size
+from sej.cli.units import parse_place, parse_size
+from sej.durations import parse_duration
 
 __all__ = ["DURATION", "PLACE", "SIZE"]
 

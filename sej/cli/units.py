@@ -1,4 +1,4 @@
-"""Parse durations, sizes, offsets and times from the command line; format times, sizes and durations for people.
+"""Parse sizes, offsets and times from the command line; format times, sizes and durations for people.
 
 No I/O.
 
@@ -14,21 +14,19 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sej.codec.format import NO_TIMESTAMP
+from sej.durations import parse_duration
 
 __all__ = [
     "Moment",
     "human_duration",
     "human_size",
     "iso_time",
-    "parse_duration",
     "parse_moment",
     "parse_place",
     "parse_size",
 ]
 
 _NS: Final = 1_000_000_000
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(seconds?|sec|s|minutes?|min|m|hours?|h|days?|d|weeks?|w)")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _FRACTION: Final = re.compile(r"(.*\d\d:\d\d:\d\d)[.,](\d{1,9})(.*)")
@@ -42,29 +40,6 @@ class Moment(NamedTuple):
     """A point in time, in nanoseconds since the epoch."""
 
     timestamp: int
-
-
-def parse_duration(text: str) -> float:
-    """Return seconds: ``90``, ``90s``, ``36h``, ``1h30m``, ``7d``.
-
-    Raises:
-        ValueError: the text is not a duration.
-
-    Example:
-        >>> parse_duration("1h30m"), parse_duration("2 days")
-        (5400.0, 172800.0)
-    """
-    text = text.strip().lower()
-    try:
-        seconds = float(text)
-    except ValueError:
-        parts = _DURATION.findall(text)
-        if not parts or _DURATION.sub("", text).strip():
-            raise ValueError(f"{text!r} is not a duration; expected 90s, 30m, 1h30m, 7d or 2w") from None
-        return float(sum(float(number) * _SECONDS[unit[0]] for number, unit in parts))
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(f"{text!r} is not a duration: it must be at least 0")
-    return seconds
 
 
 def parse_size(text: str) -> int:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from sej.checks import FLAG, WAIT, a, refuse_pickling, require
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidMessageError, LeaseLostError, QueueFullError
 from sej.queue.interface import Item, Stats, WorkQueue
 
@@ -52,7 +53,7 @@ class QueueAdapter:
         self.work = work
         self._held = threading.local()
 
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(self, item: Any, block: bool = True, timeout: Seconds | None = None) -> None:
         """Put a value.
 
         Args:
@@ -72,7 +73,7 @@ class QueueAdapter:
         """Put without waiting."""
         self.put(item, block=False)
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+    def get(self, block: bool = True, timeout: Seconds | None = None) -> Any:
         """Take a value.
 
         Args:
@@ -110,7 +111,7 @@ class QueueAdapter:
             raise ValueError("task_done() called too often: this thread holds no item")
         items.popleft().done()
 
-    def join(self, timeout: float | None = None) -> None:
+    def join(self, timeout: Seconds | None = None) -> None:
         """Wait until every item of any holder is done or dead, at most ``timeout`` seconds."""
         self.work.wait_empty(timeout)
 
@@ -134,7 +135,8 @@ class QueueAdapter:
         return items
 
 
-def _wait(block: bool, timeout: float | None) -> float | None:
+def _wait(block: bool, timeout: Seconds | None) -> float | None:
+    timeout = seconds("timeout", timeout)
     require(block=(block, FLAG), timeout=(timeout, WAIT))
     return timeout if block else 0.0
 
@@ -215,7 +217,7 @@ class AsyncQueue:
         self._waiting = ThreadPoolExecutor(1, "sej-queue")  # started by the first wait, stopped by close
         self._last_turns: _Turns | None = None
 
-    async def put(self, value: Any, key: bytes = b"", *, timeout: float | None = None, **options: Any) -> int:  # noqa: ASYNC109
+    async def put(self, value: Any, key: bytes = b"", *, timeout: Seconds | None = None, **options: Any) -> int:  # noqa: ASYNC109
         """Put an item, like :meth:`sej.WorkQueue.put`."""
         return await self._put(partial(self.work.put, value, key, **options), timeout)
 
@@ -224,14 +226,15 @@ class AsyncQueue:
         values: Iterable[Any],
         keys: Iterable[bytes] | None = None,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: Seconds | None = None,  # noqa: ASYNC109
         **options: Any,
     ) -> Sequence[int]:
         """Put items, like :meth:`sej.WorkQueue.put_many`."""
         listed = None if keys is None else list(keys)
         return await self._put(partial(self.work.put_many, list(values), listed, **options), timeout)
 
-    async def _put(self, put: Callable[..., _T], timeout: float | None) -> _T:  # noqa: ASYNC109
+    async def _put(self, put: Callable[..., _T], timeout: Seconds | None) -> _T:  # noqa: ASYNC109
+        timeout = seconds("timeout", timeout)
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + timeout
         turn = self._turns().put
@@ -254,13 +257,14 @@ class AsyncQueue:
         finally:
             turn.release()
 
-    async def get(self, timeout: float | None = None) -> Item | None:  # noqa: ASYNC109 - the face's own name
+    async def get(self, timeout: Seconds | None = None) -> Item | None:  # noqa: ASYNC109 - the face's own name
         """Take an item, like :meth:`sej.WorkQueue.get`."""
         found = await self.get_many(1, timeout)
         return found[0] if found else None
 
-    async def get_many(self, n: int, timeout: float | None = None) -> list[Item]:  # noqa: ASYNC109
+    async def get_many(self, n: int, timeout: Seconds | None = None) -> list[Item]:  # noqa: ASYNC109
         """Take items, like :meth:`sej.WorkQueue.get_many`."""
+        timeout = seconds("timeout", timeout)
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + timeout
         turn = self._turns().get
@@ -300,7 +304,7 @@ class AsyncQueue:
         """End an item, like :meth:`sej.Item.done`."""
         await asyncio.to_thread(item.done)
 
-    async def retry(self, item: Item, delay_s: float | None = None, reason: str = "") -> None:
+    async def retry(self, item: Item, delay_s: Seconds | None = None, reason: str = "") -> None:
         """Return an item to the queue, like :meth:`sej.Item.retry`."""
         await asyncio.to_thread(item.retry, delay_s, reason)
 
@@ -308,7 +312,7 @@ class AsyncQueue:
         """Give an item up, like :meth:`sej.Item.fail`."""
         await asyncio.to_thread(item.fail, reason)
 
-    async def extend(self, item: Item, lease_s: float) -> None:
+    async def extend(self, item: Item, lease_s: Seconds) -> None:
         """Extend a lease, like :meth:`sej.Item.extend`."""
         await asyncio.to_thread(item.extend, lease_s)
 

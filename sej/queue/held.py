@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, require
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError
 from sej.queue.interface import Item, WorkQueue
 from sej.queue.serializers import decoded
@@ -115,8 +116,9 @@ class HeldItem(QueueItem):
         """Mark the item done: it is not delivered again."""
         self._end(self._done)
 
-    def retry(self, delay_s: float | None = None, reason: str = "") -> None:
+    def retry(self, delay_s: Seconds | None = None, reason: str = "") -> None:
         """Make the item ready again immediately, or give it up after max_attempts."""
+        delay_s = seconds("delay_s", delay_s)
         require(delay_s=(delay_s, optional(SECONDS)), reason=(reason, TEXT))
         self._queue._require(("retry_delay", delay_s))
         if self.attempts >= self._queue.max_attempts:
@@ -129,7 +131,7 @@ class HeldItem(QueueItem):
         TEXT("reason", reason)
         self._end(lambda: self._give_up(reason))
 
-    def extend(self, lease_s: float) -> None:
+    def extend(self, lease_s: Seconds) -> None:
         """Do nothing: the item is held as long as its queue is open."""
         raise self._queue._unsupported("extend")
 
@@ -164,7 +166,7 @@ class HoldingQueue(WorkQueue):
         guard: held while items are taken or ended.
     """
 
-    def __init__(self, path: str, name: str, max_attempts: int, lease_s: float | None, folder: str) -> None:
+    def __init__(self, path: str, name: str, max_attempts: int, lease_s: Seconds | None, folder: str) -> None:
         """Create a queue that holds nothing.
 
         Args:
@@ -178,7 +180,7 @@ class HoldingQueue(WorkQueue):
             path=(path, PATH),
             name=(name, TEXT),
             max_attempts=(max_attempts, POSITIVE),
-            lease_s=(lease_s, optional(SECONDS)),
+            lease_s=(seconds("lease_s", lease_s), optional(SECONDS)),
         )
         self.path = path
         self.name = name

@@ -32,6 +32,7 @@ from sej.checks import (
     refuse_pickling,
     require,
 )
+from sej.durations import Seconds, seconds
 from sej.errors import LeaseLostError, QueueNotFoundError, UnsupportedError
 from sej.queue.serializers import Serializer
 from sej.queue.values import PLAIN, STATES, QueuedItem, Stats, Wishes
@@ -155,7 +156,7 @@ class Item(ABC):
         """Mark the item done: it is not delivered again."""
 
     @abstractmethod
-    def retry(self, delay_s: float | None = None, reason: str = "") -> None:
+    def retry(self, delay_s: Seconds | None = None, reason: str = "") -> None:
         """Return the item to the queue; after max_attempts it becomes a dead letter.
 
         Args:
@@ -173,7 +174,7 @@ class Item(ABC):
         """Give the item up: it becomes a dead letter."""
 
     @abstractmethod
-    def extend(self, lease_s: float) -> None:
+    def extend(self, lease_s: Seconds) -> None:
         """Extend the lease to ``lease_s`` seconds from now."""
 
     def __enter__(self) -> Self:
@@ -328,18 +329,18 @@ class WorkQueue(ABC):
         value: Any,
         key: bytes = b"",
         *,
-        delay_s: float = 0.0,
+        delay_s: Seconds = 0.0,
         priority: int = 0,
-        expire_s: float | None = None,
+        expire_s: Seconds | None = None,
         dedupe_key: bytes | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
     ) -> int:
         """Put an item.
 
         Args:
             value: bytes, or a value for the queue's serializer.
             key: up to 127 bytes that are stored with it.
-            delay_s: seconds until it may be taken.
+            delay_s: seconds until it may be taken, or a duration such as ``"5m"``.
             priority: -3 to 3; ready items with the highest priority are delivered first.
             expire_s: seconds after which it expires. It is then removed when it would be delivered, or when a put needs
                 the room, and counted until it is removed.
@@ -379,17 +380,19 @@ class WorkQueue(ABC):
         values: Iterable[Any],
         keys: Iterable[bytes] | None = None,
         *,
-        delay_s: float = 0.0,
+        delay_s: Seconds = 0.0,
         priority: int = 0,
-        expire_s: float | None = None,
+        expire_s: Seconds | None = None,
         dedupe_keys: Sequence[bytes] | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
     ) -> Sequence[int]:
         """Put many items; all of them or, if one is invalid, none. See :meth:`put`; return their numbers.
 
         Raises:
             QueueFullError: there was no room for all of them within the timeout.
         """
+        delay_s, expire_s = seconds("delay_s", delay_s), seconds("expire_s", expire_s)
+        timeout = seconds("timeout", timeout)
         require(
             values=(values, ITERABLE),
             keys=(keys, optional(ITERABLE)),
@@ -413,7 +416,7 @@ class WorkQueue(ABC):
         except TypeError as error:
             raise next(filter(None, map(self._not_bytes, values)), error) from None
 
-    def get(self, timeout: float | None = None) -> Item | None:
+    def get(self, timeout: Seconds | None = None) -> Item | None:
         """Take the next item.
 
         Args:
@@ -425,7 +428,7 @@ class WorkQueue(ABC):
         found = self.get_many(1, timeout)
         return found[0] if found else None
 
-    def get_many(self, n: int, timeout: float | None = None, *, max_bytes: int | None = None) -> list[Item]:
+    def get_many(self, n: int, timeout: Seconds | None = None, *, max_bytes: int | None = None) -> list[Item]:
         """Take up to n items as soon as there is one; an empty list after the timeout.
 
         Args:
@@ -435,6 +438,7 @@ class WorkQueue(ABC):
         """
         POSITIVE("n", n)
         if timeout is not None:
+            timeout = seconds("timeout", timeout)
             SECONDS("timeout", timeout)
         if max_bytes is not None:
             POSITIVE("max_bytes", max_bytes)
@@ -454,7 +458,7 @@ class WorkQueue(ABC):
         return found
 
     @contextmanager
-    def claim(self, timeout: float | None = 0.0) -> Iterator[Item | None]:
+    def claim(self, timeout: Seconds | None = 0.0) -> Iterator[Item | None]:
         """Take the next item for a ``with`` block: None inside the block if there is none.
 
         The item is done if the block succeeds. If the block raises, the item is retried and the exception propagates.
@@ -475,7 +479,7 @@ class WorkQueue(ABC):
         with item:
             yield item
 
-    def wait_empty(self, timeout: float | None = None) -> bool:
+    def wait_empty(self, timeout: Seconds | None = None) -> bool:
         """Wait until no item waits and no worker holds one.
 
         Args:
@@ -484,6 +488,7 @@ class WorkQueue(ABC):
         Returns:
             True if the queue is empty; False after the timeout.
         """
+        timeout = seconds("timeout", timeout)
         WAIT("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         pause_s = _PAUSE_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from sej.durations import Seconds, seconds
 from sej.errors import LeaseLostError
 from sej.message import Message
 from sej.queue.held import QueueItem
@@ -56,9 +57,9 @@ class JournalItem(QueueItem):
         """Mark the item done: it is not delivered again."""
         self._acks.done(self)
 
-    def retry(self, delay_s: float | None = None, reason: str = "") -> None:
+    def retry(self, delay_s: Seconds | None = None, reason: str = "") -> None:
         """Return the item to the queue, or to the dead letters after max_attempts."""
-        self._acks.retry(self, delay_s, reason)
+        self._acks.retry(self, seconds("delay_s", delay_s), reason)
 
     def give_back(self) -> None:
         """Return the item to the queue immediately, with its previous number of attempts."""
@@ -68,9 +69,9 @@ class JournalItem(QueueItem):
         """Write the item to the dead letters."""
         self._acks.fail(self, reason)
 
-    def extend(self, lease_s: float) -> None:
+    def extend(self, lease_s: Seconds) -> None:
         """Extend the lease to ``lease_s`` seconds from now."""
-        self._acks.extend(self, lease_s)
+        self._acks.extend(self, seconds("lease_s", lease_s))
 
     def lost(self) -> LeaseLostError:
         """Return the error to raise if another worker may have the item."""

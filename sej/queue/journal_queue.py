@@ -40,6 +40,7 @@ from sej.checks import (
     require,
     with_methods,
 )
+from sej.durations import Seconds, seconds
 from sej.errors import InvalidNameError, QueueFullError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Start
@@ -104,15 +105,15 @@ class JournalQueue(WorkQueue):
         path: str | os.PathLike[str],
         name: str,
         *,
-        lease_s: float = 60.0,
+        lease_s: Seconds = 60.0,
         max_attempts: int = 5,
         default: int | Start = FIRST,
         dead_letter: str | os.PathLike[str] | None = None,
         maxsize: int = 0,
-        expire_s: float | None = None,
-        dedupe_window_s: float = 3600.0,
-        backoff_s: float = 1.0,
-        backoff_max_s: float = 600.0,
+        expire_s: Seconds | None = None,
+        dedupe_window_s: Seconds = 3600.0,
+        backoff_s: Seconds = 1.0,
+        backoff_max_s: Seconds = 600.0,
         compact_bytes: int = 1 << 22,
         create: bool | None = None,
         order: str | None = None,
@@ -130,7 +131,7 @@ class JournalQueue(WorkQueue):
         Args:
             path: the SEJ directory.
             name: the queue's name, with the characters of a reader's.
-            lease_s: how long an item is leased, in seconds, unless it is extended.
+            lease_s: how long an item is leased, in seconds or as in ``"5m"``, unless it is extended.
             max_attempts: after this many attempts an item becomes a dead letter.
             default: where a new queue begins: an offset, FIRST or LAST.
             dead_letter: the journal of the dead letters; None: ``dead/<name>`` in the SEJ directory.
@@ -169,6 +170,9 @@ class JournalQueue(WorkQueue):
             ValueError: the queue has another order, and ``convert_order`` is False.
         """
         refuse_unknown("a queue", writer, (*options_of(JournalQueue.__init__), *SharedOptions.__annotations__))
+        lease_s, expire_s = seconds("lease_s", lease_s), seconds("expire_s", expire_s)
+        dedupe_window_s = seconds("dedupe_window_s", dedupe_window_s)
+        backoff_s, backoff_max_s = seconds("backoff_s", backoff_s), seconds("backoff_max_s", backoff_max_s)
         require(
             path=(path, PATH),
             lease_s=(lease_s, POSITIVE_SECONDS),

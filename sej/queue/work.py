@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from sej.checks import CALLABLE, FLAG, POSITIVE, POSITIVE_SECONDS, a, optional, require
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError, SejError
 from sej.queue.interface import Item, WorkQueue
 
@@ -36,7 +37,7 @@ def work(
     threads: int = 1,
     *,
     until_empty: bool = False,
-    time_limit_s: float | None = None,
+    time_limit_s: Seconds | None = None,
     stop: threading.Event | None = None,
     on_time_limit: Callable[[Item], object] | None = None,
 ) -> int:
@@ -73,6 +74,7 @@ def work(
         b'job'
         1
     """
+    time_limit_s = seconds("time_limit_s", time_limit_s)
     require(
         queue=(queue, a(WorkQueue)),
         handler=(handler, CALLABLE),

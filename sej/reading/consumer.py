@@ -21,6 +21,7 @@ from itertools import takewhile
 from typing import Final
 
 from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, START, WAIT, optional, require
+from sej.durations import Seconds, seconds
 from sej.errors import RetriesExhaustedError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Message, Start
@@ -61,11 +62,11 @@ class Consumer:
         default: int | Start = FIRST,
         max_attempts: int = 5,
         dead_letter: str | os.PathLike[str] | None = None,
-        timeout: float | None = None,
-        backoff_s: float = 0.1,
-        backoff_max_s: float = 30.0,
+        timeout: Seconds | None = None,
+        backoff_s: Seconds = 0.1,
+        backoff_max_s: Seconds = 30.0,
         commit_messages: int = 1000,
-        commit_interval_s: float = 1.0,
+        commit_interval_s: Seconds = 1.0,
         disk: Disk = OS,
     ) -> None:
         """Set up a reader; nothing is opened before :meth:`run`.
@@ -76,7 +77,8 @@ class Consumer:
             default: where a reader that never committed starts.
             max_attempts: how often a message is handled before it counts as failed.
             dead_letter: the journal for messages that failed; None: the consumer stops instead.
-            timeout: seconds without a message after which :meth:`run` returns; None: only when stopped.
+            timeout: seconds without a message, or a duration such as ``"1h"``, after which :meth:`run` returns; None:
+                only when stopped.
             backoff_s: the wait before the second attempt, in seconds; doubled for each further one, with jitter.
             backoff_max_s: the longest wait.
             commit_messages: commit the offset at least every ``commit_messages`` messages,
@@ -87,6 +89,8 @@ class Consumer:
             TypeError: an argument has the wrong type.
             ValueError: an argument is out of its range; InvalidNameError for the name.
         """
+        timeout, commit_interval_s = seconds("timeout", timeout), seconds("commit_interval_s", commit_interval_s)
+        backoff_s, backoff_max_s = seconds("backoff_s", backoff_s), seconds("backoff_max_s", backoff_max_s)
         require(
             default=(default, START),
             max_attempts=(max_attempts, POSITIVE),
@@ -112,7 +116,7 @@ class Consumer:
         self._disk = disk
         self._stop = threading.Event()
 
-    def run(self, handler: Callable[[Message], object], *, timeout: float | Start | None = FIRST) -> int:
+    def run(self, handler: Callable[[Message], object], *, timeout: Seconds | Start | None = FIRST) -> int:
         """Handle messages until :meth:`stop`, or until none arrived for the timeout.
 
         Args:
@@ -136,7 +140,7 @@ class Consumer:
         handler: Callable[[list[Message]], object],
         *,
         batch_messages: int = BATCH,
-        timeout: float | Start | None = FIRST,
+        timeout: Seconds | Start | None = FIRST,
     ) -> int:
         """Handle messages like :meth:`run`, in batches. A batch that fails is tried again as a whole.
 
@@ -155,9 +159,8 @@ class Consumer:
             SejError: as :meth:`run`.
         """
         require(handler=(handler, CALLABLE), batch_messages=(batch_messages, POSITIVE))
-        if not isinstance(timeout, Start):
-            WAIT("timeout", timeout)
-        wait = self._timeout if isinstance(timeout, Start) else timeout
+        wait = self._timeout if isinstance(timeout, Start) else seconds("timeout", timeout)
+        WAIT("timeout", wait)
         try:
             with (
                 Offset(self.path, self.name, self._default, disk=self._disk) as kept,

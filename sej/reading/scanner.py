@@ -16,6 +16,7 @@ from operator import length_hint
 from typing import Final, Literal, Self
 
 from sej.checks import DISK, FLAG, POSITIVE, START, WAIT, one_of, refuse_pickling, require
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
@@ -59,7 +60,7 @@ class Scanner:
         self,
         path: str | os.PathLike[str],
         offset: int | Start = FIRST,
-        timeout: float | None = 0.0,
+        timeout: Seconds | None = 0.0,
         *,
         on_corruption: Literal["raise", "skip"] = "raise",
         verify: bool = False,
@@ -70,8 +71,8 @@ class Scanner:
         Args:
             path: the SEJ directory.
             offset: the first one to read: a number (one past the end is waited for), FIRST or LAST.
-            timeout: seconds without a message after which reading ends; 0 reads the existing messages, None follows
-                without a limit.
+            timeout: seconds without a message, or a duration such as ``"1h"``, after which reading ends; 0 reads the
+                existing messages, None follows without a limit.
             on_corruption: ``"skip"`` delivers the messages that :meth:`sej.Journal.repair` would keep, and reports the
                 others in :attr:`gaps`. A damaged segment is read twice, and each of its runs of good messages takes
                 some memory.
@@ -83,6 +84,7 @@ class Scanner:
             NotAJournalError: the path is not a SEJ directory.
             OffsetTooSmallError: the offset was deleted.
         """
+        timeout = seconds("timeout", timeout)
         require(
             offset=(offset, START),
             timeout=(timeout, WAIT),
@@ -107,7 +109,7 @@ class Scanner:
 
     # --- reading
 
-    def read(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> list[Message]:
+    def read(self, max_messages: int = _BATCH, timeout: Seconds | Start | None = FIRST) -> list[Message]:
         """Read a batch; returns as soon as there is one message.
 
         Args:
@@ -121,8 +123,7 @@ class Scanner:
             SejError: as the cursor: OffsetTooSmallError, OffsetGapError, CorruptionError, TruncatedError.
             ClosedError: the scanner was closed before.
         """
-        self._check_read(max_messages, timeout)
-        wait = self.timeout if isinstance(timeout, Start) else timeout
+        wait = self._check_read(max_messages, timeout)
         with self._using:
             batch = list(islice(self._ready, max_messages))
             return batch or self._more(max_messages, wait)
@@ -132,10 +133,9 @@ class Scanner:
         """The number of messages that were read ahead and are available without waiting."""
         return length_hint(self._ready)
 
-    def prefetch(self, max_messages: int = _BATCH, timeout: float | Start | None = FIRST) -> bool:
+    def prefetch(self, max_messages: int = _BATCH, timeout: Seconds | Start | None = FIRST) -> bool:
         """Read a batch ahead, like :meth:`read`, and keep it for the next read; return whether there is one."""
-        self._check_read(max_messages, timeout)
-        wait = self.timeout if isinstance(timeout, Start) else timeout
+        wait = self._check_read(max_messages, timeout)
         with self._using:
             if not self.ready:
                 self._ready = iter(self._more(max_messages, wait))
@@ -232,11 +232,14 @@ class Scanner:
 
     # --- internals
 
-    def _check_read(self, max_messages: int, timeout: float | Start | None) -> None:
+    def _check_read(self, max_messages: int, timeout: Seconds | Start | None) -> float | None:
+        """Check the arguments of a read; return the seconds to wait."""
         POSITIVE("max_messages", max_messages)
+        wait = self.timeout if isinstance(timeout, Start) else seconds("timeout", timeout)
         if not isinstance(timeout, Start):
-            WAIT("timeout", timeout)
+            WAIT("timeout", wait)
         self._require_open()
+        return wait
 
     def _start(self, offset: int | Start) -> Cursor:
         cursor_at: int | None

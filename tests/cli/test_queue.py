@@ -12,6 +12,7 @@ import sej as library
 from sej.cli import main
 from sej.cli.queue import _renewed, _work
 from sej.cli.units import iso_time
+from sej.durations import Seconds
 from tests.cli.command import sej, start
 from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import until
@@ -195,7 +196,7 @@ class Held(library.Item):
     def __init__(self, lost_after: int) -> None:
         self.times, self.lost_after = 0, lost_after
 
-    def extend(self, lease_s: float) -> None:
+    def extend(self, lease_s: Seconds) -> None:
         self.times += 1
         if self.times == self.lost_after:
             raise library.LeaseLostError("lost")
@@ -203,7 +204,7 @@ class Held(library.Item):
     def done(self) -> None:
         """Not here."""
 
-    def retry(self, delay_s: float | None = None, reason: str = "") -> None:
+    def retry(self, delay_s: Seconds | None = None, reason: str = "") -> None:
         """Not here."""
 
     def fail(self, reason: str = "") -> None:

@@ -250,7 +250,9 @@ def nonsense(annotation: str) -> Iterator[Any]:
     if "Callable" in text:
         yield "a function"
         return
-    if re.search(r"\bfloat\b", text):
+    if re.search(r"\bSeconds\b", text):
+        yield from ("soon", "-1s", "inf", NAN, True, b"1h")
+    elif re.search(r"\bfloat\b", text):
         yield from ("1h", NAN, True)
     elif re.search(r"\bint\b", text) and not re.search("Sequence|Iterable|Mapping", text):
         yield from ("64M", 1.5, b"1")

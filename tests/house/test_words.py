@@ -30,6 +30,7 @@ CLEAN: Final = (
     "sej/checks.py",
     "sej/cli",
     "sej/codec",
+    "sej/durations.py",
     "sej/errors.py",
     "sej/imports.py",
     "sej/journal",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import sej
+from sej.durations import Seconds
 from sej.queue.journal_queue import JournalQueue
 from tests.queue.support import FakeClock
 from tests.queue.test_interrupts import in_time
@@ -23,7 +24,7 @@ class Counting(JournalQueue):
         self.guard = threading.Lock()
         self.waiting = self.most_waiting = self.puts = 0
 
-    def get_many(self, n: int, timeout: float | None = None, *, max_bytes: int | None = None) -> list[sej.Item]:
+    def get_many(self, n: int, timeout: Seconds | None = None, *, max_bytes: int | None = None) -> list[sej.Item]:
         if timeout == 0:
             return super().get_many(n, timeout)
         with self.guard:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import sej
+from sej.durations import Seconds
 from sej.queue.journal_queue import JournalQueue
 from tests.queue.support import FakeClock, kill, opened
 from tests.queue.test_queue import take, values
@@ -110,7 +111,7 @@ def test_a_cancelled_task_gives_its_item_back_however_often_it_is_cancelled(tmp_
     begun, let = threading.Event(), threading.Event()
 
     class Slow(JournalQueue):
-        def get_many(self, n: int, timeout: float | None = None, *, max_bytes: int | None = None) -> list[sej.Item]:
+        def get_many(self, n: int, timeout: Seconds | None = None, *, max_bytes: int | None = None) -> list[sej.Item]:
             found = super().get_many(n, timeout)
             begun.set()
             assert let.wait(30)
