@@ -26,7 +26,16 @@ from sej.queue.backends import open_queue
 from sej.queue.look import QueueLook
 from sej.system.disk import OS
 
-__all__ = ["CHANGES", "ChangedError", "change_dead_letter", "change_reader", "dead_letter", "reader"]
+__all__ = [
+    "CHANGES",
+    "ChangedError",
+    "change_dead_letter",
+    "change_pause",
+    "change_reader",
+    "dead_letter",
+    "pause",
+    "reader",
+]
 
 _log = logging.getLogger(__name__)
 _Query = Mapping[str, str]
@@ -106,9 +115,41 @@ def change_dead_letter(context: Context, form: _Query, who: str) -> str:
     return _queue_address(path, name)
 
 
+def pause(context: Context, query: _Query) -> View:
+    """Show whether a queue is paused, with the choice to pause or to resume it."""
+    path, name = context.require_journal(query.get("path", "")), query.get("name", "")
+    stats = QueueLook(path, name).stats()
+    values = {"path": path, "name": name, "stats": stats}
+    trail = [*_trail(path), (_queue_address(path, name), name)]
+    return View("change_pause.html", f"{'Resume' if stats.paused else 'Pause'} queue {name}", {}, values, trail)
+
+
+def change_pause(context: Context, form: _Query, who: str) -> str:
+    """Pause or resume a queue for all its workers; return the address to show next.
+
+    Raises:
+        ChangedError: the queue was paused or resumed since it was shown.
+    """
+    path, name = context.require_journal(form.get("path", "")), form.get("name", "")
+    action = form.get("action", "")
+    if action not in ("pause", "resume"):
+        raise ValueError(f"action must be pause or resume, got {action[:80]!r}")
+    done = "paused" if action == "pause" else "resumed"
+    with open_queue(path, name, create=False) as queue:
+        if queue.stats().paused == (action == "pause"):
+            raise ChangedError(f"queue {name!r} was {done} before")
+        if action == "pause":
+            queue.pause()
+        else:
+            queue.resume()
+    _log.warning("%s %s queue %r of %s", who, done, name, path)
+    return _queue_address(path, name)
+
+
 CHANGES: Final[Mapping[str, tuple[Callable[[Context, _Query], View], Callable[[Context, _Query, str], str]]]] = {
     "change/reader": (reader, change_reader),
     "change/dead-letter": (dead_letter, change_dead_letter),
+    "change/pause": (pause, change_pause),
 }
 """The changes by address: what shows one, and what makes it."""
 _SHOWN_BYTES: Final = 1 << 12

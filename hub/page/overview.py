@@ -32,7 +32,10 @@ def overview(context: Context, query: Mapping[str, str]) -> View:
         "summary": context.render("_summary.html", {"samples": taken.samples.values(), "problems": problems}),
         "problems": context.render("_problems.html", {"problems": sorted(problems.items())}),
     }
-    parts |= {name: row(context, "_journal_row.html", sample, {}) for name, sample in rows.items()}
+    parts |= {
+        name: row(context, "_journal_row.html", sample, {"paused": context.sampler.paused(sample.path)})
+        for name, sample in rows.items()
+    }
     values: dict[str, Any] = {
         "rows": list(rows),
         "sorts": _SORT_NAMES,

@@ -23,10 +23,11 @@ def queue(context: Context, query: Mapping[str, str]) -> View:
     path, name = context.require_journal(query.get("path", "")), query.get("name", "queue")
     look = QueueLook(path, name)
     counts = look.stats()._asdict()
+    paused = bool(counts.pop("paused", False))
     history = context.sampler.queue_counts(path, name)
     values: dict[str, Any] = {"path": path, "name": name, "changes": context.allow_changes}
     parts = {
-        "counts": context.render("_counts.html", {"counts": counts, "history": history}),
+        "counts": context.render("_counts.html", values | {"counts": counts, "history": history, "paused": paused}),
         "next": context.render(
             "_items.html", values | {"state": "ready", "items": [_item(one) for one in look.peek(_NEXT)]}
         ),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from hub.page.history import History
+from hub.page.pauses import Pauses
 from sej.cli.doctor import findings_of
 from sej.cli.findings import Finding
 from sej.cli.reader_state import stuck
@@ -76,6 +77,7 @@ class Sampler:
         self._lags: dict[tuple[str, str], History] = {}
         self._found: dict[str, tuple[float, int, list[Finding]]] = {}
         self._queues: dict[tuple[str, str], _Queue] = {}
+        self._pauses = Pauses()
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._viewers = 0
@@ -128,6 +130,10 @@ class Sampler:
             found.asked_at = time.monotonic()
             return {state: history.values for state, history in found.counts.items()}
 
+    def paused(self, path: str) -> list[str]:
+        """Return the names of a journal's work queues that are paused."""
+        return self._pauses.of(path)
+
     def findings(self, path: str) -> list[Finding] | None:
         """Return the last findings of a quick check of a journal; None if it was not checked yet."""
         found = self._found.get(path)
@@ -162,6 +168,7 @@ class Sampler:
             for reader, _ in sample.readers:
                 self._lags.setdefault((path, reader.name), History()).add(reader.behind)
         self._count()
+        self._pauses.look(list(samples))
         for gone in self._rates.keys() - samples.keys():
             del self._rates[gone]
             self._found.pop(gone, None)
@@ -180,6 +187,7 @@ class Sampler:
         for (path, name), one in queues:
             try:
                 counts = QueueLook(path, name).stats()._asdict()
+                counts.pop("paused", None)
             except (SejError, OSError):
                 continue  # its page reports it
             with self._lock:

@@ -125,6 +125,27 @@ def test_inspect_and_redrive_a_dead_letter(tmp_path: Path, opened: Opener) -> No
         assert [one.value for one in queue.get_many(2, 0)] == [b"to bob", b"to alice"]
 
 
+def test_pause_and_resume_a_queue(tmp_path: Path, opened: Opener) -> None:
+    path = tmp_path / "mails"
+    with sej.open_queue(path, "sender") as queue:
+        queue.put(b"to alice")
+        with PageServer([path], port=0, allow_changes=True) as server:
+            page = opened(server.url)
+            page.get_by_role("link", name=str(path)).first.click()
+            page.get_by_role("link", name="sender", exact=True).click()
+            page.get_by_role("link", name="Pause", exact=True).click()
+            page.get_by_role("button", name="Pause the queue").click()
+            expect(page.locator("#counts")).to_contain_text("paused")
+            assert queue.get(0) is None
+            queue.resume()  # the open page follows it
+            expect(page.locator("#counts").get_by_role("link", name="Pause", exact=True)).to_be_visible()
+            queue.pause()
+            page.get_by_role("link", name="Resume", exact=True).click()
+            page.get_by_role("button", name="Resume the queue").click()
+            expect(page.get_by_role("region", name="Next to be taken")).to_contain_text("to alice")
+        assert [one.value for one in queue.get_many(2, 0)] == [b"to alice"]
+
+
 def test_follow_a_live_tail(tmp_path: Path, opened: Opener) -> None:
     path = filled(tmp_path / "orders", 3)
     with PageServer([path], port=0) as server, sej.Writer(path) as writer:
@@ -244,11 +265,12 @@ def pages(root: Path) -> dict[str, str]:
         "text queue": address_of("/text-queue", root / "data" / "jobs.tq"),
         "reader": address_of("/change/reader", orders, reader="billing", to="first"),
         "dead letter": address_of("/change/dead-letter", mails, name="sender", offset=1),
+        "pause": address_of("/change/pause", mails, name="sender"),
         "form of the token": "/login",
     }
 
 
-_COLOURFUL = {"overview", "state", "queue", "text queue", "dead letter"}
+_COLOURFUL = {"overview", "state", "queue", "text queue", "dead letter", "pause"}
 """The pages that have all colours."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import sej
+from hub.page.views import element
 from hub.tokens import hash_token, make_token
 from tests.hub.page.browsing import Answer, Client, address_of, filled, serving
 from tests.hub.page.test_collections import contents
@@ -144,6 +145,77 @@ def test_a_dead_letter(tmp_path: Path, action: str, caplog: pytest.LogCaptureFix
         assert (again.value if again else None) == (b"to <alice>" if action == "redrive" else None)
         assert queue.redrive() == 1  # the other one
     assert ("put back" if action == "redrive" else "deleted") in caplog.text
+
+
+def test_a_queue_is_paused_and_resumed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "mails"
+    with sej.open_queue(path, "sender") as queue:
+        queue.put_many([b"a", b"b"])
+        held = queue.get(0)
+        assert held is not None
+        with serving(path, allow_changes=True) as client, caplog.at_level(logging.INFO, "hub.page"):
+            show = address_of("/change/pause", path, name="sender")
+            page = client.get(address_of("/queue", path, name="sender"))
+            assert "delivery on Pause" in page.words
+            assert show.replace("&", "&amp;") in page.text
+            shown = client.get(show)
+            assert "delivers items. 1 items are ready, and workers hold 1." in shown.words
+            form = fields(shown)
+            assert client.post("/change/pause", form).status == 400
+            assert client.post("/change/pause", form | {"action": "explode"}).status == 400
+            assert client.post("/change/pause", form | {"action": "resume"}).status == 409
+            assert not queue.stats().paused and not caplog.records
+            answer = client.post("/change/pause", form | {"action": "pause"})
+            assert (answer.status, queue.stats().paused, queue.get(0)) == (303, True, None)
+            assert "delivery paused Resume" in client.get(answer.headers["location"]).words
+            answer = client.post("/change/pause", form | {"action": "pause"})
+            assert answer.status == 409 and "was paused before" in answer.words
+            assert "is paused: no item is delivered" in client.get(show).words
+            assert client.post("/change/pause", form | {"action": "resume"}).status == 303
+            again = queue.get(0)
+            assert again is not None and again.value == b"b"
+    assert [re.sub(r"^127\.0\.0\.1:\d+ ", "", record.getMessage()) for record in caplog.records] == [
+        f"paused queue 'sender' of {path}",
+        f"resumed queue 'sender' of {path}",
+    ]
+
+
+def test_a_forged_pause_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "mails"
+    with sej.open_queue(path, "sender") as queue:
+        queue.put(b"a")
+    with serving(path, allow_changes=True) as client:
+        form = fields(client.get(address_of("/change/pause", path, name="sender"))) | {"action": "pause"}
+        before = contents(path)
+        assert client.post("/change/pause", form | {"secret": "x"}).status == 403
+        assert client.post("/change/pause", form, Origin="http://evil.example").status == 403
+        assert client.post("/change/pause", form | {"path": "/etc"}).status == 404
+        assert client.post("/change/pause", form | {"name": "other"}).status == 404
+        assert client.get(address_of("/change/pause", path, name="other")).status == 404
+        assert contents(path) == before
+    with serving(path) as client:
+        assert "delivery on" in client.get(address_of("/queue", path, name="sender")).words
+        assert "/change/" not in client.get(address_of("/queue", path, name="sender")).text
+        assert client.get(address_of("/change/pause", path, name="sender")).status == 404
+        assert client.post("/change/pause", form).status == 403
+        assert contents(path) == before
+
+
+def test_the_overview_shows_paused_queues(tmp_path: Path) -> None:
+    path = tmp_path / "mails"
+    with sej.open_queue(path, "sender") as queue, sej.open_queue(path, "other", create=True):
+        queue.pause()
+        with serving(tmp_path) as client:
+            page = client.get("/")
+            assert "queue sender is paused" in page.words
+            assert address_of("/queue", path, name="sender").replace("&", "&amp;") in page.text
+            assert page.text.count("is paused") == 1
+            with client.stream("/events/") as events:
+                queue.resume()
+                for _, _, data in events:
+                    if "is paused" not in "".join(data.values()) and element("journal", str(path)) in data:
+                        break
+            assert "is paused" not in client.get("/").text
 
 
 def test_a_letter_that_was_discarded_is_not_put_back(tmp_path: Path) -> None:
