@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 EVERYTHING = """
 import os, threading
 from tests.macos import full_syncs
+from tests.sej.hooks import until
 import sej, shard, hub, textqueue
 from sej.system import watch
 
@@ -29,14 +30,12 @@ with sej.Writer("orders", durability="disk") as writer:
 with sej.Scanner("orders", timeout=None) as follower:
     assert follower._watch is None or follower._watch.polling
     assert [follower.read(1)[0].value for _ in range(4)] == [b"one", b"two", b"three", b"four"]
-    asked = threading.Event()
     def append():
-        asked.wait(20)
+        until(lambda: follower._watch is not None)
         with sej.Writer("orders") as writer:
             writer.append(b"five")
     thread = threading.Thread(target=append)
     thread.start()
-    asked.set()
     assert follower.read(1)[0].value == b"five", "it is woken or polls"
     assert follower._watch.polling
     thread.join()
