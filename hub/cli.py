@@ -1,4 +1,4 @@
-"""``sej hub serve | push | ls | merge | clean | token``: a hub from the command line.
+"""``sej hub serve | push | follow | ls | merge | clean | token``: a hub from the command line.
 
 ``copy`` and ``stats`` are the old names of ``push`` and ``ls``; the help does not show them.
 
@@ -11,8 +11,8 @@ import json as jsonlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hub.connecting import PATH, PLAINTEXT, connecting, host_and_port, option_names
+from hub.following import follow
 from hub.merge import Merge
 from hub.naming import find_sources, is_root, require_root
 from hub.overview import stats as stats_of
@@ -33,39 +35,12 @@ from sej.errors import NotAJournalError, SejError
 
 if TYPE_CHECKING:
     from hub.page.serving import PageServer
-    from hub.wire import ClientTLS, Progress, Server, ServerTLS
+    from hub.wire import Client, Progress, Server, ServerTLS
 
-__all__ = ["app", "clean", "list_", "merge", "push", "serve", "token"]
+__all__ = ["app", "clean", "follow", "list_", "merge", "push", "serve", "token"]
 
 _COMMIT_MESSAGES: Final = 1000
-_PATH: Final = click.Path(path_type=Path, readable=False)
-_ROOT: Final = click.argument("root", metavar="ROOT", type=_PATH)
-_OPTIONS: Final = {
-    "tls=ServerTLS(...)": "--certificate and --key",
-    "tls=ClientTLS(...)": "--ca",
-    "allow_plaintext=True": "--plaintext",
-    "answer_bytes": "--answer-bytes",
-}
-_PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Allow plain text beyond this machine, without TLS.")
-
-
-def _host_and_port(_: click.Context, __: click.Parameter, address: str) -> str:
-    host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise click.BadParameter(f"{address!r} is not an address; expected host:port, as in 127.0.0.1:7890")
-    return address
-
-
-@contextmanager
-def _option_names() -> Iterator[None]:
-    """Name the options instead of the arguments in the library's errors."""
-    try:
-        yield
-    except ValueError as error:
-        text = str(error)
-        for argument, option in _OPTIONS.items():
-            text = text.replace(argument, option)
-        raise click.UsageError(text) from None
+_ROOT: Final = click.argument("root", metavar="ROOT", type=PATH)
 
 
 @click.group("hub")
@@ -76,13 +51,13 @@ def app() -> None:
 @app.command()
 @_ROOT
 @click.option(
-    "--address", default="127.0.0.1:7890", show_default=True, callback=_host_and_port, help="The address to listen on."
+    "--address", default="127.0.0.1:7890", show_default=True, callback=host_and_port, help="The address to listen on."
 )
-@click.option("--certificate", type=_PATH, help="The server's certificate, PEM.")
-@click.option("--key", type=_PATH, help="Its private key, PEM.")
-@click.option("--client-ca", type=_PATH, help="Mutual TLS: the authority that signs client certificates.")
-@click.option("--tokens", type=_PATH, help="The file of tokens; without it every client is accepted.")
-@_PLAINTEXT
+@click.option("--certificate", type=PATH, help="The server's certificate, PEM.")
+@click.option("--key", type=PATH, help="Its private key, PEM.")
+@click.option("--client-ca", type=PATH, help="Mutual TLS: the authority that signs client certificates.")
+@click.option("--tokens", type=PATH, help="The file of tokens; without it every client is accepted.")
+@PLAINTEXT
 @click.option("--max-open", default=256, show_default=True, help="How many writers may be open at the same time.")
 @click.option("--min-free", type=SIZE, default=MIN_FREE_BYTES, help="Bytes that must stay free on the disk, as in 1G.")
 @click.option(
@@ -168,7 +143,7 @@ def serve(
         raise click.UsageError("--allow-changes needs --page")
     stop = _stop_on_signals()
     with (
-        _option_names(),
+        option_names(),
         Store(root, max_open, max_client_bytes=client_bytes, min_free_bytes=min_free) as store,
         Server(
             store,
@@ -196,27 +171,17 @@ def serve(
 
 
 @app.command()
-@click.argument("path", metavar="PATH", type=_PATH)
-@click.argument("address", metavar="ADDRESS", callback=_host_and_port)
+@click.argument("path", metavar="PATH", type=PATH)
+@connecting
 @click.option("--client", "client_id", required=True, help="The client id of this machine.")
 @click.option("--journal", help="The journal's name on the hub, for one SEJ directory.")
-@click.option("--token-file", type=_PATH, help="A file that holds the token.")
-@click.option("--ca", type=_PATH, help="TLS: the authority that signed the hub's certificate.")
-@click.option("--certificate", type=_PATH, help="Mutual TLS: this client's certificate.")
-@click.option("--key", type=_PATH, help="Its private key.")
-@_PLAINTEXT
 @click.option("--follow", is_flag=True, help="Continue with new messages, until SIGTERM or an interrupt.")
 @click.option("--quiet", is_flag=True, help="Do not show progress.")
 def push(
+    connect: Callable[[str], Client],
     path: Path,
-    address: str,
     client_id: str,
     journal: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    certificate: Path | None,
-    key: Path | None,
-    plaintext: bool,
     follow: bool,
     quiet: bool,
 ) -> None:
@@ -224,21 +189,15 @@ def push(
 
     Example: sej hub push --follow --client EWR --ca ca.pem --token-file token /var/lib/flights hub.example.com:7890
     """
-    from hub.wire import Client, ClientTLS, Copier
+    from hub.wire import Copier
 
-    if (certificate is None) != (key is None):
-        raise click.UsageError("--certificate and --key need each other")
-    tls: ClientTLS | None = None if ca is None and certificate is None else ClientTLS(ca, certificate, key)
-    shown = token_file.read_text().strip() if token_file else None
     terminal = sys.stderr.isatty() and not quiet
 
     def show(progress: Progress) -> None:
         if terminal:
             click.echo(f"\r{progress}", nl=False, err=True)
 
-    with _option_names():
-        client = Client(address, client_id=client_id, token=shown, tls=tls, allow_plaintext=plaintext)
-    with client, Copier(path, client, journal_dir=journal, on_progress=show) as copier:
+    with connect(client_id) as client, Copier(path, client, journal_dir=journal, on_progress=show) as copier:
         copied = copier.run(_stop_on_signals()) if follow else copier.run_once()
     if terminal:
         click.echo(err=True)
@@ -400,6 +359,7 @@ def _hidden(command: click.Command) -> click.Command:
     return alias
 
 
+app.add_command(follow)
 app.add_command(_hidden(push), "copy")
 app.add_command(_hidden(list_), "stats")
 

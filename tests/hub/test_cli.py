@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import hub
 import sej
+from hub.wire import Client, Server
 from hub.wire.access import hash_token
 from tests.hub.support import fill, same_bytes
+from tests.sej.hooks import until
 from tests.sej.support import sample
 
 ROOT = Path(__file__).parent.parent.parent
@@ -70,3 +73,63 @@ def test_a_merge_leaves_nothing_in_a_directory_that_is_not_a_hub(tmp_path: Path)
     assert refused.returncode == 1
     assert "not a hub's root" in refused.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def sej_hub(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sej", "hub", *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_follow_from_another_machine(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    fill(tmp_path / "source", sample(50), segment_bytes=300)
+    with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0") as server:
+        words = ("follow", server.address, "EWR", "flights")
+        missing = sej_hub(*words)
+        assert missing.returncode == 4
+        assert "no journal 'flights' of client 'EWR'" in missing.stderr
+        push = ("push", "--client", "EWR", "--journal", "flights", tmp_path / "source", server.address)
+        assert run(*push).stdout == "50\n"
+        rows = [json.loads(line) for line in run(*words, "--until-end", "--json").stdout.splitlines()]
+        assert [row["offset"] for row in rows] == list(range(50))
+        assert run(*words, "--until-end", "--start", 48, "--place", place).stdout.count("\n") == 2
+        assert place.read_text() == "50\n"
+        assert run(*words, "--until-end", "--place", place).stdout == ""
+        with subprocess.Popen(
+            [*PROGRAM, *words, "--place", str(place), "--raw"], cwd=ROOT, stdout=subprocess.PIPE
+        ) as follower:
+            assert follower.stdout is not None
+            with sej.Writer(tmp_path / "source") as w:
+                w.append(b"new\n")
+            assert run(*push).stdout == "1\n"
+            assert follower.stdout.readline() == b"new\n"
+            until(lambda: place.read_text() == "51\n")
+            follower.terminate()
+        assert sej_hub(*words, "--start", 3, "--place", place).returncode == 2
+        place.write_text("51x")
+        damaged = sej_hub(*words, "--place", place)
+        assert damaged.returncode == 1
+        assert "expected the next offset" in damaged.stderr
+
+
+def test_follow_waits_for_a_hub_that_is_out_of_reach(tmp_path: Path) -> None:
+    fill(tmp_path / "source", sample(3))
+    with hub.Store(tmp_path / "hub") as store:
+        with Server(store, "127.0.0.1:0") as server:
+            address = server.address
+            run("push", "--client", "EWR", "--journal", "flights", tmp_path / "source", address)
+            follower = subprocess.Popen(
+                [*PROGRAM, "follow", "--json", "--start", "2", address, "EWR", "flights"],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            assert follower.stdout is not None
+            follower.stdout.readline()
+        with follower:
+            assert follower.stderr is not None
+            assert b"trying again" in follower.stderr.readline()
+            with Server(store, address) as server, Client(address, client_id="EWR") as client:
+                client.put("flights", [sej.Message(3, 1, 0, b"", b"again")])
+                assert json.loads(follower.stdout.readline())["value"] == "again"
+                follower.terminate()

@@ -1,0 +1,80 @@
+"""The options of the commands that connect to a hub, and the connection that they make."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from hub.wire import Client, ClientTLS
+
+__all__ = ["PATH", "PLAINTEXT", "connecting", "host_and_port", "option_names"]
+
+PATH: Final = click.Path(path_type=Path, readable=False)
+PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Allow plain text beyond this machine, without TLS.")
+_OPTIONS: Final = {
+    "tls=ServerTLS(...)": "--certificate and --key",
+    "tls=ClientTLS(...)": "--ca",
+    "allow_plaintext=True": "--plaintext",
+    "answer_bytes": "--answer-bytes",
+}
+
+
+def host_and_port(_: click.Context, __: click.Parameter, address: str) -> str:
+    """Check an address of the command line."""
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise click.BadParameter(f"{address!r} is not an address; expected host:port, as in 127.0.0.1:7890")
+    return address
+
+
+@contextmanager
+def option_names() -> Iterator[None]:
+    """Name the options instead of the arguments in the library's errors."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        for argument, option in _OPTIONS.items():
+            text = text.replace(argument, option)
+        raise click.UsageError(text) from None
+
+
+def connecting(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command ADDRESS and the options of a connection; it gets ``connect``, which takes the client id."""
+
+    @click.argument("address", metavar="ADDRESS", callback=host_and_port)
+    @click.option("--token-file", type=PATH, help="A file that holds the token.")
+    @click.option("--ca", type=PATH, help="TLS: the authority that signed the hub's certificate.")
+    @click.option("--certificate", type=PATH, help="Mutual TLS: this client's certificate.")
+    @click.option("--key", type=PATH, help="Its private key.")
+    @PLAINTEXT
+    @functools.wraps(command)
+    def run(
+        address: str,
+        token_file: Path | None,
+        ca: Path | None,
+        certificate: Path | None,
+        key: Path | None,
+        plaintext: bool,
+        **rest: Any,
+    ) -> None:
+        from hub.wire import Client, ClientTLS
+
+        if (certificate is None) != (key is None):
+            raise click.UsageError("--certificate and --key need each other")
+        tls: ClientTLS | None = None if ca is None and certificate is None else ClientTLS(ca, certificate, key)
+        shown = token_file.read_text().strip() if token_file else None
+
+        def connect(client_id: str = "") -> Client:
+            with option_names():
+                return Client(address, client_id=client_id, token=shown, tls=tls, allow_plaintext=plaintext)
+
+        command(connect=connect, **rest)
+
+    return run
