@@ -50,7 +50,10 @@ _Opened = TypeVar("_Opened", bound=_Closes)
 
 
 class Scanner:
-    """A :class:`sej.Scanner` for ``async for``; takes the same arguments. One task at a time may use it."""
+    """A :class:`sej.Scanner` for ``async for``; takes the same arguments, but for ``wait``.
+
+    One task at a time may use it.
+    """
 
     __reduce__ = refuse_pickling
 
@@ -58,7 +61,8 @@ class Scanner:
         self, path: str | os.PathLike[str], offset: int | Start = FIRST, timeout: Seconds | None = 0.0, **options: Any
     ) -> None:
         """Open a journal for reading; see :class:`sej.Scanner` for arguments and errors."""
-        refuse_unknown("a scanner", options, options_of(sej.reading.scanner.Scanner.__init__))
+        known = set(options_of(sej.reading.scanner.Scanner.__init__)) - {"wait"}  # it would block the loop here
+        refuse_unknown("a scanner", options, sorted(known))
         self.scanner = sej.reading.scanner.Scanner(path, offset, timeout, **options)
 
     async def read(self, max_messages: int = _BATCH, timeout: Seconds | Start | None = FIRST) -> list[Message]:

@@ -23,6 +23,8 @@ from sej.cli.options import (
     offset_at,
     report_gaps,
     type_option,
+    wait_option,
+    waited_for,
 )
 from sej.cli.output import as_text, print_messages
 from sej.cli.reader_state import Reader, complete_reader, find_reader, no_reader, readers_of
@@ -32,7 +34,7 @@ from sej.journal.directory import Directory
 from sej.journal.kept_offsets import check_reader
 from sej.journal.retention import readers_lock
 from sej.journal.view import Journal
-from sej.message import LAST
+from sej.message import FIRST, LAST
 from sej.reading.offset import Offset, read_offset
 from sej.system.disk import OS
 
@@ -149,6 +151,7 @@ def reset(
 @click.option("--start", type=PLACE, help="Start at this offset or time; default: only new messages.")
 @click.option("--reader", help="Start where this reader stopped, and commit the offset of what was printed.")
 @click.option("--timeout", type=DURATION, help="End after this time without a message, as in 30s.")
+@wait_option
 def follow(
     directory: Path,
     form: str,
@@ -156,6 +159,7 @@ def follow(
     start: int | Moment | None,
     reader: str | None,
     timeout: float | None,
+    wait: bool,
 ) -> None:
     """Print messages as they are appended, until interrupted.
 
@@ -171,9 +175,11 @@ def follow(
         raise click.UsageError(
             "--start and --reader exclude each other: a reader continues at its kept offset; `sej reset` moves it"
         )
+    is_new = wait and waited_for(directory, timeout)
     with ExitStack() as stack:
         kept = None if reader is None else stack.enter_context(Offset(directory, reader))
-        first = kept.value if kept else LAST if start is None else offset_at(Journal(directory), start)
+        default = FIRST if is_new else LAST
+        first = kept.value if kept else default if start is None else offset_at(Journal(directory), start)
         scanner = stack.enter_context(Scanner(directory, first, timeout=timeout))
         stack.enter_context(until_reader_leaves())
         reported = 0

@@ -43,6 +43,8 @@ __all__ = [
     "require_limit",
     "retention_options",
     "type_option",
+    "wait_option",
+    "waited_for",
 ]
 
 BATCH: Final = 4096
@@ -101,6 +103,20 @@ def type_option(command: _Command) -> _Command:
         multiple=True,
         help="Only messages of this type, 0 to 255; may be repeated.",
     )(command)
+
+
+def wait_option(command: _Command) -> _Command:
+    """Add ``--wait``; see :func:`waited_for`."""
+    return click.option("--wait", is_flag=True, help="Wait for the journal if it does not exist yet.")(command)
+
+
+def waited_for(directory: Path, timeout: float | None) -> bool:
+    """Wait until a journal exists or the reader of the output leaves; return False if it was there already."""
+    from sej.cli.pipes import until_reader_leaves
+    from sej.journal.arrival import wait_for_journal
+
+    with until_reader_leaves():
+        return wait_for_journal(Directory(directory, OS), timeout)
 
 
 def form_options(command: _Command) -> _Command:

@@ -23,6 +23,8 @@ from sej.cli.options import (
     report_gap,
     report_gaps,
     type_option,
+    wait_option,
+    waited_for,
 )
 from sej.cli.output import print_messages
 from sej.cli.units import Moment
@@ -33,7 +35,7 @@ from sej.journal.gaps import read_gaps
 from sej.journal.recovery import corruption_at, find_damage, good_end
 from sej.journal.segment import SegmentReader
 from sej.journal.view import Journal
-from sej.message import Message
+from sej.message import FIRST, Message, Start
 from sej.system.disk import OS
 
 __all__ = ["count", "dump", "scan", "tail"]
@@ -108,15 +110,19 @@ def scan(
     "-n", "--count", type=click.IntRange(min=0), default=10, show_default=True, help="How many messages to print."
 )
 @click.option("-f", "--follow", is_flag=True, help="Then print new messages, until interrupted.")
-def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow: bool) -> None:
+@wait_option
+def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow: bool, wait: bool) -> None:
     """Print the last messages, oldest first.
 
     Example: sej tail --count 3 orders
     """
+    if wait and not follow:
+        raise click.UsageError("--wait needs --follow")
+    is_new = wait and waited_for(directory, None)
     journal = Journal(directory)
-    end = None
+    end: int | Start | None = FIRST if is_new else None
     messages: list[Message] = []
-    for message in journal.reversed() if count or follow else ():
+    for message in journal.reversed() if (count or follow) and not is_new else ():
         end = message.offset + 1 if end is None else end
         if len(messages) == count:
             break

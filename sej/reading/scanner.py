@@ -18,12 +18,13 @@ from typing import Final, Literal, Self
 from sej.checks import DISK, FLAG, POSITIVE, START, WAIT, one_of, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
+from sej.journal.arrival import wait_for_journal
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.gaps import Gap
 from sej.journal.view import Journal
-from sej.message import FIRST, Message, Start
+from sej.message import FIRST, LAST, Message, Start
 from sej.system.disk import OS, Disk
 from sej.system.watch import Watch
 
@@ -64,6 +65,7 @@ class Scanner:
         *,
         on_corruption: Literal["raise", "skip"] = "raise",
         verify: bool = False,
+        wait: bool = False,
         disk: Disk = OS,
     ) -> None:
         """Open a journal for reading; nothing is created.
@@ -77,10 +79,12 @@ class Scanner:
                 others in :attr:`gaps`. A damaged segment is read twice, and each of its runs of good messages takes
                 some memory.
             verify: check every block against its checksum before its messages are returned.
+            wait: wait for a journal that does not exist yet, for at most the timeout. All its messages are new then:
+                LAST begins with the first one.
             disk: the disk.
 
         Raises:
-            JournalNotFoundError: the path does not exist.
+            JournalNotFoundError: the path does not exist, with ``wait=True`` after the timeout.
             NotAJournalError: the path is not a SEJ directory.
             OffsetTooSmallError: the offset was deleted.
         """
@@ -90,9 +94,12 @@ class Scanner:
             timeout=(timeout, WAIT),
             on_corruption=(on_corruption, _ON_CORRUPTION),
             verify=(verify, FLAG),
+            wait=(wait, FLAG),
             disk=(disk, DISK),
         )
         self._directory = Directory(path, disk)
+        if wait and wait_for_journal(self._directory, timeout) and offset is LAST:
+            offset = FIRST
         self._directory.require()
         self.path = self._directory.path
         self.timeout = timeout

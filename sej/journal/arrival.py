@@ -1,0 +1,57 @@
+"""Waits for a journal that does not exist yet."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from sej.errors import JournalNotFoundError, NotAJournalError
+from sej.journal.directory import Directory
+from sej.system.watch import Watch
+
+__all__ = ["wait_for_journal"]
+
+_GRACE_S: Final = 1.0
+"""A directory with other entries and without ``jnl/`` may be a journal that a writer is creating at this moment."""
+
+
+def wait_for_journal(directory: Directory, timeout: float | None) -> bool:
+    """Wait until a journal exists; return False if it was there already.
+
+    Args:
+        directory: the journal; its parent directories may be missing too.
+        timeout: seconds to wait; 0 does not wait, None waits without a limit.
+
+    Raises:
+        JournalNotFoundError: there was no journal within the timeout.
+        NotAJournalError: the path is a file, or a directory of something else.
+
+    Example:
+        >>> import tempfile, sej
+        >>> from sej.system.disk import OS
+        >>> path = tempfile.mkdtemp()
+        >>> sej.Writer(path).close()
+        >>> wait_for_journal(Directory(path, OS), timeout=None)
+        False
+    """
+    start = time.monotonic()
+    odd_since: float | None = None
+    waited = False
+    with Watch(directory.path) as watch:
+        while True:
+            now = time.monotonic()
+            try:
+                directory.require()
+                return waited
+            except JournalNotFoundError:
+                if timeout is not None and now - start >= timeout:
+                    raise
+                odd_since = None
+            except NotAJournalError:
+                odd_since = now if odd_since is None else odd_since
+                there = directory.disk.status(directory.path)
+                if (there is not None and not there.is_dir) or now - odd_since >= _GRACE_S:
+                    raise
+            waited = True
+            left = _GRACE_S if timeout is None else max(start + timeout - now, 0.0)
+            watch.wait(min(left, _GRACE_S) if odd_since is None else _GRACE_S)
