@@ -18,7 +18,7 @@ from typing import Final
 import click
 
 from sej.cli.exits import Exit
-from sej.cli.options import DURATION, MAX_ATTEMPTS, form_options
+from sej.cli.options import DURATION, MAX_ATTEMPTS, form_options, wait_option, waited_for
 from sej.cli.output import as_json, print_messages, text_or_b64
 from sej.cli.places import Place, placed_command
 from sej.cli.programs import ProgramCommand, ending, require_program
@@ -115,6 +115,7 @@ def put(
 )
 @click.option("--timeout", type=DURATION, default=0.0, help="How long to wait for an item, as in 30s.")
 @click.option("-f", "--follow", is_flag=True, help="Wait without a limit.")
+@wait_option
 @click.option(
     "--lease",
     type=DURATION,
@@ -131,6 +132,7 @@ def get(
     count: int | None,
     timeout: float,
     follow: bool,
+    wait: bool,
     lease: float,
     max_attempts: int,
     json: bool,
@@ -147,6 +149,10 @@ def get(
     Example: sej queue get --timeout 30s mails -- ./send-mail
     """
     require_program(command)
+    if wait:
+        if place.backend != "journal":
+            raise click.UsageError(f"--wait is for queues on journals, not for {place.backend}")
+        waited_for(place.path, None if follow else timeout)
     taken, failed = 0, False
     limit = count if count is not None else sys.maxsize if command else 1
     until = _until_sigterm() if command else _until_reader_leaves()

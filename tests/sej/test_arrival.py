@@ -107,6 +107,19 @@ def test_a_command_follows_a_journal_that_is_created_later(words: list[str], tmp
         assert running.wait(20) == 130
 
 
+def test_a_worker_takes_items_from_a_queue_that_is_created_later(tmp_path: Path) -> None:
+    with start("queue", "get", "-f", "--wait", tmp_path / "j") as running:
+        assert running.stdout is not None
+        with sej.Writer(tmp_path / "j") as writer:
+            writer.append(b"job")
+        assert running.stdout.readline() == b"job\n"
+        assert running.wait(20) == 0
+    done = command("queue", "get", "--wait", "--timeout", "0.01", tmp_path / "missing")
+    assert done.returncode == command("tail", tmp_path / "missing").returncode
+    assert not (tmp_path / "missing").exists()
+    assert command("queue", "get", "--wait", tmp_path / "q.tq").returncode == 2
+
+
 def test_a_command_waits_as_long_as_it_is_told(tmp_path: Path) -> None:
     done = command("follow", "--wait", "--timeout", "0.01", tmp_path / "j")
     missing = command("follow", "--timeout", "0.01", tmp_path / "j")
