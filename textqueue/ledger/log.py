@@ -136,7 +136,7 @@ class Ledger:
         self.owners: Counter[bytes] = Counter()  # the processes that have these claims
         self.leased: dict[int, bytes] = {}  # the owners of the claims that have a lease, by position
         self.given_back: list[int] = []  # positions of messages that were put back into the queue, in this epoch
-        self.shown: Record | None = None  # the last edit visible in the file: a mark, an append, a claim in a mutex
+        self.shown: Record | None = None  # the last mark, append or claim in a mutex, even if its message is missing
         self.epochs = 0  # the number of epochs in this file
         self.epoch = 0  # the current epoch; 0: no ledger
         self.older = False  # an older version wrote it: see textqueue.ledger.upgrade
@@ -221,10 +221,12 @@ class Ledger:
             position = int(place)
             if token is None:
                 token = self.token = _record(text).token
-            if (last is None or (shown is None and kind in _VISIBLE)) and position >= 0:
+            is_shown = shown is None and kind in _VISIBLE
+            if is_shown or (last is None and position >= 0):
                 record = _record(text)
-                last = self.last = last or record
-                if kind in _VISIBLE:
+                if position >= 0:
+                    last = self.last = last or record
+                if is_shown:
                     shown = self.shown = record
             if kind == GIVEN_BACK:
                 self.given_back.append(position)
@@ -529,8 +531,8 @@ class Ledger:
             return
         if record.position >= 0:
             self.last = record
-            if record.kind in _VISIBLE:
-                self.shown = record
+        if record.kind in _VISIBLE:
+            self.shown = record
         if record.kind in CLAIMS:
             self._unclaim(record.position)
             self._add_claim(record)

@@ -1,0 +1,39 @@
+"""A message that is done is not delivered again after a save of an old buffer, whatever happened in between."""
+
+from pathlib import Path
+
+import pytest
+
+from textqueue import TextQueue
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.tq"
+
+
+def finish(q: TextQueue) -> str:
+    claim = q.take()
+    assert claim is not None
+    assert claim.done()
+    return claim.message.value
+
+
+def waiting(q: TextQueue) -> list[str]:
+    """Let the queue look at the file, as a worker does."""
+    claim = q.take()
+    if claim is not None:
+        claim.give_back()
+    return [m.value for m in q.messages()]
+
+
+def test_an_archived_mark_that_is_newer_than_what_remains(path: Path, tmp_path: Path) -> None:
+    path.write_bytes(b"-a\n")
+    with TextQueue(path) as q:
+        q.append("kept")
+        buffer = path.read_bytes()
+        assert finish(q) == "a"
+        assert q.archive(tmp_path / "old.tq") == 1
+        path.write_bytes(b"-new\n" + buffer)
+        assert waiting(q) == ["new", "kept"]
+    assert path.read_bytes() == b"-new\n=a\n-kept\n"
