@@ -37,3 +37,16 @@ def test_an_archived_mark_that_is_newer_than_what_remains(path: Path, tmp_path: 
         path.write_bytes(b"-new\n" + buffer)
         assert waiting(q) == ["new", "kept"]
     assert path.read_bytes() == b"-new\n=a\n-kept\n"
+
+
+def test_an_append_that_was_given_back_twice_is_one_message(path: Path) -> None:
+    with TextQueue(path, on_lost="restore") as q:
+        q.append("a")
+        waiting(q)
+        path.write_bytes(path.read_bytes() + b"-user\n")
+        waiting(q)
+        buffer = path.read_bytes()
+        q.append("b")
+        path.write_bytes(buffer)
+        assert waiting(q) == ["a", "user", "b"]
+        assert [conflict.text for conflict in q.conflicts] == ["b"]

@@ -345,15 +345,16 @@ class Ledger:
         status: dict[_Place, tuple[int, Record]] = {}
         queued: dict[bytes, list[_Place]] = defaultdict(list)  # queued messages of all epochs, some of them outdated
 
+        def is_queued(place: _Place) -> bool:
+            return place in status and status[place][1].kind in WAITING
+
         def outdate(name: bytes) -> None:
             """Remove an equal message that was queued in an earlier epoch, when it had another position."""
             places = queued.get(name, [])
             while places and places[0][0] != epoch:
-                found = status.get(places[0])
-                if found is not None and found[1].kind in WAITING:
-                    del status[places.pop(0)]
+                if is_queued(place := places.pop(0)):
+                    del status[place]
                     return
-                places.pop(0)
 
         sets: list[tuple[int, Record]] = []
         claimed: dict[tuple[bytes, bytes], int] = {}
@@ -368,9 +369,13 @@ class Ledger:
                 if record.owner == _AGAIN:
                     record = record._replace(owner=EMPTY)
                     # What was given back since has an entry in the ledger alone: it is not what was copied.
-                    newest = next((one for one in reversed(status) if status[one][1].kind != GIVEN_BACK), None)
-                    if newest is not None and newest[2] == record.digest:
-                        del status[newest]
+                    copied = next((one for one in reversed(status) if status[one][1].kind != GIVEN_BACK), None)
+                    if copied is None or (status[copied][1].kind, copied[2]) != (record.kind, record.digest):
+                        copied = None
+                        if record.kind == APPENDED:  # unless it was claimed and given back since
+                            copied = next((one for one in queued[record.digest] if is_queued(one)), None)
+                    if copied is not None:
+                        del status[copied]
                     if record.kind in WAITING and place in held:
                         continue  # the copy of an append whose message was claimed since: the claim replaces it
                 status[place] = number, record
