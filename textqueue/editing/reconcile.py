@@ -42,7 +42,7 @@ from sej.system.disk import File
 from sej.system.locks import end_lease, leased
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.place import Place
-from textqueue.editing.plan import Action, Known, Seen, plan
+from textqueue.editing.plan import Action, Known, Seen, older_names, plan
 from textqueue.editing.proof import entry_at
 from textqueue.editing.removed import settle
 from textqueue.errors import MessageMovedError
@@ -107,7 +107,8 @@ def reconcile(
         return []
     conflicts, all_made = _apply(made.actions, file, path)
     if all_made:
-        removed = settle(file, {number: edits[number] for number in made.removed}, copies, path)
+        missing = {number: edits[number] for number in made.removed}
+        removed = settle(file, missing, older_names(edits), copies, path)
         conflicts += removed.conflicts
         token = token_of(file.status())
         end_lease(file)

@@ -12,7 +12,7 @@ with the time since when the message is missing.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from sej.system.disk import File
@@ -49,12 +49,15 @@ class Removed(NamedTuple):
         return [Record(APPENDED, position, name, token, EMPTY) for position, name in self.appended]
 
 
-def settle(file: File, removed: Mapping[int, Record], copies: Copies, path: str) -> Removed:
+def settle(
+    file: File, removed: Mapping[int, Record], older: Mapping[bytes, Sequence[bytes]], copies: Copies, path: str
+) -> Removed:
     """Report the removed messages, and append those that have a copy.
 
     Args:
         file: the queue file, which has the lease if the system granted it.
         removed: the records of the messages, by number.
+        older: the digests of messages before their variables were set, the latest first. The copy has the first one.
         copies: the copies.
         path: the path of the queue file, for reports.
     """
@@ -62,9 +65,10 @@ def settle(file: File, removed: Mapping[int, Record], copies: Copies, path: str)
     if not removed:
         return made
     alone, now = leased(file), time.time_ns()
-    found = copies.find({record.digest for record in removed.values()})
+    names = {record.digest: [record.digest, *older.get(record.digest, ())] for record in removed.values()}
+    found = copies.find({name for each in names.values() for name in each})
     for number, record in sorted(removed.items()):
-        raw = found.get(record.digest)
+        raw = next((found[name] for name in names[record.digest] if name in found), None)
         if raw is None and record.kind != APPENDED:
             continue  # a message that a user wrote and deleted
         if not alone and (raw is not None or record.position >= 0 or now + record.position < _SAVE_NS):
