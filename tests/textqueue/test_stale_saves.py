@@ -63,3 +63,46 @@ def test_a_message_whose_variable_was_set_is_restored(path: Path) -> None:
         assert waiting(q) == ["user", "a"]
         assert [conflict.text for conflict in q.conflicts] == ["a"]
     assert path.read_bytes() == b"-user\n-a\n\\v=0   \n"
+
+
+@pytest.mark.parametrize(
+    ("saved", "done"),
+    [
+        (b"=a\n-b\n-changed\n-kept\n", b"=a\n=b\n-changed\n-kept\n"),  # a mark of the run is back
+        (b"=a\n-b\n-kept\n", b"=a\n=b\n-kept\n"),
+        (b"-a\n-b\n-changed\n-kept\n", b"=a\n=b\n-changed\n-kept\n"),  # two of three are back
+    ],
+)
+def test_an_archive_run_and_a_save_in_which_one_of_its_messages_was_changed(
+    path: Path, tmp_path: Path, saved: bytes, done: bytes
+) -> None:
+    path.write_bytes(b"-a\n-b\n-c\n-kept\n")
+    with TextQueue(path) as q:
+        assert [finish(q) for _ in range(3)] == ["a", "b", "c"]
+        assert q.archive(tmp_path / "old.tq") == 3
+        path.write_bytes(saved)
+        waiting(q)
+    assert path.read_bytes() == done
+
+
+def test_a_save_from_before_two_archive_runs(path: Path, tmp_path: Path) -> None:
+    path.write_bytes(b"=a\n-b\n-c\n-kept\n")
+    with TextQueue(path) as q:
+        next(m for m in q.messages() if m.value == "b").mark_as_cleared()
+        buffer = path.read_bytes()
+        assert q.archive(tmp_path / "old.tq") == 2
+        path.write_bytes(b"-d\n" + path.read_bytes())
+        assert [finish(q) for _ in range(2)] == ["d", "c"]
+        assert q.archive(tmp_path / "old.tq") == 2
+        path.write_bytes(buffer)
+        assert waiting(q) == ["kept"]
+    assert path.read_bytes() == b"=a\n=b\n=c\n-kept\n"
+
+
+def test_some_archived_texts_that_a_user_writes_again_are_new_messages(path: Path, tmp_path: Path) -> None:
+    path.write_bytes(b"-a\n-b\n-c\n-d\n-kept\n")
+    with TextQueue(path) as q:
+        assert [finish(q) for _ in range(4)] == ["a", "b", "c", "d"]
+        assert q.archive(tmp_path / "old.tq") == 4
+        path.write_bytes(path.read_bytes() + b"-a\n-d\n")
+        assert waiting(q) == ["kept", "a", "d"]

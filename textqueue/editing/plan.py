@@ -23,9 +23,11 @@ a mark              queued; no later edit by     a stale save: "reapply" marks i
                     this library is there        the mark
 a mark              queued, and this library     a new message: it is delivered
                     appended it since then
-an archived mark    queued, and so are all       a stale save, as above
-                    others of that archive run
-an archived mark    queued, but not all others   a new message: it is delivered
+an archived mark    queued; most others of that  a stale save, as above
+                    archive run are back, or one
+                    of it or of an earlier run
+                    is back with a mark
+an archived mark    queued; otherwise            a new message: it is delivered
 a claim             queued, with the owner       the record follows the message
 a claim             queued, without the owner    the owner is written again, or kept in the ledger only
 a claim             any mark                     a user ended the claim: the record is dropped
@@ -49,7 +51,7 @@ A record without a message then looks for the message as it was before a variabl
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
@@ -138,6 +140,15 @@ def older_names(edits: Iterable[Record]) -> dict[bytes, list[bytes]]:
     return older
 
 
+def _is_archived(record: Record) -> bool:
+    return record.owner.startswith(ARCHIVED)
+
+
+def _run_of(owner: bytes) -> int:
+    """Return the number of the archive run in an owner; later runs have larger ones."""
+    return int(owner.removeprefix(ARCHIVED))
+
+
 _Numbered = tuple[int, Record]
 
 
@@ -176,14 +187,30 @@ class _Planning:
                 continue
             if not self._under_older_name(number, record, older):
                 self._made.lost.append(number)
-        incomplete = {self._edits[number].owner for number in self._made.lost}
+        is_new = self._rewritten()
         for number, (record, place) in sorted(self._unmarked.items()):
-            if record.owner.startswith(ARCHIVED) and record.owner in incomplete:
+            if record.owner in is_new:
                 continue
             self._reverted(number, record, place, reapply=reapply)
         self._blank_ended()
         self._made.actions.extend(action for _, action in sorted(self._actions, key=lambda one: one[0]))
         return self._made
+
+    def _rewritten(self) -> set[bytes]:
+        """Return the archive runs whose queued messages are new ones, because no stale save restored these runs.
+
+        A save of a buffer from before a run restores that run and all later ones, as far as the user did not change
+        their messages. A user who writes the text of an archived message again writes it as a queued message.
+        """
+        archived = [(number, record.owner) for number, record in enumerate(self._edits) if _is_archived(record)]
+        missing = Counter(self._edits[number].owner for number in self._made.lost)
+        marked = [_run_of(owner) for number, owner in archived if number in self._made.kept]
+        restored = min(marked, default=None)
+        return {
+            owner
+            for owner, count in Counter(owner for _, owner in archived).items()
+            if 2 * missing[owner] >= count and (restored is None or _run_of(owner) < restored)
+        }
 
     def _group(self, group: Sequence[_Numbered], waiting: _Places, marked: _Places) -> list[_Numbered]:
         """Assign the records of equal messages to their places, and return the records without a place."""
