@@ -106,3 +106,20 @@ def test_some_archived_texts_that_a_user_writes_again_are_new_messages(path: Pat
         assert q.archive(tmp_path / "old.tq") == 4
         path.write_bytes(path.read_bytes() + b"-a\n-d\n")
         assert waiting(q) == ["kept", "a", "d"]
+
+
+@pytest.mark.parametrize("others", [b"", b"-x\n"])
+def test_a_variable_is_set_and_the_message_archived(path: Path, tmp_path: Path, others: bytes) -> None:
+    path.write_bytes(b"-a\n\\v=0   \n-kept\n")
+    buffer = path.read_bytes()
+    with TextQueue(path) as q:
+        message = q.get_next()
+        assert message is not None
+        message["v"] = "22"
+        message.mark_as_cleared()
+        assert q.archive(tmp_path / "old.tq") == 1
+        path.write_bytes(others + path.read_bytes())
+        waiting(q)
+        path.write_bytes(buffer)
+        assert waiting(q) == ["kept"]
+    assert path.read_bytes() == b"=a\n\\v=0   \n-kept\n"

@@ -112,7 +112,9 @@ def reconcile(
         conflicts += removed.conflicts
         token = token_of(file.status())
         end_lease(file)
-        records = {**_lost(edits, [*made.lost, *removed.pending]), **_variables(edits, seen), **made.kept}
+        lost = _lost(edits, [*made.lost, *removed.pending])
+        names = seen.keys() | {record.digest for record in lost.values()}
+        records = {**lost, **_variables(edits, names), **made.kept}
         kept = [record for _, record in sorted(records.items())]
         ledger.rewrite([*kept, *removed.records(token)], token=token, epoch=time.time_ns())
     else:
@@ -183,7 +185,7 @@ def _apply(actions: Sequence[Action], file: File, path: str) -> tuple[list[Confl
 
 
 def _variables(edits: Sequence[Record], there: Container[bytes]) -> dict[int, Record]:
-    """Return the records of variables of messages that are in the file, without positions, by number."""
+    """Return the records of variables of messages that are known, without positions, by number."""
     known: dict[int, Record] = {}
     older: set[bytes] = set()
     for number in range(len(edits) - 1, -1, -1):

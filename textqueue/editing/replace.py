@@ -21,7 +21,7 @@ from textqueue.errors import FileInUseError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.parser import chunks
 from textqueue.format.windows import Token, scan, token_of
-from textqueue.ledger.log import ARCHIVED, MARKS, Ledger, Record
+from textqueue.ledger.log import ARCHIVED, MARKS, SET, Ledger, Record
 
 __all__ = ["Part", "copy", "copy_owner", "forget_moved", "require_closed", "runs", "swap", "write_rest"]
 
@@ -148,6 +148,8 @@ def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]]) -> list[Record]:
             known.append(record._replace(position=record.position - gone[before]))
         elif record.kind in MARKS:  # a stale save may restore the message
             known.append(record._replace(position=-now, owner=b"%s%d" % (ARCHIVED, now)))
+        elif record.kind == SET:  # a stale save may restore the message as it was before
+            known.append(record._replace(position=-1))
     return known
 
 
