@@ -62,7 +62,7 @@ def main() -> None:
             say("a Chromium for the tests of the web page")
             if chromium.remember(venv):
                 stamps.keep("chromium", chromium.choice())
-        if shutil.which("vim") is None and stamps.differ("vim", sys.version):  # asked for once
+        if shutil.which("vim") is None and stamps.differ("vim", sys.version):  # tried once
             say("a Vim for the tests of text queues")
             debian.install("vim")
             stamps.keep("vim", sys.version)
