@@ -123,3 +123,20 @@ def test_a_variable_is_set_and_the_message_archived(path: Path, tmp_path: Path, 
         path.write_bytes(buffer)
         assert waiting(q) == ["kept"]
     assert path.read_bytes() == b"=a\n\\v=0   \n-kept\n"
+
+
+def test_a_mark_and_a_variable_of_another_process(path: Path) -> None:
+    path.write_bytes(b"-a\n-b\n\\v=0   \n")
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("kept")
+        assert waiting(other) == ["a", "b", "kept"]
+        q.append("again")
+        assert [m.value for m in other.messages()][-1] == "again"
+        other.append("last")
+        buffer = path.read_bytes()
+        first, second = list(q.messages())[:2]
+        first.mark_as_cleared()
+        second["v"] = "1"
+        path.write_bytes(b"-new\n" + buffer)
+        other.append("more")
+    assert path.read_bytes().startswith(b"-new\n=a\n")

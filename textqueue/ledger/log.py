@@ -183,20 +183,24 @@ class Ledger:
         if self.claims or _SIGNIFICANT.search(lines):
             self._apply_backwards(lines)
             return
-        # Most lines are marks and appends. Of these, only the last one matters.
+        # Most lines are marks and appends. Of these, only the last one matters. A changed variable may follow it.
         count = lines.count(b"\n")
         appends = (b"\n" + lines).count(b"\na ")
         self.lines += count
         self._appends += appends
         self._spend(count - appends)
-        end = len(lines)
+        end, applied = len(lines), False
         while end > 0:
             start = lines.rfind(b"\n", 0, end - 1) + 1
             for record in _records(lines[start:end]):
-                self.lines -= 1
-                self._appends -= record.kind == APPENDED
-                self._apply(record)
-                return
+                if not applied:
+                    self.lines -= 1
+                    self._appends -= record.kind == APPENDED
+                    self._apply(record)
+                    applied = True
+                if record.kind in _VISIBLE:
+                    self.shown = record
+                    return
             end = start
 
     def _apply_backwards(self, lines: bytes) -> None:
