@@ -139,7 +139,7 @@ def test_libkestrel_queue_is_a_table(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_a_missing_kestrel_queue_or_reader_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(kestrel.KestrelError, match="no file of a queue 'jobs'"):
+    with pytest.raises(kestrel.KestrelError, match="queue 'jobs' has no file"):
         list(rows_of(str(tmp_path), queue="jobs"))
     with segmented.Queue(tmp_path, "jobs") as queue:
         queue.reader("alpha")

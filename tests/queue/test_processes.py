@@ -78,9 +78,9 @@ def torture(path: Path, output: Path, durability: SharedDurability, seconds: flo
     assert not [value for value, count in done.items() if count > 1], "an item was delivered after it was done"
     with open_queue(path, "worker", max_attempts=1000) as q:
         left: Counter[str] = Counter()
-        for item in q:
-            left[item.value.decode()] += 1
-            item.done()
+        while items := q.get_many(1000, timeout=0):
+            left.update(item.value.decode() for item in items)
+            q.done_many(items)
         assert q.recovered is None  # type: ignore[attr-defined]
         assert q.stats()[:3] == (0, 0, 0)
     assert not [value for value in left if value in done], "an item is still there after it was done"
