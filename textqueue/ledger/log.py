@@ -214,7 +214,8 @@ class Ledger:
         for line in reversed(lines.split(b"\n")):
             place = line[2 : line.find(b" ", 2)]
             kind = line[0] if line else 0
-            if place in decided and kind != GIVEN_BACK:
+            is_shown = shown is None and kind in _VISIBLE
+            if place in decided and kind != GIVEN_BACK and not is_shown:
                 self.lines += 1
                 self.spent += 1
                 continue
@@ -225,13 +226,15 @@ class Ledger:
             position = int(place)
             if token is None:
                 token = self.token = _record(text).token
-            is_shown = shown is None and kind in _VISIBLE
             if is_shown or (last is None and position >= 0):
                 record = _record(text)
                 if position >= 0:
                     last = self.last = last or record
                 if is_shown:
                     shown = self.shown = record
+            if place in decided and kind != GIVEN_BACK:
+                self.spent += 1
+                continue
             if kind == GIVEN_BACK:
                 self.given_back.append(position)
             if kind in ENDS:
