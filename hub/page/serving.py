@@ -174,6 +174,19 @@ class PageServer:
         self._stopping.stop()
         server.should_exit = True
         await serving
+        await _close_late(server)
+
+
+async def _close_late(server: uvicorn.Server) -> None:
+    """Close the connections that came while the server stopped: nothing else closes their sockets."""
+    late = asyncio.all_tasks() - {asyncio.current_task()}
+    if late:
+        await asyncio.wait(late, timeout=_GRACE_S)
+    for connection in list(server.server_state.connections):
+        if connection.transport is not None:
+            connection.transport.abort()
+    await asyncio.sleep(0)  # the loop closes an aborted one in its next round
+    await asyncio.sleep(0)
 
 
 class _Server(uvicorn.Server):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import socket
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,8 +16,10 @@ import pytest
 
 import sej
 from hub.page.history import LENGTH, History, points
+from hub.page.serving import PageServer
 from sej.cli.watched import Watched
 from tests.hub.page.browsing import Client, address_of, filled, serving
+from tests.sej.hooks import until
 
 
 @pytest.fixture
@@ -242,3 +248,32 @@ def test_a_history_keeps_the_newest() -> None:
     assert history.values == list(range(5, LENGTH + 5))
     assert len(points(history.values).split()) == LENGTH
     assert points([1.0]) == ""
+
+
+def connect_while_it_stops(path: Path) -> None:
+    found: list[socket.socket] = []
+
+    def connect() -> None:
+        with suppress(OSError):
+            while True:
+                found.append(socket.create_connection(address, 10))
+
+    with PageServer([path], port=0) as server:
+        host, _, port = server.address.rpartition(":")
+        address = (host, int(port))
+        thread = threading.Thread(target=connect)
+        thread.start()
+        until(lambda: len(found) > 5)
+    thread.join()
+    for one in found:
+        one.close()
+
+
+def test_connections_that_come_while_the_server_stops_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hub.page.serving._GRACE_S", 0.1)
+    sej.Writer(tmp_path / "orders").close()
+    for _ in range(8):
+        connect_while_it_stops(tmp_path)
+    gc.collect()  # a socket that nobody closed warns, and a warning fails the test
