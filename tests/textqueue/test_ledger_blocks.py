@@ -1,4 +1,4 @@
-"""A process that reads many lines of the ledger at once knows the same as one that reads them one by one."""
+"""A process that reads many lines of the ledger in one block knows the same as one that reads them one by one."""
 
 import tempfile
 from pathlib import Path

@@ -276,4 +276,4 @@ def test_connections_that_come_while_the_server_stops_are_closed(
     sej.Writer(tmp_path / "orders").close()
     for _ in range(8):
         connect_while_it_stops(tmp_path)
-    gc.collect()  # a socket that nobody closed warns, and a warning fails the test
+    gc.collect()  # an open socket warns when it is collected, and a warning fails the test
