@@ -50,7 +50,7 @@ def check_names(names: Iterable[str], columns: Mapping[str, str]) -> list[str]:
     """Return the names of a projection, if there are such columns.
 
     Raises:
-        OptionError: a column does not exist or is named twice, or there is none.
+        OptionError: a column does not exist or is named twice, or the list is empty.
     """
     found = list(names)
     for name in found:

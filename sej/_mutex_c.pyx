@@ -74,7 +74,7 @@ cdef class Mutex:
                 self._count = 1
                 return True
         if not self._locked and self._waiting == 0:
-            PyThread_acquire_lock(self._lock, NOWAIT_LOCK)  # nobody else can have it
+            PyThread_acquire_lock(self._lock, NOWAIT_LOCK)  # no other thread can have it
             self._locked = True
         self._waiting += 1
         try:

@@ -107,13 +107,13 @@ def installed() -> str:
 
     The dependencies are those of this environment, because an installation would need a network.
     """
-    nobody = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+    user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder, "home")
         home.mkdir()
-        if nobody:
+        if user:
             os.chmod(folder, 0o755)
-            os.chown(home, nobody.pw_uid, nobody.pw_gid)
+            os.chown(home, user.pw_uid, user.pw_gid)
         packages = Path(folder, "packages")
         with zipfile.ZipFile(wheel()) as archive:
             archive.extractall(packages)
@@ -121,10 +121,10 @@ def installed() -> str:
         env = {"PATH": os.environ["PATH"], "HOME": str(home), "SEJ_CODEC": "c"}
         env["PYTHONPATH"] = os.pathsep.join([str(packages), str(dependencies / "site-packages")])
         done = subprocess.run(
-            [runnable_by(nobody), "-S", "-W", "error", "-c", USE],
-            user=nobody and nobody.pw_uid,
-            group=nobody and nobody.pw_gid,
-            extra_groups=() if nobody else None,
+            [runnable_by(user), "-S", "-W", "error", "-c", USE],
+            user=user and user.pw_uid,
+            group=user and user.pw_gid,
+            extra_groups=() if user else None,
             cwd=home,
             env=env,
             capture_output=True,
@@ -133,7 +133,7 @@ def installed() -> str:
         )
         if done.returncode or str(packages) not in done.stdout:
             raise NotReadyError(f"the wheel does not work: {done.stdout}{done.stderr}")
-    return f"{done.stdout.split()[0]}, codec {done.stdout.split()[1]}{', as nobody' if nobody else ''}"
+    return f"{done.stdout.split()[0]}, codec {done.stdout.split()[1]}{', as nobody' if user else ''}"
 
 
 def runnable_by(user: pwd.struct_passwd | None) -> Path:
@@ -150,10 +150,10 @@ def runnable_by(user: pwd.struct_passwd | None) -> Path:
 
 def manylinux() -> str:
     """The extensions need only what every Linux of their platform tag has."""
-    told = output(tool("auditwheel"), "show", wheel())
-    found = re.search(r'platform tag: "(manylinux_2_\d+_\w+)"', " ".join(told.split()))
+    shown = output(tool("auditwheel"), "show", wheel())
+    found = re.search(r'platform tag: "(manylinux_2_\d+_\w+)"', " ".join(shown.split()))
     if found is None:
-        raise NotReadyError(f"auditwheel finds no manylinux platform:\n{told}")
+        raise NotReadyError(f"auditwheel finds no manylinux platform:\n{shown}")
     return found[1]
 
 
@@ -169,11 +169,11 @@ CHECKS: tuple[Callable[[], str], ...] = (changelog, citation, committed, reprodu
 def main() -> None:
     """Run every check and print one line for each; end with 1 if one failed."""
     os.chdir(ROOT)
-    results = [told(check) for check in CHECKS]  # all of them: one failure does not hide the next
+    results = [report(check) for check in CHECKS]  # all of them: one failure does not hide the next
     sys.exit(not all(results))
 
 
-def told(check: Callable[[], str]) -> bool:
+def report(check: Callable[[], str]) -> bool:
     """Print the result of a check; return False if it failed."""
     try:
         print(f"ok       {check.__name__}: {check()}", flush=True)

@@ -133,7 +133,7 @@ class _Follow:
         self.offset = offset
 
     def look(self) -> dict[str, Any] | None:
-        """Return the rows of the new messages, newest first; None if there are none."""
+        """Return the rows of the new messages, newest first; None without new ones."""
         end = self._tail.end_offset()
         if end < self.offset:
             self.offset = end  # the journal was replaced by a shorter one

@@ -18,7 +18,7 @@ __all__ = ["encode", "transcode"]
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
-    PyObject *PyList_GET_ITEM(PyObject *values, Py_ssize_t index)  # borrowed: nothing is counted on the way
+    PyObject *PyList_GET_ITEM(PyObject *values, Py_ssize_t index)  # borrowed: its reference count does not change
     PyObject *PyTuple_GET_ITEM(PyObject *values, Py_ssize_t index)
     bint PyTuple_Check(object value)
     Py_ssize_t PyTuple_GET_SIZE(object value)
@@ -141,7 +141,7 @@ cdef inline uint8_t *count(uint8_t *out, uint8_t tag, uint64_t value) noexcept n
 
 
 cdef inline bint plain(object value, int64_t low, int64_t high, uint64_t *out) except -1:
-    """Read an int; false if it is none or out of its range."""
+    """Read an int; false if it is not an int or out of its range."""
     cdef int overflow = 0
     cdef int64_t found
     if not PyLong_CheckExact(value):

@@ -65,7 +65,7 @@ cdef object item_at(const uint8_t *p, int64_t head):
     cdef object expire_time = le64(p + 25) if head == HEAD_EXPIRING else None
     cdef object errors = le32(p + 5)
     cdef object data = PyBytes_FromStringAndSize(<const char *> p + head, le32(p + 1))
-    # Never tracked by the collector: numbers and bytes only, there is nothing for it to traverse.
+    # Never tracked by the collector: it refers to numbers and bytes only.
     cdef PyObject *raw = new_tuple(ITEM, 5)
     cdef object item
     if raw == NULL:

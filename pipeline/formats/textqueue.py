@@ -40,7 +40,7 @@ from sej.system.sealed import seal, unseal, whole
 from textqueue import MessageStatus, TextQueue
 from textqueue.format.parser import render
 from textqueue.ledger.lock import Guard
-from textqueue.ledger.sidecar import Sidecars, beside, real_path
+from textqueue.ledger.sidecar import Sidecars, real_path, sidecar_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +148,7 @@ class TextQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bool) -> None:
     """Append a batch unless the file has it. keep: record its number permanently."""
-    ledger = beside(path, ".spark")
+    ledger = sidecar_path(path, ".spark")
     with Lock(f"{ledger}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
         _move_old(path, ledger)
         known: dict[str, Any] = {"done": {}, "intent": None}

@@ -27,8 +27,8 @@ PARTITION_BYTES_MIN: Final = 1 << 20
 
 def cores(known: int | None = None) -> int:
     """Return how many tasks run concurrently: ``SEJ_SPARK_CORES``, the known number, or the cores of this process."""
-    told = os.environ.get("SEJ_SPARK_CORES", "")
-    return int(told) if told.isdigit() and int(told) else known or len(os.sched_getaffinity(0))
+    named = os.environ.get("SEJ_SPARK_CORES", "")
+    return int(named) if named.isdigit() and int(named) else known or len(os.sched_getaffinity(0))
 
 
 def partition_count(size: int, at_least: int | None, at_most: int | None, at_once: int) -> int:

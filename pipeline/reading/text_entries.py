@@ -40,7 +40,7 @@ def files_in(paths: Iterable[str]) -> list[str]:
     for path in paths:
         there = OS.status(path)
         if there is None:
-            raise FileNotFoundError(2, "there is no .tq file, and no directory of .tq files", path)
+            raise FileNotFoundError(2, "expected a .tq file or a directory of them, and the path does not exist", path)
         names = sorted(glob.glob(os.path.join(glob.escape(path), "*.tq"))) if there.is_dir else [path]
         found += [name for name in names if not (there.is_dir and is_special(name))]
     return found

@@ -244,7 +244,7 @@ def _list(tokens: _Tokens) -> list[Any]:
 
 
 def expression_of(conditions: Sequence[Condition], schema: pa.Schema) -> Any:
-    """Return an Arrow expression that is true where all conditions are; None if there are none."""
+    """Return an Arrow expression that is true where all conditions are; None without conditions."""
     if not conditions:
         return None
     import pyarrow.compute as pc  # a tenth of the time of a short command

@@ -23,7 +23,7 @@ def wait_for_journal(directory: Directory, timeout: float | None) -> bool:
         timeout: seconds to wait; 0 does not wait, None waits without a limit.
 
     Raises:
-        JournalNotFoundError: there was no journal within the timeout.
+        JournalNotFoundError: the journal did not appear within the timeout.
         NotAJournalError: the path is a file, or a directory of something else.
 
     Example:

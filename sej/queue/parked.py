@@ -25,7 +25,7 @@ _TRIM: Final = 64
 
 
 class UnfinishedError(Exception):
-    """As many messages as allowed were read under one hold of the lock; what was read is remembered."""
+    """As many messages as allowed were read under one hold of the lock; the messages are remembered."""
 
 
 def parked_offsets(directory: Directory, state: QueueState) -> Iterator[tuple[int, int]]:

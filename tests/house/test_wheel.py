@@ -81,10 +81,10 @@ def test_two_builds_are_identical(wheel: Path, tmp_path: Path) -> None:
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        told = HeaderParser().parsestr(archive.read(name).decode())
-    assert (told["Name"], told["Version"]) == ("sej-journals", sej.__version__)
-    assert (told["Author"], told["License-Expression"]) == ("The SEJ authors", "Apache-2.0")
-    classifiers = told.get_all("Classifier") or []
+        metadata = HeaderParser().parsestr(archive.read(name).decode())
+    assert (metadata["Name"], metadata["Version"]) == ("sej-journals", sej.__version__)
+    assert (metadata["Author"], metadata["License-Expression"]) == ("The SEJ authors", "Apache-2.0")
+    classifiers = metadata.get_all("Classifier") or []
     assert {"Typing :: Typed", *(f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13))} <= {
         *classifiers
     }

@@ -107,7 +107,7 @@ def test_every_file_is_installed_where_its_editor_looks(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == b"sej: vscode: only the colours are set up, because npm is not on the PATH\n"
     extension = tmp_path / ".vscode" / "extensions" / "sej.textqueue-1.0.0"
-    assert "main" not in json.loads((extension / "package.json").read_text()), "there is nothing to start"
+    assert "main" not in json.loads((extension / "package.json").read_text()), "this extension starts no program"
     pack = Path("pack") / "sej" / "start" / "textqueue"
     for file in (
         tmp_path / ".vim" / pack / "ftplugin" / "textqueue.vim",

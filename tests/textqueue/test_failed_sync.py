@@ -18,7 +18,7 @@ from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk, LostName
 from tests.crash.test_failed_sync import FaultyOnly
 from textqueue import FileInUseError, MessageStatus, TextQueue, TextQueueError
-from textqueue.ledger.sidecar import beside
+from textqueue.ledger.sidecar import sidecar_path
 
 PATH = "/q/jobs.tq"
 # If an index cannot be written, the writer warns, and reads are slower.
@@ -210,7 +210,7 @@ def test_an_intent_whose_name_may_be_lost_is_made_durable_before_its_batch_is_ap
         q.append_many(["a", "b", "c"])
         q.sync()
     with pytest.raises(OSError, match="could not be synced"):
-        drain(LostName(disk, beside(PATH, ".drain")))
+        drain(LostName(disk, sidecar_path(PATH, ".drain")))
 
     class Dies:
         """The power fails when the first batch is in the journal."""
@@ -225,7 +225,7 @@ def test_an_intent_whose_name_may_be_lost_is_made_durable_before_its_batch_is_ap
     writer = Dies()
     with opened(disk) as q, pytest.raises(KeyboardInterrupt):
         q.drain_to(writer)
-    assert b'"number":1,' in read(writer.left, beside(PATH, ".drain"))
+    assert b'"number":1,' in read(writer.left, sidecar_path(PATH, ".drain"))
 
 
 # --- the record of the last sync, and users
@@ -280,7 +280,7 @@ def test_with_a_damaged_record_the_whole_file_is_written_again(damage: bytes) ->
         q.sync()
         q.append("b")
     disk.open(PATH, "append").lose()
-    disk.open(beside(PATH, ".durable"), "temp").write(damage)
+    disk.open(sidecar_path(PATH, ".durable"), "temp").write(damage)
     with opened(disk) as q:
         q.sync()
     assert read(disk.crash()) == b"-a\n-b\n"

@@ -10,7 +10,7 @@ from textqueue.editing.replace import Part
 from textqueue.editing.source import Source
 from textqueue.editing.split import split
 from textqueue.errors import FileInUseError, TextQueueError
-from textqueue.ledger.sidecar import beside
+from textqueue.ledger.sidecar import sidecar_path
 
 BEFORE = b"# note\n=a\n-b\n\n-c\n?stray\n!d\n"
 PIECES = {"/q/new/jobs-a.tq": b"# note\n=a\n-b\n", "/q/new/jobs-c.tq": b"-c\n!d\n"}
@@ -96,6 +96,6 @@ def test_a_damaged_note_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\n")
     source = source_of(str(path), OS)
-    Path(beside(str(path), ".split")).write_text("{")
+    Path(sidecar_path(str(path), ".split")).write_text("{")
     with pytest.raises(TextQueueError, match="interrupted split is damaged"):
         split(source, lambda part: str(tmp_path / "x.tq"))

@@ -250,7 +250,7 @@ class Claiming:
 
 class _Found(NamedTuple):
     place: Place
-    abandoned: str  # why the last owner did not end its claim; empty: there is none
+    abandoned: str  # why the last owner did not end its claim; empty: it had no claim
 
 
 class Claimer:

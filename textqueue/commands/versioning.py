@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from textqueue.ledger.sidecar import beside, real_path
+from textqueue.ledger.sidecar import real_path, sidecar_path
 
 __all__ = ["advising"]
 
@@ -22,7 +22,7 @@ _TIMEOUT_S: Final = 5.0
 @contextmanager
 def advising(paths: Iterable[str]) -> Iterator[None]:
     """Print the advice if the ledger of a queue is created within this context, and git does not ignore it."""
-    new = [ledger for path in paths if not os.path.exists(ledger := beside(real_path(path), ".log"))]
+    new = [ledger for path in paths if not os.path.exists(ledger := sidecar_path(real_path(path), ".log"))]
     try:
         yield
     finally:
@@ -33,7 +33,7 @@ def advising(paths: Iterable[str]) -> Iterator[None]:
 
 
 def _work_tree(ledger: str) -> Path | None:
-    """Return the git work tree of a file that git does not ignore; None if there is none."""
+    """Return the git work tree of a file that git does not ignore; None if it is in none."""
     folder = Path(ledger).absolute().parent
     root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
     if root is None:

@@ -64,7 +64,7 @@ def merge(old: bytes, mine: bytes, theirs: bytes) -> Merged:
 
 
 def entries(text: bytes) -> list[bytes]:
-    """Split a text into entries and other lines. A last line without a newline gets one, and a BOM is a part itself."""
+    """Split a text into entries and other lines. A last line without a newline gets one. A BOM is one part."""
     mark, text = (BOM, text[len(BOM) :]) if text.startswith(BOM) else (b"", text)
     found = chunks(text if not text or text.endswith(b"\n") else text + b"\n")
     return [mark, *found] if mark else found

@@ -31,7 +31,7 @@ from textqueue.errors import FileInUseError, MessageMovedError
 from textqueue.format.grammar import STATUS_OF
 from textqueue.format.windows import Token, token_of
 from textqueue.hot import essence
-from textqueue.ledger.sidecar import beside
+from textqueue.ledger.sidecar import sidecar_path
 
 __all__ = ["save"]
 
@@ -95,7 +95,7 @@ def _marks(text: bytes, merged: bytes) -> list[tuple[int, bytes, int]]:
 
 def _replace(source: Source, session: Session, text: bytes, merged: Merged, before: Token) -> bool:
     disk = source.file.disk
-    temporary = beside(source.file.real_path, ".save")
+    temporary = sidecar_path(source.file.real_path, ".save")
     disk.unlink(temporary)
     file = disk.open(temporary, "temp")
     try:

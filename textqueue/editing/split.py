@@ -31,7 +31,7 @@ from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.windows import token_of
-from textqueue.ledger.sidecar import beside, replace_sidecar
+from textqueue.ledger.sidecar import replace_sidecar, sidecar_path
 
 __all__ = ["split"]
 
@@ -72,7 +72,7 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
     before = token_of(file.status())
     end_lease(file)
     require_closed(source)
-    rest, note = beside(source.file.real_path, ".rest"), beside(source.file.real_path, ".split")
+    rest, note = sidecar_path(source.file.real_path, ".rest"), sidecar_path(source.file.real_path, ".split")
     _complete(disk, rest, note)
     pieces, counts = _pieces(source, file, choose)
     for target in pieces:
@@ -80,7 +80,7 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
             raise InvalidTextError("this file exists already; choose another directory, or remove it", path=target)
     if not pieces:
         return {}
-    temporary = {target: beside(target, ".new") for target in pieces}
+    temporary = {target: sidecar_path(target, ".new") for target in pieces}
     for target, parts in pieces.items():
         disk.unlink(temporary[target])
         new = disk.open(temporary[target], "temp")

@@ -37,7 +37,7 @@ from sej.system.disk import Disk, File
 from sej.system.locks import end_lease, lease
 from textqueue.errors import FileInUseError
 
-__all__ = ["Sidecars", "beside", "copy_access", "open_sidecar", "real_path", "replace_sidecar"]
+__all__ = ["Sidecars", "copy_access", "open_sidecar", "real_path", "replace_sidecar", "sidecar_path"]
 
 _LOCK: Final = ".lck"
 _MOVED: Final = (".tmp", ".archive", ".drain", ".durable", ".copies", ".log")
@@ -51,7 +51,7 @@ def real_path(path: str) -> str:
     return os.path.realpath(path) if os.path.islink(path) else path
 
 
-def beside(path: str, ending: str) -> str:
+def sidecar_path(path: str, ending: str) -> str:
     """Return the path of a hidden sidecar of a file."""
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}{ending}")
@@ -80,7 +80,7 @@ class Sidecars:
 
     def path(self, ending: str) -> str:
         """Return the path of a sidecar."""
-        return self._path + ending if self.old else beside(self._path, ending)
+        return self._path + ending if self.old else sidecar_path(self._path, ending)
 
     def look(self) -> None:
         """Find out again which names are in use, for a caller without the lock."""
@@ -111,7 +111,7 @@ class Sidecars:
             if self._move(file):
                 file.close()
                 continue
-            if not any(self._disk.status(beside(self._path, ending)) for ending in _MOVED):
+            if not any(self._disk.status(sidecar_path(self._path, ending)) for ending in _MOVED):
                 self.old = True
                 return file
             file.close()  # another process may be moving them, or has been interrupted
@@ -129,14 +129,14 @@ class Sidecars:
                 return True  # it was moved before the lock was taken
             if not lease(old):
                 return False
-            hidden = open_sidecar(self._disk, beside(self._path, _LOCK), self._queue)
+            hidden = open_sidecar(self._disk, sidecar_path(self._path, _LOCK), self._queue)
             try:
                 if not hidden.lock():
                     return False
                 for ending in _MOVED:
-                    if self._disk.status(beside(self._path, ending)) is None:
+                    if self._disk.status(sidecar_path(self._path, ending)) is None:
                         with suppress(FileNotFoundError):
-                            self._disk.rename(self._path + ending, beside(self._path, ending))
+                            self._disk.rename(self._path + ending, sidecar_path(self._path, ending))
                 self._disk.unlink(self._path + ".drain.lck")
                 self._disk.unlink(self._path + _LOCK)
             finally:

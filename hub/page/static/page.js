@@ -54,7 +54,7 @@ function say(text) {
   if (connection.textContent !== text) connection.textContent = text;
 }
 
-// --- streams: reopened when they break, closed while nobody looks
+// --- streams: reopened when they break, closed while the page is hidden
 
 function stream(address, listeners, opened) {
   let source = null;

@@ -36,7 +36,7 @@
     (while (and (not (bobp)) (looking-at "[ \\\\]"))
       (forward-line -1))
     (if (not (looking-at "[-=!#]"))
-        (user-error "There is no message at this line")
+        (user-error "No message at this line")
       (delete-char 1)
       (insert control))))
 
