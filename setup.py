@@ -57,5 +57,5 @@ def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 os.umask(0o022)  # the modes in the wheel are those of the files that the build creates
-# The C that Cython writes is no source: it stays in build/.
+# The C that Cython writes stays in build/: it is not a source.
 setup(ext_modules=extensions(), cmdclass={"sdist": Sdist}, options={"build_ext": {"cython_c_in_temp": True}})
