@@ -257,7 +257,7 @@ class AsyncQueue:
         finally:
             turn.release()
 
-    async def get(self, timeout: Seconds | None = None) -> Item | None:  # noqa: ASYNC109 - the face's own name
+    async def get(self, timeout: Seconds | None = None) -> Item | None:  # noqa: ASYNC109 the interface's own name
         """Take an item, like :meth:`sej.WorkQueue.get`."""
         found = await self.get_many(1, timeout)
         return found[0] if found else None

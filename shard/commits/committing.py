@@ -71,23 +71,23 @@ class OverwriteError(SejError, ValueError):
 
 
 class Target(Protocol):
-    """The journals of a job: a SEJ directory, a sharded journal below a root, or a client's journals on a hub.
-
-    Attributes:
-        root: the directory that errors and commands name.
-        staging: the folder for staged rows; on the journals' own disk, and ignored by readers.
-        lock_timeout: seconds to wait for another commit.
-        open_max: the most writers that a commit holds together; with more shards, each only while it is used.
-    """
+    """The journals of a job: a SEJ directory, a sharded journal below a root, or a client's journals on a hub."""
 
     @property
-    def root(self) -> str: ...  # noqa: D102
+    def root(self) -> str:
+        """The directory that errors and commands name."""
+
     @property
-    def staging(self) -> str: ...  # noqa: D102
+    def staging(self) -> str:
+        """The folder for staged rows; on the journals' own disk, and ignored by readers."""
+
     @property
-    def lock_timeout(self) -> float: ...  # noqa: D102
+    def lock_timeout(self) -> float:
+        """Seconds to wait for another commit."""
+
     @property
-    def open_max(self) -> int: ...  # noqa: D102
+    def open_max(self) -> int:
+        """The most writers that a commit holds together; with more shards, each only while it is used."""
 
     def key(self, name: str) -> str:
         """Return the key under which a name's number is recorded in this staging folder."""

@@ -176,7 +176,7 @@ def test_every_message_once_though_drivers_executors_and_the_hub_are_killed(
                 address,
             ]
             run = subprocess.Popen(command, cwd=ROOT, start_new_session=True)  # its JVM and workers die with it
-            until(lambda: run.poll() is not None or len(values(root)) >= due, 120)  # noqa: B023
+            until(lambda: run.poll() is not None or len(values(root)) >= due, 120)  # noqa: B023 called in this round only
             server.send_signal(signal.SIGKILL)
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
