@@ -19,13 +19,14 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from kestrel.errors import FailedError, ShutError
+from kestrel.hot import Live
 from sej.errors import ClosedError
 from sej.system.lifecycle import watch_forks
 
 __all__ = ["Fuse", "opening"]
 
 
-class Fuse:
+class Fuse(Live):
     """Refuses calls after the first failure, after an interrupted operation, after ``close`` and in a forked child.
 
     Attributes:
@@ -35,9 +36,8 @@ class Fuse:
     """
 
     def __init__(self, path: str) -> None:
+        super().__init__()
         self.path = path
-        self.live = False
-        self.shut = False
         self.blown: FailedError | ShutError | None = None
         watch_forks(self)
 

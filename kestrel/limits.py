@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Final
 
 from kestrel.errors import TooLargeError
 from kestrel.files import check_numbers
 
 __all__ = ["Limits"]
+
+_UNREACHED: Final = 1 << 62
 
 
 class Limits:
@@ -20,6 +23,8 @@ class Limits:
         max_item_bytes: how much data one item may have.
         max_age_ms: how long an item lives after it was put; None: without a limit.
         bounded: whether max_items or max_bytes is set.
+        most_items: max_items in 64 bits; a number that no queue reaches for None.
+        most_bytes: max_bytes in the same way.
     """
 
     def __init__(
@@ -42,6 +47,8 @@ class Limits:
         self.max_item_bytes = max_item_bytes
         self.max_age_ms = None if max_age_s is None else int(max_age_s * 1000)
         self.bounded = max_items is not None or max_bytes is not None
+        self.most_items = _UNREACHED if max_items is None else min(max_items, _UNREACHED)
+        self.most_bytes = _UNREACHED if max_bytes is None else min(max_bytes, _UNREACHED)
         self._directory = directory
 
     def checked(self, data: bytes) -> bytes:

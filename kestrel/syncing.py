@@ -12,11 +12,12 @@ from typing import Literal
 
 from kestrel.errors import KestrelError
 from sej.checks import a
+from sej.durations import Seconds, seconds
 
 __all__ = ["Sync", "Syncer", "check_sync"]
 
-Sync = Literal["never", "always"] | float
-"""``"never"``, ``"always"``: before the call returns, or a number of seconds."""
+Sync = Literal["never", "always"] | Seconds
+"""``"never"``, ``"always"``: before the call returns, or a number of seconds, also as in ``"5s"``."""
 
 
 def check_sync(sync: Sync) -> None:
@@ -27,8 +28,19 @@ def check_sync(sync: Sync) -> None:
         ValueError: it is another word, or not above 0.
     """
     a(str, int, float)("sync", sync)
-    if not (sync in ("never", "always") if isinstance(sync, str) else sync > 0):
+    period = _period(sync)
+    if period is not None and not period > 0:
         raise ValueError(f"sync must be 'never', 'always' or seconds above 0, got {sync!r}")
+
+
+def _period(sync: Sync) -> float | None:
+    """Return the seconds between two syncs; None: there is none."""
+    if sync in ("never", "always"):
+        return None
+    try:
+        return seconds("sync", sync)
+    except ValueError:
+        raise ValueError(f"sync must be 'never', 'always' or seconds above 0, got {sync!r}") from None
 
 
 class Syncer:
@@ -42,7 +54,7 @@ class Syncer:
         self._sync = sync
         self.always = policy == "always"
         self.active = policy != "never"
-        self._period = policy if isinstance(policy, int | float) else None
+        self._period = _period(policy)
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None

@@ -13,36 +13,29 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from time import time_ns as _time_ns
-from typing import Final, Protocol
 
 from kestrel.files import durable_path, join, take_lock
 from kestrel.fuse import Fuse
+from kestrel.hot import Appender, Entry
 from kestrel.renewing import Renewing
 from kestrel.syncing import Sync, Syncer
 from sej.errors import ClosedError, LockLostError
 from sej.system.disk import Disk, File
 
-__all__ = ["Sized", "Tail"]
-
-_CHECK_NS: Final = 100_000_000
-"""How often the lock is checked. A clock that jumps, forward or back, only makes that sooner."""
+__all__ = ["Tail"]
 
 
-class Sized(Protocol):
-    """The entry of a file in the queue's list; the tail keeps its size current."""
-
-    size: int
-
-
-class Tail:
+class Tail(Appender):
     """The open file at the end of a queue, and the hold on the queue.
 
     Attributes:
-        fuse: the lifecycle. :meth:`append` leaves it not live; the caller sets ``fuse.live = True`` when the memory
-            is as the file is.
+        fuse: the lifecycle. ``append`` leaves it not live; the caller sets ``fuse.live = True`` when the memory is as
+            the file is.
+        entry: the file's entry in the queue's list, whose size is kept current.
         renewing: the record of the bytes on disk.
     """
+
+    fuse: Fuse
 
     def __init__(
         self,
@@ -65,20 +58,16 @@ class Tail:
         Raises:
             BusyError: another process holds the queue.
         """
-        self.fuse = Fuse(join(directory, name))
+        self._syncer = Syncer(sync, sync_soon)
+        super().__init__(Fuse(join(directory, name)), active=self._syncer.active)
         self._disk = disk
         self._file: File | None = None
-        self._entry: Sized
-        self._write: Callable[[bytes], int]
-        self._checked_ns = 0
         self._synced_size = 0
-        self._syncer = Syncer(sync, sync_soon)
-        self._active = self._syncer.active
         self.renewing = Renewing(durable_path(directory, name), disk)
         disk.mkdir(directory)
         self._lock = take_lock(directory, name, disk)
 
-    def open(self, path: str, entry: Sized, *, head: bytes | None = None) -> None:
+    def open(self, path: str, entry: Entry, *, head: bytes | None = None) -> None:
         """Append to this file from now on; its bytes up to ``entry.size`` count as synced.
 
         Args:
@@ -87,64 +76,18 @@ class Tail:
             head: how a new file begins; None: the file may exist.
         """
         self._file = self._disk.open(path, "append" if head is None else "new")
-        self._write = self._file.writer()
-        self._entry = entry
+        self.aim(self._file)
+        self.entry = entry
         self._synced_size = entry.size
         if head is not None:
             self._file.write(head)
             entry.size += len(head)
-
-    def append(self, data: bytes, tick: int | None = None, *, midway: bool = False) -> None:
-        """Write at the end of the file, and sync by the policy.
-
-        Args:
-            data: whole operations or records.
-            tick: ``time.time_ns()``, if the caller has it.
-            midway: this continues the operation that the last append began.
-
-        Raises:
-            FailedError: a write, a sync or the lock failed, now or before, or an operation was interrupted.
-            ShutError: the queue was closed, or belongs to the parent process.
-        """
-        fuse = self.fuse
-        if not fuse.live and not midway:
-            fuse.refuse()
-        fuse.live = False
-        try:
-            tick = tick or _time_ns()
-            if not 0 <= tick - self._checked_ns < _CHECK_NS:
-                self._lock.check()
-                self._checked_ns = tick
-            size = len(data)
-            done = self._write(data)
-            if done != size:
-                self._write_rest(data, done)
-            self._entry.size += size
-            if self._active:
-                self._by_policy()
-        except (OSError, LockLostError, ClosedError) as error:
-            fuse.blow(error)
-
-    def _write_rest(self, data: bytes, done: int) -> None:
-        assert self._file is not None
-        self._file.write(data[done:])
 
     def _by_policy(self) -> None:
         if self._syncer.always:
             self.force()
         else:
             self._syncer.wrote()
-
-    def check(self) -> None:
-        """Make sure that an operation may begin. Raises as :meth:`append`."""
-        fuse = self.fuse
-        if not fuse.live:
-            fuse.refuse()
-        tick = _time_ns()
-        if not 0 <= tick - self._checked_ns < _CHECK_NS:
-            with self.failing():
-                self._lock.check()
-                self._checked_ns = tick
 
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:
@@ -156,7 +99,7 @@ class Tail:
 
     def touched(self) -> None:
         """Another file of the queue was written: sync by the policy."""
-        if self._active:
+        if self.active:
             self._syncer.wrote()
 
     def sync(self) -> None:
@@ -168,9 +111,9 @@ class Tail:
 
     def force(self) -> None:
         """As :meth:`sync`, inside an operation: an ``OSError`` is the caller's."""
-        if self._file is not None and self._synced_size != self._entry.size:
+        if self._file is not None and self._synced_size != self.entry.size:
             self._lock.check()
-            size = self._entry.size
+            size = self.entry.size
             self._file.sync()
             self._synced_size = size
             self.renewing.keep(self._file, size)
@@ -196,11 +139,12 @@ class Tail:
     def fresh(self) -> None:
         """The file was just synced and put in the place of all others."""
         assert self._file is not None
-        self.renewing.fresh(self._file, self._entry.size)
+        self.renewing.fresh(self._file, self.entry.size)
 
     def close_file(self) -> None:
         """Close the file; another one is opened, or the queue ends."""
         file, self._file = self._file, None
+        self.aim(None)
         if file is not None:
             file.close()
 

@@ -9,6 +9,7 @@ from cpython.tuple cimport PyTuple_SET_ITEM
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kestrel.segmented.codec import Item as _Item
+from kestrel.segmented.codec import Totals as _Totals
 
 cdef extern from *:
     """
@@ -113,3 +114,29 @@ def decode_sizes(bytes data not None):
             return found, p - start
         found.append((le64(p + 9), le32(p + 1)))
         p += head + le32(p + 1)
+
+
+def decode_totals(bytes data not None):
+    """As decode_items, the totals of all items as one; none if there is no item."""
+    cdef const uint8_t *start = <const uint8_t *> PyBytes_AS_STRING(data)
+    cdef const uint8_t *p = start
+    cdef const uint8_t *end = start + PyBytes_GET_SIZE(data)
+    cdef int64_t head, size, items = 0, first = 0, lowest = 0, highest = 0, before = 0, last = 0, data_bytes = 0
+    with nogil:
+        while True:
+            head = head_size(p, end - p)
+            if head == 0:
+                break
+            before = last
+            last = le64(p + 9)
+            if first <= 0 < last:
+                first = last
+            if items == 0 or last < lowest:
+                lowest = last
+            if last > highest:
+                highest = last
+            size = le32(p + 1)
+            data_bytes += size
+            items += 1
+            p += head + size
+    return [_Totals(items, first, lowest, highest, before, last, data_bytes)] if items else [], p - start

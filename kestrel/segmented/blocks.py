@@ -8,9 +8,9 @@ from kestrel.segmented import codec
 from sej.imports import compiled
 
 if TYPE_CHECKING:  # type checkers see the reference
-    from kestrel.segmented.codec import decode_items, decode_sizes
+    from kestrel.segmented.codec import decode_items, decode_sizes, decode_totals
 else:
     _twin = compiled("kestrel.segmented._blocks_c") or codec
-    decode_items, decode_sizes = _twin.decode_items, _twin.decode_sizes
+    decode_items, decode_sizes, decode_totals = _twin.decode_items, _twin.decode_sizes, _twin.decode_totals
 
-__all__ = ["decode_items", "decode_sizes"]
+__all__ = ["decode_items", "decode_sizes", "decode_totals"]

@@ -21,9 +21,10 @@ from collections.abc import Callable
 from typing import Final
 
 from kestrel.fuse import Fuse
+from kestrel.hot import Log
 from kestrel.segmented.codec import encode_done, encode_head
 from kestrel.segmented.files import log_path, reader_path
-from kestrel.segmented.format import HEAD_BYTE, HEAD_RECORD, MAGIC_SIZE, READER_MAGIC
+from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC
 from sej.system.disk import Disk, File, replace_file
 
 __all__ = ["BookmarkFile"]
@@ -31,8 +32,10 @@ __all__ = ["BookmarkFile"]
 _GROWN_BYTES: Final = 1 << 16
 
 
-class BookmarkFile:
+class BookmarkFile(Log):
     """The files of one reader. They exist after the first ``replace``."""
+
+    fuse: Fuse
 
     def __init__(
         self,
@@ -44,16 +47,12 @@ class BookmarkFile:
         disk: Disk,
         now_ms: Callable[[], int],
     ) -> None:
+        super().__init__(fuse, _GROWN_BYTES)
         self._directory = os.fspath(directory)
         self._queue = queue
-        self._fuse = fuse
         self._disk = disk
         self._now_ms = now_ms
         self._log: File | None = None
-        self._write: Callable[[bytes], int]
-        self._enough = _GROWN_BYTES
-        self._grown = 0
-        self._unsynced = False
         self._name(reader)
 
     def _name(self, reader: str) -> None:
@@ -61,69 +60,43 @@ class BookmarkFile:
         self._log_path = log_path(self._directory, self._queue, reader)
 
     @property
-    def overgrown(self) -> bool:
-        """Whether the log is long enough for a checkpoint."""
-        return self._grown > self._enough
-
-    @property
     def dirty(self) -> bool:
         """Whether anything was committed since the last checkpoint."""
-        return self._grown > 0
-
-    def head(self, number: int) -> None:
-        """Write that everything up to number is confirmed."""
-        self._append(HEAD_RECORD.pack(HEAD_BYTE, number))
-
-    def done(self, number: int) -> None:
-        """Write that one item above the head is confirmed."""
-        self._append(encode_done((number,)))
-
-    def _append(self, record: bytes) -> None:
-        if self._log is None or not self._fuse.live:
-            self._fuse.refuse()
-        size = len(record)
-        try:
-            done = self._write(record)
-            if done != size:
-                self._log.write(record[done:])
-        except OSError as error:
-            self._fuse.blow(error)
-        self._grown += size
-        self._unsynced = True
+        return self.grown > 0
 
     def sync(self) -> None:
         """Sync the commits to disk."""
-        if self._log is not None and self._unsynced:
+        if self._log is not None and self.unsynced:
             try:
                 self._log.sync()
-                self._unsynced = False
+                self.unsynced = False
             except OSError as error:
-                self._fuse.blow(error)
+                self.fuse.blow(error)
 
     def replace(self, head: int, done: list[int]) -> None:
         """Replace the reader file, durably, and empty the log. Always both records, as the original writes them."""
         data = READER_MAGIC + encode_head(head) + encode_done(done)
-        if not self._fuse.live:
-            self._fuse.refuse()
-        self._fuse.live = False
+        if not self.fuse.live:
+            self.fuse.refuse()
+        self.fuse.live = False
         try:
             replace_file(self._disk, f"{self.path}~~{self._now_ms()}", self.path, data)
             self._empty_log()
         except OSError as error:
-            self._fuse.blow(error)
-        self._enough = max(_GROWN_BYTES, len(data))
-        self._unsynced = False
-        self._grown = 0
-        self._fuse.live = True
+            self.fuse.blow(error)
+        self.enough = max(_GROWN_BYTES, len(data))
+        self.unsynced = False
+        self.grown = 0
+        self.fuse.live = True
 
     def _empty_log(self) -> None:
         if self._log is None:
             self._log = self._disk.open(self._log_path, "append")
-            self._write = self._log.writer()
+            self.aim(self._log)
             if self._log.size():
                 self._log.truncate(0)
             self._log.write(READER_MAGIC)
-        elif self._grown:
+        elif self.grown:
             self._log.truncate(MAGIC_SIZE)
 
     def rename(self, reader: str) -> None:
@@ -136,22 +109,23 @@ class BookmarkFile:
             self._disk.unlink(log)
             self._empty_log()
         except OSError as error:
-            self._fuse.blow(error)
+            self.fuse.blow(error)
 
     def close(self) -> None:
         """Close the log."""
         file, self._log = self._log, None
+        self.aim(None)
         if file is not None:
             file.close()
 
     def leave(self) -> None:
         """Close the log, and remove it if the reader file has everything."""
         self.close()
-        if not self._grown and self._fuse.blown is None:
+        if not self.grown and self.fuse.blown is None:
             try:
                 self._disk.unlink(self._log_path)
             except OSError as error:
-                self._fuse.blow(error)
+                self.fuse.blow(error)
 
     def remove(self) -> None:
         """Close the files and remove them."""
@@ -160,4 +134,4 @@ class BookmarkFile:
             self._disk.unlink(self.path)
             self._disk.unlink(self._log_path)
         except OSError as error:
-            self._fuse.blow(error)
+            self.fuse.blow(error)

@@ -6,7 +6,7 @@ are not a record. :func:`item_of`, :func:`head_of` and :func:`done_of` return th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -31,15 +31,18 @@ from kestrel.segmented.format import (
 __all__ = [
     "Item",
     "Record",
+    "Totals",
     "decode",
     "decode_items",
     "decode_sizes",
+    "decode_totals",
     "done_of",
     "encode_done",
     "encode_head",
     "encode_put",
     "head_of",
     "item_of",
+    "totals_of",
     "whole_size",
 ]
 
@@ -175,6 +178,54 @@ def decode_sizes(data: bytes) -> tuple[list[tuple[int, int]], int]:
         append((number, size))
         at = after
     return found, at
+
+
+class Totals(NamedTuple):
+    """What a run of items adds up to.
+
+    Attributes:
+        items: how many.
+        first_id: the first id from 1 on; 0: there is none.
+        lowest_id: of all.
+        highest_id: of all; at least 0.
+        before_last: the id before the last one.
+        last_id: the id of the last item.
+        data_bytes: the data of all items.
+    """
+
+    items: int
+    first_id: int
+    lowest_id: int
+    highest_id: int
+    before_last: int
+    last_id: int
+    data_bytes: int
+
+    def then(self, more: Totals) -> Totals:
+        """The sum of this run and the one after it."""
+        return Totals(
+            self.items + more.items,
+            self.first_id or more.first_id,
+            min(self.lowest_id, more.lowest_id),
+            max(self.highest_id, more.highest_id),
+            more.before_last if more.items > 1 else self.last_id,
+            more.last_id,
+            self.data_bytes + more.data_bytes,
+        )
+
+
+def totals_of(found: Sequence[tuple[int, int]]) -> Totals:
+    """The totals of at least one item, by their ids and sizes; of a single one ``before_last`` is 0."""
+    numbers, sizes = zip(*found, strict=True)
+    first = next((number for number in numbers if number > 0), 0)
+    before = numbers[-2] if len(numbers) > 1 else 0
+    return Totals(len(numbers), first, min(numbers), max(0, *numbers), before, numbers[-1], sum(sizes))
+
+
+def decode_totals(data: bytes) -> tuple[list[Totals], int]:
+    """As :func:`decode_items`, the totals of all items as one; none if there is no item."""
+    found, used = decode_sizes(data)
+    return [totals_of(found)] if found else [], used
 
 
 def item_of(record: Record) -> Item:

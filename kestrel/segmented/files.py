@@ -19,14 +19,16 @@ from typing import Final, NamedTuple, TypeVar
 
 from kestrel.errors import Damage, DamageError, MissingError
 from kestrel.files import check_name, join, names_in, open_file, stamp_of
-from kestrel.segmented.blocks import decode_items, decode_sizes
+from kestrel.segmented.blocks import decode_items, decode_sizes, decode_totals
 from kestrel.segmented.codec import (
     Item,
     Record,
+    Totals,
     decode,
     done_of,
     head_of,
     item_of,
+    totals_of,
     whole_size,
 )
 from kestrel.segmented.format import END_BYTE, MAGIC_SIZE, PUT, READ_DONE, READ_HEAD, READER_MAGIC, WRITER_MAGIC
@@ -86,12 +88,14 @@ class Reading:
     Attributes:
         position: where the next record begins; after a whole pass: where the records end.
         ended: whether a zero command byte ended the file there.
+        reason: the damage that ended :meth:`totals`; None if there was none.
     """
 
     def __init__(self, file: File, *, start: int = MAGIC_SIZE, end: int | None = None) -> None:
         self.file = file
         self.position = start
         self.ended = False
+        self.reason: str | None = None
         self._end = file.status().size if end is None else end
 
     def items(self) -> Iterator[Item]:
@@ -111,6 +115,16 @@ class Reading:
     def sizes(self) -> Iterator[list[tuple[int, int]]]:
         """The id and the size of the data of each item, a block of them at a time. Raises as :meth:`items`."""
         return self._batches(decode_sizes, lambda item: (item.id, len(item.data)))
+
+    def totals(self) -> Totals | None:
+        """The totals of all items; None if there is none. Damage ends them: it is in ``reason`` then."""
+        found: Totals | None = None
+        try:
+            for one in self._batches(decode_totals, lambda item: totals_of([(item.id, len(item.data))])):
+                found = one[0] if found is None else found.then(one[0])
+        except DamageError as error:
+            self.reason = error.reason
+        return found
 
     def _batches(
         self, decode_block: Callable[[bytes], tuple[list[_T], int]], of_item: Callable[[Item], _T]

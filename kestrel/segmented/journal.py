@@ -10,19 +10,23 @@ Everything but the constructor is called under the mutex.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from kestrel.files import open_file
+from kestrel.hot import tick_ns
 from kestrel.limits import Limits
 from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Reading
+from kestrel.segmented.hot import Shared
 from kestrel.segmented.writing import WriterFiles
+from sej.mutex import Mutex
 from sej.system.disk import Disk
 
 __all__ = ["Follower", "Journal"]
+
+_MOST_S: Final = 1e9
 
 
 class Follower(Protocol):
@@ -42,16 +46,13 @@ class Follower(Protocol):
         """Replace its file by a short one."""
 
 
-class Journal:
+class Journal(Shared):
     """The shared state of one open queue.
 
     Attributes:
-        guard: the mutex.
         changed: signalled when an item is put or given back, and when waiting ends.
-        waiters: how many calls wait for ``changed``.
         evictions: how often waiting calls were made to return.
         files: the writer files.
-        tail: appends to the last one.
         fuse: the lifecycle.
         readers: by name.
         limits: of the queue.
@@ -59,7 +60,7 @@ class Journal:
 
     def __init__(
         self,
-        guard: threading.RLock,
+        guard: Mutex,
         files: WriterFiles,
         readers: Mapping[str, Follower],
         limits: Limits,
@@ -72,20 +73,18 @@ class Journal:
         disk: Disk,
     ) -> None:
         """Put it together; options are those of the queue."""
-        self.guard = guard
+        super().__init__(guard, files.tail)
         self.changed = threading.Condition(guard)
         self.evictions = 0
-        self.waiters = 0
         self.files = files
-        self.tail = files.tail
         self.fuse = files.fuse
         self.readers = readers
         self.limits = limits
         self._on_expired = on_expired
         self._max_errors = max_errors
         self._on_given_up = on_given_up
-        self._checkpoint_s = checkpoint_s
-        self._checkpointed = time.monotonic()
+        self._checkpoint_ns = int(min(checkpoint_s, _MOST_S) * 1e9)
+        self.due_ns = tick_ns() + self._checkpoint_ns
         self._now_ms = now_ms
         self._disk = disk
 
@@ -107,12 +106,6 @@ class Journal:
             self._on_given_up(reader.name, item)
         return True
 
-    def committed(self) -> None:
-        """A reader has committed an item: sync by the policy, and write checkpoints if it is time."""
-        self.tail.touched()
-        if time.monotonic() - self._checkpointed >= self._checkpoint_s:
-            self.checkpoint()
-
     def checkpoint(self) -> None:
         """Replace all reader files that have grown, and retire what every reader has passed."""
         self.tail.check()
@@ -120,7 +113,7 @@ class Journal:
             if reader.file.dirty:
                 reader.checkpoint()
         self.files.retire(min((reader.head for reader in self.readers.values()), default=self.files.tail_id))
-        self._checkpointed = time.monotonic()
+        self.due_ns = tick_ns() + self._checkpoint_ns
 
     def sync(self) -> None:
         """Sync all writes to disk, items before commits."""

@@ -12,7 +12,6 @@ nothing is lost. (The original lets it begin at the end.) One process opens a qu
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Literal, Self
@@ -26,12 +25,15 @@ from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, Reading, list_files, read_bookmarks
 from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID
+from kestrel.segmented.hot import Puts
 from kestrel.segmented.journal import Journal
 from kestrel.segmented.reader import Reader
 from kestrel.segmented.snapshot import fit
 from kestrel.segmented.writing import LEAST_BYTES, WriterFiles
 from kestrel.syncing import Sync, check_sync
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require
+from sej.durations import Seconds, seconds
+from sej.mutex import Mutex
 from sej.system.disk import OS, Disk
 
 __all__ = ["Queue", "refuse_kestrel_2"]
@@ -62,7 +64,7 @@ def _over_done(bookmark: Bookmark) -> Bookmark:
     return Bookmark(head, frozenset(number for number in bookmark.done if number > head))
 
 
-class Queue:
+class Queue(Puts):
     """A queue and its readers.
 
     Attributes:
@@ -79,6 +81,9 @@ class Queue:
     """
 
     __reduce__ = refuse_pickling
+    _files: WriterFiles
+    _journal: Journal
+    _readers: dict[str, Reader]
 
     def __init__(
         self,
@@ -91,11 +96,11 @@ class Queue:
         max_bytes: int | None = None,
         max_item_bytes: int = MAX_DATA_SIZE,
         drop_oldest: bool = False,
-        max_age_s: float | None = None,
+        max_age_s: Seconds | None = None,
         on_expired: Callable[[Item], None] | None = None,
         max_errors: int | None = None,
         on_given_up: Callable[[str, Item], None] | None = None,
-        checkpoint_s: float = 1.0,
+        checkpoint_s: Seconds = 1.0,
         sync: Sync = "never",
         now_ms: Callable[[], int] = wall_clock_ms,
         disk: Disk = OS,
@@ -129,6 +134,7 @@ class Queue:
             FailedError: the lock or a write failed.
             ValueError: a size, count or time is below 0, or journal_bytes leaves no room for an item.
         """
+        max_age_s, checkpoint_s = seconds("max_age_s", max_age_s), seconds("checkpoint_s", checkpoint_s)
         require(
             directory=(directory, PATH),
             journal_bytes=(journal_bytes, COUNT),
@@ -150,7 +156,7 @@ class Queue:
         self._drop_oldest = drop_oldest
         self._now_ms = now_ms
         self._disk = disk
-        self._guard = threading.RLock()
+        self._guard = Mutex()
         limits = Limits(
             directory,
             max_items=max_items,
@@ -170,7 +176,10 @@ class Queue:
                 now_ms=now_ms,
             )
             self._fuse = self._files.fuse
-            self._readers: dict[str, Reader] = {}
+            self._plain = not (limits.bounded and drop_oldest)
+            self._bounded = limits.bounded
+            self._most_items, self._most_bytes = limits.most_items, limits.most_bytes
+            self._readers = {}
             self._journal = Journal(
                 self._guard,
                 self._files,
@@ -183,6 +192,7 @@ class Queue:
                 now_ms=now_ms,
                 disk=disk,
             )
+            self._changed = self._journal.changed
             try:
                 self._open()
             except BaseException:
@@ -205,27 +215,13 @@ class Queue:
         self._journal.limits.max_item_bytes = min(
             self._journal.limits.max_item_bytes, self._files.journal_bytes - LEAST_BYTES
         )
+        self._max_item_bytes = self._journal.limits.max_item_bytes
         self.damage: list[Damage] = self._files.damage + damage
         first = self._files.files[0].first_id
         for name, bookmark in (bookmarks or {"": Bookmark()}).items():
             self._add_reader(name, _over_done(fit(bookmark, first, self.tail_id)))
 
-    def put(self, data: bytes, *, expire_time: int | None = None) -> int:
-        """Add an item; returns its id. As :meth:`put_many`."""
-        journal, files = self._journal, self._files
-        if type(data) is not bytes or len(data) > journal.limits.max_item_bytes:
-            data = journal.limits.checked(data)
-        with self._guard:
-            number = files.tail_id + 1
-            if journal.limits.bounded or number > MAX_ID:
-                return self.put_many((data,), expire_time=expire_time)[0]
-            files.append_one(encode_put(Item(number, self._now_ms(), expire_time, 0, data)))
-            for reader in self._readers.values():
-                reader.added(1, len(data))
-            self._fuse.live = True
-            if journal.waiters:
-                journal.changed.notify_all()
-            return number
+    put = Puts.put
 
     def put_many(self, values: Iterable[bytes], *, expire_time: int | None = None) -> range:
         """Add items, each one for every reader.

@@ -10,9 +10,7 @@ a gap between two files, and delivers done items again.)
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -22,8 +20,10 @@ from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark, Reading
 from kestrel.segmented.format import MAGIC_SIZE
+from kestrel.segmented.hot import Following
 from kestrel.segmented.journal import Journal
 from kestrel.segmented.writing import WriterFile, WriterFiles
+from sej.durations import Seconds, seconds
 from sej.system.disk import Disk, File
 
 __all__ = ["Counters", "Reader"]
@@ -59,33 +59,25 @@ class Counters(NamedTuple):
     flushes: int
 
 
-class Reader:
+class Reader(Following):
     """One reader; made by ``Queue.reader``.
 
     Attributes:
         name: empty for the default reader.
     """
 
+    _journal: Journal
+    _log: BookmarkFile
+
     def __init__(self, journal: Journal, name: str, bookmark: Bookmark, file: BookmarkFile, disk: Disk) -> None:
         """Made by ``Queue.reader``."""
+        super().__init__(journal, file, bookmark.head, bookmark.done, ageless=journal.limits.max_age_ms is None)
         self.name = name
-        self._journal = journal
-        self._file = file
-        self._ageless = journal.limits.max_age_ms is None
-        self._head = bookmark.head
-        self._done = set(bookmark.done)
-        self._skip = set(bookmark.done)
-        self._outstanding: dict[int, Item] = {}
-        self._lowest: list[int] = []
-        self._taken: set[int] = set()
-        self._given_back: deque[int] = deque()
-        self._seen = bookmark.head
         self._cursor = _Cursor(journal.files, bookmark.head, disk)
-        self._ahead: Item | None = None
-        self._reading = False
-        self._items = 0
-        self._bytes = 0
-        self._counts = dict.fromkeys(("gets", "hits", "committed", "canceled", "expired", "discarded", "flushes"), 0)
+        self._counts = dict.fromkeys(("canceled", "expired", "discarded", "flushes"), 0)
+
+    get = Following.get
+    commit = Following.commit
 
     @property
     def head(self) -> int:
@@ -98,37 +90,14 @@ class Reader:
         with self._journal.guard:
             return Bookmark(self._head, frozenset(number for number in self._done if number > self._head))
 
-    def get(self, timeout: float | None = 0.0) -> Item | None:
-        """Take the next item. If it is not committed, it is delivered again after the next opening.
-
-        Args:
-            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
-
-        Returns:
-            The item; None if none came in time. An item that was given back comes before the others, with its
-            error_count raised.
-        """
-        return self._next(timeout, take=True)
-
-    def peek(self, timeout: float | None = 0.0) -> Item | None:
+    def peek(self, timeout: Seconds | None = 0.0) -> Item | None:
         """Return the item that ``get`` would take, without taking it."""
         return self._next(timeout, take=False)
-
-    def commit(self, item: Item | int) -> bool:
-        """The item, or the item of this id, is done with. False if it is not taken."""
-        number = item.id if isinstance(item, Item) else item
-        with self._journal.guard:
-            self._journal.tail.check()
-            if number not in self._taken:
-                return False
-            self._finish(number)
-            self._counts["committed"] += 1
-            return True
 
     def holds(self, item: Item) -> bool:
         """Whether the item is taken, and neither committed nor given back."""
         with self._journal.guard:
-            return item.id in self._taken
+            return self._has_taken(item.id)
 
     def unget(self, item: Item | int) -> bool:
         """Give a taken item back, named by itself or its id. False if it is not taken.
@@ -139,7 +108,7 @@ class Reader:
         number = item.id if isinstance(item, Item) else item
         with self._journal.guard:
             self._journal.tail.check()
-            if number not in self._taken:
+            if not self._has_taken(number):
                 return False
             again = self._outstanding[number]
             again = again._replace(error_count=again.error_count + 1)
@@ -149,7 +118,7 @@ class Reader:
                 self._counts["discarded"] += 1
                 return True
             self._outstanding[number] = again
-            self._taken.discard(number)
+            self._returned.add(number)
             self._given_back.append(number)
             self._journal.changed.notify_all()
             return True
@@ -158,19 +127,19 @@ class Reader:
         """Commit everything that waits, up to the last item; taken ones stay taken. Returns how many."""
         with self._journal.guard:
             self._journal.tail.check()
-            count = self._items - len(self._taken)
+            count = self._items - (len(self._outstanding) - len(self._returned))
             for number in self._given_back:
                 del self._outstanding[number]
             self._given_back.clear()
+            self._returned.clear()
             self._ahead = None
-            self._cursor.skip_to(self._journal.files.tail_id)
+            self._skip_to(self._journal.files.tail_id)
             self._seen = self._journal.files.tail_id
-            self._items = len(self._taken)
+            self._items = len(self._outstanding)
             self._bytes = sum(len(item.data) for item in self._outstanding.values())
-            if self._taken:  # everything above the lowest taken one must be done by number
-                self._done.update(
-                    item.id for item in self._journal.items_after(min(self._taken) - 1) if item.id not in self._taken
-                )
+            taken = self._outstanding
+            if taken:  # everything above the lowest taken one must be done by number
+                self._done.update(item.id for item in self._journal.items_after(min(taken) - 1) if item.id not in taken)
             self._move_head()
             self._counts["flushes"] += 1
             self.checkpoint()
@@ -187,11 +156,11 @@ class Reader:
             return Counters(
                 self._items,
                 self._bytes,
-                len(self._taken),
-                counts["gets"],
-                counts["hits"],
-                counts["gets"] - counts["hits"],
-                counts["committed"],
+                len(self._outstanding) - len(self._returned),
+                self._gets,
+                self._hits,
+                self._gets - self._hits,
+                self._committed,
                 counts["canceled"],
                 counts["expired"],
                 counts["discarded"],
@@ -206,16 +175,11 @@ class Reader:
         sizes = [size for number, size in found if number > head and number not in skip]
         self.added(len(sizes), sum(sizes))
 
-    def added(self, count: int, size: int) -> None:
-        """So many items of so much data are there that this reader has to see."""
-        self._items += count
-        self._bytes += size
-
     def checkpoint(self) -> None:
         """Replace the reader file by a short one; the writer files are synced first."""
         self._journal.sync()
         self._done = {number for number in self._done if number > self._head}
-        self._file.replace(self._head, sorted(self._done))
+        self._log.replace(self._head, sorted(self._done))
 
     @property
     def size(self) -> int:
@@ -239,18 +203,19 @@ class Reader:
     def close(self) -> None:
         """Close its files."""
         self._cursor.close()
-        self._file.leave()
+        self._log.leave()
 
     @property
     def file(self) -> BookmarkFile:
         """Its file."""
-        return self._file
+        return self._log
 
-    def _next(self, timeout: float | None, *, take: bool) -> Item | None:
+    def _next(self, timeout: Seconds | None, *, take: bool) -> Item | None:
+        timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout if timeout else 0.0
         journal = self._journal
         with journal.guard:
-            self._counts["gets"] += take
+            self._gets += take
             evictions = journal.evictions
             while True:
                 journal.tail.check()
@@ -258,7 +223,7 @@ class Reader:
                 if item is not None:
                     if take:
                         self._take(item)
-                        self._counts["hits"] += 1
+                        self._hits += 1
                     return item
                 left = None if deadline is None else deadline - time.monotonic()
                 if (left is not None and left <= 0) or evictions != journal.evictions:
@@ -277,7 +242,7 @@ class Reader:
             else:
                 if self._ahead is None:
                     if self._reading:  # an interrupt: what was read may not have come here
-                        self._cursor.skip_to(self._seen)
+                        self._skip_to(self._seen)
                     self._reading = True
                     self._ahead = self._read()
                     self._reading = False
@@ -292,69 +257,31 @@ class Reader:
             try:
                 self._journal.report_expired(item)
             except BaseException:  # the callback failed: it is called again
-                self._taken.discard(item.id)
+                self._returned.add(item.id)
                 self._given_back.appendleft(item.id)
                 raise
             self._finish(item.id)
             self._counts["expired"] += 1
 
     def _read(self) -> Item | None:
-        while (item := self._cursor.next()) is not None:
-            number = item.id
-            if number > self._head and number not in self._skip and number not in self._outstanding:
-                return item
-            if number > self._seen:
-                self._seen = number
-            self._skip.discard(number)
-        return None
+        while (item := self._in_batch()) is None:
+            batch = self._cursor.batch()
+            if batch is None:
+                return None
+            self._at = 0
+            self._batch = batch
+        return item
 
-    def _take(self, item: Item) -> None:
-        # In this order an interrupt anywhere in between only has the item taken again, and no head passes it.
-        if self._given_back and self._given_back[0] == item.id:
-            self._taken.add(item.id)
-            self._given_back.popleft()
-        else:
-            number = item.id
-            heapq.heappush(self._lowest, number)
-            self._outstanding[number] = item
-            self._taken.add(number)
-            if number > self._seen:
-                self._seen = number
-            self._ahead = None
-
-    def _finish(self, number: int) -> None:
-        # Written first: if that fails, nothing here has changed.
-        item = self._outstanding[number]
-        lowest = self._lowest
-        while lowest and (lowest[0] not in self._outstanding or lowest[0] == number):
-            heapq.heappop(lowest)
-        head = lowest[0] - 1 if lowest else self._seen
-        if self._done:
-            head = self._over_done(head)
-        # Both may be needed: the head also moves over gaps, and over items that were done before the opening.
-        if number > head:
-            self._file.done(number)
-            self._done.add(number)
-        if head > self._head:
-            self._file.head(head)
-            self._head = head
-        self._taken.discard(number)
-        del self._outstanding[number]
-        self._items -= 1
-        self._bytes -= len(item.data)
-        if self._file.overgrown:
-            self.checkpoint()
-        self._journal.committed()
+    def _skip_to(self, number: int) -> None:
+        """Pass everything up to number."""
+        self._cursor.skip_to(number)
+        self._after = number
+        self._batch = []
+        self._at = 0
 
     def _move_head(self) -> None:
         self._lowest = sorted(self._outstanding)
         self._head = self._over_done(max(self._lowest[0] - 1 if self._lowest else self._seen, self._head))
-
-    def _over_done(self, head: int) -> int:
-        """A head, moved over done ids directly above it: the original delivers everything above the head again."""
-        while head + 1 in self._done:
-            head += 1
-        return head
 
 
 class _Cursor:
@@ -369,18 +296,13 @@ class _Cursor:
         self._end = MAGIC_SIZE
         self._file: File | None = None
         self._batches: Iterator[list[Item]] = iter(())
-        self._items: Iterator[Item] = iter(())
 
-    def next(self) -> Item | None:
-        while True:
-            for item in self._items:
-                if item.id > self._after:
-                    return item
-            batch = next(self._batches, None)
-            if batch is not None:
-                self._items = iter(batch)
-            elif not self._advance():
+    def batch(self) -> list[Item] | None:
+        """The next items, in the order of the files; None if there are none so far."""
+        while (found := next(self._batches, None)) is None:
+            if not self._advance():
                 return None
+        return found
 
     def skip_to(self, number: int) -> None:
         """Pass everything up to number."""
@@ -419,7 +341,7 @@ class _Cursor:
         return None
 
     def close(self) -> None:
-        self._batches, self._items = iter(()), iter(())
+        self._batches = iter(())
         file, self._file = self._file, None
         if file is not None:
             file.close()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kestrel.errors import DamageError
 from kestrel.segmented.codec import item_of
 from kestrel.segmented.files import Reading, check_magic
 from kestrel.segmented.format import MAGIC_SIZE, PUT, WRITER_MAGIC
@@ -56,24 +55,16 @@ def scan(file: File, size: int) -> Scan:
     """
     check_magic(file, WRITER_MAGIC)
     reading = Reading(file, end=size)
-    count = first = lowest = highest = last = previous = data_bytes = 0
-    reason = None
-    try:
-        for found in reading.sizes():
-            numbers, sizes = zip(*found, strict=True)
-            first = first or next((number for number in numbers if number > 0), 0)
-            lowest = min(numbers) if not count else min(lowest, min(numbers))
-            highest = max(highest, max(numbers))
-            previous, last = (last, *numbers[-2:])[-2:]
-            data_bytes += sum(sizes)
-            count += len(numbers)
-    except DamageError as error:
-        reason = error.reason
+    totals, reason = reading.totals(), reading.reason
     end = min(reading.position, size)
-    if count and last <= previous and reason is None:
-        reason = f"the last item has the id {last}, expected one above {previous}; a power failure tore it"
+    if totals is None:
+        return Scan(end, ended=reading.ended, reason=reason)
+    if totals.last_id <= totals.before_last and reason is None:
+        last, before = totals.last_id, totals.before_last
+        reason = f"the last item has the id {last}, expected one above {before}; a power failure tore it"
         return scan(file, _last_put(file, end))._replace(ended=reading.ended, reason=reason)
-    return Scan(end, count, first, lowest, highest, data_bytes, reading.ended, reason)
+    items, first, lowest, highest, _, _, data_bytes = totals
+    return Scan(end, items, first, lowest, highest, data_bytes, reading.ended, reason)
 
 
 def _last_put(file: File, size: int) -> int:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from kestrel.errors import Damage, DamageError
 from kestrel.files import cut, join, keep_tail
+from kestrel.fuse import Fuse
 from kestrel.segmented.files import BEYOND_END, Listing
 from kestrel.segmented.format import MAGIC_SIZE, PUT_EXPIRING_HEAD, WRITER_MAGIC
+from kestrel.segmented.hot import Appending, FileEntry
 from kestrel.segmented.scanning import Scan, scan, settle
 from kestrel.syncing import Sync
 from kestrel.tail import Tail
@@ -24,33 +25,32 @@ from sej.system.disk import Disk, File
 __all__ = ["LEAST_BYTES", "WriterFile", "WriterFiles"]
 
 _BLOCK: Final = 1 << 18
+_MOST: Final = 1 << 62
 LEAST_BYTES: Final = MAGIC_SIZE + PUT_EXPIRING_HEAD.size
 """The smallest file that has room for an item, one without data."""
 
 
-@dataclass(slots=True, eq=False)
-class WriterFile:
+class WriterFile(FileEntry):
     """One writer file; first_id and last_id are 0 while it holds no item. scanned: what the opening found in it."""
 
-    path: str
-    stamp: int
-    size: int
-    first_id: int = 0
-    last_id: int = 0
-    scanned: Scan | None = None
+    def __init__(
+        self, path: str, stamp: int, size: int, first_id: int = 0, last_id: int = 0, scanned: Scan | None = None
+    ) -> None:
+        super().__init__(size, first_id, last_id)
+        self.path = path
+        self.stamp = stamp
+        self.scanned = scanned
 
 
-class WriterFiles:
+class WriterFiles(Appending):
     """All writer files of one queue.
 
     Attributes:
         files: by the first id in each; the last one is written to.
-        tail_id: the last id that was given.
         damage: what was unreadable when they were opened.
-        journal_bytes: how large a file may become: the option, or less if a killed original left a smaller file.
-        tail: appends to the last file.
-        fuse: the lifecycle of the queue.
     """
+
+    fuse: Fuse
 
     def __init__(
         self,
@@ -67,16 +67,13 @@ class WriterFiles:
         self.directory = os.fspath(directory)
         self.name = name
         self.files: list[WriterFile] = []
-        self.tail_id = 0
         self.damage: list[Damage] = []
-        self.journal_bytes = journal_bytes
         self._archive = None if archive_to is None else os.fspath(archive_to)
         self._disk = disk
         self._now_ms = now_ms
         self._last_stamp = 0
         self._require_one_file_system(directory)
-        self.tail = Tail(directory, name, sync=sync, sync_soon=sync_soon, disk=disk)
-        self.fuse = self.tail.fuse
+        super().__init__(Tail(directory, name, sync=sync, sync_soon=sync_soon, disk=disk), min(journal_bytes, _MOST))
 
     def _require_one_file_system(self, directory: str | os.PathLike[str]) -> None:
         if self._archive is None:
@@ -162,19 +159,6 @@ class WriterFiles:
             current.first_id = current.first_id or self.tail_id + 1
             current.last_id = self.tail_id = self.tail_id + stop - done
             done = stop
-
-    def append_one(self, record: bytes) -> int:
-        """As :meth:`append` of one item; returns its id."""
-        current = self.files[-1]
-        if current.size + len(record) > self.journal_bytes:
-            self.append((record,))
-            return self.tail_id
-        self.tail.append(record)
-        self.tail_id = number = self.tail_id + 1
-        if not current.first_id:
-            current.first_id = number
-        current.last_id = number
-        return number
 
     def retire(self, lowest_head: int) -> int:
         """Remove or archive the files whose items every reader has confirmed; returns how many.

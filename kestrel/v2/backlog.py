@@ -9,48 +9,31 @@ Memory is charged by the data and what Python adds to each item, so the limit is
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
 from kestrel.errors import DamageError
 from kestrel.v2.codec import Operation
 from kestrel.v2.format import ADD_XID, ADDX_HEAD
+from kestrel.v2.hot import Waiting
+from kestrel.v2.items import ENTRY_BYTES, Row
 from kestrel.v2.journal import Dialect, read_operations
-from kestrel.v2.replay import Row
 from kestrel.v2.storage import Piece, Pieces
 from sej.system.disk import File
 
-__all__ = ["ENTRY_BYTES", "MEMORY_PER_BYTE", "Backlog"]
+__all__ = ["MEMORY_PER_BYTE", "Backlog"]
 
-ENTRY_BYTES: Final = 240
-"""The memory of an entry without its data: a tuple, two integers, the bytes object and its place in the deque."""
-
+_MOST: Final = 1 << 62
 MEMORY_PER_BYTE: Final = -(-ENTRY_BYTES // ADDX_HEAD.size)
 """The most bytes of memory for each byte of an item in a file."""
 
 
-class Backlog:
-    """A :class:`~kestrel.replay.Store` with a limit.
-
-    Attributes:
-        memory: the entries that are in memory, head first.
-        memory_bytes: the data of those in memory.
-        behind: how many entries are in the journal only.
-        behind_bytes: the data of these.
-        expiring: whether any entry had an expiry of its own.
-        place: the piece and position of the operation whose entry is appended next; set by the caller.
-    """
+class Backlog(Waiting):
+    """A :class:`~kestrel.v2.replay.Store` with a limit."""
 
     def __init__(self, storage: Pieces, limit_bytes: int, *, dialect: Dialect = "auto") -> None:
-        self.memory: deque[Row] = deque()
-        self.memory_bytes = 0
-        self.behind = 0
-        self.behind_bytes = 0
-        self.expiring = False
-        self.place: tuple[Piece, int] | None = None
+        super().__init__(min(limit_bytes, _MOST))
         self._storage = storage
-        self._limit = limit_bytes
         self._dialect: Dialect = dialect
         self._next_number = 0
         self._cursor: _Cursor | None = None
@@ -76,14 +59,14 @@ class Backlog:
     @property
     def room(self) -> int:
         """The bytes that are left of the limit."""
-        return self._limit - self.memory_bytes - ENTRY_BYTES * len(self.memory)
+        return self.limit_bytes - self.memory_bytes - ENTRY_BYTES * len(self.memory)
 
     def append(self, row: Row) -> None:
         """Add at the end: in memory, or only counted if that is full."""
         size = len(row[1])
         if row[3]:
             self.expiring = True
-        if self.behind or self.memory_bytes + ENTRY_BYTES * len(self.memory) >= self._limit:
+        if self.behind or self.memory_bytes + ENTRY_BYTES * len(self.memory) >= self.limit_bytes:
             if not self.behind:
                 assert self.place is not None
                 self._next_number = row[0]
@@ -103,9 +86,7 @@ class Backlog:
         """Take the head. Reading stays with ``head``, so that it can fail only before anything was written."""
         if not self.memory:
             self.fill()
-        row = self.memory.popleft()
-        self.memory_bytes -= len(row[1])
-        return row
+        return super().popleft()
 
     def head(self) -> Row | None:
         """The head, which stays; reads what has room in memory."""
@@ -118,7 +99,7 @@ class Backlog:
         memory, fuse = self.memory, self._storage.fuse
         live, fuse.live = fuse.live, False
         try:
-            while self.behind and (not memory or self.memory_bytes + ENTRY_BYTES * len(memory) < self._limit):
+            while self.behind and (not memory or self.memory_bytes + ENTRY_BYTES * len(memory) < self.limit_bytes):
                 assert self._cursor is not None
                 row = _row(self._cursor.next_add(), self._next_number)
                 self._next_number += 1

@@ -16,7 +16,6 @@ caller holds the queue's mutex.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -24,51 +23,40 @@ from kestrel.errors import Damage
 from kestrel.syncing import Sync
 from kestrel.v2.backlog import MEMORY_PER_BYTE, Backlog
 from kestrel.v2.codec import removes, xid_operation
-from kestrel.v2.format import (
-    ADDX,
-    ADDX_BLOCK,
-    ADDX_HEAD,
-    CONFIRM_REMOVE,
-    MAX_XID,
-    REMOVE_TENTATIVE_XID,
-    UNREMOVE,
-    XID_OP,
-)
+from kestrel.v2.format import UNREMOVE
 from kestrel.v2.growth import Growth
+from kestrel.v2.hot import Changes
 from kestrel.v2.journal import Dialect
 from kestrel.v2.packing import load
-from kestrel.v2.replay import Row, next_xid
+from kestrel.v2.replay import Machine
 from kestrel.v2.storage import Storage
+from sej.mutex import Mutex
 from sej.system.disk import Disk
 
 __all__ = ["Contents"]
 
 _FLUSH_STEP: Final = 1 << 16
-_pack: Final = ADDX_HEAD.pack
-_pack_xid: Final = XID_OP.pack
-_REMOVE: Final = removes(1)
+_MOST: Final = 1 << 62
 
 
-class Contents:
+class Contents(Changes):
     """The state of one open queue.
 
     Attributes:
         storage: the files.
-        backlog: what waits.
-        machine: what is reserved, the last xid, and how many items were added.
         growth: rotates and rewrites the journal.
-        fuse: the lifecycle.
         damage: what was unreadable when the queue was opened.
-        reserved_at: when each open transaction was reserved, ms since the epoch.
-        plain_below: while the current file is smaller than this, :meth:`add_plain` may be used.
     """
+
+    backlog: Backlog
+    machine: Machine
 
     def __init__(
         self,
         directory: str | os.PathLike[str],
         name: str,
         *,
-        mutex: threading.RLock,
+        mutex: Mutex,
         sync: Sync,
         dialect: Dialect,
         max_memory_bytes: int,
@@ -84,9 +72,8 @@ class Contents:
         """
         self._mutex = mutex
         self.storage = Storage(directory, name, sync=sync, sync_soon=self._sync_soon, disk=disk, now_ms=now_ms)
-        self.fuse = self.storage.fuse
+        super().__init__(self.storage.tail, Backlog(self.storage, max_memory_bytes, dialect=dialect))
         self._tail = self.storage.tail
-        self.backlog = Backlog(self.storage, max_memory_bytes, dialect=dialect)
         self.growth = Growth(
             self.storage,
             self.backlog,
@@ -95,8 +82,6 @@ class Contents:
             max_journal_bytes=max_journal_bytes,
             compact_delay_s=compact_delay_s,
         )
-        self.reserved_at: dict[int, int] = {}
-        self.plain_below = 0
         try:
             self.storage.renew()
             self.machine, damage = load(self.storage, self.backlog, dialect=dialect, at_end=self.growth.remember)
@@ -107,19 +92,6 @@ class Contents:
             self.backlog.close()
             self._tail.close()
             raise
-
-    def add_plain(self, data: bytes, now: int, tick: int) -> None:
-        """As :meth:`add` of one item without an expiry, while the current file is smaller than ``plain_below``.
-
-        The most common change: nothing but these lines, because most of its time is Python's.
-        """
-        size = len(data)
-        self._tail.append(_pack(ADDX, ADDX_BLOCK + size, now, 0) + data, tick)
-        machine, backlog = self.machine, self.backlog
-        backlog.memory.append((machine.added, data, now, 0, 0))
-        backlog.memory_bytes += size
-        machine.added += 1
-        self.fuse.live = True
 
     def add(
         self, operations: list[bytes], items: list[bytes], now: int, expiry: int, *, closes: int | None = None
@@ -144,48 +116,11 @@ class Contents:
         if closes is not None:
             self._forget(closes)
         self.fuse.live = True
-        self._look_ahead()
-
-    def remove(self, *, expired: bool = False) -> Row:
-        """Take the head, for good. The caller has looked at it, so it is in memory."""
-        self._tail.append(_REMOVE)
-        row = self.backlog.popleft()
-        if not expired and row[2] is not None:
-            self.machine.taken_add_time = row[2]
-        self.fuse.live = True
-        return row
-
-    def reserve(self, now: int, tick: int | None = None) -> tuple[int, Row]:
-        """Take the head as a transaction; returns its id, and the row. As :meth:`remove`.
-
-        Args:
-            now: the time, ms since the epoch.
-            tick: ``time.time_ns()``, if the caller has it.
-        """
-        machine = self.machine
-        open_ = machine.open
-        xid = machine.last_xid + 1
-        if not 0 < xid <= MAX_XID or xid in open_:
-            xid = next_xid(machine.last_xid, open_)
-        self._tail.append(_pack_xid(REMOVE_TENTATIVE_XID, xid), tick)
-        row = self.backlog.popleft()
-        machine.last_xid = xid
-        open_[xid] = row
-        self.reserved_at[xid] = now
-        if row[2] is not None:
-            machine.taken_add_time = row[2]
-        self.fuse.live = True
-        return xid, row
-
-    def confirm(self, xid: int) -> None:
-        """End an open transaction."""
-        self._tail.append(_pack_xid(CONFIRM_REMOVE, xid))
-        self._forget(xid)
-        self.fuse.live = True
+        self.look_ahead()
 
     def _forget(self, xid: int) -> None:
         del self.machine.open[xid]
-        del self.reserved_at[xid]
+        self.reserved_at.pop(xid, None)
 
     def put_back(self, xids: list[int]) -> None:
         """Put reserved items back at the head, one after another; so the last of xids ends there."""
@@ -195,7 +130,7 @@ class Contents:
                 self.backlog.appendleft(self.machine.open.pop(xid))
                 self.reserved_at.pop(xid, None)
             self.fuse.live = True
-        self._look_ahead()
+        self.look_ahead()
 
     def clear(self, now: int) -> int:
         """Remove everything that waits; returns how many items."""
@@ -215,15 +150,15 @@ class Contents:
         """Before an item is added and after one was taken: keep the journal small."""
         if self.storage.current.size >= self.growth.quiet_below:
             self.growth.tend(self.machine, now)
-            self._look_ahead()
+            self.look_ahead()
 
-    def _look_ahead(self) -> None:
+    def look_ahead(self) -> None:
         """How far the current file may grow by plain items before adding needs anything but the write."""
         backlog = self.backlog
         if backlog.expiring or backlog.behind:
             self.plain_below = 0
         else:
-            self.plain_below = min(self.growth.quiet_below, self.storage.size + backlog.room // MEMORY_PER_BYTE)
+            self.plain_below = min(_MOST, self.growth.quiet_below, self.storage.size + backlog.room // MEMORY_PER_BYTE)
 
     def sync(self) -> None:
         """Sync all writes to disk."""

@@ -8,7 +8,7 @@ REMOVE_TENTATIVE) and the end of the file, and no CONTINUE looks like that.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Literal, get_args
 
 from kestrel.errors import DamageError
@@ -79,9 +79,23 @@ def _operations(
 
 
 def read_operations(
-    file: File, *, dialect: Dialect = "auto", start: int = 0, end: int | None = None
+    file: File,
+    *,
+    dialect: Dialect = "auto",
+    start: int = 0,
+    end: int | None = None,
+    replay: Callable[[bytes, int, int, str], int] | None = None,
 ) -> Iterator[Operation]:
-    """As :func:`read_journal`, from an open file that stays open."""
+    """As :func:`read_journal`, from an open file that stays open.
+
+    Args:
+        file: the file.
+        dialect: what opcode 8 means.
+        start: the position to begin at.
+        end: where to stop.
+        replay: takes most operations, a block at a time: :func:`kestrel.v2.hot.replay_block`. Only the others are
+            yielded.
+    """
     end = file.status().size if end is None else end
     base, block, at = (
         start,
@@ -91,10 +105,14 @@ def read_operations(
     while (position := base + at) < end:
         if len(block) - at < min(_HEAD, end - position):
             base, block, at = position, _read(file, max(_BLOCK, _HEAD), position, end), 0
-        found, at = decode_many(block, base, at, dialect=dialect)
-        yield from found
+        before = at
+        if replay is None:
+            found, at = decode_many(block, base, at, dialect=dialect)
+            yield from found
+        else:
+            at = replay(block, base, at, dialect)
         position = base + at
-        if found and (position == end or len(block) - at < _HEAD):
+        if at > before and (position == end or len(block) - at < _HEAD):
             continue
         try:
             dump = dialect == "classic" or (

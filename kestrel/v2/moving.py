@@ -34,10 +34,10 @@ from kestrel.transfer import (
 )
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import Operation, addx
+from kestrel.v2.items import Item
 from kestrel.v2.journal import DIALECT, Dialect, read_operations
 from kestrel.v2.listing import require
 from kestrel.v2.packing import load
-from kestrel.v2.replay import Item
 from kestrel.v2.snapshot import Snapshot
 from kestrel.v2.storage import Storage, refuse_kestrel_3
 from sej.checks import one_of

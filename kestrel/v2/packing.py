@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from kestrel.clock import wall_clock_ms
@@ -24,9 +25,11 @@ from kestrel.fuse import opening
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
+from kestrel.v2.hot import replay_block
+from kestrel.v2.items import Row
 from kestrel.v2.journal import DIALECT, Dialect, read_operations
 from kestrel.v2.listing import require
-from kestrel.v2.replay import Machine, Row
+from kestrel.v2.replay import Machine
 from kestrel.v2.storage import Piece, Pieces, Storage
 from sej.checks import CALLABLE
 from sej.system.disk import OS, Disk
@@ -92,7 +95,8 @@ def load(
     for piece in storage.pieces:
         file = storage.open(piece)
         try:
-            for operation in read_operations(file, dialect=dialect, end=piece.size):
+            blocks = partial(replay_block, machine, backlog, piece)
+            for operation in read_operations(file, dialect=dialect, end=piece.size, replay=blocks):
                 if operation.count is not None:
                     piece.size = operation.position
                     break

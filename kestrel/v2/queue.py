@@ -27,9 +27,12 @@ from kestrel.v2.codec import addx, continue_
 from kestrel.v2.contents import Contents
 from kestrel.v2.counters import Counters
 from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
+from kestrel.v2.hot import Calls
+from kestrel.v2.items import Item, Row, item_of
 from kestrel.v2.journal import DIALECT, Dialect
-from kestrel.v2.replay import Item, Row, item_of
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require, with_methods
+from sej.durations import Seconds, seconds
+from sej.mutex import Mutex
 from sej.system.disk import OS, Disk
 
 __all__ = ["Queue", "Sink"]
@@ -42,7 +45,7 @@ class Sink(Protocol):
         """Add an item."""
 
 
-class Queue:
+class Queue(Calls):
     """A queue in a Kestrel 2 journal.
 
     Any call may raise :class:`~kestrel.errors.FailedError` (a write, a sync or the lock failed, now or before) and,
@@ -61,6 +64,7 @@ class Queue:
     """
 
     __reduce__ = refuse_pickling
+    _contents: Contents
 
     def __init__(
         self,
@@ -71,15 +75,15 @@ class Queue:
         max_bytes: int | None = None,
         max_item_bytes: int | None = None,
         discard_oldest: bool = False,
-        max_age_s: float | None = None,
+        max_age_s: Seconds | None = None,
         expire_to: Sink | None = None,
-        open_timeout_s: float | None = None,
-        max_queue_age_s: float | None = None,
+        open_timeout_s: Seconds | None = None,
+        max_queue_age_s: Seconds | None = None,
         sync: Sync = "never",
         max_memory_bytes: int = 128 << 20,
         journal_bytes: int = 16 << 20,
         max_journal_bytes: int = 1 << 30,
-        compact_delay_s: float = 60.0,
+        compact_delay_s: Seconds = 60.0,
         dialect: Dialect = "auto",
         now_ms: Callable[[], int] = wall_clock_ms,
         disk: Disk = OS,
@@ -113,6 +117,9 @@ class Queue:
             FailedError: the lock or a write failed.
             ValueError: a size, count or time is below 0.
         """
+        max_age_s, open_timeout_s = seconds("max_age_s", max_age_s), seconds("open_timeout_s", open_timeout_s)
+        max_queue_age_s = seconds("max_queue_age_s", max_queue_age_s)
+        compact_delay_s = seconds("compact_delay_s", compact_delay_s)
         require(
             directory=(directory, PATH),
             discard_oldest=(discard_oldest, FLAG),
@@ -138,17 +145,20 @@ class Queue:
         )
         self._eventful = self._limits.bounded or max_age_s is not None
         """Whether a put must look at the head first."""
-        self._max_item_bytes = self._limits.max_item_bytes
+        self._plain = max_age_s is None and open_timeout_s is None
+        self._most_items, self._most_bytes = self._limits.most_items, self._limits.most_bytes
+        self._max_item_bytes = min(self._limits.max_item_bytes, MAX_ITEM_SIZE)
         self._discard_oldest = discard_oldest
         self._expire_to = expire_to
         self._open_timeout_ms = None if open_timeout_s is None else int(open_timeout_s * 1000)
         self._max_queue_age_s = max_queue_age_s
         self._now_ms = now_ms
-        self._guard = threading.RLock()
+        self._guard = Mutex()
         self._changed = threading.Condition(self._guard)
         self._evictions = 0
         self._waiters = 0
-        self._counts = dict.fromkeys(("expired", "discarded", "transactions", "canceled", "flushes"), 0)
+        self._transactions = 0
+        self._counts = dict.fromkeys(("expired", "discarded", "canceled", "flushes"), 0)
         self._opened_ms = now_ms()
         with opening(join(directory, name)):
             self._contents = Contents(
@@ -169,33 +179,18 @@ class Queue:
         self._open = self._contents.machine.open
         self.damage: list[Damage] = self._contents.damage
 
-    def put(self, data: bytes, *, expiry: int = 0) -> None:
-        """Add an item at the end.
+    put = Calls.put
+    get = Calls.get
+    reserve = Calls.reserve
+    confirm = Calls.confirm
 
-        Args:
-            data: its bytes.
-            expiry: when it expires, in ms since the epoch; 0: never, or by the queue's max_age_s.
-
-        Raises:
-            FullError: the queue is at a limit.
-            TooLargeError: the item is over the limit for one.
-            FailedError: a write failed, now or before.
-            ShutError: the queue is closed.
-        """
-        if type(data) is not bytes or len(data) > self._max_item_bytes:
-            data = self._limits.checked(data)
-        if expiry:
-            _check_expiry(expiry)
+    def _put(self, data: bytes, expiry: int) -> None:
+        data = self._limits.checked(data)
+        _check_expiry(expiry)
         with self._guard:
-            contents = self._contents
-            if expiry or self._eventful or contents.storage.current.size >= contents.plain_below:
-                now = self._prepare((data,))
-                expiry = self._limits.expiry(now, expiry or None) or 0
-                contents.add([addx(data, now, expiry)], [data], now, expiry)
-            else:
-                tick = time.time_ns()
-                now = tick // 1_000_000 if self._now_ms is wall_clock_ms else self._now_ms()
-                contents.add_plain(data, now, tick)
+            now = self._prepare((data,))
+            expiry = self._limits.expiry(now, expiry or None) or 0
+            self._contents.add([addx(data, now, expiry)], [data], now, expiry)
             if self._waiters:
                 self._changed.notify()
 
@@ -223,23 +218,16 @@ class Queue:
                 self._changed.notify(len(items))
         return len(items)
 
-    def get(self, timeout: float | None = 0.0) -> Item | None:
-        """Take the head.
-
-        Args:
-            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
-
-        Returns:
-            The item; None if none came in time.
-        """
+    def _get(self, timeout: Seconds | None) -> Item | None:
         with self._guard:
             if self._wait(timeout) is None:
                 return None
             row = self._contents.remove()
             self._contents.tend(self._now_ms())
+            self._contents.look_ahead()
         return item_of(row)
 
-    def peek(self, timeout: float | None = 0.0) -> Item | None:
+    def peek(self, timeout: Seconds | None = 0.0) -> Item | None:
         """Return the head, without taking it. As :meth:`get`."""
         with self._guard:
             row = self._wait(timeout)
@@ -247,35 +235,16 @@ class Queue:
                 self._changed.notify()  # the item stays, and this call may have been the one that was woken for it
             return None if row is None else item_of(row)
 
-    def reserve(self, timeout: float | None = 0.0) -> tuple[int, Item] | None:
-        """Take the head until ``confirm``. ``unreserve`` puts it back, and so does the next opening.
-
-        Args:
-            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
-
-        Returns:
-            The transaction's id and the item; None if none came in time.
-        """
-        found = self.reserve_numbered(timeout)
-        return None if found is None else (found[0], found[2])
-
-    def reserve_numbered(self, timeout: float | None = 0.0) -> tuple[int, int, Item] | None:
+    def reserve_numbered(self, timeout: Seconds | None = 0.0) -> tuple[int, int, Item] | None:
         """As :meth:`reserve`; the number in the middle identifies the item for as long as the queue is open."""
         with self._guard:
             if self._wait(timeout, reserving=True) is None:
                 return None
             now = self._now_ms()
-            xid, row = self._contents.reserve(now)
+            xid, row = self._contents.reserve(None if self._open_timeout_ms is None else now)
             self._contents.tend(now)
+            self._contents.look_ahead()
             return xid, row[0], item_of(row)
-
-    def confirm(self, xid: int) -> bool:
-        """The reserved item is done with. False if no such transaction is open: the item was put back before."""
-        with self._guard:
-            if not self._is_open(xid):
-                return False
-            self._contents.confirm(xid)
-            return True
 
     def unreserve(self, xid: int) -> bool:
         """Put the reserved item back at the head. False if no such transaction is open."""
@@ -362,7 +331,7 @@ class Queue:
                 discarded=counts["discarded"],
                 waiters=self._waiters,
                 open_transactions=len(self._open),
-                transactions=counts["transactions"],
+                transactions=self._transactions,
                 canceled_transactions=counts["canceled"],
                 total_flushes=counts["flushes"],
                 journal_rewrites=contents.growth.rewrites,
@@ -443,19 +412,20 @@ class Queue:
             self._contents.remove()
             self._counts["discarded"] += 1
 
-    def _wait(self, timeout: float | None, *, reserving: bool = False) -> Row | None:
+    def _wait(self, timeout: Seconds | None, *, reserving: bool = False) -> Row | None:
         """The head, as soon as the queue has one that has not expired.
 
         The original counts a transaction when it looks at a queue that is not empty, before expired items go.
         """
+        timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout if timeout else 0.0
         evictions = self._evictions
-        backlog, counts = self._backlog, self._counts
+        backlog = self._backlog
         while True:
             if self._fuse.shut:
                 self._fuse.require_open()
             if reserving and (backlog.memory or backlog.behind):
-                counts["transactions"] += 1
+                self._transactions += 1
             if self._open_timeout_ms is not None:
                 self._time_out(self._now_ms())
             if backlog.expiring or self._eventful:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from kestrel.errors import BusyError, Damage, DamageError, MissingError
@@ -22,50 +21,21 @@ from kestrel.v2.format import (
     ADD_XID,
     CONFIRM_REMOVE,
     CONTINUE,
-    MAX_XID,
-    MIN_XID,
     REMOVE,
     REMOVE_TENTATIVE,
     REMOVE_TENTATIVE_XID,
     SAVE_XID,
     UNREMOVE,
 )
+from kestrel.v2.hot import Reserving
+from kestrel.v2.items import Item, Row, item_of, next_xid
 from kestrel.v2.journal import DIALECT, Dialect, read_journal
 from kestrel.v2.listing import Part, list_parts
 from sej.system.disk import OS, Disk
 
-__all__ = ["Item", "Machine", "Row", "State", "Store", "item_of", "next_xid", "read_part", "replay"]
+__all__ = ["Machine", "State", "Store", "read_part", "replay"]
 
 _TRIES: Final = 20
-
-
-class Item(NamedTuple):
-    """One item of a queue.
-
-    Attributes:
-        data: its bytes.
-        add_time: when it was put, in ms since the epoch; None for those of opcode 0, which did not write it.
-        expiry: when it expires, in ms since the epoch; 0: never.
-    """
-
-    data: bytes
-    add_time: int | None
-    expiry: int
-
-
-Row = tuple[int, bytes, int | None, int, int]
-"""An item on its way through a queue: its number, data, add_time and expiry, and an xid.
-
-The number counts the items of this replay in the order in which they were added. The xid is the transaction that an
-ADD_XID gave it, until it is reserved; 0: none. A plain tuple of plain values leaves the sight of the garbage collector.
-"""
-
-_new_item: Final = partial(tuple.__new__, Item)  # half the time of Item(...)
-
-
-def item_of(row: Row) -> Item:
-    """The item that a row is."""
-    return _new_item(row[1:4])
 
 
 class Store(Protocol):
@@ -81,23 +51,16 @@ class Store(Protocol):
         """Take the head; IndexError if the store is empty."""
 
 
-class Machine:
+class Machine(Reserving):
     """Applies operations to a store of waiting rows and a table of open transactions.
 
     Attributes:
         waiting: the store.
-        open: the reserved rows by xid.
-        last_xid: the transaction id that was used last.
-        added: how many items were added so far, so the number of the next one.
-        taken_add_time: the add time of the item that was removed or reserved last, ms since the epoch; 0: none was.
     """
 
     def __init__(self, waiting: Store) -> None:
+        super().__init__()
         self.waiting = waiting
-        self.open: dict[int, Row] = {}
-        self.last_xid = 0
-        self.added = 0
-        self.taken_add_time = 0
 
     def apply(self, operation: Operation) -> None:
         """Do what one operation says; what it finds no item or transaction for is ignored, as the original does."""
@@ -139,14 +102,6 @@ class Machine:
     def _reserve(self, row: Row | None, xid: int) -> None:
         if row is not None:
             self.open[xid] = (*row[:4], 0) if row[4] else row
-
-
-def next_xid(last: int, taken: dict[int, Row]) -> int:
-    """The transaction id after last: over the top to the negative ones, never 0, never one that is open."""
-    while True:
-        last = MIN_XID if last >= MAX_XID else last + 1
-        if last and last not in taken:
-            return last
 
 
 class State(NamedTuple):

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from kestrel.errors import BadNameError, Damage, DamageError
 from kestrel.files import KEPT, check_name, cut, join, open_file
 from kestrel.fuse import Fuse
+from kestrel.hot import Entry
 from kestrel.magic import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
 from kestrel.syncing import Sync
 from kestrel.tail import Tail
@@ -30,13 +30,13 @@ from sej.system.logs import WARNING, record
 __all__ = ["Piece", "Pieces", "Storage", "refuse_kestrel_3"]
 
 
-@dataclass(slots=True, eq=False)
-class Piece:
+class Piece(Entry):
     """One file of the journal; size counts what is good of it. Its path changes when it is rotated."""
 
-    path: str
-    stamp: int | None
-    size: int
+    def __init__(self, path: str, stamp: int | None, size: int) -> None:
+        super().__init__(size)
+        self.path = path
+        self.stamp = stamp
 
 
 class Pieces(Protocol):

@@ -17,7 +17,7 @@ import sej
 from kestrel import segmented
 from kestrel.errors import KestrelError
 from kestrel.v2.codec import addx
-from kestrel.v2.replay import item_of
+from kestrel.v2.items import item_of
 from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.crash.test_failed_sync import FaultyOnly

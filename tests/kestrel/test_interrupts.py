@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
-import kestrel
+import kestrel.hot
 from kestrel import segmented
 from kestrel.errors import FailedError, ShutError
 from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk
 
+COMPILED = kestrel.hot.Live.__module__ != "kestrel.hot.reference"
+"""Whether the calls for each item are compiled, and so have no lines. ``make test`` runs these tests on both twins."""
 PACKAGE = os.path.dirname(kestrel.__file__) + os.sep
 Waiting = list[bytes]
 
@@ -120,8 +122,8 @@ def test_an_interrupt_at_any_line_of_a_queue(name: str, options: dict[str, Any])
         assert found in due, (line, found, due)
         if not reached:
             break
-    assert line > 5
-    assert refused
+    assert line > 5 or COMPILED
+    assert refused or COMPILED
 
 
 READER_STEPS: dict[str, Callable[[segmented.Queue], object]] = {
@@ -167,4 +169,4 @@ def test_an_interrupt_at_any_line_of_a_segmented_queue(name: str, journal_bytes:
         assert len(set(seen.values())) == len(seen), (line, seen)
         if not reached:
             break
-    assert line > 5
+    assert line > 5 or COMPILED

@@ -13,7 +13,7 @@ import kestrel
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, ShutError, TooLargeError
 from kestrel.v2.directory import Queues
 from kestrel.v2.format import WRITTEN
-from kestrel.v2.replay import next_xid
+from kestrel.v2.items import next_xid
 from sej.system.disk import Mode
 from tests.crash.disk import CrashDisk
 
@@ -462,7 +462,7 @@ def test_sync_is_named(sync: Any, tmp_path: Path) -> None:
         queue.sync()
     for wrong in ("often", 0, -1):
         with pytest.raises(ValueError, match="sync must be"):
-            kestrel.Queue(tmp_path, "cars", sync=wrong)  # type: ignore[arg-type]
+            kestrel.Queue(tmp_path, "cars", sync=wrong)
     kestrel.Queue(tmp_path, "cars").close()
 
 

@@ -1,0 +1,86 @@
+"""The compiled appends, for the compiled modules of both formats."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #include <time.h>
+    static inline int32_t kestrel_get32(const uint8_t *p) {
+        return (int32_t)((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+    }
+    static inline int64_t kestrel_get64(const uint8_t *p) {
+        return (int64_t)((uint64_t)(uint32_t)kestrel_get32(p) | (uint64_t)(uint32_t)kestrel_get32(p + 4) << 32);
+    }
+    static inline void kestrel_put32(uint8_t *p, int32_t x) {
+        for (int i = 0; i < 4; i++) p[i] = (uint8_t)((uint32_t)x >> 8 * i);
+    }
+    static inline void kestrel_put64(uint8_t *p, int64_t x) {
+        for (int i = 0; i < 8; i++) p[i] = (uint8_t)((uint64_t)x >> 8 * i);
+    }
+    static inline int64_t kestrel_tick(void) {
+        struct timespec now;
+    #if defined(CLOCK_MONOTONIC_COARSE)
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    #else
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    #endif
+        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    }
+    static inline int64_t kestrel_wall(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    }
+    static inline PyObject *kestrel_tuple(PyTypeObject *type, Py_ssize_t size) {
+        PyTupleObject *made = PyObject_GC_NewVar(PyTupleObject, type, size);
+    #if PY_VERSION_HEX >= 0x030E0000
+        if (made != NULL) made->ob_hash = -1;  /* tuples remember their hash: not computed yet */
+    #endif
+        return (PyObject *)made;
+    }
+    #define kestrel_decref(x) Py_DECREF(x)
+    """
+    int32_t get32 "kestrel_get32"(const uint8_t *p) nogil
+    int64_t get64 "kestrel_get64"(const uint8_t *p) nogil
+    void put32 "kestrel_put32"(uint8_t *p, int32_t x) nogil
+    void put64 "kestrel_put64"(uint8_t *p, int64_t x) nogil
+    int64_t coarse_ns "kestrel_tick"() nogil
+    int64_t wall_ms "kestrel_wall"() nogil
+
+
+cdef class Live:
+    cdef public bint live
+    cdef public bint shut
+
+
+cdef class Entry:
+    cdef public int64_t size
+
+
+cdef class Output:
+    cdef object _write
+    cdef object _rest
+    cdef int _descriptor
+
+    cdef int out(self, bytes data) except -1
+
+
+cdef class Appender(Output):
+    cdef readonly Live fuse
+    cdef public Entry entry
+    cdef readonly bint active
+    cdef public int64_t _checked_ns
+
+    cdef int add(self, bytes data, bint midway) except -1
+    cdef int ready(self) except -1
+
+
+cdef class Log(Output):
+    cdef readonly Live fuse
+    cdef public int64_t grown
+    cdef public bint unsynced
+    cdef public int64_t enough
+
+    cdef int add(self, bytes record) except -1

@@ -1,0 +1,155 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""What both formats do at every append, compiled: the same as ``reference``, which explains it.
+
+A file of the system is written without a call into Python. So between two of its bytecodes an operation has happened as
+a whole or not at all.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int64_t
+
+import os
+from functools import partial
+
+from sej.errors import ClosedError, LockLostError
+
+cdef extern from *:
+    """
+    #if defined(_WIN32)
+    #include <io.h>
+    #define kestrel_write(fd, data, size) _write(fd, data, (unsigned int)(size))
+    #else
+    #include <unistd.h>
+    #define kestrel_write(fd, data, size) write(fd, data, size)
+    #endif
+    """
+    Py_ssize_t raw_write "kestrel_write"(int fd, const void *data, size_t size) nogil
+
+cdef int64_t CHECK_NS = 100_000_000
+
+
+def tick_ns():
+    """Return a clock that only ever runs forward, in ns; what it says is up to 4 ms old."""
+    return coarse_ns()
+
+
+cdef class Live:
+    """The state of an open queue; see the reference."""
+
+
+cdef class Entry:
+    """A file in the queue's list; see the reference."""
+
+    def __init__(self, int64_t size):
+        self.size = size
+
+
+cdef class Output:
+    """Writes at the end of one open file; see the reference."""
+
+    def __cinit__(self, *_, **__):
+        self._descriptor = -1
+
+    def aim(self, file):
+        """Write to this file from now on; None: to none."""
+        self._descriptor = -1
+        self._write = None if file is None else file.writer()
+        self._rest = None if file is None else file.write
+        if isinstance(self._write, partial) and self._write.func is os.write:
+            self._descriptor = self._write.args[0]  # the same call without Python around it
+
+    cdef int out(self, bytes data) except -1:
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), done
+        cdef const char *start = PyBytes_AS_STRING(data)
+        cdef int failure
+        if self._descriptor < 0:
+            done = self._write(data)
+        else:
+            while True:
+                with nogil:
+                    done = raw_write(self._descriptor, start, size)
+                    failure = errno
+                if done >= 0:
+                    break
+                if failure != EINTR:
+                    raise OSError(failure, os.strerror(failure))
+                PyErr_CheckSignals()
+        if done != size:
+            self._rest(data[done:])
+        return 0
+
+
+cdef class Appender(Output):
+    """Appends to the newest file of a queue; see the reference."""
+
+    def __init__(self, Live fuse not None, *, bint active):
+        self.fuse = fuse
+        self.entry = Entry(0)
+        self.active = active
+
+    cdef int add(self, bytes data, bint midway) except -1:
+        cdef Live fuse = self.fuse
+        cdef int64_t tick
+        if not fuse.live and not midway:
+            fuse.refuse()
+        fuse.live = False
+        try:
+            tick = coarse_ns()
+            if not 0 <= tick - self._checked_ns < CHECK_NS:
+                self.check_lock()
+                self._checked_ns = tick
+            self.out(data)
+            self.entry.size += PyBytes_GET_SIZE(data)
+            if self.active:
+                self._by_policy()
+        except (OSError, LockLostError, ClosedError) as error:
+            fuse.blow(error)
+        return 0
+
+    cdef int ready(self) except -1:
+        cdef Live fuse = self.fuse
+        cdef int64_t tick
+        if not fuse.live:
+            fuse.refuse()
+        tick = coarse_ns()
+        if not 0 <= tick - self._checked_ns < CHECK_NS:
+            try:
+                self.check_lock()
+            except (OSError, LockLostError, ClosedError) as error:
+                fuse.blow(error)
+            self._checked_ns = tick
+        return 0
+
+    def append(self, bytes data not None, *, bint midway=False):
+        """Write at the end of the file, and sync by the policy."""
+        self.add(data, midway)
+
+    def check(self):
+        """Make sure that an operation may begin."""
+        self.ready()
+
+
+cdef class Log(Output):
+    """Appends to a log that may repeat what it has; see the reference."""
+
+    def __init__(self, Live fuse not None, int64_t enough):
+        self.fuse = fuse
+        self.enough = enough
+
+    cdef int add(self, bytes record) except -1:
+        cdef Live fuse = self.fuse
+        if not fuse.live or self._write is None:
+            fuse.refuse()
+        try:
+            self.out(record)
+        except OSError as error:
+            fuse.blow(error)
+        self.grown += PyBytes_GET_SIZE(record)
+        self.unsynced = True
+        return 0
+
+    def append(self, bytes record not None):
+        """Write one record."""
+        self.add(record)

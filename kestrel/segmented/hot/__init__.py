@@ -1,0 +1,16 @@
+"""The calls of a libkestrel queue that are made for each item: compiled if that is installed, else the reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sej.imports import twin as _twin_of
+
+if TYPE_CHECKING:  # type checkers see the reference
+    from kestrel.segmented.hot.reference import Appending, FileEntry, Following, Puts, Shared
+else:
+    _twin = _twin_of("kestrel.segmented.hot._hot_c", "kestrel.segmented.hot.reference")
+    Appending, FileEntry, Following = _twin.Appending, _twin.FileEntry, _twin.Following
+    Puts, Shared = _twin.Puts, _twin.Shared
+
+__all__ = ["Appending", "FileEntry", "Following", "Puts", "Shared"]
