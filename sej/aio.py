@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -33,7 +34,9 @@ import sej.writing.writer
 from sej.checks import CALLABLE, PATH, options_of, refuse_pickling, refuse_unknown
 from sej.durations import Seconds
 from sej.errors import ClosedError
-from sej.message import FIRST, BytesLike, Message, Start
+from sej.journal.arrival import wait_for_journal
+from sej.journal.directory import Directory
+from sej.message import FIRST, LAST, BytesLike, Message, Start
 
 __all__ = ["Consumer", "Offset", "Scanner", "Writer"]
 
@@ -49,10 +52,22 @@ class _Closes(Protocol):
 _Opened = TypeVar("_Opened", bound=_Closes)
 
 
-class Scanner:
-    """A :class:`sej.Scanner` for ``async for``; takes the same arguments, but for ``wait``.
+async def _arrived(directory: Directory, timeout: float | None) -> bool:
+    """Wait until a journal exists, in a thread; return False if it was there already."""
+    stop = threading.Event()
+    wait = partial(wait_for_journal, directory, timeout, stop.is_set)
+    waiting = asyncio.get_running_loop().run_in_executor(None, wait)
+    try:
+        return bool(await asyncio.shield(waiting))
+    except asyncio.CancelledError:
+        stop.set()
+        raise
 
-    One task at a time may use it.
+
+class Scanner:
+    """A :class:`sej.Scanner` for ``async for``; takes the same arguments. One task at a time may use it.
+
+    With ``wait=True`` the first read waits for the journal, or ``async with`` or :meth:`open` does.
     """
 
     __reduce__ = refuse_pickling
@@ -61,15 +76,43 @@ class Scanner:
         self, path: str | os.PathLike[str], offset: int | Start = FIRST, timeout: Seconds | None = 0.0, **options: Any
     ) -> None:
         """Open a journal for reading; see :class:`sej.Scanner` for arguments and errors."""
-        known = set(options_of(sej.reading.scanner.Scanner.__init__)) - {"wait"}  # it would block the loop here
-        refuse_unknown("a scanner", options, sorted(known))
-        self.scanner = sej.reading.scanner.Scanner(path, offset, timeout, **options)
+        refuse_unknown("a scanner", options, options_of(sej.reading.scanner.Scanner.__init__))
+        self._directory, self._timeout = sej.reading.scanner.check_arguments(path, offset, timeout, **options)
+        self._offset = offset
+        waits = options.pop("wait", False)
+        self._open = partial(sej.reading.scanner.Scanner, path, timeout=timeout, **options)
+        self._scanner = None if waits else self._open(offset=offset)
+
+    @property
+    def scanner(self) -> sej.reading.scanner.Scanner:
+        """The blocking scanner.
+
+        Raises:
+            ClosedError: with ``wait=True``, the scanner is not open yet.
+        """
+        if self._scanner is None:
+            raise ClosedError("the scanner is not open; use `async with`, or await open()", path=self._directory.path)
+        return self._scanner
+
+    async def open(self) -> Self:
+        """With ``wait=True``, wait for the journal and open it; otherwise it is open already.
+
+        Raises:
+            SejError: as :class:`sej.Scanner`.
+        """
+        if self._scanner is None:
+            arrived = await _arrived(self._directory, self._timeout)
+            offset = FIRST if arrived and self._offset is LAST else self._offset
+            self._scanner = await asyncio.to_thread(self._open, offset=offset)
+        return self
 
     async def read(self, max_messages: int = _BATCH, timeout: Seconds | Start | None = FIRST) -> list[Message]:
         """Read messages, like :meth:`sej.Scanner.read`.
 
         If it is cancelled, the next read returns what was read in the meantime.
         """
+        if self._scanner is None:
+            await self.open()
         if not self.scanner.ready:
             await self._read_ahead(max_messages, timeout)
         return self.scanner.read(max_messages, timeout=0.0) if self.scanner.ready else []
@@ -88,6 +131,8 @@ class Scanner:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield messages until the timeout passes. A second iteration continues where the first ended."""
+        if self._scanner is None:
+            await self.open()
         while True:
             ready = self.scanner._ready
             for message in ready:
@@ -105,11 +150,12 @@ class Scanner:
 
     async def close(self) -> None:
         """Close the scanner."""
-        await asyncio.to_thread(self.scanner.close)
+        if self._scanner is not None:
+            await asyncio.to_thread(self._scanner.close)
 
     async def __aenter__(self) -> Self:
-        """Return the scanner."""
-        return self
+        """Return the scanner, which is open."""
+        return await self.open()
 
     async def __aexit__(self, *_: object) -> None:
         """Close the scanner."""
@@ -248,14 +294,21 @@ class Offset:
     def __init__(self, path: str | os.PathLike[str], name: str, default: int | Start = FIRST, **options: Any) -> None:
         """Set the arguments of :class:`sej.Offset`; ``async with`` or :meth:`open` opens the offset."""
         refuse_unknown("an offset", options, options_of(sej.reading.offset.Offset.__init__))
-        self._path = sej.reading.offset.check_arguments(path, name, default, **options).path
+        self._directory, self._timeout = sej.reading.offset.check_arguments(path, name, default, **options)
+        self._path = self._directory.path
         self._name = name
-        self._open = partial(sej.reading.offset.Offset, self._path, name, default, **options)
+        self._default = default
+        self._waits = options.pop("wait", False)
+        options.pop("timeout", None)
+        self._open = partial(sej.reading.offset.Offset, self._path, name, **options)
         self._offset: sej.reading.offset.Offset | None = None
 
     async def open(self) -> Self:
         """Take the reader's lock; see :class:`sej.Offset` for errors. If it is cancelled, the lock is released."""
-        self._offset = await _opened(self._open)
+        default = self._default
+        if self._waits and await _arrived(self._directory, self._timeout) and default is LAST:
+            default = FIRST
+        self._offset = await _opened(partial(self._open, default=default))
         return self
 
     @property

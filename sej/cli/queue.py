@@ -71,6 +71,9 @@ _CREATE: Final = click.option(
 )
 @click.option("--expire", type=DURATION, help="Drop an item that was not delivered within this time, as in 1d.")
 @click.option(
+    "--header", "headers", multiple=True, metavar="NAME=TEXT", help="A header of every item; may be repeated."
+)
+@click.option(
     "--dedupe-key", help="Skip the item if one with this key was put within the last hour; only for a single item."
 )
 def put(
@@ -81,6 +84,7 @@ def put(
     delay: float,
     priority: int,
     expire: float | None,
+    headers: tuple[str, ...],
     dedupe_key: str | None,
 ) -> None:
     r"""Put items: the given values, or each line of standard input.
@@ -98,6 +102,7 @@ def put(
                 delay_s=delay,
                 priority=priority,
                 expire_s=expire,
+                headers=_headers(headers),
                 dedupe_keys=None if dedupe_key is None else [os.fsencode(dedupe_key)],
             )
     if sys.stderr.isatty():
@@ -276,6 +281,17 @@ def purge(place: Place, yes: bool) -> None:
         click.echo(opened.purge())
 
 
+def _headers(words: tuple[str, ...]) -> dict[str, str] | None:
+    """Return the headers that words name; None: none."""
+    found = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"--header must be NAME=TEXT, as in trace=17, got {word!r}")
+        found[name] = text
+    return found or None
+
+
 def _lines(data: bytes) -> list[bytes]:
     r"""Split at line ends, ``\n`` or ``\r\n``; a carriage return anywhere else is part of its item."""
     *lines, last = re.split(rb"\r?\n", data)
@@ -290,7 +306,8 @@ def _row(item: Item) -> bytes:
     else:
         row = {**text_or_b64("key", item.key), **text_or_b64("value", item.value)}
         line = jsonlib.dumps(row, ensure_ascii=False)
-    return f'{line[:-1]}, "attempts": {item.attempts}}}\n'.encode()
+    own = {"attempts": item.attempts, **({"headers": item.headers} if item.headers else {})}
+    return f"{line[:-1]}, {jsonlib.dumps(own, ensure_ascii=False)[1:]}\n".encode()
 
 
 def _work(path: Path, item: Item, command: tuple[str, ...], lease_s: float | None) -> bool:

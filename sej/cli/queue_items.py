@@ -74,7 +74,9 @@ def show(place: Place, offset: int, json: bool) -> None:
     if json:
         _print(item, json)
         return
-    for what, value in _fields(item).items():
+    fields = _fields(item)
+    headers = fields.pop("headers")
+    for what, value in [*fields.items(), *(("header", f"{name}={text}") for name, text in headers.items())]:
         click.echo(f"{what:9} {'-' if value in (None, '') else value}")
     click.echo(f"message   {as_text(item.message)}")
 
@@ -192,4 +194,5 @@ def _fields(item: QueuedItem) -> dict[str, Any]:
         "holder": item.holder,
         "priority": item.priority,
         "reason": item.reason,
+        "headers": dict(item.headers),
     }

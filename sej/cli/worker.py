@@ -1,8 +1,9 @@
 """``sej worker``: run a Python function for each item of a queue, in threads and processes.
 
 With one process, and without ``--time-limit`` and ``--reload``, the function runs in this process. Otherwise this
-process only supervises: it starts the workers, starts a new one for each that ends, and passes SIGTERM and SIGINT on. A
-worker whose item reaches the time limit ends itself, because no thread can be stopped from outside.
+process only supervises: it starts the workers, starts a new one for each that fails (after a pause if that happens
+again and again), and asks all of them to end on SIGTERM and SIGINT. A worker whose item reaches the time limit ends
+itself, because no thread can be stopped from outside.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -31,6 +33,10 @@ _CHILD: Final = "SEJ_WORKER_CHILD"
 _LOOK_S: Final = 0.5
 _TOO_LATE: Final = 75
 """The exit code of a worker whose item reached its time limit."""
+_EARLY_S: Final = 5.0
+"""A worker that fails sooner than this, twice in a row, is started again after a pause."""
+_PAUSE_S: Final = 30.0
+"""The longest pause."""
 
 
 @click.command
@@ -66,6 +72,8 @@ def worker(
     supervised = processes > 1 or reload or time_limit is not None
     if supervised and _CHILD not in os.environ:
         _function(target)  # a wrong name ends this command, not each of its workers
+        with place.open_existing(lease_s=lease, max_attempts=max_attempts):
+            pass  # and so does a queue that cannot be opened
         raise SystemExit(_Supervisor(processes, reload).run())
     logging.basicConfig(format="sej: %(message)s", stream=sys.stderr)
     function = _function(target)
@@ -101,50 +109,85 @@ def _function(target: str) -> Callable[[Any], Any]:
     return function
 
 
+class _Child:
+    """A place for a worker process: the one that runs, or the time when the next one starts."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.code = 0
+        self.start_at = 0.0
+        self._started_at = 0.0
+        self._early = 0
+
+    def start(self) -> None:
+        """Start a process."""
+        words = [sys.executable, "-m", "sej", *sys.argv[1:]]
+        self.process = subprocess.Popen(words, env={**os.environ, _CHILD: "1"})
+        self._started_at = time.monotonic()
+
+    def ended(self, code: int) -> float:
+        """Keep the exit code; return the seconds until the next start, which grow with each early end."""
+        now = time.monotonic()
+        self.process = None
+        self.code = code
+        self._early = self._early + 1 if now - self._started_at < _EARLY_S and code != _TOO_LATE else 0
+        pause_s = 0.0 if self._early < 2 else min(2.0 ** (self._early - 2), _PAUSE_S)
+        self.start_at = now + pause_s
+        return pause_s
+
+    def restart(self) -> None:
+        """Let the process finish its items, and start another one without a pause."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait()
+        self._early = 0
+        self.start()
+
+    def end(self) -> int:
+        """Let the process finish its items; return its exit code, or that of the last one."""
+        return self.code if self.process is None else self.process.wait()
+
+
 class _Supervisor:
     """Keeps a number of worker processes running."""
 
     def __init__(self, count: int, reload: bool) -> None:
-        self._count = count
         self._reload = reload
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children = [_Child() for _ in range(count)]
         self._stopped = threading.Event()
         self._stamps = _stamps() if reload else {}
 
     def run(self) -> int:
         """Run until a signal, or until all workers have ended well; return the exit code."""
         with self._signals():
-            self._children = [self._start() for _ in range(self._count)]
+            for child in self._children:
+                child.start()
             while self._children and not self._stopped.wait(_LOOK_S):
                 for child in list(self._children):
-                    code = child.poll()
-                    if code == 0:
-                        self._children.remove(child)
-                    elif code is not None:
-                        self._replace(child, f"a worker process ended with exit code {code}; starting another one")
+                    self._look(child)
                 if self._reload and (stamps := _stamps()) != self._stamps:
                     self._stamps = stamps
-                    for child in list(self._children):
-                        child.terminate()
-                        self._replace(child, "a file has changed; starting a new worker process")
-            self._send(signal.SIGTERM)
-            codes = [child.wait() for child in self._children]
+                    for child in self._children:
+                        click.echo("sej: a file has changed; starting a new worker process", err=True)
+                        child.restart()
+            for child in self._children:
+                if child.process is not None:
+                    child.process.terminate()
+            codes = [child.end() for child in self._children]
         # One that the signal ended had not begun, and held nothing.
         return next((code for code in codes if code not in (0, -signal.SIGTERM)), 0)
 
-    def _replace(self, child: subprocess.Popen[bytes], why: str) -> None:
-        child.wait()
-        click.echo(f"sej: {why}", err=True)
-        self._children[self._children.index(child)] = self._start()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "sej", *sys.argv[1:]]
-        return subprocess.Popen(words, env={**os.environ, _CHILD: "1"})
-
-    def _send(self, number: int) -> None:
-        for child in self._children:
-            with suppress(ProcessLookupError):
-                child.send_signal(number)
+    def _look(self, child: _Child) -> None:
+        """Start another process if this one has failed and its pause is over."""
+        code = None if child.process is None else child.process.poll()
+        if code == 0:
+            self._children.remove(child)
+        elif code is not None:
+            pause_s = child.ended(code)
+            after = f" in {pause_s:.0f} s" if pause_s else ""
+            click.echo(f"sej: a worker process ended with exit code {code}; starting another one{after}", err=True)
+        if child.process is None and time.monotonic() >= child.start_at:
+            child.start()
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

@@ -10,13 +10,14 @@ from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffe
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_DelItem, PyDict_GetItem, PyDict_SetItem, PyDict_Size
 from cpython.object cimport PyObject, PyTypeObject
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_SET_ITEM
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memset
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_SET_ITEM
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from sej.codec._layout cimport get32, get64, put32, put64
 
+from sej.queue.key_order import key_hash
 from sej.queue.log_format import CHECKED as _CHECKED
 from sej.queue.log_format import DONE as _DONE
 from sej.queue.log_format import LEASE as _LEASE
@@ -27,7 +28,7 @@ from sej.queue.records import Checked
 from sej.queue.schedule import Lease as _Lease
 from sej.queue.state import HANDLERS as _HANDLERS
 
-__all__ = ["apply", "good_bytes", "leased", "one_done"]
+__all__ = ["apply", "good_bytes", "leased", "one_done", "picked", "picked_run"]
 
 cdef extern from *:
     """
@@ -94,12 +95,10 @@ assert _RECORD_SIZE == SIZE
 sej_crc_start()
 
 
-cdef inline bytes _record(uint8_t kind, uint16_t attempt, uint32_t holder, uint64_t offset, uint64_t a, uint64_t b,
-                          uint32_t extra):
-    cdef bytes made = PyBytes_FromStringAndSize(NULL, SIZE)
-    cdef unsigned char *p = <unsigned char *> PyBytes_AS_STRING(made)
-    memset(p, 0, 8)
+cdef inline void _fill(unsigned char *p, uint8_t kind, int8_t priority, uint16_t attempt, uint32_t holder,
+                       uint64_t offset, uint64_t a, uint64_t b, uint32_t extra) noexcept nogil:
     p[0] = kind
+    p[1] = <uint8_t> priority
     p[2] = attempt >> 8
     p[3] = attempt & 255
     put32(p + 4, holder)
@@ -108,17 +107,56 @@ cdef inline bytes _record(uint8_t kind, uint16_t attempt, uint32_t holder, uint6
     put64(p + 24, b)
     put32(p + 32, extra)
     sej_put_check(p)
+
+
+cdef inline bytes _record(uint8_t kind, int8_t priority, uint16_t attempt, uint32_t holder, uint64_t offset,
+                          uint64_t a, uint64_t b, uint32_t extra):
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, SIZE)
+    _fill(<unsigned char *> PyBytes_AS_STRING(made), kind, priority, attempt, holder, offset, a, b, extra)
     return made
 
 
 def one_done(uint64_t offset, uint32_t stamp=0):
     """A single item is done."""
-    return _record(DONE, 0, 0, offset, offset + 1, 0, stamp)
+    return _record(DONE, 0, 0, 0, offset, offset + 1, 0, stamp)
 
 
 def leased(uint64_t first, uint64_t stop, uint32_t holder, uint64_t deadline_ns, uint32_t stamp):
     """A run of fresh messages is leased."""
-    return _record(LEASE, 1, holder, first, stop, deadline_ns, stamp)
+    return _record(LEASE, 0, 1, holder, first, stop, deadline_ns, stamp)
+
+
+def picked(uint64_t offset, uint16_t attempt, uint32_t holder, uint64_t deadline_ns, int8_t priority,
+           uint64_t key_id=0, uint32_t stamp=0):
+    """An item, out of order, is leased."""
+    return _record(PICK, priority, attempt, holder, offset, key_id, deadline_ns, stamp)
+
+
+def picked_run(list messages, Py_ssize_t index, Py_ssize_t n, dict held, uint32_t holder, uint64_t deadline_ns):
+    """Items of free keys, in order, are leased."""
+    cdef Py_ssize_t stop = min(index + n, PyList_GET_SIZE(messages)), count = max(stop - index, 0)
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, count * SIZE)
+    cdef unsigned char *p = <unsigned char *> PyBytes_AS_STRING(made)
+    cdef list run = []
+    cdef set taken = set()
+    cdef tuple message
+    cdef object key, name
+    cdef uint32_t stamp
+    while index < stop:
+        message = <tuple> PyList_GET_ITEM(messages, index)
+        name = <object> PyTuple_GET_ITEM(message, 3)
+        key = ZERO
+        if name:
+            key = key_hash(name)
+            if PyDict_GetItem(held, key) != NULL or key in taken:
+                break
+            taken.add(key)
+        stamp = <uint32_t> <int64_t> <object> PyTuple_GET_ITEM(message, 1)
+        _fill(p, PICK, 0, 1, holder, <object> PyTuple_GET_ITEM(message, 0), key, deadline_ns, stamp)
+        p += SIZE
+        index += 1
+        run.append((message, ONE))
+    return made[: len(run) * SIZE], run
 
 
 cdef class _View:
@@ -266,10 +304,10 @@ def apply(state, data):
         frontier, earliest = state.frontier, schedule.earliest_ns
         order = state.order
         if (order is not None and not state.above and not state.intents and not state.expires and not waiting
-                and not schedule.lapsed and not order.parked):
+                and not schedule.lapsed and not order.parked and not state.headers):
             p = _keyed(state, order, p, end)
         plain = order is None and not state.above and not state.intents
-        quiet = plain and not schedule.lapsed and not state.expires
+        quiet = plain and not schedule.lapsed and not state.expires and not state.headers
         done = 0
         taken = False
         while p < end:

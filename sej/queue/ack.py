@@ -113,8 +113,9 @@ class Acknowledger:
     def _done_many(self, items: list[Item]) -> LeaseLostError | None:
         lost: LeaseLostError | None = None
         good: list[JournalItem] = []
+        check = a(JournalItem)
         for item in items:
-            a(JournalItem)("items", item)
+            check("items", item)
             assert isinstance(item, JournalItem)
             if self._holds(item):
                 good.append(item)
@@ -191,8 +192,13 @@ def _runs(messages: list[Message]) -> list[bytes]:
     for message in messages:
         offset = message.offset
         if offset > stop:
-            found.append(done(start, stop, stamp_of(last.timestamp)))
+            found.append(_run(start, stop, last))
             start = offset
         stop, last = offset + 1, message
-    found.append(done(start, stop, stamp_of(last.timestamp)))
+    found.append(_run(start, stop, last))
     return found
+
+
+def _run(start: int, stop: int, last: Message) -> bytes:
+    stamp = stamp_of(last.timestamp)
+    return one_done(start, stamp) if stop - start == 1 else done(start, stop, stamp)

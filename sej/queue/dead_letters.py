@@ -13,7 +13,7 @@ from sej.journal.view import Journal
 from sej.message import Message
 from sej.queue.clock import Clock
 from sej.queue.log import QueueLog
-from sej.queue.records import dead, exhausted, message_check, picked, stamp_of
+from sej.queue.records import dead, exhausted, headers_of, message_check, picked, stamp_of
 from sej.reading.dead_letters import DeadLetter, append_dead_letter, dead_letters, source_of, sync_dead_letters
 from sej.reading.offset import Offset, read_offset
 from sej.system.disk import of_system
@@ -72,6 +72,7 @@ class DeadLetterJournal:
                 reason=reason,
                 priority=priority,
                 expire_s=self._expire_s(message),
+                headers=headers_of(log.state.headers, message),
                 lock_timeout=_LOCK_S,
                 disk=self._directory.disk,
             )

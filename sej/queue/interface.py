@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from sys import modules
 from typing import Any, ClassVar, Final, Self
 
 from sej.checks import (
@@ -34,6 +35,8 @@ from sej.checks import (
 )
 from sej.durations import Seconds, seconds
 from sej.errors import LeaseLostError, QueueNotFoundError, UnsupportedError
+from sej.queue.headers import TRACED, check_headers, with_trace
+from sej.queue.item_interface import Item
 from sej.queue.serializers import Serializer
 from sej.queue.values import PLAIN, STATES, QueuedItem, Stats, Wishes
 from sej.system.watch import Watch, wait_any
@@ -52,6 +55,7 @@ __all__ = [
 
 CAPABILITIES: Final = (
     "keys",
+    "headers",
     "delay",
     "priority",
     "expire",
@@ -73,10 +77,11 @@ CAPABILITIES: Final = (
     "concurrency",
     "rate",
 )
-"""The features of backends: message keys; put and retry with a delay; priorities; items that expire; idempotent puts; a
-bound; extended leases; leases that end at a deadline and not only with their process; several concurrent processes;
-dead letters, putting all of them back, or one; purging; removing one item; listing items without taking them;
-pausing; a limit of the bytes of a batch; the order of keys; a limit of leased items; a limit of items in a time.
+"""The features of backends: message keys; headers; put and retry with a delay; priorities; items that expire;
+idempotent puts; a bound; extended leases; leases that end at a deadline and not only with their process; several
+concurrent processes; dead letters, putting all of them back, or one; purging; removing one item; listing items without
+taking them; pausing; a limit of the bytes of a batch; the order of keys; a limit of leased items; a limit of items in a
+time.
 """
 _PAUSE_S: Final = 0.001
 _PAUSE_MAX_S: Final = 0.05
@@ -114,93 +119,16 @@ _PRIORITY: Final = between(-3, 3)
 _BYTES: Final = a(bytes)
 
 
-class Item(ABC):
-    """One item, leased to the worker that took it.
-
-    End it with :meth:`done`, :meth:`retry` or :meth:`fail`, or use it as a context manager: ``done`` if the block
-    succeeds, ``retry`` if it raises (the exception propagates). All of them raise :class:`~sej.LeaseLostError` if
-    another worker may have the item, or if it was ended before.
-    """
-
-    __reduce__ = refuse_pickling
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def value(self) -> Any:
-        """The value that was put, as bytes or as an object of the queue's serializer."""
-
-    @property
-    @abstractmethod
-    def key(self) -> bytes:
-        """The key that was put; empty if the backend has no keys."""
-
-    @property
-    @abstractmethod
-    def message(self) -> Any:
-        """The backend's own object, a :class:`sej.Message` on a journal."""
-
-    @property
-    @abstractmethod
-    def attempts(self) -> int:
-        """The number of attempts, including this one; at first 1."""
-
-    @property
-    @abstractmethod
-    def ended(self) -> bool:
-        """True if done, retry or fail was called."""
-
-    @abstractmethod
-    def done(self) -> None:
-        """Mark the item done: it is not delivered again."""
-
-    @abstractmethod
-    def retry(self, delay_s: Seconds | None = None, reason: str = "") -> None:
-        """Return the item to the queue; after max_attempts it becomes a dead letter.
-
-        Args:
-            delay_s: seconds until it may be taken again; None: longer with each attempt, with jitter, if the backend
-                supports delays.
-            reason: what went wrong, for the dead letter.
-        """
-
-    def give_back(self) -> None:
-        """Return the item to the queue immediately, not as an attempt if the backend can tell."""
-        self.retry(0.0)
-
-    @abstractmethod
-    def fail(self, reason: str = "") -> None:
-        """Give the item up: it becomes a dead letter."""
-
-    @abstractmethod
-    def extend(self, lease_s: Seconds) -> None:
-        """Extend the lease to ``lease_s`` seconds from now."""
-
-    def __enter__(self) -> Self:
-        """Return the item."""
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Call done, or retry after an exception; nothing if the block has ended the item itself."""
-        if self.ended:
-            return
-        if error is None:
-            self.done()
-            return
-        with suppress(LeaseLostError):  # the exception propagates, and another worker has the item
-            self.retry(reason=f"{type(error).__name__}: {error}")
-
-
 class WorkQueue(ABC):
     """A work queue for any number of threads and, if ``can`` includes ``processes``, processes.
 
     Attributes:
         path: the path that was opened.
         name: the queue's name.
-        can: the features of this backend, of ``keys``, ``delay``, ``priority``, ``expire``, ``dedupe``, ``maxsize``,
-            ``retry_delay``, ``extend``, ``deadline``, ``processes``, ``dead_letters``, ``redrive``, ``requeue``,
-            ``purge``, ``cancel``, ``look``, ``pause``, ``max_bytes``, ``order``, ``concurrency`` and ``rate``.
+        can: the features of this backend, of ``keys``, ``headers``, ``delay``, ``priority``, ``expire``, ``dedupe``,
+            ``maxsize``, ``retry_delay``, ``extend``, ``deadline``, ``processes``, ``dead_letters``, ``redrive``,
+            ``requeue``, ``purge``, ``cancel``, ``look``, ``pause``, ``max_bytes``, ``order``, ``concurrency`` and
+            ``rate``.
         serializer: turns values into bytes and back; None: values are bytes.
     """
 
@@ -333,6 +261,7 @@ class WorkQueue(ABC):
         priority: int = 0,
         expire_s: Seconds | None = None,
         dedupe_key: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> int:
         """Put an item.
@@ -346,6 +275,9 @@ class WorkQueue(ABC):
                 the room, and counted until it is removed.
             dedupe_key: a put with the same key within the queue's window puts nothing and returns the first one's
                 number.
+            headers: texts by name, kept with the item and not in its message: ``{"content-type": "image/png"}``. At
+                most 8,192 bytes as JSON. If the program uses OpenTelemetry, ``traceparent`` of the current span is
+                added.
             timeout: seconds to wait for room if the queue has a maxsize; None: without a limit.
 
         Returns:
@@ -355,7 +287,15 @@ class WorkQueue(ABC):
             QueueFullError: there was no room within the timeout.
             InvalidMessageError: the item does not fit the format.
         """
-        if delay_s != 0 or priority != 0 or expire_s is not None or dedupe_key is not None or timeout is not None:
+        if (
+            delay_s != 0
+            or priority != 0
+            or expire_s is not None
+            or dedupe_key is not None
+            or headers is not None
+            or timeout is not None
+            or TRACED in modules
+        ):
             dedupe_keys = None if dedupe_key is None else (dedupe_key,)
             return self.put_many(
                 (value,),
@@ -364,6 +304,7 @@ class WorkQueue(ABC):
                 priority=priority,
                 expire_s=expire_s,
                 dedupe_keys=dedupe_keys,
+                headers=headers,
                 timeout=timeout,
             )[0]
         if key:
@@ -384,9 +325,12 @@ class WorkQueue(ABC):
         priority: int = 0,
         expire_s: Seconds | None = None,
         dedupe_keys: Sequence[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> Sequence[int]:
         """Put many items; all of them or, if one is invalid, none. See :meth:`put`; return their numbers.
+
+        Each item has the same delay, priority, expiry and headers.
 
         Raises:
             QueueFullError: there was no room for all of them within the timeout.
@@ -400,6 +344,7 @@ class WorkQueue(ABC):
             delay_s=(delay_s, SECONDS),
             priority=(priority, _PRIORITY),
             expire_s=(expire_s, optional(ANY_SECONDS)),
+            headers=(headers, optional(check_headers)),
             timeout=(timeout, WAIT),
         )
         if dedupe_keys is not None:
@@ -407,12 +352,14 @@ class WorkQueue(ABC):
             for dedupe_key in dedupe_keys:
                 _BYTES("dedupe_key", dedupe_key)
         self._require(("keys", keys is not None), ("delay", delay_s), ("priority", priority))
-        self._require(("expire", expire_s is not None), ("dedupe", dedupe_keys is not None))
+        self._require(("expire", expire_s is not None), ("dedupe", dedupe_keys is not None), ("headers", headers))
+        if TRACED in modules and "headers" in self.can:
+            headers = with_trace(headers)
         if self.serializer is not None:
             values = map(self.serializer.encode, values)
         values = list(values)
         try:
-            return self._put(values, keys, Wishes(delay_s, priority, expire_s, dedupe_keys, timeout))
+            return self._put(values, keys, Wishes(delay_s, priority, expire_s, dedupe_keys, timeout, headers))
         except TypeError as error:
             raise next(filter(None, map(self._not_bytes, values)), error) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from sej.durations import Seconds, seconds
@@ -35,14 +36,23 @@ class Acks(Protocol):
 class JournalItem(QueueItem):
     """An item of a :class:`~sej.queue.journal_queue.JournalQueue`."""
 
-    __slots__ = ("_acks", "epoch")
+    __slots__ = ("_acks", "_headers", "epoch")
     message: Message
 
-    def __init__(self, queue: WorkQueue, acks: Acks, message: Message, attempts: int, epoch: int) -> None:
+    def __init__(
+        self,
+        queue: WorkQueue,
+        acks: Acks,
+        message: Message,
+        attempts: int,
+        epoch: int,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Create an item that is leased to ``queue``."""
         super().__init__(queue, message, attempts)
         self._acks = acks
         self.epoch = epoch
+        self._headers = headers
 
     @property
     def _data(self) -> bytes:
@@ -52,6 +62,11 @@ class JournalItem(QueueItem):
     def key(self) -> bytes:
         """The message's key."""
         return self.message.key
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that were put, a new dict at each access; empty if there are none."""
+        return dict(self._headers or {})
 
     def done(self) -> None:
         """Mark the item done: it is not delivered again."""

@@ -57,7 +57,7 @@ from sej.queue.log import QueueLog, queue_names, register_queue
 from sej.queue.log_format import MAX_ATTEMPT
 from sej.queue.look import QueueLook, counted
 from sej.queue.put import Putter
-from sej.queue.records import freed, paused
+from sej.queue.records import freed, headers_of, paused
 from sej.queue.remove import Remover
 from sej.queue.take import PROBE_NS, Taker
 from sej.queue.values import QueuedItem
@@ -318,7 +318,12 @@ class JournalQueue(WorkQueue):
             log.compact()
         if check:
             log.guard.check()
-        acks, epoch = self._acks, log.epoch
+        acks, epoch, headers = self._acks, log.epoch, log.state.headers
+        if headers:
+            return [
+                JournalItem(self, acks, message, attempts, epoch, headers_of(headers, message))
+                for message, attempts in found
+            ]
         return [JournalItem(self, acks, message, attempts, epoch) for message, attempts in found]
 
     def _tell(self, items: list[Item]) -> None:

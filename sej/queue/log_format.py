@@ -8,7 +8,7 @@ A head of 40 bytes, then records of 40 bytes, appended under the queue's lock. I
 ``check`` is the CRC32C of the 36 bytes before it, lowest byte first, so that the CRC32C of a whole record is always
 :data:`CHECKED`. ``epoch`` is a random number that changes when the state was rebuilt: older leases are void. ``queue``
 is the CRC32C of the queue's name, and 0 in logs of older versions. Times are nanoseconds of the boot-time clock of the
-last :data:`BOOT`. Each kind of record is one row in :data:`sej.queue.state.KINDS`.
+last :data:`BOOT`. Each kind of record is one row in :data:`sej.queue.kinds.KINDS`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ __all__ = [
     "EXTEND",
     "FREE",
     "HEAD",
+    "HEADERS",
+    "HEADERS_HEAD",
+    "HEADERS_PART",
     "HEAD_BODY",
     "INTENT",
     "KEPT",
@@ -69,6 +72,10 @@ RECORD: Final = struct.Struct(">BbHIQQQI4x")
 """A record that was checked."""
 WORDS: Final = ("kind", "priority", "attempt", "holder", "offset", "a", "b", "extra")
 """The words of a record, in their order."""
+HEADERS_HEAD: Final = struct.Struct(">qII")
+"""Before the text of an item's headers: the timestamp and the CRC32C of its message, and the size of the text."""
+HEADERS_PART: Final = struct.Struct(">IQQI")
+"""The words of a HEADERS record that hold a part of them: holder, a, b and extra."""
 CHECK: Final = struct.Struct("<I")
 CHECKED: Final = 0x48674BC7
 """The CRC32C of bytes followed by their own CRC32C, lowest byte first: one call checks a record."""
@@ -110,6 +117,8 @@ BLOCK: Final = 23
 # Only in queues that are paused, or whose flow has a limit. An older version skips them.
 PAUSE: Final = 24
 RATE: Final = 25
+# Only in queues with items that have headers. An older version skips them: it delivers the items without headers.
+HEADERS: Final = 26
 
 assert HEAD.size == RECORD.size == RECORD_SIZE
 assert HEAD_BODY.size + CHECK.size == RECORD_SIZE == RECORD_BODY.size + CHECK.size

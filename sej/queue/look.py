@@ -30,7 +30,7 @@ from sej.queue.log import queue_names
 from sej.queue.log_format import RECORD_SIZE
 from sej.queue.parked import parked_offsets
 from sej.queue.reader import MessageReader
-from sej.queue.records import booted, freed, lost, message_check, read_head
+from sej.queue.records import booted, freed, headers_of, lost, message_check, read_head
 from sej.queue.replay import apply, good_bytes
 from sej.queue.schedule import Lease, Waiting
 from sej.queue.serializers import Serializer
@@ -185,7 +185,7 @@ class Listing:
                     holders[row.holder] = self._holders.text(row.holder)
                 at = row.at_ns + offset_ns if row.at_ns else None
                 yield QueuedItem(row.offset, row.state, row.attempts, at, holders[row.holder], row.priority, "",
-                                 message, serializer)  # fmt: skip
+                                 message, serializer, headers_of(state.headers, message))  # fmt: skip
         finally:
             reader.close()
 
@@ -210,7 +210,7 @@ class Listing:
             mine = (letter.source, letter.reader) == (source, self._name)
             if mine and letter.message.offset > after and not state.dedupe.requeued(number, letter.letter_offset):
                 yield QueuedItem(letter.message.offset, "dead", letter.attempts, None, None, letter.priority,
-                                 letter.reason, letter.message, serializer)  # fmt: skip
+                                 letter.reason, letter.message, serializer, letter.headers)  # fmt: skip
 
 
 class QueueLook:

@@ -9,7 +9,7 @@ intent that matches no message, which is void.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sej.codec import decode_many
@@ -17,12 +17,25 @@ from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
 from sej.queue.clock import Clock, span_ns
 from sej.queue.dedupe_keys import hashed, requeue_key
+from sej.queue.headers import packed
 from sej.queue.interface import Wishes
 from sej.queue.key_order import key_hash
 from sej.queue.log import QueueLog
 from sej.queue.log_format import MAX_PRIORITY
 from sej.queue.reader import MessageReader
-from sej.queue.records import blocked, dead, deduped, done, expires, intended, keyed, message_check, redriven, waits
+from sej.queue.records import (
+    blocked,
+    dead,
+    deduped,
+    done,
+    expires,
+    headed,
+    intended,
+    keyed,
+    message_check,
+    redriven,
+    waits,
+)
 from sej.queue.schedule import NEVER
 from sej.queue.state import QueueState
 from sej.reading.dead_letters import DeadLetter
@@ -93,10 +106,10 @@ class Putter:
         ``locked`` calls a function with the queue's lock, with the log read. The journal's lock is taken before it:
         while another process holds the journal, workers can still take items and end them.
         """
-        delay_s, priority, expire_s, dedupe_keys, timeout = wishes
+        delay_s, priority, expire_s, dedupe_keys, timeout, headers = wishes
         values = list(values)  # the iterable must not run under a lock
         keys = None if keys is None else list(keys)
-        if not (delay_s or priority or expire_s is not None or dedupe_keys is not None or self._maxsize):
+        if not (delay_s or priority or expire_s is not None or dedupe_keys is not None or headers or self._maxsize):
             if len(values) == 1 and (keys is None or len(keys) == 1):  # as in most puts
                 return (self._writer.append(values[0], keys[0] if keys else b""),)
             return self._writer.append_many(values, keys)
@@ -240,7 +253,7 @@ class Putter:
             records = []
             for (key, letter), put in zip(new, messages, strict=True):
                 priority = max(-MAX_PRIORITY, min(letter.priority, MAX_PRIORITY))
-                records += self._wished(put, now, priority=priority, expire_s=letter.expire_s)
+                records += self._wished(put, now, 0.0, priority, letter.expire_s, letter.headers)
                 records.append(_dedupe(key, put, NEVER))
             log.append(*records)
             log.force()
@@ -313,7 +326,7 @@ class Putter:
         return _Batch([values[index] for index in new.values()], picked, hashes, list(new), known)
 
     def _put(self, batch: _Batch, wishes: Wishes) -> Sequence[int]:
-        delay_s, priority, expire_s, _, _ = wishes
+        delay_s, priority, expire_s, _, _, headers = wishes
         now = self._clock.boot_ns()
         span: range = range(0)
         if batch.values:
@@ -322,7 +335,7 @@ class Putter:
             messages, _ = decode_many(data, 0, len(data), span.start, len(span))
             records = []
             for message in messages:
-                records += self._wished(message, now, delay_s=delay_s, priority=int(priority), expire_s=expire_s)
+                records += self._wished(message, now, delay_s, int(priority), expire_s, headers)
             for key, message in zip(batch.new, messages, strict=False):
                 records.append(_dedupe(key, message, now + self._window_ns))
             if records:
@@ -337,10 +350,16 @@ class Putter:
         return [offsets[key] for key in batch.hashes]
 
     def _wished(
-        self, message: Message, now: int, *, delay_s: float = 0.0, priority: int = 0, expire_s: float | None = None
+        self,
+        message: Message,
+        now: int,
+        delay_s: float,
+        priority: int,
+        expire_s: float | None,
+        headers: Mapping[str, str] | None,
     ) -> list[bytes]:
         """Return the records that must precede a message with these options; none without options."""
-        if not (delay_s or priority or expire_s is not None):
+        if not (delay_s or priority or expire_s is not None or headers):
             return []
         found = []
         check = message_check(message)
@@ -351,6 +370,9 @@ class Putter:
                 found.append(keyed(message.offset, key_hash(message.key)))
         if expire_s is not None:
             found.append(expires(message.offset, message.timestamp, check, max(now + span_ns(expire_s), 0)))
+        if headers:
+            parts = enumerate(packed(headers, message.timestamp, check))
+            found += [headed(message.offset, number, data) for number, data in parts]
         return found
 
     def _known(self, key: bytes, now: int) -> int | None:

@@ -49,6 +49,16 @@ class MessageReader:
             return messages[index]
         return self._read(offset)
 
+    def ahead(self, offset: int) -> tuple[list[Message], int]:
+        """Return messages with consecutive offsets, and the index of this one; past the last one if it does not exist.
+
+        Raises:
+            SejError: as :meth:`at`.
+        """
+        message = self.at(offset)
+        exists = message is not None and message.offset == offset
+        return self._messages, offset - self._first if exists else len(self._messages)
+
     def judge(self) -> None:
         """Nothing was appended for a while: raise if the bytes at the end are corruption."""
         if self._cursor is not None:

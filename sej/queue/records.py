@@ -1,17 +1,20 @@
 """The records of a queue's state log as bytes, and back: no I/O.
 
-There is one constructor for each kind of record; :data:`sej.queue.state.KINDS` says how its fields become bytes.
+There is one constructor for each kind of record; :data:`sej.queue.kinds.KINDS` says how its fields become bytes.
 :func:`good_bytes` says how far bytes are records. What follows is a torn tail if no good record is in it, else damage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from typing import NamedTuple
 
 from sej.codec import encode
 from sej.message import Message
+from sej.queue.headers import read_headers
+from sej.queue.key_order import key_hash
+from sej.queue.kinds import KINDS
 from sej.queue.log_format import (
     BACK,
     BLOCK,
@@ -29,6 +32,8 @@ from sej.queue.log_format import (
     FREE,
     HEAD,
     HEAD_BODY,
+    HEADERS,
+    HEADERS_PART,
     INTENT,
     KEPT,
     KEY,
@@ -50,7 +55,6 @@ from sej.queue.log_format import (
     WAIT,
     WORDS,
 )
-from sej.queue.state import KINDS
 from sej.system.checksum import crc32c
 
 __all__ = [
@@ -68,6 +72,8 @@ __all__ = [
     "freed",
     "good_bytes",
     "head",
+    "headed",
+    "headers_of",
     "intended",
     "kept",
     "keyed",
@@ -79,6 +85,7 @@ __all__ = [
     "parked",
     "paused",
     "picked",
+    "picked_run",
     "purged",
     "rated",
     "read_fields",
@@ -135,6 +142,26 @@ def picked(
     return body + _pack_check(crc32c(body))
 
 
+def picked_run(
+    messages: list[Message], index: int, n: int, held: Mapping[int, object], holder: int, deadline_ns: int
+) -> tuple[bytes, list[tuple[Message, int]]]:
+    """PICK, one for each of at most n messages from index on, up to the first whose key is held or taken before.
+
+    Returns:
+        The records, and (message, 1) for each.
+    """
+    records, run, taken = [], [], set()
+    for message in messages[index : index + n]:
+        key = key_hash(message.key)
+        if key in held or key in taken:
+            break
+        if key:
+            taken.add(key)
+        records.append(picked(message.offset, 1, holder, deadline_ns, 0, key, stamp_of(message.timestamp)))
+        run.append((message, 1))
+    return b"".join(records), run
+
+
 def waits(offset: int, ready_at_ns: int, attempt: int, priority: int) -> bytes:
     """WAIT: an item may be taken from this time on."""
     return _made[WAIT](offset, ready_at_ns, attempt, priority, 0, 0)
@@ -168,6 +195,11 @@ def intended(offset: int, timestamp: int, check: int, ready_at_ns: int, priority
 def expires(offset: int, timestamp: int, check: int, at_ns: int) -> bytes:
     """EXPIRE: a message expires at this time."""
     return _made[EXPIRE](offset, timestamp % _U64, check, at_ns)
+
+
+def headed(offset: int, part: int, data: bytes) -> bytes:
+    """HEADERS: a part of an item's headers, 24 bytes."""
+    return _made[HEADERS](offset, part, *HEADERS_PART.unpack(data))
 
 
 def deduped(key: bytes, offset: int, until_ns: int, check: int) -> bytes:
@@ -302,6 +334,12 @@ def good_bytes(data: bytes) -> Checked:
 def message_check(message: Message) -> int:
     """Return the link between a record and a message: the CRC32C of the message as stored in the journal."""
     return crc32c(encode(*message))
+
+
+def headers_of(rows: Mapping[int, bytes], message: Message) -> dict[str, str]:
+    """Return the headers of a message, of those that a state has."""
+    data = rows.get(message.offset)
+    return {} if data is None else read_headers(data, message.timestamp, message_check(message))
 
 
 def stamp_of(timestamp: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
+from sej.queue.log_format import HEADERS_PART
 from sej.queue.records import (
     blocked,
     booted,
@@ -17,6 +18,7 @@ from sej.queue.records import (
     done,
     exhausted,
     expires,
+    headed,
     intended,
     kept,
     keyed,
@@ -122,7 +124,8 @@ class Contents(NamedTuple):
         state, order = self.state, self.state.order
         if state.boot is not None:
             yield booted(*state.boot, now_ns)
-        yield starts(min(self.frontier, *self.parked.values(), NEVER), *(self.anchor or (NEVER, 0)))
+        low = min(self.frontier, *self.parked.values(), NEVER)
+        yield starts(low, *(self.anchor or (NEVER, 0)))
         if order is not None:  # an older version finds fresh messages where the parked ones begin
             yield ordered(1, order.block)
             yield scanned(self.frontier, 0, 0)
@@ -150,12 +153,22 @@ class Contents(NamedTuple):
         for start, stop in _ranges(sorted(self.above - self.leased.keys() - self.waiting.keys())):
             yield done(start, stop)
         for offset, (at_ns, timestamp, check) in state.expires.items():
-            has = offset in self.leased or offset in self.waiting
-            if offset < end and (offset >= self.frontier or has):  # others were purged, or lost
+            if offset < end and self._may_be_item(offset, low):
                 yield expires(offset, timestamp, check, at_ns)
+        for offset, data in state.headers.items():
+            if offset < end and self._may_be_item(offset, low):
+                for part, at in enumerate(range(0, len(data), HEADERS_PART.size)):
+                    yield headed(offset, part, data[at : at + HEADERS_PART.size])
         for key, meaning in state.dedupe.known.items():
             if meaning.until_ns > now_ns and meaning.offset < end:
                 yield deduped(key, *meaning)
+
+    def _may_be_item(self, offset: int, low: int) -> bool:
+        """Return whether an item may have this offset; low: where fresh or parked items begin."""
+        order = self.state.order
+        if offset in self.leased or offset in self.waiting or offset >= self.frontier:
+            return True
+        return order is not None and offset >= low and offset not in order.ended
 
     def _parked_records(self) -> Iterator[bytes]:
         """Yield which items are parked; after those that are held, whose records would move a bound."""

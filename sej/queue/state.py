@@ -36,8 +36,8 @@ transitions (a fresh message is ready and needs no record)::
     ready, delayed  -- LOST ---->  lost  (retention removed the message)
     ready, delayed  -- DROP ---->  fresh (no message matches the INTENT)
 
-The table :data:`KINDS` at the end of this module has one row for each kind of record: its fields, the words of the
-record that hold them, and the handler that applies it. :mod:`sej.queue.records` has the constructors.
+:data:`sej.queue.kinds.KINDS` has one row for each kind of record: its fields, and the words of the record that hold
+them. :data:`HANDLERS` at the end of this module has the handlers, and :mod:`sej.queue.records` the constructors.
 
 Three things do not come from records. None of them changes who holds what:
 
@@ -50,11 +50,11 @@ Three things do not come from records. None of them changes who holds what:
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from sej.queue.dedupe_keys import DedupeKey, DedupeKeys
 from sej.queue.key_order import KeyOrder
+from sej.queue.kinds import KINDS
 from sej.queue.log_format import (
     BACK,
     BLOCK,
@@ -68,6 +68,8 @@ from sej.queue.log_format import (
     EXPIRE,
     EXTEND,
     FREE,
+    HEADERS,
+    HEADERS_PART,
     INTENT,
     KEPT,
     KEY,
@@ -83,11 +85,10 @@ from sej.queue.log_format import (
     SCAN,
     START,
     WAIT,
-    WORDS,
 )
 from sej.queue.schedule import NEVER, Lease, Schedule, Waiting
 
-__all__ = ["HANDLERS", "KINDS", "Kind", "QueueState"]
+__all__ = ["HANDLERS", "QueueState"]
 
 _new: Final = tuple.__new__
 
@@ -104,6 +105,7 @@ class QueueState:
         intents: (timestamp, check) that the message of a waiting item must have, until it was compared.
         expires: (when the item expires, timestamp, check): the message must match.
         first_expiry: nothing expires before this.
+        headers: the headers of items, as :mod:`sej.queue.headers` packs them, by offset.
         dedupe: the dedupe keys.
         done: how many items were done.
         dead: how many are dead letters.
@@ -130,6 +132,7 @@ class QueueState:
         self.intents: dict[int, tuple[int, int]] = {}
         self.expires: dict[int, tuple[int, int, int]] = {}
         self.first_expiry = NEVER
+        self.headers: dict[int, bytes] = {}
         self.dedupe = DedupeKeys()
         self.done = self.dead = self.lost = 0
         self.redriven: dict[int, int] = {}
@@ -160,7 +163,7 @@ class QueueState:
             elif kind == DONE and stop - first == 1 and stop <= self.frontier and not self.above and self.order is None:
                 if leased.pop(first, None) is not None or waiting.pop(first, None) is not None:
                     self.done += 1
-                if self._lapsed or self.expires or self.intents:
+                if self._lapsed or self.expires or self.intents or self.headers:
                     self._forget(first)
             elif kind in HANDLERS:
                 handler, fields = HANDLERS[kind]
@@ -238,6 +241,13 @@ class QueueState:
     def _expires(self, offset: int, timestamp: int, check: int, at_ns: int) -> None:
         self.expires[offset] = (at_ns, _signed(timestamp), check)
         self.first_expiry = min(self.first_expiry, at_ns)
+
+    def _headed(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
+        data = HEADERS_PART.pack(text_1, text_2, text_3, text_4)
+        if part == 0:
+            self.headers[offset] = data
+        elif len(self.headers.get(offset, b"")) == part * len(data):
+            self.headers[offset] += data
 
     def _deduped(self, key_high: int, key_low: int, offset: int, until_ns: int, check: int) -> None:
         key = key_high.to_bytes(4, "big") + key_low.to_bytes(8, "big")
@@ -404,6 +414,7 @@ class QueueState:
         self._lapsed.discard(offset)
         self.expires.pop(offset, None)
         self.intents.pop(offset, None)
+        self.headers.pop(offset, None)
 
     def _found(self, offset: int, timestamp: int) -> None:
         if self.ahead is None or self.ahead[0] < offset:
@@ -481,192 +492,33 @@ def _signed(timestamp: int) -> int:
     return timestamp if timestamp < 2**63 else timestamp - 2**64
 
 
-class Kind(NamedTuple):
-    """A kind of record.
-
-    Attributes:
-        name: as on the format's page.
-        apply: the handler: a method of :class:`QueueState` that takes the fields.
-        fields: each field's name, and the word of the record that holds it.
-        says: what the record means.
-    """
-
-    name: str
-    apply: Callable[..., None]
-    fields: dict[str, str]
-    says: str
-
-    def read(self) -> Callable[[tuple[Any, ...]], tuple[int, ...]]:
-        """Return the function that takes the fields out of the words of a record."""
-        indexes = [WORDS.index(word) for word in self.fields.values()]
-        if len(indexes) > 1:
-            return itemgetter(*indexes)
-        only = indexes[0]
-        return lambda row: (row[only],)
-
-
-def _kind(name: str, apply: Callable[..., None], fields: str, says: str) -> Kind:
-    """Return a kind whose fields are ``name=word``, or only the word if it is the field's name."""
-    pairs = [field.partition("=") for field in fields.split()]
-    return Kind(name, apply, {field: word or field for field, _, word in pairs}, says)
-
-
-_S = QueueState
-KINDS: Final[dict[int, Kind]] = {
-    LEASE: _kind(
-        "LEASE",
-        _S._leased,
-        "first=offset stop=a attempt holder deadline_ns=b stamp=extra",
-        "the fresh messages first..stop-1 are leased to holder until deadline_ns; attempt: 1; stamp: of the last one",
-    ),
-    DONE: _kind(
-        "DONE",
-        _S._done,
-        "first=offset stop=a stamp=extra",
-        "first..stop-1 are done; stamp: of the last one, or 0",
-    ),
-    PICK: _kind(
-        "PICK",
-        _S._picked,
-        "offset attempt holder deadline_ns=b priority key_id=a stamp=extra",
-        "offset, out of order, is leased to holder until deadline_ns; attempt: the number of this lease; key_id and"
-        " stamp: 0 if the queue has no order of keys",
-    ),
-    WAIT: _kind(
-        "WAIT",
-        _S._waits,
-        "offset ready_at_ns=b attempt priority exhausted=extra stamp=a",
-        "offset may be taken from ready_at_ns on; attempt: how often it was leased; exhausted 1: offset, of this"
-        " stamp, is being given up",
-    ),
-    EXTEND: _kind(
-        "EXTEND",
-        _S._extended,
-        "offset deadline_ns=b attempt",
-        "the lease of offset lasts until deadline_ns",
-    ),
-    FREE: _kind(
-        "FREE",
-        _S._freed,
-        "holder",
-        "every lease of holder is given back",
-    ),
-    DEAD: _kind(
-        "DEAD",
-        _S._died,
-        "offset attempt stamp=extra",
-        "offset is a dead letter; stamp: of its message, or 0",
-    ),
-    INTENT: _kind(
-        "INTENT",
-        _S._intended,
-        "offset timestamp=a check=extra ready_at_ns=b priority",
-        "the message that will be offset, with this timestamp and CRC32C, waits until ready_at_ns",
-    ),
-    EXPIRE: _kind(
-        "EXPIRE",
-        _S._expires,
-        "offset timestamp=a check=extra at_ns=b",
-        "the message offset, with this timestamp and CRC32C, expires at at_ns",
-    ),
-    DEDUPE: _kind(
-        "DEDUPE",
-        _S._deduped,
-        "key_high=holder key_low=a offset until_ns=b check=extra",
-        "until until_ns the key with this hash means message offset with this CRC32C; until_ns 0: it means nothing",
-    ),
-    KEPT: _kind(
-        "KEPT",
-        _S._kept,
-        "offset now_ns=b",
-        "NAME.ofs holds offset; it is now_ns",
-    ),
-    PURGE: _kind(
-        "PURGE",
-        _S._purged,
-        "frontier=offset stop=a",
-        "everything below stop that is not leased is removed; frontier: where fresh messages began",
-    ),
-    DROP: _kind(
-        "DROP",
-        _S._dropped,
-        "offset",
-        "the INTENT for offset is void: its message does not match",
-    ),
-    BOOT: _kind(
-        "BOOT",
-        _S._booted,
-        "id_high=offset id_low=a began_ns=b now_high=holder now_low=extra",
-        "times below are of the boot with this id, which began at began_ns of the wall clock; it is now",
-    ),
-    START: _kind(
-        "START",
-        _S._starts,
-        "frontier=offset newest=a stamp=extra",
-        "fresh messages begin at frontier; newest, with this stamp, was taken last",
-    ),
-    COUNTS: _kind(
-        "COUNTS",
-        _S._counted,
-        "done=offset dead=a lost=b",
-        "so many items were done, dead and lost before what follows",
-    ),
-    LOST: _kind(
-        "LOST",
-        _S._lost,
-        "first=offset stop=a parked=b",
-        "first..stop-1 were removed from the journal before they were done; leased ones are not meant; parked: how many"
-        " of them were parked",
-    ),
-    BACK: _kind(
-        "BACK",
-        _S._redriven,
-        "journal=a stop=offset count=extra",
-        "the dead letters below stop, in the journal whose id begins with journal, were put back; count: how many",
-    ),
-    ORDER: _kind(
-        "ORDER",
-        _S._ordered,
-        "order=offset block=a",
-        "order 1: items of a key are delivered in order; 0: they are not; block 1: a dead letter keeps its key",
-    ),
-    KEY: _kind(
-        "KEY",
-        _S._keyed,
-        "offset key_id=a holds=b",
-        "the key of offset, which is leased or waiting; holds 1: it was delivered and keeps its key",
-    ),
-    SCAN: _kind(
-        "SCAN",
-        _S._scanned,
-        "stop=offset count=a stamp=extra",
-        "fresh messages begin at stop; count of those before it are parked; stamp: of the last one before it, or 0",
-    ),
-    PARK: _kind(
-        "PARK",
-        _S._parked,
-        "key_id=a first=offset",
-        "from first on, the messages of this key that were passed by are parked; first 2^63-1: none is",
-    ),
-    BLOCK: _kind(
-        "BLOCK",
-        _S._blocked,
-        "offset key_id=a on=b",
-        "the dead letter offset keeps its key; on 0: it does not any more",
-    ),
-    PAUSE: _kind(
-        "PAUSE",
-        _S._paused,
-        "on=offset",
-        "on 1: no item is delivered; 0: items are delivered again",
-    ),
-    RATE: _kind(
-        "RATE",
-        _S._rated,
-        "full_at_ns=b",
-        "the token bucket of the rate is full at full_at_ns",
-    ),
+_HANDLERS: Final[dict[int, Callable[..., None]]] = {
+    LEASE: QueueState._leased,
+    DONE: QueueState._done,
+    PICK: QueueState._picked,
+    WAIT: QueueState._waits,
+    EXTEND: QueueState._extended,
+    FREE: QueueState._freed,
+    DEAD: QueueState._died,
+    INTENT: QueueState._intended,
+    EXPIRE: QueueState._expires,
+    DEDUPE: QueueState._deduped,
+    KEPT: QueueState._kept,
+    PURGE: QueueState._purged,
+    DROP: QueueState._dropped,
+    BOOT: QueueState._booted,
+    START: QueueState._starts,
+    COUNTS: QueueState._counted,
+    LOST: QueueState._lost,
+    BACK: QueueState._redriven,
+    ORDER: QueueState._ordered,
+    KEY: QueueState._keyed,
+    SCAN: QueueState._scanned,
+    PARK: QueueState._parked,
+    BLOCK: QueueState._blocked,
+    PAUSE: QueueState._paused,
+    RATE: QueueState._rated,
+    HEADERS: QueueState._headed,
 }
-"""Each kind of record: its handler, its fields and what it means."""
-HANDLERS: Final = {number: (kind.apply, kind.read()) for number, kind in KINDS.items()}
-"""The handlers, with the functions that take their fields out of the words of a record."""
+HANDLERS: Final = {number: (apply, KINDS[number].read()) for number, apply in _HANDLERS.items()}
+"""The handler of each kind of record, with the function that takes its fields out of the words of a record."""

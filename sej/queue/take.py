@@ -19,8 +19,8 @@ from sej.queue.liveness import Holders
 from sej.queue.log import QueueLog
 from sej.queue.parked import parked_offsets
 from sej.queue.reader import MessageReader
-from sej.queue.records import done, dropped, exhausted, freed, lost, message_check, picked, stamp_of, waits
-from sej.queue.replay import leased
+from sej.queue.records import done, dropped, exhausted, freed, lost, message_check, stamp_of, waits
+from sej.queue.replay import leased, picked
 from sej.system.disk import of_system
 
 __all__ = ["PROBE_NS", "Taker"]
@@ -94,6 +94,7 @@ class Taker:
             is_expired=self._is_expired,
             lease=lambda now: (holders.mine, now + lease_ns),
             fits=self._fits,
+            unlimited=lambda: self._max_bytes is None and not self._expires,
         )
 
     @property
@@ -211,7 +212,7 @@ class Taker:
     def _take_fresh(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
         """Lease a range of fresh messages; return False if none exists."""
         log, state, read = self._log, self._log.state, self._fresh.at
-        above, expires = state.above, bool(state.expires) or self._expire_ns is not None
+        above, expires = state.above, self._expires
         offset = state.frontier
         run: list[tuple[Message, int]] = []
         expired: list[bytes] = []
@@ -290,6 +291,11 @@ class Taker:
                 self._dead_letter_at = now + _DEAD_LETTER_PAUSE_NS
         wait = exhausted if begun else waits  # the reason of a later letter is this one's
         log.append(wait(message.offset, self._dead_letter_at, attempts, log.state.priority(message.offset)))
+
+    @property
+    def _expires(self) -> bool:
+        """Whether a message may expire."""
+        return bool(self._log.state.expires) or self._expire_ns is not None
 
     def _is_expired(self, message: Message, now: int) -> bool:
         row = self._log.state.expires.get(message.offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 from sej.queue.serializers import Serializer, decoded
@@ -61,6 +61,7 @@ class Wishes(NamedTuple):
         expire_s: seconds after which they expire; None: never.
         dedupe_keys: one for each value, or None.
         timeout: seconds to wait for room; None: without a limit.
+        headers: of each item; None: none.
     """
 
     delay_s: float = 0.0
@@ -68,6 +69,7 @@ class Wishes(NamedTuple):
     expire_s: float | None = None
     dedupe_keys: Sequence[bytes] | None = None
     timeout: float | None = None
+    headers: Mapping[str, str] | None = None
 
 
 PLAIN: Final = Wishes()
@@ -87,6 +89,7 @@ class QueuedItem(NamedTuple):
         reason: why it was given up, for a dead letter.
         message: the backend's own object, a :class:`sej.Message` on a journal.
         serializer: decodes the value; None: values are bytes.
+        headers: the headers that were put.
     """
 
     offset: int
@@ -98,6 +101,7 @@ class QueuedItem(NamedTuple):
     reason: str
     message: Any
     serializer: Serializer | None = None
+    headers: Mapping[str, str] = {}
 
     @property
     def key(self) -> bytes:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from sej.checks import CALLABLE, FLAG, POSITIVE, POSITIVE_SECONDS, a, optional, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError, SejError
+from sej.queue.headers import handled_under
 from sej.queue.interface import Item, WorkQueue
 
 __all__ = ["work"]
@@ -45,7 +46,8 @@ def work(
 
     An item is done if the function returns. If it raises, the item is retried later, or becomes a dead letter after the
     queue's ``max_attempts``, and the logger ``sej.worker`` writes one line. The function may end the item itself. Its
-    lease is extended while the function runs.
+    lease is extended while the function runs. If OpenTelemetry is installed, the function runs under the trace context
+    of ``put``.
 
     In the main thread of a program, SIGTERM and SIGINT request a stop: items whose functions run are finished, and
     ``work`` returns. A second signal ends the program as without ``work``.
@@ -169,7 +171,8 @@ class _Worker:
             self._held.add(held)
         try:
             try:
-                self._handler(item)
+                with handled_under(item.headers):
+                    self._handler(item)
             finally:
                 with self._guard:
                     self._held.discard(held)

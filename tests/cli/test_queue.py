@@ -284,6 +284,21 @@ def test_items_are_listed_and_single_ones_changed(tmp_path: Path) -> None:
     assert sej("queue", "peek", tmp_path / "mails.tq").returncode == 4
 
 
+def test_headers_are_put_and_shown(tmp_path: Path) -> None:
+    queue = tmp_path / "mails"
+    assert sej("queue", "put", "--header", "user=17", "--header", "empty=", queue, "one").returncode == 0
+    assert sej("queue", "put", queue, "two").returncode == 0
+    lines = sej("queue", "show", queue, "0").stdout.decode().splitlines()
+    assert [line for line in lines if line.startswith("header")] == ["header    user=17", "header    empty="]
+    rows = [json.loads(line) for line in sej("queue", "peek", "--json", "--count", "2", queue).stdout.splitlines()]
+    assert [row["headers"] for row in rows] == [{"user": "17", "empty": ""}, {}]
+    taken = [json.loads(line) for line in sej("queue", "get", "--json", "--count", "2", queue).stdout.splitlines()]
+    assert [row.get("headers") for row in taken] == [{"user": "17", "empty": ""}, None]
+    for wrong in ("user", "=17"):
+        done = sej("queue", "put", "--header", wrong, queue, "one")
+        assert done.returncode == 2 and b"--header must be NAME=TEXT" in done.stderr
+
+
 def test_a_paused_queue_delivers_nothing(tmp_path: Path) -> None:
     queue = tmp_path / "mails"
     sej("queue", "put", queue, "one")

@@ -78,6 +78,26 @@ def test_a_wrong_function_is_wrong_usage(folder: Path, target: str) -> None:
     assert stats()["ready"] == 1
 
 
+@pytest.mark.parametrize("words", [(), ("--processes", "2")])
+def test_a_missing_queue_ends_the_command(folder: Path, words: tuple[str, ...]) -> None:
+    done = sej("worker", "nowhere", "my_tasks:write", *words)
+    assert done.returncode == 4 and b"nowhere: the queue does not exist" in done.stderr
+    assert not (folder / "nowhere").exists()
+
+
+def test_a_worker_that_fails_again_and_again_is_started_after_growing_pauses(folder: Path) -> None:
+    sej("queue", "put", "mails", "a")
+    (folder / "my_tasks.py").write_text(TASKS + "import os\nif os.environ.get('SEJ_WORKER_CHILD'): os._exit(3)\n")
+    with running("worker", "mails", "my_tasks:write", "--time-limit", "1h") as process:
+        assert process.stderr is not None
+        lines = [process.stderr.readline().decode() for _ in range(3)]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 3
+    started = "sej: a worker process ended with exit code 3; starting another one"
+    assert lines == [f"{started}\n", f"{started} in 1 s\n", f"{started} in 2 s\n"]
+    assert stats()["ready"] == 1
+
+
 def test_sigterm_ends_all_processes_and_a_killed_one_is_replaced(folder: Path) -> None:
     sej("queue", "put", "mails", "a")
     seen = folder / "seen"

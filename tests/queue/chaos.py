@@ -5,6 +5,7 @@ import random
 import struct
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,11 @@ def name_of(item: Any) -> str:
     return str(item.value.decode().lstrip("x"))
 
 
+def headers_of(process: str) -> dict[str, str] | None:
+    """Return the headers of all items of a process: every second one has some."""
+    return {"process": process, "text": "é" * 50} if zlib.crc32(process.encode()) % 2 else None
+
+
 class Chaos:
     """One process: the items it holds, its random numbers, and how many large messages it may put."""
 
@@ -67,7 +73,8 @@ class Chaos:
             "delay_s": dice.choice([0, 0, 1, 5, 30]),
             "priority": dice.choice([0, 0, 0, -3, -1, 1, 3]),
             "dedupe_keys": values if dice.random() < 0.2 else None,
-            "expire_s": 10**8 if dice.random() < 0.2 else None,
+            "expire_s": 10**9 if dice.random() < 0.2 else None,  # the clock is set by 10**7 s many times
+            "headers": headers_of(self.process),
         }
         sent = [PADDING + value for value in values] if dice.random() < 0.1 else values
         if self.large and dice.random() < 0.01:
@@ -84,6 +91,8 @@ class Chaos:
     def get(self) -> None:
         for item in self.q.get_many(self.dice.choice([1, 1, 2, 10]), timeout=self.dice.choice([0, 0, 0.01])):
             report("got", name_of(item), item.message.offset, item.attempts)
+            expected = headers_of(name_of(item).partition("-")[0])
+            assert item.headers == (expected or {}), f"{item.headers} instead of {expected}"
             self.held.append(item)
 
     def end(self) -> None:

@@ -14,8 +14,8 @@ from sej.queue.interface import CAPABILITIES
 
 ROOT = Path(__file__).parent.parent.parent
 PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestrel": "jobs"}
-_JOURNAL_ONLY = {"keys", "delay", "priority", "dedupe", "maxsize", "retry_delay", "extend", "deadline", "requeue",
-                 "cancel", "look", "pause", "max_bytes", "order", "concurrency", "rate"}  # fmt: skip
+_JOURNAL_ONLY = {"keys", "headers", "delay", "priority", "dedupe", "maxsize", "retry_delay", "extend", "deadline",
+                 "requeue", "cancel", "look", "pause", "max_bytes", "order", "concurrency", "rate"}  # fmt: skip
 NOT: dict[str, set[str]] = {
     "textqueue": {*_JOURNAL_ONLY, "expire", "purge"} - {"extend", "deadline"},
     "kestrel": {*_JOURNAL_ONLY, "processes"},

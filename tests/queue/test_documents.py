@@ -11,6 +11,7 @@ from kestrel.backend import KestrelWorkQueue, SegmentedWorkQueue
 from sej.queue.backends import BACKENDS
 from sej.queue.interface import CAPABILITIES
 from sej.queue.journal_queue import JournalQueue
+from sej.queue.kinds import KINDS
 from sej.queue.log_format import RECORD, WORDS
 from sej.queue.records import (
     blocked,
@@ -24,6 +25,7 @@ from sej.queue.records import (
     extended,
     freed,
     head,
+    headed,
     intended,
     kept,
     keyed,
@@ -43,7 +45,7 @@ from sej.queue.records import (
     starts,
     waits,
 )
-from sej.queue.state import KINDS
+from sej.queue.state import HANDLERS
 from textqueue.backend import TextWorkQueue
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -95,14 +97,16 @@ MADE: dict[str, Callable[..., bytes]] = {
     "BLOCK": blocked,
     "PAUSE": paused,
     "RATE": rated,
+    "HEADERS": headed,
 }
-WIDE = {"key": 12, "boot_id": 16}
+WIDE = {"key": 12, "boot_id": 16, "data": 24}
 
 
 @pytest.mark.parametrize("number", KINDS)
 def test_each_kind_has_one_constructor_and_one_handler_for_its_fields(number: int) -> None:
     kind = KINDS[number]
-    handled = [name.lstrip("_") for name in inspect.signature(kind.apply).parameters if name != "self"]
+    assert HANDLERS.keys() == KINDS.keys()
+    handled = [name.lstrip("_") for name in inspect.signature(HANDLERS[number][0]).parameters if name != "self"]
     assert handled == list(kind.fields)
     given = {
         name: bytes(range(1, WIDE[name] + 1)) if name in WIDE else value

@@ -13,23 +13,26 @@ from sej.queue.journal_queue import JournalQueue
 from tests.queue.support import NS, FakeClock, kill, opened
 
 LEASE_S, ATTEMPTS = 60.0, 3
+HEADERS = st.none() | st.none() | st.dictionaries(st.text("aé", min_size=1, max_size=2), st.text("b\0", max_size=30))
 
 
 class Model:
-    """What a queue is: items by offset, each with a band, a time, its attempts and, while it is held, by whom."""
+    """What a queue is: items by offset, each with a band, a time, headers, its attempts and, while held, by whom."""
 
     def __init__(self) -> None:
         self.items: dict[int, dict[str, Any]] = {}
         self.done = self.end = 0
-        self.dead: list[tuple[int, bytes]] = []
+        self.dead: list[tuple[int, bytes, dict[str, str]]] = []
 
-    def put(self, band: int, ready_at: int, value: bytes | None = None) -> int:
-        value = value or b"%d" % self.end
-        self.items[self.end] = {"band": band, "at": ready_at, "tries": 0, "holder": None, "value": value}
+    def put(self, band: int, ready_at: int, value: bytes | None = None, headers: dict[str, str] | None = None) -> int:
+        value, headers = value or b"%d" % self.end, headers or {}
+        self.items[self.end] = {
+            "band": band, "at": ready_at, "tries": 0, "holder": None, "value": value, "headers": headers
+        }  # fmt: skip
         self.end += 1
         return self.end - 1
 
-    def get(self, who: int, now: int) -> tuple[int, int, bytes] | None:
+    def get(self, who: int, now: int) -> tuple[int, int, bytes, dict[str, str]] | None:
         while ready := [n for n, item in self.items.items() if item["at"] <= now]:
             best = min(ready, key=lambda n: (-self.items[n]["band"], n))
             item = self.items[best]
@@ -37,7 +40,7 @@ class Model:
                 self.bury(best)
                 continue
             item.update(tries=item["tries"] + 1, holder=who, at=now + int(LEASE_S * NS))
-            return best, item["tries"], item["value"]
+            return best, item["tries"], item["value"], item["headers"]
         return None
 
     def holds(self, who: int, offset: int, attempt: int) -> bool:
@@ -49,7 +52,7 @@ class Model:
 
     def bury(self, offset: int) -> None:
         item = self.items.pop(offset)
-        self.dead.append((item["band"], item["value"]))
+        self.dead.append((item["band"], item["value"], item["headers"]))
 
 
 class Machine(RuleBasedStateMachine):
@@ -66,22 +69,27 @@ class Machine(RuleBasedStateMachine):
             self.folder.name, self.clock, lease_s=LEASE_S, max_attempts=ATTEMPTS, segment_bytes=400, compact_bytes=1000
         )
 
-    @rule(who=st.integers(0, 1), band=st.sampled_from([0, 0, 0, 1, -1]), delay=st.sampled_from([0, 0, 5, 70]))
-    def put(self, who: int, band: int, delay: int) -> None:
-        expected = self.model.put(band, self.clock.boot + delay * NS if delay else 0)
-        assert self.queues[who].put(b"%d" % expected, priority=band, delay_s=delay) == expected
+    @rule(
+        who=st.integers(0, 1),
+        band=st.sampled_from([0, 0, 0, 1, -1]),
+        delay=st.sampled_from([0, 0, 5, 70]),
+        headers=HEADERS,
+    )
+    def put(self, who: int, band: int, delay: int, headers: dict[str, str] | None) -> None:
+        expected = self.model.put(band, self.clock.boot + delay * NS if delay else 0, headers=headers)
+        assert self.queues[who].put(b"%d" % expected, priority=band, delay_s=delay, headers=headers) == expected
 
-    @rule(who=st.integers(0, 1), count=st.integers(1, 5))
-    def put_many(self, who: int, count: int) -> None:
-        expected = [self.model.put(0, 0) for _ in range(count)]
-        assert list(self.queues[who].put_many([b"%d" % n for n in expected])) == expected
+    @rule(who=st.integers(0, 1), count=st.integers(1, 5), headers=HEADERS)
+    def put_many(self, who: int, count: int, headers: dict[str, str] | None) -> None:
+        expected = [self.model.put(0, 0, headers=headers) for _ in range(count)]
+        assert list(self.queues[who].put_many([b"%d" % n for n in expected], headers=headers)) == expected
 
     @rule(who=st.integers(0, 1), n=st.integers(1, 4))
     def get(self, who: int, n: int) -> None:
         self.clock.move(0.2)
         found = self.queues[who].get_many(n, timeout=0)
         expected = [row for _ in range(n) if (row := self.model.get(who, self.clock.boot)) is not None]
-        assert [(item.message.offset, item.attempts, item.value) for item in found] == expected
+        assert [(item.message.offset, item.attempts, item.value, item.headers) for item in found] == expected
         self.held += [(who, item) for item in found]
 
     @precondition(lambda self: self.held)
@@ -135,8 +143,8 @@ class Machine(RuleBasedStateMachine):
     def redrive(self) -> None:
         dead, self.model.dead = self.model.dead, []
         assert self.queues[0].redrive() == len(dead)
-        for band, value in dead:
-            self.model.put(band, 0, value)
+        for band, value, headers in dead:
+            self.model.put(band, 0, value, headers)
 
     @invariant()
     def adds_up(self) -> None:
@@ -145,6 +153,7 @@ class Machine(RuleBasedStateMachine):
             assert stats.ready + stats.delayed + stats.leased == len(self.model.items)
             assert (stats.done, stats.dead) == (self.model.done, len(self.model.dead))
             assert queue._log.state.head() == min(self.model.items, default=self.model.end)
+            assert set(queue._log.state.headers) == {n for n, item in self.model.items.items() if item["headers"]}
 
     def teardown(self) -> None:
         for queue in self.queues:

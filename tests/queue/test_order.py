@@ -8,7 +8,9 @@ import pytest
 import sej
 from sej.queue import keyed_take
 from sej.queue.journal_queue import JournalQueue
+from sej.queue.log_format import PARK, RECORD_SIZE
 from sej.queue.look import QueueLook
+from sej.queue.records import read_fields
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
 
@@ -131,6 +133,17 @@ class TestRules:
             q.put(b"c", b"c", timeout=0)
             assert [item.value for item in q.items("ready")] == [b"a3", b"b", b"c"]
             assert q.stats().done == 1
+
+    def test_items_that_wait_for_their_key_expire_after_a_compaction(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put(b"a1", b"a")
+        q.put(b"a2", b"a", expire_s=10)
+        q.put(b"a3", b"a")
+        item = take(q)
+        assert taken(q) == []
+        q._locked(q._log.compact)
+        clock.move(11)
+        item.done()
+        assert taken(q) == [b"a3"]
 
 
 class TestTheOrderIsKept:
@@ -262,3 +275,28 @@ class TestCosts:
             q._locked(q._log.compact)
             assert other.stats()[:3] == (count - 8, 0, 4)
         assert taken(q) == [b"4", b"5", b"6", b"7"]
+
+    def test_batches_longer_than_the_keys_park_little(self, q: JournalQueue) -> None:
+        count = 3000
+        q.put_many([b"%d" % n for n in range(count)], [b"%d" % (n % 10) for n in range(count)])
+        log, seen = Path(q._log.path), []
+        while items := q.get_many(99, timeout=0):
+            seen += [int(item.value) for item in items]
+            q.done_many(items)
+        parked = sum(kind == PARK for kind, _ in read_fields(log.read_bytes()[RECORD_SIZE:]))
+        assert sorted(seen) == list(range(count))
+        for key in range(10):
+            assert [n for n in seen if n % 10 == key] == list(range(key, count, 10))
+        assert parked < count / 10
+
+    def test_batches_are_filled_from_other_keys_as_long_as_there_are_some(self, q: JournalQueue) -> None:
+        count = 4000
+        q.put_many([b"%d" % n for n in range(count)], [b"hot" if n % 2 else b"%d" % n for n in range(count)])
+        sizes, seen = [], []
+        while items := q.get_many(100, timeout=0):
+            sizes.append(len(items))
+            seen += [int(item.value) for item in items]
+            q.done_many(items)
+        assert sorted(seen) == list(range(count))
+        assert [n for n in seen if n % 2] == list(range(1, count, 2))
+        assert sizes[:20] == [100] * 20

@@ -10,11 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import sej
 import sej.codec
 from sej.queue import records as made
 from sej.queue import replay as queue_replay
+from sej.queue.key_order import key_hash
+from sej.queue.kinds import KINDS
 from sej.queue.log_format import CHECK, DONE, LEASE, LOST, RECORD_BODY, RECORD_SIZE
-from sej.queue.state import KINDS, QueueState
+from sej.queue.state import QueueState
 from sej.system.checksum import crc32c
 
 try:
@@ -120,6 +123,35 @@ def test_bytes_are_the_same(first: int, stop: int, deadline: int, holder: int, s
     assert TWIN.one_done(first) == made.one_done(first)
     assert TWIN.one_done(first, stamp) == made.one_done(first, stamp)
     assert TWIN.leased(first, stop, holder, deadline, stamp) == made.leased(first, stop, holder, deadline, stamp)
+
+
+@compiled
+@given(words, st.integers(0, 2**16 - 1), words, times, st.integers(-3, 3), st.integers(0, 2**64 - 1), words)
+def test_picked_items_are_the_same_bytes(
+    offset: int, attempt: int, holder: int, deadline: int, priority: int, key: int, stamp: int
+) -> None:
+    fields = (offset, attempt, holder, deadline, priority, key, stamp)
+    assert TWIN.picked(*fields) == made.picked(*fields)
+    assert TWIN.picked(*fields[:5]) == made.picked(*fields[:5])
+
+
+@compiled
+@given(
+    st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.sampled_from([b"", b"a", b"b", b"c", b"d"])), max_size=9),
+    st.integers(0, 9),
+    st.integers(1, 9),
+    st.sampled_from([b"a", b"z"]),
+)
+def test_runs_of_items_of_free_keys_are_the_same(
+    rows: list[tuple[int, bytes]], index: int, n: int, held: bytes
+) -> None:
+    messages = [sej.Message(7 + at, time, 0, key, b"v") for at, (time, key) in enumerate(rows)]
+    found = TWIN.picked_run(messages, index, n, {key_hash(held): (1,)}, 3, 2**62)
+    assert found == made.picked_run(messages, index, n, {key_hash(held): (1,)}, 3, 2**62)
+    data, run = found
+    assert made.good_bytes(data) == (RECORD_SIZE * len(run), False)
+    keys = [message.key for message, _ in run if message.key]
+    assert len(keys) == len(set(keys)) and held not in keys and len(run) <= n
 
 
 @compiled
