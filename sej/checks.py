@@ -11,12 +11,9 @@ must be WHAT, got VALUE``. A ``bool`` is not a number here, and NaN is not a num
 
 from __future__ import annotations
 
-import inspect
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
-from numbers import Real
 from typing import Any, Final, NoReturn
 
 from sej.message import MAX_OFFSET, Start
@@ -107,6 +104,8 @@ def _number(name: str, value: Any) -> None:
     kind = type(value)
     if kind is float or kind is int:
         return
+    from numbers import Real
+
     if kind is bool or not isinstance(value, Real):
         _refuse_type(name, "a number of seconds", value)
 
@@ -253,13 +252,16 @@ def require_options(what: str, given: Mapping[str, Any], rules: Mapping[str, Rul
         TypeError: an option has the wrong type, or an unknown name.
         ValueError: an option is out of its range.
     """
-    refuse_unknown(what, given, rules)
+    if not given.keys() <= rules.keys():
+        refuse_unknown(what, given, rules)
     for name, value in given.items():
         rules[name](name, value)
 
 
 def options_of(*functions: Callable[..., Any]) -> list[str]:
     """Return the names of the keyword-only parameters of these functions."""
+    import inspect
+
     return [
         name
         for function in functions
@@ -302,6 +304,8 @@ def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> Non
 
 
 def _meant(value: str, known: Iterable[Any]) -> str:
+    from difflib import get_close_matches
+
     names = [name for name in known if isinstance(name, str)]
     close = get_close_matches(value, names, 1) or [name for name in names if value and name.startswith(value)][:1]
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Final, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
 
 __all__ = ["FIRST", "LAST", "MAX_OFFSET", "NO_TIMESTAMP", "BytesLike", "Message", "Start"]
 
@@ -16,7 +19,13 @@ NO_TIMESTAMP: Final = -(2**63)
 BytesLike = bytes | bytearray | memoryview
 """The types that are accepted as bytes."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+@cache
+def _calendar() -> tuple[datetime, type[timedelta]]:
+    """Return the epoch, and the class of durations. The module is imported here because its import takes long."""
+    from datetime import UTC, datetime, timedelta
+
+    return datetime(1970, 1, 1, tzinfo=UTC), timedelta
 
 
 class Message(NamedTuple):
@@ -45,7 +54,8 @@ class Message(NamedTuple):
         """The timestamp as an aware datetime, cut to microseconds; None if the message has none."""
         if self.timestamp == NO_TIMESTAMP:
             return None
-        return _EPOCH + timedelta(microseconds=self.timestamp // 1000)
+        epoch, duration = _calendar()
+        return epoch + duration(microseconds=self.timestamp // 1000)
 
 
 class Start(Enum):

@@ -116,7 +116,7 @@ def waited_for(directory: Path, timeout: float | None) -> bool:
     from sej.journal.arrival import wait_for_journal
 
     with until_reader_leaves():
-        return wait_for_journal(Directory(directory, OS), timeout)
+        return bool(wait_for_journal(Directory(directory, OS), timeout))
 
 
 def form_options(command: _Command) -> _Command:

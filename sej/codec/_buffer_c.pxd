@@ -1,11 +1,13 @@
 """The compiled buffer, for the compiled modules that append to it."""
 
 from cpython.object cimport PyObject
+from cython cimport final
 from libc.stdint cimport int64_t
 
 from sej._mutex_c cimport Mutex
 
 
+@final
 cdef class Buffer:
     cdef public int64_t offset
     cdef public int64_t limit
@@ -39,4 +41,6 @@ cdef class Buffer:
     cdef int _put(self, PyObject *value, PyObject *key, int64_t kind, int64_t time) except -1
     cdef int _run_drain(self) except -1
     cdef int _settle(self) except -1
+    cdef object _append_any(self, object value, object key, object type, object timestamp)
+    cdef int _drain_alone(self) except -1
     cdef object append_one(self, object value, object key, object type, object timestamp)

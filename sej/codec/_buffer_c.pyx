@@ -6,7 +6,7 @@ drain takes no lock. ``_busy`` is set while bytes are on their way out or a batc
 waits for the writer's lock.
 """
 
-from cython cimport binding
+from cython cimport binding, final
 
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -50,6 +50,7 @@ cdef enum:
     SPARE = 4 << 20  # a buffer that one huge message has enlarged beyond this is freed
 
 cdef int64_t NO_TIME = INT64_MIN
+cdef object ZERO = 0  # the interpreter has one object for each small number
 
 
 cdef inline bint fits(PyObject *value, int64_t most) noexcept:
@@ -57,6 +58,7 @@ cdef inline bint fits(PyObject *value, int64_t most) noexcept:
     return raw_is_bytes(value) and Py_SIZE(value) <= most
 
 
+@final
 cdef class Buffer:
     """Encoded messages on their way to the file; see the reference."""
 
@@ -172,6 +174,17 @@ cdef class Buffer:
 
     cdef object append_one(self, object value, object key, object type, object timestamp):
         """Do it, for a caller in C."""
+        cdef int64_t offset = self.offset
+        if (self._busy or timestamp is not None or type is not ZERO or offset == INT64_MAX
+                or not fits(<PyObject *> value, MAX_VALUE) or not fits(<PyObject *> key, MAX_KEY)):
+            return self._append_any(value, key, type, timestamp)
+        self._put(<PyObject *> value, <PyObject *> key, 0, now_ns())
+        if self._used - self._drained >= self.limit:
+            self._drain_alone()
+        return offset
+
+    cdef object _append_any(self, object value, object key, object type, object timestamp):
+        """Do it, whatever the arguments are, and whatever another thread does."""
         cdef int64_t kind = 0, time = 0, offset
         if not (PyBytes_CheckExact(value) and PyBytes_CheckExact(key) and PyLong_CheckExact(type)
                 and (timestamp is None or PyLong_CheckExact(timestamp))):
@@ -211,21 +224,26 @@ cdef class Buffer:
         offset = self.offset
         self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
         if self._used - self._drained >= self.limit:
-            if self._mutex is not None:
-                self._mutex.enter()
-            else:
-                self._acquire()
-            try:
-                if self._used - self._drained >= self.limit:  # else another thread drained it, perhaps by closing
-                    if self._refuse is not None:
-                        self._refuse()
-                    self._run_drain()
-            finally:
-                if self._mutex is not None:
-                    self._mutex.leave()
-                else:
-                    self._release()
+            self._drain_alone()
         return offset
+
+    cdef int _drain_alone(self) except -1:
+        """Take the lock and drain, if the limit is still reached."""
+        if self._mutex is not None:
+            self._mutex.enter()
+        else:
+            self._acquire()
+        try:
+            if self._used - self._drained >= self.limit:  # else another thread drained it, perhaps by closing
+                if self._refuse is not None:
+                    self._refuse()
+                self._run_drain()
+        finally:
+            if self._mutex is not None:
+                self._mutex.leave()
+            else:
+                self._release()
+        return 0
 
     def append_many(self, values, keys=None, type=0, timestamp=None):
         """Encode many messages; none if one of them is invalid. Return their offsets."""

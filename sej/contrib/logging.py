@@ -15,6 +15,7 @@ The states of the writer::
 
 :class:`logging.Handler` calls ``emit`` under its own lock, which is made again in a forked child. A record that is
 logged while ``emit`` runs in the same thread, by this package or by a signal handler, is dropped: it could recurse.
+A child that was forked while another thread ran ``emit`` logs as any other.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class JournalHandler(logging.Handler):
         self._options: SharedOptions = {"lock_timeout": _LOCK_S, **writer}
         self._writer: SharedWriter | None = None
         self._pid = 0
-        self._inside = False
+        self._inside = 0  # the process that writes a record: another thread may fork meanwhile
         self._try_at = 0.0
         self._report_at = 0.0
         self._unreported = 0
@@ -97,15 +98,16 @@ class JournalHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append a record; if that is not possible, count it as dropped."""
-        if self._inside:
+        pid = os.getpid()
+        if self._inside == pid:
             self._drop("a record was logged while another one was written")
             return
-        self._inside = True
+        self._inside = pid
         try:
             try:
                 value = self._value(record)
                 timestamp = int(record.created * 1e9)
-                writer = self._writer if self._pid == os.getpid() else None
+                writer = self._writer if self._pid == pid else None
                 if writer is None:
                     if time.monotonic() < self._try_at:
                         self._drop(self._reason)
@@ -118,7 +120,7 @@ class JournalHandler(logging.Handler):
                 if self._unreported:
                     self._report(writer)
         finally:
-            self._inside = False
+            self._inside = 0
 
     def flush(self) -> None:
         """Do nothing: each record has reached the system when ``emit`` returns."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from sej.errors import JournalNotFoundError, NotAJournalError
@@ -11,16 +12,20 @@ from sej.system.watch import Watch
 
 __all__ = ["wait_for_journal"]
 
+_LOOK_S: Final = 0.2
 _GRACE_S: Final = 1.0
 """A directory with other entries and without ``jnl/`` may be a journal that a writer is creating at this moment."""
 
 
-def wait_for_journal(directory: Directory, timeout: float | None) -> bool:
-    """Wait until a journal exists; return False if it was there already.
+def wait_for_journal(
+    directory: Directory, timeout: float | None, stopped: Callable[[], bool] = lambda: False
+) -> bool | None:
+    """Wait until a journal exists; return False if it was there already, None if the wait was stopped.
 
     Args:
         directory: the journal; its parent directories may be missing too.
         timeout: seconds to wait; 0 does not wait, None waits without a limit.
+        stopped: called at least five times in a second; it returns whether to stop waiting.
 
     Raises:
         JournalNotFoundError: the journal did not appear within the timeout.
@@ -52,6 +57,8 @@ def wait_for_journal(directory: Directory, timeout: float | None) -> bool:
                 there = directory.disk.status(directory.path)
                 if (there is not None and not there.is_dir) or now - odd_since >= _GRACE_S:
                     raise
+            if stopped():
+                return None
             waited = True
-            left = _GRACE_S if timeout is None else max(start + timeout - now, 0.0)
-            watch.wait(min(left, _GRACE_S) if odd_since is None else _GRACE_S)
+            left = _LOOK_S if timeout is None else max(start + timeout - now, 0.0)
+            watch.wait(min(left, _LOOK_S) if odd_since is None else _LOOK_S)

@@ -21,7 +21,7 @@ from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
 from sej.errors import CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError, SejError
 from sej.journal.directory import Directory, Segment, containing
 from sej.journal.gaps import Gap, gap_at
-from sej.journal.index import Block, BlockIndex, IndexFile, checksum_error
+from sej.journal.index import Block, BlockIndex, IndexFile, check_block, checksum_error, is_content, verify_block
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.recovery import find_damage, frame_end, is_torn, what_is_wrong
 from sej.journal.salvage import Run, plan_segment
@@ -38,6 +38,7 @@ Skipped = Gap
 
 _PASSED_AT_ONCE: Final = 4096
 _PIECES: Final = 16
+_BLOCKS_AHEAD: Final = 64
 _SETTLED_NS: Final = 1_000_000_000
 """For this long the directory's time of change is trusted; some file systems do not update it."""
 _TICK_NS: Final = 50_000_000
@@ -81,8 +82,8 @@ class Cursor:
             verify: check blocks against their checksums.
             place: where that message is, if known; if it is no longer true, the message is searched.
             chunk_bytes: how much is read in one step.
-            room: called with the size of a message (or of a block to verify) that is larger than a chunk before it is
-                read. If it raises, the read ends, and the message can be read again.
+            room: called with the size of a message that is larger than a chunk before it is read. If it raises, the
+                read ends, and the message can be read again. Larger blocks are verified before their messages are read.
         """
         self._directory = directory
         self._disk: Disk = directory.disk
@@ -91,6 +92,7 @@ class Cursor:
         self._reader: SegmentReader | None = None
         self._segment: Segment | None = None
         self._blocks: list[Block] = []
+        self._after = 0
         self._judged: tuple[int, int] | None = None
         self._doubted: tuple[int, int] | None = None
         self._settled: tuple[int, int, int] | None = None
@@ -320,29 +322,37 @@ class Cursor:
             raise
         if len(head) == OFFSET_SIZE and OFFSET.unpack(head)[0] != self.due:
             return False  # the inode number was reused for a new file
-        self._segment, self._reader = segment, reader
-        self._asked = self.due
-        self._blocks = []
-        self._judged = self._doubted = None
+        self._place(segment, reader)
         reader.skip(position, self.due)
         self._stop_at_run(reader)
+        self._load_first_blocks(reader)
         return True
 
     def _enter(self, segment: Segment, reader: SegmentReader) -> None:
-        self._segment, self._reader = segment, reader
-        self._asked = self.due
-        self._blocks = []
-        self._judged = self._doubted = None
+        self._place(segment, reader)
         self._plan = None
         try:
             if self.due > segment.first_offset:
                 self._skip_to_due(segment, reader)
-            if self._verify:
-                self._load_blocks(reader)
         except BaseException:
-            reader.close()
-            self._reader = None  # not entered completely: its checksums may be unknown
+            self.close()
             raise
+        self._load_first_blocks(reader)
+
+    def _place(self, segment: Segment, reader: SegmentReader) -> None:
+        self._segment, self._reader = segment, reader
+        self._asked = self.due
+        self._blocks = []
+        self._after = 0
+        self._judged = self._doubted = None
+
+    def _load_first_blocks(self, reader: SegmentReader) -> None:
+        if self._verify:
+            try:
+                self._load_blocks(reader)
+            except BaseException:
+                self.close()  # not entered completely: its checksums are unknown
+                raise
 
     def _skip_to_due(self, segment: Segment, reader: SegmentReader) -> None:
         """Move to the next message, or at most a block before it."""
@@ -568,32 +578,85 @@ class Cursor:
     # --- checksums
 
     def _load_blocks(self, reader: SegmentReader) -> None:
+        """Load the next entries, not all of them: a reader of a part needs few of those of a large segment."""
         assert self._segment is not None
-        blocks = IndexFile(self._directory, self._segment).sound_blocks(reader.file)
-        self._blocks = [block for block in reversed(blocks) if block.end > reader.position]
-        self._indexed_size = reader.status().size
+        size = reader.status().size
+        index = IndexFile(self._directory, self._segment)
+        blocks = index.blocks_after(reader.file, max(reader.position, self._after), _BLOCKS_AHEAD)
+        self._after = blocks[-1].end if len(blocks) == _BLOCKS_AHEAD else 0
+        self._indexed_size = size
+        self._blocks = blocks[::-1]
 
     def _verify_ahead(self, reader: SegmentReader) -> None:
-        """Check the block that reading is about to enter; its messages are decoded from the bytes that were checked."""
-        if not self._blocks and reader.status().size - self._indexed_size >= BLOCK_BYTES:
-            self._load_blocks(reader)  # the index may have grown with the segment
-        while self._blocks and self._blocks[-1].position <= reader.position:
+        """Check the blocks that reading is about to enter; messages are decoded from the bytes that were checked.
+
+        Entries that do not match the segment are stale, and are dropped.
+        """
+        while True:
+            if not self._blocks and (self._after or reader.status().size - self._indexed_size >= BLOCK_BYTES):
+                self._load_blocks(reader)  # there may be more, or the index may have grown with the segment
+            if not self._blocks or self._blocks[-1].position > reader.position:
+                return
             block = self._blocks[-1]
-            if block.end <= reader.position:
+            if block.end <= reader.position or not self._is_likely(reader, block):
                 self._blocks.pop()
                 continue
-            error = checksum_error(block, reader.load(block.position, block.end), reader.path)
-            if error is None:
-                self._blocks.pop()  # not earlier: a read that fails is repeated
-                return
-            if self._on_corruption == "raise":
+            error = self._check_run(reader, self._adjacent(reader))
+            if not self._blocks or self._blocks[-1] is not block:
+                return  # it is good, and perhaps some after it
+            if error is not None and self._on_corruption == "raise":
                 raise error
             self._blocks.pop()
-            # It is unknown which of its messages changed: none of them is returned.
-            self.gaps.append(Gap(max(self.due, reader.due), block.next_offset, str(error)))
-            reader.skip(block.end, block.next_offset)
-            self._stop_at_run(reader)
-            self.due = max(self.due, block.next_offset)
+            if error is not None:
+                # It is unknown which of its messages changed: none of them is returned.
+                self.gaps.append(Gap(max(self.due, reader.due), block.next_offset, str(error)))
+                reader.skip(block.end, block.next_offset)
+                self._stop_at_run(reader)
+                self.due = max(self.due, block.next_offset)
+
+    def _check_run(self, reader: SegmentReader, run: list[Block]) -> CorruptionError | None:
+        """Load adjacent blocks and drop the entries of those that are good, up to the first that is not.
+
+        Returns:
+            The error of that block; None if its entry is stale.
+        """
+        if self._room is not None and run[0].end - run[0].position > self._chunk_bytes:
+            return self._check_large(reader, run[0])
+        start = run[0].position
+        data = memoryview(reader.load(start, run[-1].end))
+        for block in run:
+            content = data[block.position - start : block.end - start]
+            stale = not is_content(block, content)
+            error = None if stale else checksum_error(block, content, reader.path)
+            if stale or error is not None:
+                reader.unload(block.position)  # it is checked again when the reader is there
+                return error
+            self._blocks.pop()  # not earlier: a read that fails is repeated
+        return None
+
+    def _check_large(self, reader: SegmentReader, block: Block) -> CorruptionError | None:
+        """Check a block without loading it, for a caller that limits memory; otherwise like :meth:`_check_run`."""
+        if check_block(reader.file, block):
+            try:
+                verify_block(reader.file, block)
+            except CorruptionError as error:
+                return error
+            self._blocks.pop()
+        return None
+
+    def _is_likely(self, reader: SegmentReader, block: Block) -> bool:
+        """Return False if an entry is stale although it is of a normal size: a stale one must not take much memory."""
+        return block.end - block.position <= self._chunk_bytes + BLOCK_BYTES or check_block(reader.file, block)
+
+    def _adjacent(self, reader: SegmentReader) -> list[Block]:
+        """Return the next block, and those directly after it that are in the same chunk."""
+        run = [self._blocks[-1]]
+        for block in reversed(self._blocks[:-1]):
+            fits = block.end - run[0].position <= self._chunk_bytes + BLOCK_BYTES // 2
+            if block.position != run[-1].end or not fits or reader.end is not None or self._room is not None:
+                break
+            run.append(block)
+        return run
 
 
 def _next_offset(block: Block) -> int:

@@ -14,7 +14,7 @@ from sej.journal.directory import Directory
 from sej.system.disk import read_small, replace_file
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = ["Gap", "gap_at", "read_gaps", "record_gap"]
+__all__ = ["Gap", "count_messages", "gap_at", "read_gaps", "record_gap"]
 
 _GAP_BYTES: Final = 1 << 16
 
@@ -52,6 +52,16 @@ def read_gaps(directory: Directory) -> list[Gap]:
         CorruptionError: a gap's file is damaged.
     """
     return sorted((_read(directory, name) for name in _names(directory)), key=lambda gap: gap[:2])
+
+
+def count_messages(directory: Directory, start: int, stop: int) -> int:
+    """Return how many of the offsets [start, stop) are in no recorded gap.
+
+    Raises:
+        CorruptionError: a gap's file is damaged.
+    """
+    gaps = (min(gap.stop, stop) - max(gap.start, start) for gap in read_gaps(directory))
+    return max(stop - start - sum(missing for missing in gaps if missing > 0), 0)
 
 
 def gap_at(directory: Directory, offset: int) -> Gap | None:

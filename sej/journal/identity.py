@@ -27,21 +27,22 @@ def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
         CorruptionError: the file does not hold an identity, or not the one that was written.
     """
     disk, path = directory.disk, directory.at("id")
-    if disk.status(path) is not None:
+    try:
         data = read_small(disk, path, ID_SIZES[1])
-        identity = data[:ID_BYTES]
-        if data not in (identity, identity + CHECK.pack(crc32c(identity))) or len(identity) != ID_BYTES:
-            raise CorruptionError(
-                "this is not the identity that was written for this journal; restore the file from a copy, or"
-                " remove it so that the next writer makes a new one. Streams, merges and dead letters then treat it"
-                " as another journal",
-                path=path,
-                position=0,
-            )
-        return identity
-    if not create:
-        return None
-    fresh = os.urandom(ID_BYTES)
-    disk.mkdir(directory.at("tmp"))
-    replace_file(disk, directory.at("tmp", "id"), path, fresh + CHECK.pack(crc32c(fresh)))
-    return fresh
+    except FileNotFoundError:
+        if not create:
+            return None
+        fresh = os.urandom(ID_BYTES)
+        disk.mkdir(directory.at("tmp"))
+        replace_file(disk, directory.at("tmp", "id"), path, fresh + CHECK.pack(crc32c(fresh)))
+        return fresh
+    identity = data[:ID_BYTES]
+    if data not in (identity, identity + CHECK.pack(crc32c(identity))) or len(identity) != ID_BYTES:
+        raise CorruptionError(
+            "this is not the identity that was written for this journal; restore the file from a copy, or"
+            " remove it so that the next writer makes a new one. Streams, merges and dead letters then treat it"
+            " as another journal",
+            path=path,
+            position=0,
+        )
+    return identity

@@ -13,21 +13,35 @@ from __future__ import annotations
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from sej.codec import measure, message_size
-from sej.codec.format import NO_TIMESTAMP, OVERHEAD_SIZE
+from sej.codec.format import HEAD as MESSAGE_HEAD
+from sej.codec.format import INT32, INT32_SIZE, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.errors import CorruptionError, DecodeError
 from sej.journal.directory import Directory, Segment
 from sej.journal.index_format import BLOCK_BYTES, CHECK, ENTRY, ENTRY_BODY, ENTRY_SIZE, HEAD, HEAD_SIZE
-from sej.journal.recovery import last_message_start
+from sej.journal.recovery import last_message
 from sej.system.checksum import crc32c
 from sej.system.disk import Disk, File
 
-__all__ = ["Block", "BlockIndex", "IndexFile", "check_block", "checksum_error", "read_blocks", "verify_block"]
+__all__ = [
+    "Block",
+    "BlockIndex",
+    "IndexFile",
+    "check_block",
+    "checksum_error",
+    "is_content",
+    "read_blocks",
+    "verify_block",
+]
 
 _READ_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
 _ENTRIES_BYTES: Final = ENTRY_SIZE << 10
+_FEW_BYTES: Final = 1 << 12
+"""An index of at most this size is read completely, because that is one call less."""
 
 
 class Block(NamedTuple):
@@ -174,24 +188,38 @@ def _whole(view: memoryview, start: int, there: int) -> int | None:
 
 def check_block(file: File, block: Block) -> bool:
     """Return whether an entry belongs to this segment: its first and last message have its offsets and times."""
-    if file.size() < block.end:
+    found = last_message(file, block.end)
+    if found is None or found[0] < block.position:
         return False
-    start = last_message_start(file, block.end)
-    if start is None or start < block.position:
-        return False
-    first = _head(file, block.position)
-    last = _head(file, start)
-    return first == (block.first_offset, block.first_timestamp) and last == (
-        block.next_offset - 1,
-        block.last_timestamp,
+    first = file.read(MESSAGE_HEAD.size, block.position)
+    return _names(first, block.first_offset, block.first_timestamp) and _names(
+        found[1], block.next_offset - 1, block.last_timestamp
     )
 
 
-def _head(file: File, position: int) -> tuple[int, int]:
-    from sej.codec.format import HEAD as MESSAGE_HEAD
+def is_content(block: Block, data: bytes | memoryview) -> bool:
+    """Return the same as :func:`check_block`, from the bytes between the block's position and its end."""
+    end = len(data)
+    if end != block.end - block.position or end < OVERHEAD_SIZE:
+        return False
+    start: int = end - INT32.unpack_from(data, end - INT32_SIZE)[0]
+    if not 0 <= start <= end - OVERHEAD_SIZE:
+        return False
+    first_offset, first_timestamp, _, _ = MESSAGE_HEAD.unpack_from(data, 0)
+    last_offset, last_timestamp, _, _ = MESSAGE_HEAD.unpack_from(data, start)
+    if (first_offset, first_timestamp) != (block.first_offset, block.first_timestamp):
+        return False
+    if (last_offset, last_timestamp) != (block.next_offset - 1, block.last_timestamp):
+        return False
+    try:
+        return message_size(data, start, end) == end - start
+    except DecodeError:
+        return False
 
-    offset, timestamp, _, _ = MESSAGE_HEAD.unpack(file.read(MESSAGE_HEAD.size, position))
-    return offset, timestamp
+
+def _names(message: bytes, offset: int, timestamp: int) -> bool:
+    """Return whether a message that begins with these bytes has this offset and this time."""
+    return MESSAGE_HEAD.unpack_from(message)[:2] == (offset, timestamp)
 
 
 def verify_block(file: File, block: Block) -> None:
@@ -200,14 +228,21 @@ def verify_block(file: File, block: Block) -> None:
     Raises:
         CorruptionError: they differ.
     """
-    error = checksum_error(block, file.read(block.end - block.position, block.position), file.path)
+    found, position = 0, block.position
+    while data := file.read(min(_CHUNK_BYTES, block.end - position), position):
+        position += len(data)
+        found = crc32c(data, found)
+    error = _error_of(block, found, file.path)
     if error is not None:
         raise error
 
 
 def checksum_error(block: Block, data: bytes | memoryview, path: str) -> CorruptionError | None:
     """Return the error of a block with these bytes; None if they are those that were written."""
-    found = crc32c(data)
+    return _error_of(block, crc32c(data), path)
+
+
+def _error_of(block: Block, found: int, path: str) -> CorruptionError | None:
     if found == block.crc32c:
         return None
     return CorruptionError(
@@ -219,8 +254,8 @@ def checksum_error(block: Block, data: bytes | memoryview, path: str) -> Corrupt
     )
 
 
-def _entries(file: File, segment_bytes: int) -> Iterator[Block | None]:
-    """Yield the entries of an index as they are read, None for each bad one; none if the head is wrong.
+def _entries(file: File, segment_bytes: int, first: int = 0) -> Iterator[Block | None]:
+    """Yield the entries from a number on, as they are read, None for each bad one; none if the head is wrong.
 
     A segment has no more blocks than messages, so any bytes after the room for that many are not read. Zeros are
     skipped.
@@ -228,7 +263,7 @@ def _entries(file: File, segment_bytes: int) -> Iterator[Block | None]:
     if file.read(HEAD_SIZE, 0) != HEAD:
         return
     end = HEAD_SIZE + ENTRY_SIZE * (segment_bytes // OVERHEAD_SIZE)
-    position = HEAD_SIZE
+    position = HEAD_SIZE + ENTRY_SIZE * first
     while position < end and (data := file.read(min(_ENTRIES_BYTES, end - position), position)):
         position += len(data)
         if data.count(0) != len(data):
@@ -236,6 +271,29 @@ def _entries(file: File, segment_bytes: int) -> Iterator[Block | None]:
                 yield Block.unpack(data[at : at + ENTRY_SIZE])
         else:
             yield None
+
+
+def _bisect(file: File, key: Callable[[Block], int], wanted: int) -> tuple[int, Block | None, Block | None] | None:
+    """Return the number of the first entry whose key is at least ``wanted``, the entry before it, and this entry.
+
+    None if there is no entry, or a bad one was met.
+    """
+    low, high = 0, (file.size() - HEAD_SIZE) // ENTRY_SIZE
+    below = found = None
+    while low < high:
+        middle = (low + high) // 2
+        block = Block.unpack(file.read(ENTRY_SIZE, HEAD_SIZE + middle * ENTRY_SIZE))
+        if block is None:
+            return None
+        if key(block) < wanted:
+            low, below = middle + 1, block
+        else:
+            high, found = middle, block
+    return None if below is found is None else (low, below, found)
+
+
+def _end_of(block: Block) -> int:
+    return block.end
 
 
 class IndexFile:
@@ -293,6 +351,23 @@ class IndexFile:
             file.close()
         return found
 
+    def blocks_after(self, segment_file: File, position: int, most: int) -> list[Block]:
+        """Return up to ``most`` whole entries of blocks that end after a position, whatever the others are.
+
+        They are not compared with the segment: see :func:`is_content`.
+        """
+        try:
+            file = self._disk.open(self.path, "read")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        try:
+            size = segment_file.size()
+            bisected = _bisect(file, _end_of, position + 1) if position and file.read(HEAD_SIZE, 0) == HEAD else None
+            entries = _entries(file, size, 0 if bisected is None else bisected[0])
+            return list(islice((each for each in entries if each is not None and each.end > position), most))
+        finally:
+            file.close()
+
     def find(self, segment_file: File, first_offset: int, key: Callable[[Block], int], wanted: int) -> Block | None:
         """Return the first block whose key is at least ``wanted``, by bisection; the last one if none exists.
 
@@ -309,20 +384,10 @@ class IndexFile:
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
-            if count < 1 or file.read(HEAD_SIZE, 0) != HEAD:
+            bisected = _bisect(file, key, wanted) if file.read(HEAD_SIZE, 0) == HEAD else None
+            if bisected is None:
                 return None
-            low, high = 0, count
-            below = found = None
-            while low < high:
-                middle = (low + high) // 2
-                block = Block.unpack(file.read(ENTRY_SIZE, HEAD_SIZE + middle * ENTRY_SIZE))
-                if block is None:
-                    return None
-                if key(block) < wanted:
-                    low, below = middle + 1, block
-                else:
-                    high, found = middle, block
+            _, below, found = bisected
         finally:
             file.close()
         if found is None:
@@ -345,11 +410,12 @@ class IndexFile:
             return 0, BlockIndex(first_offset)
         try:
             count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
-            if count > 0 and file.read(HEAD_SIZE, 0) == HEAD:
-                there = max(count - 2, 0)
-                data = file.read(2 * ENTRY_SIZE, HEAD_SIZE + there * ENTRY_SIZE)
-                below = Block.unpack(data[:ENTRY_SIZE]) if count > 1 else None
-                block = Block.unpack(data[ENTRY_SIZE * (count - 1 - there) :][:ENTRY_SIZE])
+            there, size = (HEAD_SIZE + entries * ENTRY_SIZE for entries in (max(count - 2, 0), max(count, 0)))
+            few = size <= _FEW_BYTES
+            data = file.read(size, 0) if few else file.read(HEAD_SIZE, 0) + file.read(size - there, there)
+            if count > 0 and data.startswith(HEAD):
+                below = Block.unpack(data[-2 * ENTRY_SIZE : -ENTRY_SIZE]) if count > 1 else None
+                block = Block.unpack(data[-ENTRY_SIZE:])
                 before = (0, first_offset) if count == 1 else below and (below.end, below.next_offset)
                 if block and (block.position, block.first_offset) == before and check_block(segment_file, block):
                     return count, BlockIndex(first_offset, [block])

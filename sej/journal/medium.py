@@ -24,7 +24,9 @@ def kept_position(directory: Directory) -> KeptPosition:
     return KeptPosition(directory.disk, directory.at("idx", "durable"))
 
 
-def durable_position(directory: Directory, kept: KeptPosition, segment: Segment, file: File) -> Kept:
+def durable_position(
+    directory: Directory, kept: KeptPosition, segment: Segment, file: File, *, alone: bool = False
+) -> Kept:
     """Return up to where the last segment is certainly on the medium, when it has just been opened.
 
     If this is unknown, the names of the segments may be in doubt too and are synced.
@@ -34,8 +36,9 @@ def durable_position(directory: Directory, kept: KeptPosition, segment: Segment,
         kept: its durable position.
         segment: the last one.
         file: the open segment.
+        alone: as for :meth:`KeptPosition.load`.
     """
-    known = kept.load(file, segment.first_offset)
+    known = kept.load(file, segment.first_offset, alone=alone)
     if known is None or not known.position:
         directory.disk.sync_dir(directory.jnl)
         directory.disk.sync_dir(directory.path)

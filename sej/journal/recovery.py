@@ -32,6 +32,7 @@ __all__ = [
     "good_end",
     "is_torn",
     "keep",
+    "last_message",
     "last_message_start",
     "next_candidate",
     "size_before",
@@ -43,6 +44,8 @@ ANY_REACH: Final = 1 << 50
 _WINDOW_BYTES: Final = 1 << 22
 _FIRST_WINDOW_BYTES: Final = 1 << 16
 _HEADS_BYTES: Final = HEAD_SIZE + MAX_KEY_SIZE + INT32_SIZE
+_TAIL_BYTES: Final = 1 << 10
+"""One read of this many bytes usually has the whole last message."""
 
 
 class Recovery(NamedTuple):
@@ -279,21 +282,31 @@ def size_before(file: File, position: int) -> int:
 
 
 def last_message_start(file: File, end: int) -> int | None:
-    """Return where the message that ends at ``end`` starts, by its trailing size; None if there is no sound message.
+    """Return where the message that ends at ``end`` starts; None if there is no sound one: see :func:`last_message`."""
+    found = last_message(file, end)
+    return None if found is None else found[0]
+
+
+def last_message(file: File, end: int) -> tuple[int, bytes] | None:
+    """Return where the message that ends at ``end`` starts, and its first bytes; None if there is no sound message.
 
     For reading backwards, the purpose of the trailing size. The header that it leads to is checked.
+
+    Returns:
+        The position, and at least the first 18 bytes: offset, timestamp, type and the size of the key.
     """
-    if end < OVERHEAD_SIZE:
+    tail = file.read(min(_TAIL_BYTES, end), max(end - _TAIL_BYTES, 0))
+    if end < OVERHEAD_SIZE or len(tail) < min(_TAIL_BYTES, end):
         return None
-    size = size_before(file, end)
+    size: int = INT32.unpack(tail[-INT32_SIZE:])[0]
     if not OVERHEAD_SIZE <= size <= end:
         return None
-    head = file.read(min(_HEADS_BYTES, size), end - size)
+    head = tail[-size:] if size <= len(tail) else file.read(min(_HEADS_BYTES, size), end - size)
     try:
         claimed = message_size(head, 0, len(head))
     except DecodeError:
         return None
-    return end - size if claimed == size else None
+    return (end - size, head) if claimed == size else None
 
 
 def keep(directory: Directory, file: File, position: int, size: int, name: str) -> str:

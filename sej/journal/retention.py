@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from sej.checks import COUNT, POSITIVE, SECONDS, optional, require
 from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE
+from sej.durations import Seconds, seconds
 from sej.errors import BadOffsetFileError, CorruptionError, InvalidNameError, LockedError, SejError
 from sej.journal.directory import Directory, Segment, containing
 from sej.journal.index import Block, BlockIndex, IndexFile, read_blocks
@@ -61,13 +62,14 @@ class Retention(_Limits):
 
     __slots__ = ()
 
-    def __new__(cls, max_age_s: float | None = None, max_bytes: int | None = None, keep_segments: int = 1) -> Self:
+    def __new__(cls, max_age_s: Seconds | None = None, max_bytes: int | None = None, keep_segments: int = 1) -> Self:
         """Set the limits; None: no limit.
 
         Raises:
             TypeError: a limit is not a number.
             ValueError: a limit is below 0, or keep_segments is below 1: the last segment is always kept.
         """
+        max_age_s = seconds("max_age_s", max_age_s)
         require(
             max_age_s=(max_age_s, optional(SECONDS)),
             max_bytes=(max_bytes, optional(COUNT)),
@@ -254,11 +256,14 @@ def _require_unfollowed(directory: Directory) -> None:
         )
 
 
-def finish_merge(directory: Directory) -> None:
+def finish_merge(directory: Directory) -> list[Segment]:
     """Finish a merge that crashed; called by a writer when it opens.
 
     If the marker is lost, as in a copy of ``jnl/`` alone, the segments tell: one whose messages a longer one also has
     is removed.
+
+    Returns:
+        The segments that the journal has now.
 
     Raises:
         CorruptionError: its marker is damaged.
@@ -266,9 +271,12 @@ def finish_merge(directory: Directory) -> None:
     if directory.disk.status(directory.at("txn", "merge")) is not None:
         with readers_lock(directory):
             _finish_merge(directory)
-    if _covered(directory):
+    segments = directory.segments()
+    if _covered(directory, segments):
         with readers_lock(directory):
-            _remove_joined(directory, _covered(directory))
+            _remove_joined(directory, _covered(directory, directory.segments()))
+        segments = directory.segments()
+    return segments
 
 
 def merged_away(directory: Directory) -> list[Segment]:
@@ -393,9 +401,9 @@ def _remove_joined(directory: Directory, others: list[Segment]) -> None:
         _remove(directory, segment)
 
 
-def _covered(directory: Directory) -> list[Segment]:
+def _covered(directory: Directory, segments: list[Segment]) -> list[Segment]:
     """Return segments whose bytes are the end of a longer one before them that is good and reaches the next one."""
-    disk, segments = directory.disk, directory.segments()
+    disk = directory.disk
     if len(segments) < 3:
         return []
     found: list[Segment] = []

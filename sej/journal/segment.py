@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from sej.codec import IMPLEMENTATION, Columns, Run, columns, decode_many, measure, message_size
 from sej.errors import CorruptionError, DecodeError, TruncatedError
+from sej.journal.index_format import BLOCK_BYTES
 from sej.message import Message
 from sej.system.disk import Disk, File, Status
 
@@ -76,8 +77,8 @@ class SegmentReader:
             position: the byte where the next message starts.
             due: the offset of the next message.
             chunk_bytes: how much is read in one step.
-            room: called with the size of a message (or of a block to verify) that is larger than a chunk before it is
-                read; raises if there is no memory for it, and the reader does not move.
+            room: called with the size of a message that is larger than a chunk before it is read; raises if there is no
+                memory for it, and the reader does not move.
 
         Raises:
             FileNotFoundError: the segment was removed.
@@ -154,10 +155,12 @@ class SegmentReader:
     def load(self, start: int, end: int) -> bytes | memoryview:
         """Read the bytes from start, at or before the next message, to end; the next messages are decoded from them."""
         if (self._chunk_at, len(self._chunk)) != (start, end - start):
-            if self._room is not None and end - start > self._chunk_bytes:
-                self._room(end - start)
             self._fill(start, end - start)
         return self._chunk
+
+    def unload(self, end: int) -> None:
+        """Forget the bytes from a position on that :meth:`load` has read."""
+        self._chunk = self._chunk[: max(end - self._chunk_at, 0)]
 
     def skip(self, position: int, due: int, end: int | None = None) -> None:
         """Continue at another message of this segment, up to end."""
@@ -225,7 +228,7 @@ class SegmentReader:
         """Read a chunk: a large one into the same memory again if the codec decodes that as fast as bytes."""
         self._chunk = b""  # after a failed read the memory is not valid
         self._chunk_at = position
-        if size <= _SMALL_BYTES or size > self._chunk_bytes or IMPLEMENTATION == "python":
+        if size <= _SMALL_BYTES or size > self._chunk_bytes + BLOCK_BYTES or IMPLEMENTATION == "python":
             self._chunk = self._file.read(size, position)
             return
         if len(self._memory) < size:

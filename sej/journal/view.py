@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from sej.checks import COUNT, DISK, FLAG, PROGRESS, TIMESTAMP, a, require
 from sej.codec import decode
 from sej.codec.format import INT32, INT32_SIZE, OFFSET, OVERHEAD_SIZE
+from sej.durations import Seconds
 from sej.errors import CorruptionError, DecodeError, OffsetGapError
 from sej.journal.directory import Directory, Segment, containing, is_still
 from sej.journal.end import Tail
@@ -200,7 +201,7 @@ class Journal:
 
     def clean(
         self,
-        max_age_s: float | None = None,
+        max_age_s: Seconds | None = None,
         max_bytes: int | None = None,
         keep_segments: int = 1,
         dry_run: bool = False,

@@ -20,11 +20,12 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
-from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, START, WAIT, optional, require
+from sej.checks import CALLABLE, DISK, FLAG, PATH, POSITIVE, SECONDS, START, WAIT, optional, require
 from sej.durations import Seconds, seconds
 from sej.errors import RetriesExhaustedError
+from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory, check_name
-from sej.message import FIRST, Message, Start
+from sej.message import FIRST, LAST, Message, Start
 from sej.reading.attempts import Attempts
 from sej.reading.dead_letters import append_dead_letter, source_of
 from sej.reading.offset import Offset
@@ -67,6 +68,7 @@ class Consumer:
         backoff_max_s: Seconds = 30.0,
         commit_messages: int = 1000,
         commit_interval_s: Seconds = 1.0,
+        wait: bool = False,
         disk: Disk = OS,
     ) -> None:
         """Set up a reader; nothing is opened before :meth:`run`.
@@ -83,6 +85,8 @@ class Consumer:
             backoff_max_s: the longest wait.
             commit_messages: commit the offset at least every ``commit_messages`` messages,
             commit_interval_s: and at least this often, in seconds, while messages arrive.
+            wait: let :meth:`run` wait for a journal that does not exist yet, for at most the timeout. All its messages
+                are new then: LAST begins with the first one.
             disk: the disk.
 
         Raises:
@@ -100,12 +104,14 @@ class Consumer:
             backoff_max_s=(backoff_max_s, SECONDS),
             commit_messages=(commit_messages, POSITIVE),
             commit_interval_s=(commit_interval_s, SECONDS),
+            wait=(wait, FLAG),
             disk=(disk, DISK),
         )
         self._directory = Directory(path, disk)
         self.path = self._directory.path
         self.name = check_name(name, "a reader's name")
         self._default = default
+        self._waits = wait
         self._max_attempts = max_attempts
         self._dead_letter = None if dead_letter is None else Directory(dead_letter, disk).path
         self._timeout = timeout
@@ -129,6 +135,7 @@ class Consumer:
         Raises:
             RetriesExhaustedError: a message failed max_attempts times and there is no dead-letter journal; the offset
                 is kept, and the next run starts with this message.
+            JournalNotFoundError: the journal does not exist, with ``wait=True`` after the timeout.
             LockedError: another process has this reader name.
             SejError: as :class:`~sej.Scanner` and :class:`~sej.Offset`.
         """
@@ -161,9 +168,16 @@ class Consumer:
         require(handler=(handler, CALLABLE), batch_messages=(batch_messages, POSITIVE))
         wait = self._timeout if isinstance(timeout, Start) else seconds("timeout", timeout)
         WAIT("timeout", wait)
+        default = self._default
         try:
+            if self._waits:
+                arrived = wait_for_journal(self._directory, wait, self._stop.is_set)
+                if arrived is None:
+                    return 0
+                if arrived and default is LAST:
+                    default = FIRST
             with (
-                Offset(self.path, self.name, self._default, disk=self._disk) as kept,
+                Offset(self.path, self.name, default, disk=self._disk) as kept,
                 Scanner(self.path, kept.value, wait, disk=self._disk) as scanner,
                 Attempts(
                     self._directory, self.name, kept.value, max(self._commit_messages, _CAREFUL) + 2 * BATCH

@@ -5,8 +5,9 @@ and the reason::
 
     {"source": ..., "reader": ..., "offset": ..., "attempts": ..., "reason": ...}\n<the original value>
 
-An item of a work queue that was put with a priority or an expiry also has ``"priority"`` and ``"expire_s"``. ``source``
-is the identity of the journal (its ``id``, in hex), or its path if it has none, as in journals of the original.
+An item of a work queue that was put with a priority, an expiry or headers also has ``"priority"``, ``"expire_s"`` or
+``"headers"``. ``source`` is the identity of the journal (its ``id``, in hex), or its path if it has none, as in
+journals of the original.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from sej.checks import OFFSET, optional
@@ -46,6 +47,7 @@ class DeadLetter(NamedTuple):
         letter_offset: the offset in the dead-letter journal.
         priority: the item's priority in its queue.
         expire_s: seconds after which the item expires; None: never.
+        headers: the item's headers.
     """
 
     message: Message
@@ -56,6 +58,7 @@ class DeadLetter(NamedTuple):
     letter_offset: int
     priority: int = 0
     expire_s: float | None = None
+    headers: Mapping[str, str] = {}
 
 
 def dead_letters(path: str | os.PathLike[str], offset: int | None = None, *, disk: Disk = OS) -> Iterator[DeadLetter]:
@@ -87,6 +90,7 @@ def append_dead_letter(
     reason: str,
     priority: int = 0,
     expire_s: float | None = None,
+    headers: Mapping[str, str] | None = None,
     perhaps_there: bool = False,
     lock_timeout: float | None = None,
     disk: Disk = OS,
@@ -102,6 +106,7 @@ def append_dead_letter(
         reason: the last failure.
         priority: the item's priority in its queue.
         expire_s: seconds after which the item expires; None: never.
+        headers: the item's headers.
         perhaps_there: whether an earlier process may have done this just before it died: then the newest letter of this
             source and reader is checked first.
         lock_timeout: seconds to wait for another writer of that journal, which several readers may share; None: without
@@ -125,6 +130,8 @@ def append_dead_letter(
         head["priority"] = priority
     if expire_s is not None:
         head["expire_s"] = expire_s
+    if headers:
+        head["headers"] = dict(headers)
     value = json.dumps(head).encode() + b"\n" + message.value
     with Writer(path, lock_timeout=lock_timeout, disk=disk) as writer:
         writer.append(value, message.key, message.type, message.timestamp)
@@ -161,9 +168,11 @@ def _decode(message: Message, path: str) -> DeadLetter:
         if not newline:
             raise ValueError("no line of JSON")
         fields = json.loads(head)
-        priority, expire_s = fields.get("priority", 0), fields.get("expire_s")
+        priority, expire_s, headers = fields.get("priority", 0), fields.get("expire_s"), fields.get("headers", {})
         if type(priority) is not int or not (expire_s is None or 0 <= expire_s < math.inf):
             raise ValueError("the priority or the expiry is not a number")
+        if not all(type(text) is str for text in headers.values()):
+            raise ValueError("a header is not a text")
         return DeadLetter(
             Message(fields["offset"], message.timestamp, message.type, message.key, value),
             fields["source"],
@@ -173,6 +182,7 @@ def _decode(message: Message, path: str) -> DeadLetter:
             message.offset,
             priority,
             expire_s,
+            headers,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptionError(

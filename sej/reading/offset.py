@@ -14,9 +14,11 @@ import os
 import threading
 from typing import Final, Self
 
-from sej.checks import DISK, START, one_of, refuse_pickling, require
+from sej.checks import DISK, FLAG, START, WAIT, one_of, refuse_pickling, require
 from sej.checks import OFFSET as AN_OFFSET
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidNameError, OffsetBeyondEndError, OffsetTooSmallError
+from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.kept_offsets import check_reader
@@ -34,18 +36,32 @@ _BEYOND_END: Final = one_of(("raise", "rewind"))
 
 
 def check_arguments(
-    path: str | os.PathLike[str], name: str, default: int | Start = FIRST, *, beyond_end: str = "raise", disk: Disk = OS
-) -> Directory:
-    """Check the arguments of an :class:`Offset` without opening it; return its directory.
+    path: str | os.PathLike[str],
+    name: str,
+    default: int | Start = FIRST,
+    *,
+    beyond_end: str = "raise",
+    wait: bool = False,
+    timeout: Seconds | None = None,
+    disk: Disk = OS,
+) -> tuple[Directory, float | None]:
+    """Check the arguments of an :class:`Offset` without opening it; return its directory and its timeout in seconds.
 
     Raises:
         TypeError: an argument has the wrong type.
         ValueError: an argument is out of its range; InvalidNameError for the name.
     """
-    require(default=(default, START), beyond_end=(beyond_end, _BEYOND_END), disk=(disk, DISK))
+    timeout = seconds("timeout", timeout)
+    require(
+        default=(default, START),
+        beyond_end=(beyond_end, _BEYOND_END),
+        wait=(wait, FLAG),
+        timeout=(timeout, WAIT),
+        disk=(disk, DISK),
+    )
     directory = Directory(path, disk)
     check_reader(directory, name)
-    return directory
+    return directory, timeout
 
 
 class Offset:
@@ -77,6 +93,8 @@ class Offset:
         default: int | Start = FIRST,
         *,
         beyond_end: str = "raise",
+        wait: bool = False,
+        timeout: Seconds | None = None,
         disk: Disk = OS,
     ) -> None:
         """Take the reader's lock and read its offset.
@@ -87,6 +105,9 @@ class Offset:
             default: where a reader that never committed starts: an offset, FIRST or LAST. LAST is kept on opening, so
                 that it means the end at the first opening, not at a later one.
             beyond_end: ``"raise"``, or ``"rewind"`` to move back to the journal's end if the kept offset is past it.
+            wait: wait for a journal that does not exist yet. All its messages are new then: LAST begins with the first
+                one.
+            timeout: with ``wait``, the most seconds to wait, or a duration such as ``"1h"``; None: no limit.
             disk: the disk.
 
         Raises:
@@ -94,10 +115,14 @@ class Offset:
             BadOffsetFileError: the file has one to seven bytes, or not the bytes that were written.
             OffsetBeyondEndError: the kept offset is past the journal's end.
             InvalidNameError: a new reader may not have this name, or its lock would be that of a work queue.
-            JournalNotFoundError: there is no journal.
+            JournalNotFoundError: there is no journal, with ``wait=True`` after the timeout.
         """
-        self._directory = check_arguments(path, name, default, beyond_end=beyond_end, disk=disk)
+        self._directory, timeout = check_arguments(
+            path, name, default, beyond_end=beyond_end, wait=wait, timeout=timeout, disk=disk
+        )
         self.name = name
+        if wait and wait_for_journal(self._directory, timeout) and default is LAST:
+            default = FIRST
         self._directory.require()
         self.path = self._directory.path
         self._disk = disk

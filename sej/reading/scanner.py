@@ -28,11 +28,39 @@ from sej.message import FIRST, LAST, Message, Start
 from sej.system.disk import OS, Disk
 from sej.system.watch import Watch
 
-__all__ = ["Scanner"]
+__all__ = ["Scanner", "check_arguments"]
 
 _BATCH: Final = 1024
 _JUDGE_AFTER_S: Final = 1.0
 _ON_CORRUPTION: Final = one_of(("raise", "skip"))
+
+
+def check_arguments(
+    path: str | os.PathLike[str],
+    offset: int | Start = FIRST,
+    timeout: Seconds | None = 0.0,
+    *,
+    on_corruption: str = "raise",
+    verify: bool = False,
+    wait: bool = False,
+    disk: Disk = OS,
+) -> tuple[Directory, float | None]:
+    """Check the arguments of a :class:`Scanner` without opening it; return its directory and its timeout in seconds.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of its range.
+    """
+    timeout = seconds("timeout", timeout)
+    require(
+        offset=(offset, START),
+        timeout=(timeout, WAIT),
+        on_corruption=(on_corruption, _ON_CORRUPTION),
+        verify=(verify, FLAG),
+        wait=(wait, FLAG),
+        disk=(disk, DISK),
+    )
+    return Directory(path, disk), timeout
 
 
 class Scanner:
@@ -88,16 +116,9 @@ class Scanner:
             NotAJournalError: the path is not a SEJ directory.
             OffsetTooSmallError: the offset was deleted.
         """
-        timeout = seconds("timeout", timeout)
-        require(
-            offset=(offset, START),
-            timeout=(timeout, WAIT),
-            on_corruption=(on_corruption, _ON_CORRUPTION),
-            verify=(verify, FLAG),
-            wait=(wait, FLAG),
-            disk=(disk, DISK),
+        self._directory, timeout = check_arguments(
+            path, offset, timeout, on_corruption=on_corruption, verify=verify, wait=wait, disk=disk
         )
-        self._directory = Directory(path, disk)
         if wait and wait_for_journal(self._directory, timeout) and offset is LAST:
             offset = FIRST
         self._directory.require()

@@ -24,14 +24,12 @@ import errno
 import fcntl
 import mmap
 import os
-import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from io import FileIO
-from pathlib import Path
 from typing import Final, Literal, NamedTuple, NoReturn, Protocol
 
 from sej.errors import CorruptionError, FileTypeError
@@ -479,18 +477,22 @@ class OsDisk:
 
     def mkdir(self, path: str | os.PathLike[str]) -> None:
         """Create a directory and its parents, and sync the directories that contain them."""
-        target = Path(path)
+        target = os.fspath(path).rstrip(os.sep) or os.sep
         missing = []
-        while not target.is_dir():
+        while not self._is_dir(target):
             missing.append(target)
-            target = target.parent
+            target = os.path.dirname(target) or "."
         for step in reversed(missing):
             try:
-                step.mkdir()
+                os.mkdir(step)
             except FileExistsError as error:
-                if not step.is_dir():
-                    raise _odd(str(step), error, "a directory") from None
-            self.sync_dir(step.parent)
+                if not self._is_dir(step):
+                    raise _odd(step, error, "a directory") from None
+            self.sync_dir(os.path.dirname(step) or ".")
+
+    def _is_dir(self, path: str) -> bool:
+        status = self.status(path)
+        return status is not None and status.is_dir
 
     def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         """Rename, and sync both directories."""
@@ -627,9 +629,14 @@ _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbf
 _NETWORK_MARKS: Final = tuple(b" - %s " % kind.encode() for kind in _NETWORK)
 
 
-def network_file_system(path: str | os.PathLike[str]) -> str | None:
-    """Return the type of the network file system that holds path (``"nfs4"``), or None on a local one."""
-    if _has_device(path):
+def network_file_system(path: str | os.PathLike[str], status: Status | None = None) -> str | None:
+    """Return the type of the network file system that holds path (``"nfs4"``), or None on a local one.
+
+    Args:
+        path: the file or directory.
+        status: its status, if the caller knows it.
+    """
+    if _has_device(path, status):
         return None
     table = _mount_table()
     if not any(mark in table for mark in _NETWORK_MARKS):
@@ -638,10 +645,11 @@ def network_file_system(path: str | os.PathLike[str]) -> str | None:
     return kind if kind in _NETWORK else None
 
 
-def _has_device(path: str | os.PathLike[str]) -> bool:
+def _has_device(path: str | os.PathLike[str], status: Status | None) -> bool:
     """Return whether a path is on a block device, which no network file system has."""
     with Tolerated():  # a missing path
-        return sys.platform == "linux" and os.major(os.stat(path).st_dev) != 0
+        device = os.stat(path).st_dev if status is None else status.device
+        return sys.platform == "linux" and os.major(device) != 0
     return False
 
 
@@ -666,6 +674,8 @@ def _mount_table() -> bytes:
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
+    import re
+
     for line in _mount_table().split(b"\n"):
         fields, _, rest = line.partition(b" - ")
         if fields:

@@ -75,12 +75,13 @@ class KeptPosition:
         self.path = path
         self._of: _Known | None = None
 
-    def load(self, file: File, name: int) -> Kept | None:
+    def load(self, file: File, name: int, *, alone: bool = False) -> Kept | None:
         """Return the stored position of an open file.
 
         Args:
             file: the file.
             name: its name in the record: of a segment, its first offset.
+            alone: no other process can end this segment and start a later one before the next :meth:`store`.
 
         Returns:
             The position; the beginning of the file if the record is damaged or of another file, as in a copy; None if
@@ -94,6 +95,8 @@ class KeptPosition:
             _, inode, position, offset, head = there
             status = file.status()
             if inode == status.inode and position <= status.size and _head(file, position) == head:
+                if alone:
+                    self._of = _Known(file, inode, head, position)
                 return Kept(position, offset)
         return Kept(0, name)
 
@@ -110,7 +113,7 @@ class KeptPosition:
             record = self._open()
             try:
                 of = self._of
-                if of is None or of.file is not file or of.position < HEAD_BYTES:
+                if of is None or of.file is not file or min(of.position, position) < HEAD_BYTES:
                     if (of is None or of.file is not file) and _is_later(record, name):
                         return
                     of = self._of = _Known(file, file.status().inode, _head(file, position), position)

@@ -38,7 +38,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from traceback import clear_frames
+from contextlib import suppress
+from types import TracebackType
 from typing import NoReturn, Protocol
 
 from sej.errors import ClosedError, LockedError, LockLostError, SejError, WriterFailedError
@@ -88,6 +89,14 @@ def is_mine(lock: threading.RLock) -> bool:
 
 def _worded(cause: BaseException) -> SejError:
     return WriterFailedError(str(cause))
+
+
+def _clear_frames(trace: TracebackType | None) -> None:
+    """Drop the local variables of frames, as :func:`traceback.clear_frames` does, whose module is slow to import."""
+    while trace is not None:
+        with suppress(RuntimeError):  # the frame still runs
+            trace.tb_frame.clear()
+        trace = trace.tb_next
 
 
 class Lifecycle:
@@ -176,7 +185,7 @@ class Lifecycle:
         self.failure = cause
         self.open = False
         if cause.__traceback__ is not None:
-            clear_frames(cause.__traceback__.tb_next)
+            _clear_frames(cause.__traceback__.tb_next)
         return True
 
     def leave_untold(self) -> None:

@@ -20,11 +20,9 @@ import errno
 import fcntl
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Final, Self
 
 from sej.errors import ClosedError, LockedError, LockLostError
@@ -78,6 +76,9 @@ class Lock:
         self._exclusive = exclusive
         self._disk = disk
         self._file: File | None = None
+        self._identity = 0, 0
+        self._content = b""
+        """The identity of the file, and what was in it when it was locked."""
         self._held = False
         """Between the two: an open file, perhaps locked, that its owner has not stored yet."""
         self._signature = b""
@@ -124,8 +125,7 @@ class Lock:
     def _try(self) -> bool:
         """Take the lock if it is free."""
         while True:
-            missing = self._written is not None and self._disk.status(self.path) is None
-            file = self._file = self._open()
+            file, missing = self._open()
             if not file.lock(exclusive=self._exclusive):
                 file.close()
                 return False
@@ -133,11 +133,15 @@ class Lock:
                 return True
             file.close()  # the name was removed between open and lock: take the new file
 
-    def _open(self) -> File:
+    def _open(self) -> tuple[File, bool]:
+        """Open the file; return whether it was missing too."""
+        missing = False
         while True:
             try:
-                return self._disk.open(self.path, "edit")
+                self._file = self._disk.open(self.path, "edit")
+                return self._file, missing
             except FileNotFoundError:
+                missing = True
                 self._disk.open(self.path, "append").close()  # created if it is still missing
 
     def check(self) -> None:
@@ -158,7 +162,7 @@ class Lock:
 
     def is_current(self) -> bool:
         """Return whether it is held, and the path is still the locked file."""
-        return self._file is not None and self._is_current(self._file)
+        return self._file is not None and is_current(self._disk, self._identity, self.path)
 
     def holder(self) -> str | None:
         """Return the holder's text in the file, or None."""
@@ -189,32 +193,30 @@ class Lock:
         if file is not None:
             file.close()
 
-    def _is_current(self, file: File) -> bool:
-        return is_current(self._disk, file, self.path)
-
     def _is_settled(self, file: File, *, missing: bool) -> bool:
         """Check a just locked file for an original's trace; return False if its name was removed."""
-        if self._written is None:
-            return self._is_current(file)
-        content = file.read(_HOLDER_BYTES, 0)
-        self.original = find_trace(content, missing=missing, written=bool(content) or self._written())
-        if self.original is not None and not content and not missing:
-            pause(file.status(), lambda: self._is_current(file))
-        return self._is_current(file)
+        status = file.status()
+        self._identity = status.identity
+        self._content = content = file.read(min(status.size, _HOLDER_BYTES + 1), 0)
+        if self._written is not None:
+            self.original = find_trace(content, missing=missing, written=bool(content) or self._written())
+            if self.original is not None and not content and not missing:
+                pause(status, self.is_current)
+        return self.is_current()
 
     def _sign(self) -> None:
         assert self._file is not None
         # Truncating takes a hundred times as long as a read. So a lock that is taken repeatedly keeps its first line,
         # and another holder's lines are overwritten to their end.
         me = f"pid={os.getpid()} "
-        mine = self._signature.startswith(me.encode()) and self._file.read(_HOLDER_BYTES, 0) == self._signature
+        mine = self._signature.startswith(me.encode()) and self._content == self._signature
         self.undisturbed = mine
         if mine:
             return
         line = f"{me}host={host_name()} start={_now()}"[:_LINE_BYTES] + "\n"
         self._signature = line.encode() + (b"" if self.original is None else self.original.line())
         try:
-            there = self._file.size()
+            there = len(self._content)
             if there > _HOLDER_BYTES:
                 self._file.truncate(0)
             else:
@@ -247,12 +249,15 @@ def _read_holder(file: File) -> str | None:
 
 def _now() -> str:
     """Return a time so precise that no two locks of a process have the same signature."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
+    seconds, ns = divmod(time.time_ns(), 10**9)
+    now = time.gmtime(seconds)  # not datetime, whose import takes long
+    day = f"{now.tm_year}-{now.tm_mon:02}-{now.tm_mday:02}"
+    return f"{day}T{now.tm_hour:02}:{now.tm_min:02}:{now.tm_sec:02}.{ns // 1000:06}+00:00"
 
 
 def host_name() -> str:
     """Return this host's name, as in lock files and claims."""
-    return socket.gethostname()
+    return os.uname().nodename
 
 
 def process_start(pid: int) -> int | None:

@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from sej.system.disk import Disk, File, Status
+from sej.system.disk import Disk, Status
 
 __all__ = ["Trace", "find_trace", "is_current", "pause"]
 
@@ -82,11 +82,10 @@ def find_trace(content: bytes, *, missing: bool, written: bool) -> Trace | None:
     return Trace(int(time.time()), not missing) if written else None
 
 
-def is_current(disk: Disk, file: File, path: str) -> bool:
-    """Return whether a path is still the open file."""
-    mine = file.status()
+def is_current(disk: Disk, identity: tuple[int, int], path: str) -> bool:
+    """Return whether a path is still the file with this identity, which the caller has open."""
     there = disk.status(path)
-    return mine.links > 0 and there is not None and there.identity == mine.identity
+    return there is not None and there.identity == identity
 
 
 def pause(status: Status, current: Callable[[], bool]) -> None:

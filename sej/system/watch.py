@@ -16,7 +16,7 @@ of a missed event (network file systems, a full queue).
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import os
 import select
 import sys
@@ -26,6 +26,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
+    from ctypes import CDLL
+
     from sej.system.observing import Observers
 
 __all__ = ["Watch", "wait_any"]
@@ -317,30 +319,31 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_Hub.after_fork)
 
 
-def _libc() -> ctypes.CDLL | None:
+@functools.cache
+def _libc() -> CDLL | None:
+    """The C library with inotify, or None: loaded for the first watch, because it takes a short command too long."""
     if sys.platform != "linux":
         return None
+    import ctypes
+
     library = ctypes.CDLL(None, use_errno=True)
     return library if hasattr(library, "inotify_init1") else None
 
 
-_LIBC: Final = _libc()
-
-
 def _inotify_init() -> int | None:
-    if _LIBC is None:
+    if (library := _libc()) is None:
         return None
-    fd: int = _LIBC.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    fd: int = library.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
     return fd if fd >= 0 else None
 
 
 def _inotify_add(fd: int, directory: str) -> int | None:
-    if _LIBC is None:
+    if (library := _libc()) is None:
         return None
-    number: int = _LIBC.inotify_add_watch(fd, os.fsencode(directory), _INTEREST | _MASK_ADD)
+    number: int = library.inotify_add_watch(fd, os.fsencode(directory), _INTEREST | _MASK_ADD)
     return number if number >= 0 else None
 
 
 def _inotify_remove(fd: int, number: int) -> None:
-    if _LIBC is not None:
-        _LIBC.inotify_rm_watch(fd, number)
+    if (library := _libc()) is not None:
+        library.inotify_rm_watch(fd, number)

@@ -192,11 +192,16 @@ class Batches:
         self._replace(f"{name}.intent", {**intent, "crc32c": crc, "cut": cut})
         return count
 
+    def entries(self) -> list[str]:
+        """Return the names of the files in ``txn/``."""
+        try:
+            return self._disk.list(self._directory.at("txn"))
+        except FileNotFoundError:
+            return []
+
     def promised_cuts(self) -> Iterable[tuple[str, dict[str, Any]]]:
         """Yield name and cut of each pending :meth:`promise`."""
-        if self._disk.status(self._directory.at("txn")) is None:
-            return
-        for entry in self._disk.list(self._directory.at("txn")):
+        for entry in self.entries():
             if entry.endswith(".intent") and "~" in entry:
                 yield entry.removesuffix(".intent"), self._read(entry)["cut"]
 
@@ -211,9 +216,7 @@ class Batches:
         Raises:
             CorruptionError: an intent is damaged, or its staged rows are missing or changed.
         """
-        if self._disk.status(self._directory.at("txn")) is None:
-            return
-        for entry in self._disk.list(self._directory.at("txn")):
+        for entry in self.entries():
             if entry.endswith(".intent"):
                 intent = self._read(entry)
                 if f"{intent['name']}.intent" != entry:  # files of older versions have a checksum without the name

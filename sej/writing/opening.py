@@ -95,24 +95,26 @@ def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True
     if there is None and not create:
         raise JournalNotFoundError("there is no journal here", path=directory.path)
     if not allow_network_fs:
-        kind = network_file_system(directory.path)
+        kind = network_file_system(directory.path, there)
         if kind is not None:
             raise NetworkFileSystemError(
                 f"this is on {kind}, whose locks and syncs cannot be trusted: use a local disk,"
                 " or pass allow_network_fs=True and accept the risk",
                 path=directory.path,
             )
+    begun = there is not None and disk.status(directory.jnl) is not None
     if there is not None:
-        _refuse_foreign(directory)
-    for name in ("jnl", "ofs"):
-        if disk.status(directory.at(name)) is None:
-            disk.mkdir(directory.at(name))
+        _refuse_foreign(directory, begun=begun)
+    if not begun:
+        disk.mkdir(directory.jnl)
+    if disk.status(directory.at("ofs")) is None:
+        disk.mkdir(directory.at("ofs"))
 
 
-def _refuse_foreign(directory: Directory) -> None:
+def _refuse_foreign(directory: Directory, *, begun: bool) -> None:
     """Raise NotAJournalError if a directory is not a journal and holds files of another program."""
     disk = directory.disk
-    if disk.status(directory.jnl) is None:
+    if not begun:
         foreign = [name for name in disk.list(directory.path) if name not in _OURS]
         if foreign:
             more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
@@ -139,6 +141,7 @@ def open_end(
     alone: bool = False,
     known: File | None = None,
     published: Segment | None = None,
+    segments: list[Segment] | None = None,
 ) -> End:
     """Open the last segment for appending. A torn tail is copied to ``kept/`` and cut.
 
@@ -153,6 +156,7 @@ def open_end(
         known: a segment that the caller has open. If it is still the last one, this file is used, because a sync
             through it reports every failed write since it was opened.
         published: the last segment, if the caller has synced all of it and has just renamed it into place.
+        segments: the segments of the journal; None: they are listed.
 
     Raises:
         LockedError: an exclusive writer is at work whose lock file was removed.
@@ -160,7 +164,7 @@ def open_end(
     """
     segment, fresh = published, published is not None
     if segment is None:
-        segments = directory.segments()
+        segments = directory.segments() if segments is None else segments
         segment, fresh = (segments[-1], False) if segments else (directory.segment(first_offset), True)
     if known is not None and is_still(directory.disk, segment, known):
         file = known
@@ -173,7 +177,7 @@ def open_end(
         finally:
             if not alone:
                 unlock()  # in C, and the first call here: no signal handler can run before it
-        return _open_end(directory, kept, segment, file, durable=fresh, renewed=file is known)
+        return _open_end(directory, kept, segment, file, durable=fresh, renewed=file is known, alone=alone)
     except BaseException:
         if file is not known:
             file.close()
@@ -181,22 +185,30 @@ def open_end(
 
 
 def _open_end(
-    directory: Directory, kept: KeptPosition, segment: Segment, file: File, *, durable: bool, renewed: bool
+    directory: Directory,
+    kept: KeptPosition,
+    segment: Segment,
+    file: File,
+    *,
+    durable: bool,
+    renewed: bool,
+    alone: bool,
 ) -> End:
     index_file = IndexFile(directory, segment)
     entries, index = index_file.load_end(file, segment.first_offset)
     fresh: list[Block] = []
-    partial = index.open_block(file.size())
+    size = file.size()
+    partial = index.open_block(size)
     partial_known = partial is not None
     entries -= partial_known
     position, offset = index.position, index.due
-    for block in read_blocks(file, position, offset):
+    for block in read_blocks(file, position, offset) if size > position else ():
         position, offset = block.end, block.next_offset
         if block.end - block.position >= BLOCK_BYTES:
             fresh.append(index.add(block))
         else:
             partial = block
-    damage = find_damage(file, position, offset)
+    damage = find_damage(file, position, offset) if size > position else None
     recovery = None
     if damage is not None:
         if damage.follower is not None:
@@ -207,7 +219,7 @@ def _open_end(
         recovery = Recovery(segment.path, position, offset, damage.size, copy, damage.reason)
         record(__name__, WARNING, "%s: cut %d torn bytes at %d, kept in %s", segment.path, damage.size, position, copy)
     end = Kept(position, offset)
-    synced = end if durable else min(end, durable_position(directory, kept, segment, file))
+    synced = end if durable else min(end, durable_position(directory, kept, segment, file, alone=alone))
     if position - synced.position <= _SYNC_BYTES:
         if position > synced.position:  # earlier writers may have left these bytes to the kernel
             if renewed:
@@ -225,9 +237,11 @@ def _open_end(
 def sweep(directory: Directory) -> None:
     """Remove the files in ``tmp/`` that a process staged before it died, unless an intent in ``txn/`` names them."""
     disk = directory.disk
-    if disk.status(directory.at("tmp")) is None:
+    try:
+        names = disk.list(directory.at("tmp"))
+    except FileNotFoundError:
         return
-    for name in disk.list(directory.at("tmp")):
+    for name in names:
         stem, _, end = name.rpartition(".")
         staged = end in ("publish", "removed") or (
             end == "rows" and disk.status(directory.at("txn", f"{stem}.intent")) is None

@@ -91,13 +91,16 @@ class _Writer:
         self.next_offset = run.stop
 
 
-def open_mended_end(directory: Directory, kept: KeptPosition, lock: Lock, *, first_offset: int, ours: bool) -> End:
+def open_mended_end(
+    directory: Directory, kept: KeptPosition, lock: Lock, segments: list[Segment], *, first_offset: int, ours: bool
+) -> End:
     """Repair what two writers left, then open the last segment as :func:`sej.writing.opening.open_end` does.
 
     Args:
         directory: the journal, locked by the caller.
         kept: its kept position.
         lock: the caller's.
+        segments: the segments, listed with the lock held.
         first_offset: where a journal without segments starts.
         ours: whether a writer of this library has opened the journal before. If not, a missing lock file does not prove
             that an original was here, and nothing is repaired.
@@ -108,7 +111,8 @@ def open_mended_end(directory: Directory, kept: KeptPosition, lock: Lock, *, fir
     """
     _finish_cut(directory, kept)
     if lock.original is None or not (ours or lock.original.certain):
-        return open_end(directory, kept, first_offset=first_offset, alone=True)
+        segments = segments if lock.original is None else directory.segments()  # an original may just have added one
+        return open_end(directory, kept, first_offset=first_offset, alone=True, segments=segments)
     found, end = _mend_last(directory, kept, lock), None
     while end is None:
         try:

@@ -211,7 +211,7 @@ class SharedEnd:
             if self._original is not None and has_surplus(self._directory):
                 self._open_exclusively()
                 continue
-            if self._original is None or is_current(self._directory.disk, self._lock, self._lock_path):
+            if self._original is None or self._is_current():
                 break
         journal_id(self._directory, create=True)
         mark = self._lock.read(_MARK_BYTES, 0)
@@ -239,7 +239,7 @@ class SharedEnd:
         written = bool(content) or bool(self._directory.segments())
         self._original = find_trace(content, missing=self._was_missing, written=written)
         if self._original is not None and not content and not self._was_missing:
-            pause(self._lock.status(), lambda: is_current(self._directory.disk, self._lock, self._lock_path))
+            pause(self._lock.status(), self._is_current)
             self._check_lock_file()
 
     def _has_promise(self) -> bool:
@@ -328,8 +328,12 @@ class SharedEnd:
             holder=holder,
         )
 
+    def _is_current(self) -> bool:
+        """Return whether the locked file is still at its path."""
+        return is_current(self._directory.disk, self._lock.status().identity, self._lock_path)
+
     def _require_lock_file(self) -> None:
-        if not is_current(self._directory.disk, self._lock, self._lock_path):
+        if not self._is_current():
             raise LockLostError(
                 "an original SEJ removed the journal's lock file during this append, so the message may or may not be"
                 " in the journal: read the last messages before you append it again",

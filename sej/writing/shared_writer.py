@@ -33,6 +33,7 @@ from typing import Any, Final, Literal, Self, TypedDict, TypeVar, get_args
 
 from sej.checks import one_of, refuse_pickling, require_columns
 from sej.codec import Buffer, encode
+from sej.durations import Seconds, seconds
 from sej.errors import LockedError, LockLostError, WriterFailedError
 from sej.journal.directory import Directory
 from sej.journal.retention import Retention
@@ -60,9 +61,9 @@ class SharedOptions(TypedDict, total=False):
 
     segment_bytes: int
     durability: SharedDurability
-    sync_interval_s: float
+    sync_interval_s: Seconds
     retention: Retention | None
-    lock_timeout: float | None
+    lock_timeout: Seconds | None
     allow_network_fs: bool
 
 
@@ -110,9 +111,9 @@ class SharedWriter:
         *,
         segment_bytes: int = 1 << 30,
         durability: SharedDurability = "os",
-        sync_interval_s: float = 1.0,
+        sync_interval_s: Seconds = 1.0,
         retention: Retention | None = None,
-        lock_timeout: float | None = 10.0,
+        lock_timeout: Seconds | None = 10.0,
         allow_network_fs: bool = False,
         disk: Disk = OS,
     ) -> None:
@@ -135,6 +136,8 @@ class SharedWriter:
             TypeError: an argument has another type.
             ValueError: an argument is out of its range, or the path is empty.
         """
+        sync_interval_s = seconds("sync_interval_s", sync_interval_s)
+        lock_timeout = seconds("lock_timeout", lock_timeout)
         check_shared_options(
             segment_bytes=segment_bytes,
             durability=durability,

@@ -137,7 +137,8 @@ class Tail:
             untold=self.life.leave_untold,
         )
         self._lock_check_at = time.monotonic()
-        self.alone(self._batches.roll_forward, self)
+        if self._batches.entries():
+            self.alone(self._batches.roll_forward, self)
         if end.synced_offset < end.offset:
             self.syncer.request()
         self.life.in_child = self._close_copies
@@ -373,6 +374,7 @@ class Tail:
             self.syncer.close()
         if hasattr(self, "last"):
             self.last.close()
+        self._kept.forget()  # it has a reference to the segment
         self.lock.release()
         _needed.pop(id(self), None)
 

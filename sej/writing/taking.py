@@ -40,11 +40,13 @@ def take_end(
         while True:
             lock.acquire(timeout=lock_timeout)
             ours = journal_id(directory) is not None
-            finish_merge(directory)
-            finish_repair(directory)
+            segments = finish_merge(directory)
+            if directory.disk.status(directory.at("txn", "repair")) is not None:
+                finish_repair(directory)
+                segments = directory.segments()
             sweep(directory)
             with contextlib.suppress(LockLostError):
-                end = open_mended_end(directory, kept, lock, first_offset=first_offset, ours=ours)
+                end = open_mended_end(directory, kept, lock, segments, first_offset=first_offset, ours=ours)
                 recovery = end.recovery or recovery
                 if not ours:
                     journal_id(directory, create=True)

@@ -26,6 +26,7 @@ from sej.checks import (
     require_columns,
     require_options,
 )
+from sej.durations import Seconds, seconds
 from sej.journal.directory import Directory
 from sej.journal.retention import Retention
 from sej.message import BytesLike, Message
@@ -54,6 +55,9 @@ def check_options(**options: Any) -> None:
         TypeError: an option has another type, or a writer has no such option.
         ValueError: an option is out of its range.
     """
+    for name in ("sync_interval_s", "lock_timeout"):
+        if name in options:
+            options[name] = seconds(name, options[name])
     require_options("a writer", options, _RULES)
 
 
@@ -94,10 +98,10 @@ class Writer:
         *,
         segment_bytes: int = 1 << 30,
         durability: Durability = "os",
-        sync_interval_s: float = 1.0,
+        sync_interval_s: Seconds = 1.0,
         first_offset: int = 0,
         retention: Retention | None = None,
-        lock_timeout: float | None = 0.0,
+        lock_timeout: Seconds | None = 0.0,
         allow_network_fs: bool = False,
         disk: Disk = OS,
     ) -> None:
@@ -124,6 +128,8 @@ class Writer:
             TypeError: an argument has another type.
             ValueError: an argument is out of its range, or the path is empty.
         """
+        sync_interval_s = seconds("sync_interval_s", sync_interval_s)
+        lock_timeout = seconds("lock_timeout", lock_timeout)
         check_options(
             segment_bytes=segment_bytes,
             durability=durability,

@@ -11,7 +11,10 @@ from tests.forking import Forkserver
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = [sys.executable, "-W", "error", "-m", "sej"]
 # The commands whose imports cost most; those of the others are among them.
-COMMON = ["sej.cli.doctor", "sej.cli.queue", "textqueue.commands.group", "kestrel.commands", "shard.cli", "hub.cli"]
+COMMON = [
+    *("sej.cli.doctor", "sej.cli.queue", "textqueue.commands.group", "kestrel.commands", "shard.cli", "hub.cli"),
+    "importlib.metadata",
+]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
 
 

@@ -34,6 +34,7 @@ CHANGING = {
         "tq drain",
         "tq edit",
         "tq fail",
+        "tq give-back",
         "tq lsp",
         "tq reopen",
         "tq split",

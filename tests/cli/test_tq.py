@@ -10,6 +10,7 @@ import pytest
 
 import sej as library
 from tests.cli.command import COMMAND, ENV, sej, start
+from textqueue import TextQueue
 
 CAT = [sys.executable, "-S", "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read().upper())"]
 FAIL = [sys.executable, "-S", "-c", "import sys; sys.exit(3)"]
@@ -33,6 +34,11 @@ def name_of(path: Path, text: str) -> str:
     rows = [json.loads(line) for line in sej("tq", "list", "--status", "all", "--json", path).stdout.splitlines()]
     (name,) = [f"{row['position']}:{row['hash']}" for row in rows if row["value"] == text]
     return name
+
+
+def positions(path: Path) -> list[tuple[int, str]]:
+    rows = [json.loads(line) for line in sej("tq", "list", "--json", path).stdout.splitlines()]
+    return [(row["position"], row["hash"]) for row in rows]
 
 
 def listed(path: Path, *words: str) -> list[tuple[str, str]]:
@@ -138,6 +144,59 @@ def test_done_never_marks_another_message_than_the_one_that_was_named(jobs: Path
         refused = sej("tq", command, jobs, "0")
         assert (refused.returncode, b"POSITION:HASH" in refused.stderr) == (2, True)
     assert jobs.read_bytes() == before
+
+
+@pytest.mark.parametrize("variables", [[], ["mutex=" + " " * 40]])
+@pytest.mark.parametrize("command", ["done", "fail", "give-back"])
+def test_a_name_of_another_process_claim_is_refused(tmp_path: Path, variables: list[str], command: str) -> None:
+    jobs = tmp_path / "jobs.tq"
+    with TextQueue(jobs) as q:
+        q.append_many(["one", "two", "one"], variables)
+        claim = q.take()
+        assert claim is not None
+        name, free = (f"{row[0]}:{row[1]}" for row in positions(jobs)[:2])
+        for above in (b"", b"-urgent\n"):
+            jobs.write_bytes(above + jobs.read_bytes())
+            if above:
+                assert sej("tq", command, jobs, name).returncode == 4, "a line was inserted above"
+                name, free = (f"{row[0]}:{row[1]}" for row in positions(jobs)[1:3])
+            before = jobs.read_bytes()
+            refused = sej("tq", command, jobs, name, free)
+            assert (refused.returncode, jobs.read_bytes()) == (1, before), refused.stderr
+            assert claim.owner.encode() in refused.stderr
+        assert claim.done()
+        assert q.conflicts == []
+    assert listed(jobs, "--status", "cleared") == [("cleared", "one")]
+
+
+@pytest.mark.parametrize("variables", [[], ["mutex=" + " " * 40]])
+@pytest.mark.parametrize(("command", "status"), [("done", "cleared"), ("fail", "critical")])
+@pytest.mark.parametrize("ended", ["its worker died", "its lease is over"])
+def test_a_name_is_enough_after_the_end_of_a_claim(
+    tmp_path: Path, variables: list[str], command: str, status: str, ended: str
+) -> None:
+    jobs = tmp_path / "jobs.tq"
+    with TextQueue(jobs) as q:
+        q.append("one", variables)
+        if ended == "its worker died":
+            subprocess.run(["sh", "-c", '"$@"; true', "sh", *COMMAND, "tq", "claim", jobs], env=ENV, check=True)
+            claim = None
+        else:
+            claim = q.take(lease_s=1e-9)
+            assert claim is not None
+        done = sej("tq", command, jobs, name_of(jobs, "one"))
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert listed(jobs, "--status", status) == [(status, "one")]
+        assert b"@" not in jobs.read_bytes(), "no name is left in the mutex"
+        assert claim is None or not claim.done()
+
+
+def test_a_shell_gives_back_its_claim(jobs: Path) -> None:
+    done = shell(jobs, "tq claim $JOBS && tq give-back $JOBS && tq claim $JOBS && tq give-back $JOBS 0:00000000")
+    assert done.returncode == 4
+    assert [line.split("\t")[2] for line in done.stdout.splitlines()] == ["one", "one"]
+    refused = sej("tq", "give-back", jobs, name_of(jobs, "größer"))
+    assert (refused.returncode, b"no process has claimed it" in refused.stderr) == (1, True)
 
 
 def test_every_command_says_what_was_done_about_a_save(jobs: Path) -> None:

@@ -176,6 +176,28 @@ def test_threads_and_forked_children_share_one_journal(tmp_path: Path, log: logg
     assert sorted(found) == sorted(["parent", *(f"{who} {n}" for who in range(6) for n in range(50))])
 
 
+def test_a_child_logs_although_another_thread_logged_during_the_fork(tmp_path: Path) -> None:
+    handler = JournalHandler(tmp_path / "log")
+    begun, forked = threading.Event(), threading.Event()
+
+    class Slow:
+        def __str__(self) -> str:
+            begun.set()
+            forked.wait(60)
+            return "slow"
+
+    thread = threading.Thread(target=handler.handle, args=(record("%s", Slow()),))
+    thread.start()
+    assert begun.wait(60)
+    child = multiprocessing.get_context("fork").Process(target=handler.handle, args=(record("child"),))
+    child.start()
+    child.join(60)
+    forked.set()
+    thread.join()
+    handler.close()
+    assert [row["message"] for row in rows(tmp_path / "log")] == ["child", "slow"]
+
+
 def test_wrong_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="durability must be one of"):
         JournalHandler(tmp_path, durability="buffer")  # type: ignore[arg-type]

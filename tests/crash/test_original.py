@@ -210,23 +210,29 @@ class Killed(BaseException):
     """What stops a process at a call."""
 
 
+def opened_until(path: Path, at: int) -> bool:
+    """Open and close a writer that is killed at its at-th call; return whether it ended before."""
+    calls = itertools.count(1)
+
+    def hook(*_: object) -> None:
+        if next(calls) >= at:
+            raise Killed
+
+    writer = None
+    try:
+        writer = sej.Writer(path, disk=HookedDisk(hook))
+        writer.close()
+    except Killed:
+        if writer is not None:
+            writer.tail.abandon()  # what the kernel does with the descriptors of a process that dies
+        return False
+    return True
+
+
 def test_a_mending_that_is_stopped_at_any_call_is_finished_by_the_next_opening(memory: Path) -> None:
     for at in itertools.count(1):
         path = overlapped(memory / str(at))
-        calls = itertools.count(1)
-
-        def hook(*_: object, calls: Iterator[int] = calls, at: int = at) -> None:
-            if next(calls) >= at:
-                raise Killed
-
-        done, writer = True, None
-        try:
-            writer = sej.Writer(path, disk=HookedDisk(hook))
-            writer.close()
-        except Killed:
-            done = False
-            if writer is not None:
-                writer.tail.abandon()  # what the kernel does with the descriptors of a process that dies
+        done = opened_until(path, at)
         with sej.Writer(path):
             pass
         found = values(read_all(path))
@@ -244,20 +250,7 @@ def test_the_kept_position_never_covers_what_follows_the_cut(memory: Path) -> No
         one = Directory(path, OS)
         with contextlib.closing(OS.open(segment(path, 0), "edit")) as file:
             kept_position(one).store(file, 0, file.size(), 8)  # a process of ours synced all of it
-        calls = itertools.count(1)
-
-        def hook(*_: object, calls: Iterator[int] = calls, at: int = at) -> None:
-            if next(calls) >= at:
-                raise Killed
-
-        done, writer = True, None
-        try:
-            writer = sej.Writer(path, disk=HookedDisk(hook))
-            writer.close()
-        except Killed:
-            done = False
-            if writer is not None:
-                writer.tail.abandon()
+        done = opened_until(path, at)
         with contextlib.closing(OS.open(segment(path, 0), "edit")) as file:
             size = file.size()
             file.write_at(bytes(4096), size)  # what another program appends is not on the medium

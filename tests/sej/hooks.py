@@ -69,8 +69,11 @@ def script(code: str, *arguments: object) -> subprocess.Popen[str]:
 
 def output(code: str, *arguments: object) -> str:
     """What a script prints; it must end well."""
-    child = script(code, *arguments)
-    found, _ = child.communicate(timeout=PATIENCE_S * 2)
+    with script(code, *arguments) as child:
+        try:
+            found, _ = child.communicate(timeout=PATIENCE_S * 2)
+        finally:
+            child.kill()
     assert child.returncode == 0
     return found.strip()
 

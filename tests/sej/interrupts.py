@@ -11,6 +11,7 @@ import fcntl
 import gc
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import CodeType, FrameType
@@ -21,7 +22,11 @@ from sej.system.checksum import crc32c
 crc32c(bytes(1000))  # it may import a library at its first use: an interrupt within the import system is not the point
 __all__ = ["KINDS", "Interrupt", "free", "interrupt", "locked_below", "open_below", "places", "swallowed"]
 
-_CHECKING = {number for name, number in dis.opmap.items() if name.startswith(("CALL", "JUMP_BACKWARD", "RESUME"))}
+_CHECKING = {
+    number
+    for name, number in dis.opmap.items()
+    if name.startswith(("CALL", "JUMP_BACKWARD", "RESUME")) and not name.startswith("CALL_INTRINSIC")
+}
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _tables: dict[CodeType, dict[int, object]] = {}
 
@@ -39,19 +44,42 @@ KINDS: list[type[BaseException]] = [Interrupt, AlarmError, TimeoutError]
 
 
 class _Tracer:
-    """Raises at the place-th place."""
+    """Raises at the place-th place that the thread reaches which has entered it."""
 
     def __init__(self, place: int, kind: type[BaseException]) -> None:
         self.left = place
         self.kind = kind
         self.last: dict[FrameType, int] = {}
 
+    def __enter__(self) -> None:
+        sys.settrace(self.trace)
+        sys.setprofile(self.profile)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        sys.setprofile(None)
+
     def reach(self) -> None:
         self.left -= 1
         if not self.left:
-            sys.settrace(None)
-            sys.setprofile(None)
+            self.__exit__()
             raise self.kind
+
+    def step(self, frame: FrameType, here: int) -> None:
+        """Note that a frame goes to an instruction."""
+        last = self.last.get(frame, -1)
+        self.last[frame] = here
+        code = frame.f_code
+        if last >= 0 and code.co_code[last] in _CHECKING:
+            handlers = _handlers(code)
+            if handlers.get(last) == handlers.get(here):
+                self.reach()
+
+    def called(self, code: CodeType, last: int) -> None:
+        """Note that a C function returns to the instruction that called it."""
+        handlers = _handlers(code)
+        if handlers.get(last) != handlers.get(_next(code, last)):
+            self.reach()
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code.co_filename.startswith(_HERE) or not self.left:
@@ -59,23 +87,62 @@ class _Tracer:
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
         if event == "opcode":
-            last, here = self.last.get(frame, -1), frame.f_lasti
-            self.last[frame] = here
-            code = frame.f_code
-            if last >= 0 and code.co_code[last] in _CHECKING:
-                handlers = _handlers(code)
-                if handlers.get(last) == handlers.get(here):
-                    self.reach()
+            self.step(frame, frame.f_lasti)
         elif event == "return":
             self.last.pop(frame, None)
         return self.trace
 
     def profile(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "c_return" and not frame.f_code.co_filename.startswith(_HERE) and self.left:
-            handlers = _handlers(frame.f_code)
-            last = frame.f_lasti
-            if handlers.get(last) != handlers.get(_next(frame.f_code, last)):
-                self.reach()
+            self.called(frame.f_code, frame.f_lasti)
+
+
+_Tool: type[_Tracer] = _Tracer
+if sys.version_info >= (3, 12):
+
+    class _Monitor(_Tracer):
+        """The same by ``sys.monitoring``: from Python 3.12 on, a trace function misses bytecodes of what it calls."""
+
+        tool = 4
+
+        def __enter__(self) -> None:
+            self.thread = threading.get_ident()
+            events = sys.monitoring.events
+            self.calls: dict[int, Callable[..., None]] = {
+                events.INSTRUCTION: self.instruction,
+                events.C_RETURN: self.c_return,
+                **dict.fromkeys((events.PY_RETURN, events.PY_YIELD, events.PY_UNWIND), self.leave),
+            }
+            sys.monitoring.use_tool_id(self.tool, __name__)
+            for event, call in self.calls.items():
+                sys.monitoring.register_callback(self.tool, event, call)
+            # The return of a C function comes with its call.
+            sys.monitoring.set_events(self.tool, sum(self.calls) - events.C_RETURN + events.CALL)
+
+        def __exit__(self, *_: object) -> None:
+            if sys.monitoring.get_tool(self.tool) is None:
+                return
+            sys.monitoring.set_events(self.tool, 0)
+            for event in self.calls:
+                sys.monitoring.register_callback(self.tool, event, None)
+            sys.monitoring.free_tool_id(self.tool)
+            self.last.clear()  # a frame keeps what it has open
+
+        def seen(self, code: CodeType) -> bool:
+            return threading.get_ident() == self.thread and not code.co_filename.startswith(_HERE) and self.left != 0
+
+        def instruction(self, code: CodeType, offset: int) -> None:
+            if self.seen(code):
+                self.step(sys._getframe(1), offset)
+
+        def c_return(self, code: CodeType, offset: int, *_: object) -> None:
+            if self.seen(code):
+                self.called(code, offset)
+
+        def leave(self, *_: object) -> None:
+            self.last.pop(sys._getframe(1), None)
+
+    _Tool = _Monitor
 
 
 def _handlers(code: CodeType) -> dict[int, object]:
@@ -98,19 +165,16 @@ def interrupt(step: Callable[[], object], place: int, kind: type[BaseException])
 
     The garbage collector is off meanwhile: it calls functions of other libraries, and swallows what they raise.
     """
-    tracer = _Tracer(place, kind)
+    tracer = _Tool(place, kind)
     error: BaseException | None = None
     collecting = gc.isenabled()
     gc.disable()
-    sys.settrace(tracer.trace)
-    sys.setprofile(tracer.profile)
     try:
-        step()
+        with tracer:
+            step()
     except BaseException as raised:
         error = raised
     finally:
-        sys.settrace(None)
-        sys.setprofile(None)
         if collecting:
             gc.enable()
     return not tracer.left, error

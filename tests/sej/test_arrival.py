@@ -1,9 +1,12 @@
 """Waiting for a journal that does not exist yet."""
 
+import asyncio
 import signal
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -90,9 +93,107 @@ def test_a_journal_that_is_being_created_is_waited_for(
         opening.result(60).close()
 
 
-def test_the_asyncio_scanner_refuses_to_block_its_loop(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="a scanner has no option 'wait'"):
-        sej.aio.Scanner(tmp_path / "j", wait=True)
+def _consume(path: Path, default: sej.message.Start) -> int:
+    consumer = sej.Consumer(path, "r", default=default, wait=True)
+    return consumer.run(lambda _: consumer.stop())
+
+
+def _keep(path: Path, default: sej.message.Start) -> int:
+    with sej.Offset(path, "r", default, wait=True, timeout="1m") as offset:
+        return offset.value
+
+
+async def _read_async(path: Path, offset: sej.message.Start) -> int:
+    async with sej.aio.Scanner(path, offset, timeout="1m", wait=True) as scanner:
+        return len(await scanner.read())
+
+
+async def _keep_async(path: Path, default: sej.message.Start) -> int:
+    async with sej.aio.Offset(path, "r", default, wait=True, timeout="1m") as offset:
+        return offset.value
+
+
+async def _consume_async(path: Path, default: sej.message.Start) -> int:
+    consumer = sej.aio.Consumer(path, "r", default=default, wait=True)
+
+    async def handle(_: sej.Message) -> None:
+        consumer.stop()
+
+    return await consumer.run(handle)
+
+
+@pytest.mark.parametrize("default", [sej.FIRST, sej.LAST])
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (_keep, 0),
+        (_consume, 1),
+        (lambda *given: asyncio.run(_read_async(*given)), 1),
+        (lambda *given: asyncio.run(_keep_async(*given)), 0),
+        (lambda *given: asyncio.run(_consume_async(*given)), 1),
+    ],
+    ids=["Offset", "Consumer", "aio.Scanner", "aio.Offset", "aio.Consumer"],
+)
+def test_all_messages_of_a_journal_that_is_waited_for_are_new(
+    call: Callable[..., int], expected: int, default: sej.message.Start, waits: threading.Event, tmp_path: Path
+) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(call, tmp_path / "j", default)
+        assert waits.wait(60)
+        assert not waiting.done()
+        with sej.Writer(tmp_path / "j") as writer:
+            writer.append(b"a")
+            assert waiting.result(60) == expected
+
+
+def test_an_offset_of_a_journal_that_exists_is_as_without_waiting(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as writer:
+        writer.append(b"a")
+    assert (_keep(tmp_path, sej.LAST), asyncio.run(_keep_async(tmp_path, sej.LAST))) == (1, 1)
+
+
+def test_a_consumer_that_waits_ends_at_its_timeout_or_a_stop(waits: threading.Event, tmp_path: Path) -> None:
+    with pytest.raises(sej.JournalNotFoundError):
+        sej.Consumer(tmp_path / "j", "r", wait=True).run(print, timeout="0.01s")
+    with pytest.raises(sej.JournalNotFoundError):
+        sej.Offset(tmp_path / "j", "r", wait=True, timeout=0.01)
+    waits.clear()
+    consumer = sej.Consumer(tmp_path / "j", "r", wait=True)
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(consumer.run, print)
+        assert waits.wait(60)
+        consumer.stop()
+        assert running.result(60) == 0
+
+
+def test_a_wait_with_asyncio_is_cancelled(waits: threading.Event, tmp_path: Path) -> None:
+    async def iterate() -> None:
+        async for _ in sej.aio.Scanner(tmp_path / "j", timeout=None, wait=True):
+            pass
+
+    async def main() -> None:
+        opening = sej.aio.Offset(tmp_path / "j", "r", wait=True).open
+        consuming = partial(sej.aio.Consumer(tmp_path / "j", "r", wait=True).run, iterate)  # type: ignore[arg-type]
+        for call in (iterate, opening, consuming):
+            waits.clear()
+            task = asyncio.ensure_future(call())
+            assert await asyncio.to_thread(waits.wait, 60)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+
+
+def test_an_asyncio_scanner_that_waits_is_opened_later(tmp_path: Path) -> None:
+    scanner = sej.aio.Scanner(tmp_path / "j", timeout=0.01, wait=True)
+    with pytest.raises(sej.ClosedError, match="not open"):
+        _ = scanner.offset
+    with pytest.raises(sej.JournalNotFoundError):
+        asyncio.run(scanner.read())
+    asyncio.run(scanner.close())
+    with pytest.raises(TypeError, match="verify must be"):
+        sej.aio.Scanner(tmp_path / "j", verify="yes", wait=True)
 
 
 @pytest.mark.parametrize("words", [["follow", "--start", "0"], ["follow", "--reader", "r"], ["tail", "-f"]], ids=str)

@@ -1,14 +1,20 @@
-"""The cursor: a caller with little memory is asked before a large message is read."""
+"""The cursor: asks a caller with little memory before it reads a large message; checks blocks before messages."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sej
 from sej.codec import decode_many
+from sej.journal import cursor as cursor_module
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
+from sej.journal.index import Block, IndexFile
+from sej.journal.segment import Place
 from sej.system.disk import OS
+
+COUNT = 16_000
 
 
 def test_a_large_message_is_read_only_if_there_is_room(tmp_path: Path) -> None:
@@ -36,3 +42,81 @@ def test_a_large_message_is_read_only_if_there_is_room(tmp_path: Path) -> None:
     cursor.close()
     assert asked == [10_026, 10_026, 10_026, 20_026]
     assert [message.value for message in decode_many(found, 0, len(found), 0, 10)[0]] == values
+
+
+def blocks_of(path: Path) -> list[Block]:
+    directory = Directory(path, OS)
+    (segment,) = directory.segments()
+    file = OS.open(segment.path, "read")
+    try:
+        return IndexFile(directory, segment).load(file, 0).blocks
+    finally:
+        file.close()
+
+
+def segment_of(path: Path) -> Path:
+    (file,) = (path / "jnl").iterdir()
+    return file
+
+
+def fill(path: Path, value: bytes = b"", timestamp: int = 1) -> None:
+    with sej.Writer(path) as writer:
+        for first in range(0, COUNT, 500):
+            writer.append_many([value + b"%0200d" % n for n in range(first, first + 500)], timestamp=timestamp)
+
+
+def offsets_of(path: Path, start: int = 0, **options: Any) -> list[int]:
+    """Return the offsets that a verifying cursor returns; then -1 if a checksum is wrong."""
+    cursor = Cursor(Directory(path, OS), start, verify=True, **options)
+    found: list[int] = []
+    try:
+        while (columns := cursor.read_columns(700)) is not None:
+            found.extend(range(cursor.due - columns.messages, cursor.due))
+    except sej.CorruptionError as error:
+        found.append(-1 if "CRC32C" in error.reason else -2)
+    finally:
+        cursor.close()
+    return found
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 16, 1 << 18, 1 << 20])
+@pytest.mark.parametrize("ahead", [1, 3, 64])
+def test_a_block_is_checked_before_its_messages_are_returned(
+    ahead: int, chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursor_module, "_BLOCKS_AHEAD", ahead)
+    fill(tmp_path)
+    blocks, file = blocks_of(tmp_path), segment_of(tmp_path)
+    assert len(blocks) > 8
+    sound = file.read_bytes()
+    for block in (blocks[0], blocks[1], blocks[5], blocks[6], blocks[-1]):
+        data = bytearray(sound)
+        data[block.position + 100] ^= 1
+        file.write_bytes(data)
+        lost = range(block.first_offset, block.next_offset)
+        for start in (0, 1, block.first_offset, block.first_offset + 5, block.next_offset - 1):
+            before = list(range(start, block.first_offset))
+            assert offsets_of(tmp_path, start, chunk_bytes=chunk_bytes) == [*before, -1]
+            kept = [n for n in range(start, COUNT) if n not in lost]
+            assert offsets_of(tmp_path, start, chunk_bytes=chunk_bytes, on_corruption="skip") == kept
+        assert offsets_of(tmp_path, block.next_offset) == list(range(block.next_offset, COUNT))
+
+
+@pytest.mark.parametrize("ahead", [1, 3, 64])
+def test_entries_of_an_older_segment_are_dropped(ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor_module, "_BLOCKS_AHEAD", ahead)
+    fill(tmp_path / "older")
+    fill(tmp_path / "newer", timestamp=2)
+    segment_of(tmp_path / "newer").rename(segment_of(tmp_path / "older"))
+    assert offsets_of(tmp_path / "older") == list(range(COUNT))
+
+
+def test_a_reader_that_starts_at_a_known_place_of_a_small_segment_checks_it(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as writer:
+        writer.append_many([b"%08d" % n for n in range(100)])
+    file = segment_of(tmp_path)
+    there = file.stat()
+    file.write_bytes(file.read_bytes().replace(b"00000070", b"X0000070"))
+    place = Place((there.st_dev, there.st_ino), 50 * 34)
+    assert offsets_of(tmp_path, 50) == [-1]
+    assert offsets_of(tmp_path, 50, place=place) == [-1]

@@ -183,7 +183,7 @@ def test_a_network_file_system_is_refused_unless_allowed(tmp_path: Path, monkeyp
     mounts = [("/", "ext4"), (real, "nfs4"), (real + "/deep", "ext4")]
     table = "".join(f"22 1 0:21 / {point} rw,relatime - {kind} none rw\n" for point, kind in mounts)
     monkeypatch.setattr("sej.system.disk._mount_table", table.encode)
-    monkeypatch.setattr("sej.system.disk._has_device", lambda path: False)
+    monkeypatch.setattr("sej.system.disk._has_device", lambda path, status: False)
     assert network_file_system(tmp_path / "j") == "nfs4"
     assert network_file_system(tmp_path / "deep" / "j") is None
     with pytest.raises(sej.NetworkFileSystemError, match="nfs4") as raised:

@@ -230,7 +230,7 @@ def test_eight_processes_follow_one_writer_that_rotates_every_ten(tmp_path: Path
 
 NO_INOTIFY = """
 import ctypes, itertools, sys, threading, sej, sej.system.watch
-sej.system.watch._LIBC = None  # a system without inotify
+sej.system.watch._libc = lambda: None  # a system without inotify
 path = sys.argv[1]
 with sej.Writer(path, segment_bytes=50) as w, sej.Scanner(path, timeout=None) as s:
     w.append(b"first")
@@ -252,7 +252,7 @@ def test_following_works_where_there_is_no_inotify(tmp_path: Path) -> None:
 OBSERVED = """
 import sys, time, threading
 import sej, sej.system.watch
-sej.system.watch._LIBC, sej.system.watch._OBSERVE = None, True
+sej.system.watch._libc, sej.system.watch._OBSERVE = lambda: None, True
 sej.system.watch._POLL_FIRST_S = sej.system.watch._POLL_MAX_S = 20.0
 sej.system.watch.Watch.__init__.__kwdefaults__["safety_s"] = 20.0  # so that nothing is found by polling
 w = sej.Writer(sys.argv[1])
@@ -284,8 +284,8 @@ with sej.Scanner(path, timeout=0.01) as s:
     assert s.read() == []  # this process watches
     child = os.fork()
     if child == 0:
-        with sej.Scanner(path, timeout=None) as own:
-            os._exit(0 if own.read()[0].value == b"v" else 1)
+        with sej.Scanner(path, timeout=30) as own:
+            os._exit([message.value for message in own.read()] != [b"v"])
     w.append(b"v")
     assert s.read(timeout=30)[0].value == b"v"
 print(os.waitpid(child, 0)[1])
