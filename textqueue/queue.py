@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from sej.checks import DISK, ITERABLE, PATH, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require, with_methods
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.queue.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk
@@ -67,10 +68,10 @@ class TextQueue:
         path: str | os.PathLike[str] | None = None,
         *,
         writer: str | None = None,
-        settle_s: float = 1.0,
+        settle_s: Seconds = 1.0,
         on_revert: OnRevert = "reapply",
         on_lost: OnLost = "report",
-        lease_s: float | None = None,
+        lease_s: Seconds | None = None,
         dead_hosts: Collection[str] = (),
         disk: Disk = OS,
         clock: Clock = SYSTEM,
@@ -98,6 +99,7 @@ class TextQueue:
             InvalidTextError: an option has an invalid value.
             ValueError: lease_s is not more than 0.
         """
+        settle_s, lease_s = seconds("settle_s", settle_s), seconds("lease_s", lease_s)
         require(
             path=(path, optional(PATH)),
             writer=(writer, optional(TEXT)),
@@ -184,7 +186,7 @@ class TextQueue:
                     raise
                 time.sleep(0)  # another thread runs the iterator, without the lock, for a few instructions
 
-    def claim(self, owner: str | None = None, *, lease_s: float | None = None) -> Claiming:
+    def claim(self, owner: str | None = None, *, lease_s: Seconds | None = None) -> Claiming:
         """Claim the next free message for a ``with`` block. No other worker gets it in the meantime.
 
         Example::
@@ -201,10 +203,11 @@ class TextQueue:
             owner: the process to claim for, as ``pid@host/start``. Any other text, or None, means this process.
             lease_s: the lease of this claim, in seconds; None: that of the queue. Infinity: none.
         """
+        lease_s = seconds("lease_s", lease_s)
         require(owner=(owner, optional(TEXT)), lease_s=(lease_s, optional(POSITIVE_SECONDS)))
         return Claiming(lambda: self.take(owner, lease_s=lease_s))
 
-    def take(self, owner: str | None = None, *, lease_s: float | None = None) -> Claim | None:
+    def take(self, owner: str | None = None, *, lease_s: Seconds | None = None) -> Claim | None:
         """Claim the next free message. The caller ends the claim: ``done``, ``failed``, ``give_up`` or ``give_back``.
 
         Args:
@@ -214,6 +217,7 @@ class TextQueue:
         Returns:
             The claim, or None if no message is free.
         """
+        lease_s = seconds("lease_s", lease_s)
         require(owner=(owner, optional(TEXT)), lease_s=(lease_s, optional(POSITIVE_SECONDS)))
         lease_s = self._lease_s if lease_s is None else lease_s
         with self._threads:
@@ -306,13 +310,14 @@ class TextQueue:
         self._inputs.discover()
         return itertools.chain.from_iterable(walk(source, statuses) for source in self._inputs.sources)
 
-    def follow(self, *, timeout: float | None = None, stop: threading.Event | None = None) -> Iterator[Message]:
+    def follow(self, *, timeout: Seconds | None = None, stop: threading.Event | None = None) -> Iterator[Message]:
         """Yield queued messages as ``get_next`` does, and wait for more from programs and editors.
 
         Args:
             timeout: end after this many seconds without a message; None: no limit.
             stop: end soon after this event is set.
         """
+        timeout = seconds("timeout", timeout)
         return follow(
             self.get_next, lambda: self._inputs.directories, timeout=timeout, settle_s=self._settle_s, stop=stop
         )

@@ -14,7 +14,7 @@ from sej.system.disk import OS
 from sej.system.locks import lease
 from tests.house.house import has_compiler
 from textqueue import hot
-from textqueue.format.parser import chunks, essence
+from textqueue.format.parser import chunks, digest, essence
 from textqueue.format.windows import token_of
 from textqueue.hot import reference as _hot_py
 
@@ -195,6 +195,49 @@ def test_a_mark_in_a_held_file_is_proven(kind: Any, data: bytes, which: int, cha
         ledger.close()
 
 
+@BOTH
+@given(data=ANY, which=st.integers(0, 10), index=st.integers(-1, 3), text=st.binary(max_size=12), last=st.booleans())
+def test_a_variable_in_a_held_file_is_proven(
+    kind: Any, data: bytes, which: int, index: int, text: bytes, last: bool
+) -> None:
+    messages, position = [], 0
+    for raw in chunks(data):
+        found = kind.variable_at(raw, index)
+        assert found == _hot_py.variable_at(raw, index)
+        if found is not None:
+            messages.append((raw, position, *found))
+        position += len(raw)
+    if not messages:
+        return
+    raw, position, relative, size = messages[which % len(messages)]
+    new = text.replace(b"\n", b"")[:size].ljust(size)
+    with tempfile.TemporaryDirectory() as folder:
+        path, log = Path(folder) / "jobs.tq", Path(folder) / "log"
+        path.write_bytes(data if last else data[:position] + b"x" + data[position:])
+        file, ledger = OS.open(path, "edit"), OS.open(log, "append")
+        assert lease(file)
+        status = file.status()
+        tail = b" %d %d %d -" % token_of(status)
+        held = kind.Held(OS, file, ledger, identity=status.identity, tail=tail, until=time.monotonic() + 60)
+        core = kind.Core(None, raw, position, 1)
+        done = held.variable(core, relative, new)
+        file.close()
+        after = raw[:relative] + new + raw[relative + size :]
+        if last:
+            assert done == hot.DONE
+            assert path.read_bytes() == data[:position] + after + data[position + len(raw) :]
+            was, name = essence(raw), essence(after)
+            owner = b"-" if was == name else digest(was)
+            line = _hot_py.status_lines(ord("v"), [(position, after, 0)], tail[:-1] + owner)
+            assert log.read_bytes() == line
+            assert (core.raw, held.last, held.lines, held.marks) == (after, (position, after), 1, 0)
+            assert (held.shown, held.kind, held.log_bytes, held.high) == (None, ord("v"), len(line), position)
+        else:
+            assert done == hot.NOT_DONE
+            assert log.read_bytes() == b""
+        ledger.close()
+
+
 @pytest.fixture
 def held_file(tmp_path: Path) -> Path:
     path = tmp_path / "jobs.tq"
@@ -236,6 +279,21 @@ def test_no_mark_without_a_lease(kind: Any, held_file: Path) -> None:
     assert held.mark(kind.Core(None, b"-a\n", 0, 1), ord("=")) == hot.NOT_DONE
     assert held.disturbed
     assert held_file.read_bytes() == b"-a\n-b\n-c\n"
+
+
+@BOTH
+def test_a_variable_is_refused_as_a_mark_is(kind: Any, held_file: Path) -> None:
+    held_file.write_bytes(b"-a\n\\v=1\n")
+    core = kind.Core(None, held_file.read_bytes(), 0, 1)
+    assert hold(kind, held_file, -1).variable(core, 4, b"v=2") == hot.NOT_DONE
+    file, log = OS.open(held_file, "edit"), OS.open(held_file.with_name("log"), "append")
+    held = kind.Held(OS, file, log, identity=file.status().identity, tail=b" 1 2 3 -", until=time.monotonic() + 60)
+    assert held.variable(core, 4, b"v=2") == hot.NOT_DONE
+    assert held.disturbed
+    for relative in (0, 5):
+        with pytest.raises(ValueError, match="within the message"):
+            held.variable(core, relative, b"v=22")
+    assert held_file.read_bytes() == core.raw
 
 
 @BOTH

@@ -19,6 +19,7 @@ from textqueue import Message, MessageStatus, NoSuchVariableError, TextQueue, ho
 from textqueue.editing import hold, marks
 from textqueue.editing.keeper import Keeper
 from textqueue.hot import reference as _hot_py
+from textqueue.ledger.log import Ledger
 
 ROOT = Path(__file__).parent.parent.parent
 COUNT = 50
@@ -419,6 +420,28 @@ def test_variables_are_set_within_a_hold_between_marks(path: Path) -> None:
         path.write_bytes(b"# a stale save\n" + stale)
         assert [m.value for m in q.messages()][:2] == ["message 06", "message 08"]
         assert [c.kind for c in q.conflicts] == ["reverted"]
+
+
+@pytest.mark.parametrize("end", ["mark", "variable"])
+def test_after_a_hold_this_object_knows_the_same_as_one_that_reads_the_ledger(path: Path, end: str) -> None:
+    path.write_bytes(b"".join(line + b"\\step=  \n" for line in LINES))
+    with TextQueue(path) as q:
+        messages = begun(q)
+        for message in messages[3:6]:
+            message["step"] = "1"
+            message.mark_as_cleared()
+        if end == "variable":
+            messages[6]["step"] = "2"
+        assert held(q)
+        q._inputs.sources[0].marks.end()
+        ours = q._inputs.sources[0].file.ledger
+        other = Ledger(ours.path, disk=OS)
+        other.refresh(look=True)
+        assert ours.last is not None
+        assert ours.last.kind == ord("v" if end == "variable" else "=")
+        assert (ours.last.position, ours.last.digest) == (other.last and other.last[1:3])
+        assert (ours.shown, ours.token, ours.lines) == (other.shown, other.token, other.lines)
+        other.close()
 
 
 def test_a_variable_has_the_same_line_in_the_ledger_however_it_is_written(

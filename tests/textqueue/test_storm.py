@@ -1,63 +1,30 @@
 """An editing storm: sessions of a person with several editors, while programs work on the same file.
 
 Each session loads the file, lets programs append, work, set variables and archive, changes the old buffer, and saves
-it. So most saves are stale. The person inserts, deletes, changes and comments messages, sorts the file, and trims
-blanks. The history is chosen at random from a seed, and everything happens in one order, so a failure is repeated by
-its seed.
+it with the editors and programs of ``tests.textqueue.saving``. So most saves are stale. The person inserts, deletes,
+changes and comments messages, sorts the file, and trims blanks. The history is chosen at random from a seed, and
+everything happens in one order, so a failure is repeated by its seed.
 
 One sequence looks the same as a person who writes old texts again, see docs/guarantees.md: ``unclear`` counts it.
 """
 
+import itertools
 import os
 import random
 import re
-import shutil
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.textqueue.saving import MISSING, SAVERS, git
 from textqueue import TextQueue
+from textqueue.hot import essence
 
 SESSIONS = 1000
-VIM = shutil.which("vim")
-
-
-def in_place(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-
-
-def by_rename(path: Path, data: bytes) -> None:
-    new = path.with_name("new~")
-    new.write_bytes(data)
-    new.replace(path)
-
-
-def by_dd(path: Path, data: bytes) -> None:
-    subprocess.run(["dd", f"of={path}", "bs=7", "status=none"], input=data, check=True)
-
-
-def by_cp(path: Path, data: bytes) -> None:
-    buffer = path.with_name("buffer~")
-    buffer.write_bytes(data)
-    subprocess.run(["cp", buffer, path], check=True)
-
-
-def by_vim(path: Path, data: bytes) -> None:
-    """Vim in the terminal's silent mode: it writes its buffer as it does for a person."""
-    assert VIM is not None, "this test needs Vim: apt-get install vim"
-    buffer = path.with_name("buffer~")
-    buffer.write_bytes(data)
-    steps = ["%d _", f"0r {buffer}", "w!", "q!"]  # in this mode, 0r replaces the empty line
-    command = [VIM, "-Nu", "NONE", "-n", "-es", *(word for step in steps for word in ("-c", step)), str(path)]
-    subprocess.run(command, stdin=subprocess.DEVNULL, check=True)
-    assert path.read_bytes() == data
-
-
-SAVES: list[Callable[[Path, bytes], None]] = [in_place, by_rename, by_dd, by_cp, by_vim]
+WHOLE_S = 60.0
+"""With this time for a test or more, all sessions are run."""
 
 
 class Storm:
@@ -72,6 +39,10 @@ class Storm:
         self.texts: set[str] = set()
         self.runs: list[set[str]] = []  # the texts of each archive run of this session
         self.unclear: Counter[str] = Counter()  # as often as it may be delivered again
+        names = [*SAVERS, *["git"] * ("git" not in MISSING)]
+        self.chance.shuffle(names)
+        self.names = itertools.cycle(names)
+        self.variables = [["mutex=" + " " * 40], ["retries=9 "], ["v=0   "]] * self.chance.randrange(3)
 
     def text(self, who: str) -> str:
         text = f"{who}{len(self.texts)}"
@@ -84,7 +55,7 @@ class Storm:
         if step < 0.1:
             self.archive()
         elif step < 0.45:
-            variables = self.chance.choice([[], ["mutex=" + " " * 40], ["retries=9 "], ["v=0   "]])
+            variables = self.chance.choice([[], *self.variables])
             self.worker.append(self.text("p"), variables)
         else:
             claim = self.worker.take()
@@ -108,12 +79,43 @@ class Storm:
         """A person loads the file, changes it, and saves it with some editor."""
         before = self.path.read_bytes()
         self.runs.clear()
-        for _ in range(self.chance.randrange(4)):
-            self.work()
-        data = self.change(before)
-        self.count_unclear(data)
-        self.chance.choice(SAVES if data else SAVES[:2])(self.path, data)
+        name = next(self.names)
+        opened = SAVERS[name](self.path) if name in SAVERS else git(self.path, self.chance, self.work)
+        with opened as save:
+            for _ in range(self.chance.randrange(4)):
+                self.work()
+            now = self.path.read_bytes()
+            data = self.change(before)
+            save(data)
+        saved = self.path.read_bytes()
+        if saved != data and name == "git":
+            self.count_merged(entries_of(before + now + data), entries_of(now), entries_of(saved))
+        self.count_unclear(saved)
+        self.look(saved)
         self.work()
+
+    def look(self, saved: bytes) -> None:
+        """Let the queue look at what was saved: it reports each status of the person that it changes."""
+        known = len(self.worker.conflicts)
+        claim = self.worker.take()
+        if claim is not None:
+            assert claim.give_back()
+        reported = {conflict.text for conflict in self.worker.conflicts[known:]}
+        meant, made = statuses(saved), statuses(self.path.read_bytes())
+        assert {text for text in meant | made if meant.get(text) != made.get(text)} <= reported
+
+    def count_merged(self, sides: list[bytes], now: list[bytes], merged: list[bytes]) -> None:
+        """Find the texts that Git lost, wrote twice, or gave the variables of others, and those that it reopened.
+
+        A merge may take back one mark and keep newer ones. A person who reopens a message does the same.
+        """
+        queued = {value(entry) for entry in now if entry[:1] == b"-"}
+        reopened = {value(entry) for entry in merged if entry[:1] == b"-"} - queued
+        self.unclear.update(reopened & {value(entry) for entry in now})
+        before, after = Counter(map(essence, sides)), Counter(value(entry) for entry in merged)
+        strange = {value(entry) for entry in merged if essence(entry) not in before}
+        self.gone |= strange | {value(entry) for entry in sides} - after.keys()
+        self.unclear.update(strange | {text for text, count in after.items() if count > 1})
 
     def count_unclear(self, data: bytes) -> None:
         """Find archive runs if a save brings back at most half of their messages, and none with its mark."""
@@ -170,6 +172,14 @@ def entries_of(data: bytes) -> list[bytes]:
     return entries
 
 
+def statuses(data: bytes) -> dict[str, list[bytes]]:
+    """Return the control bytes of each text."""
+    found: dict[str, list[bytes]] = {}
+    for entry in entries_of(data):
+        found[value(entry)] = sorted([*found.get(value(entry), []), entry[:1]])
+    return found
+
+
 def value(entry: bytes) -> str:
     return entry[1:].split(b"\n")[0].decode()
 
@@ -194,9 +204,11 @@ def test_a_small_storm_loses_and_repeats_nothing(tmp_path: Path, seed: int) -> N
 
 
 @pytest.mark.torture
+@pytest.mark.timeout(3600)
 def test_a_thousand_sessions_lose_and_repeat_nothing(tmp_path: Path, torture_s: float) -> None:
+    """In `make torture`, there are as many sessions as the name says, however long they take."""
     first = int(os.environ.get("SEJ_SEED", time.time_ns() % 2**32))
-    until = time.monotonic() + torture_s
+    until = time.monotonic() + (torture_s if torture_s < WHOLE_S else float("inf"))
     count = 0
     for seed in range(first, first + SESSIONS):
         if count >= SESSIONS or time.monotonic() >= until:

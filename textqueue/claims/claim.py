@@ -36,6 +36,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from sej.checks import POSITIVE_SECONDS
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.disk import File
 from sej.system.locks import let_in
@@ -114,7 +115,7 @@ class Claim:
         """Put it back, and restore its ``retries``: the attempt does not count."""
         return self._end(MessageStatus.queued, None, None if self._retries is None else self._retries.strip())
 
-    def extend(self, lease_s: float) -> bool:
+    def extend(self, lease_s: Seconds) -> bool:
         """Let the lease end ``lease_s`` seconds from now. A claim without a lease has no end and remains as it is.
 
         Args:
@@ -123,6 +124,7 @@ class Claim:
         Returns:
             False if another worker took the message, or if it was changed or deleted (see ``TextQueue.conflicts``).
         """
+        lease_s = seconds("lease_s", lease_s)
         POSITIVE_SECONDS("lease_s", lease_s)
         self._require_open()
         if not self._lease:

@@ -14,7 +14,7 @@ from textqueue.commands.claiming import claim
 from textqueue.commands.editing import edit
 from textqueue.commands.installing import editors
 from textqueue.commands.listing import follow, list_, next_, stats
-from textqueue.commands.marking import done, fail, reopen, undo
+from textqueue.commands.marking import done, fail, give_back, reopen, undo
 from textqueue.commands.moving import archive, drain, split
 from textqueue.commands.serving import lsp
 from textqueue.commands.watching import watch
@@ -22,8 +22,8 @@ from textqueue.commands.watching import watch
 __all__ = ["app"]
 
 _COMMANDS = [
-    add, next_, done, fail, reopen, undo, claim, list_, stats, watch, follow, check, edit, archive, split, drain, lsp,
-    editors,
+    add, next_, done, fail, give_back, reopen, undo, claim, list_, stats, watch, follow, check, edit, archive, split,
+    drain, lsp, editors,
 ]  # fmt: skip
 
 

@@ -1,9 +1,11 @@
-"""``sej tq done | fail | reopen | undo``: changes the status of messages."""
+"""``sej tq done | fail | give-back | reopen | undo``: changes the status of messages."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -12,12 +14,13 @@ from textqueue.claims.claim import Claim
 from textqueue.commands.naming import NAMES, name_of, named, require_names
 from textqueue.commands.opening import QUEUE, opened, opened_files, shell
 from textqueue.commands.output import refuse
-from textqueue.editing.message import marking
+from textqueue.editing.message import Message, marking
 from textqueue.editing.place import place_of
 from textqueue.editing.undo import undo as undone
 from textqueue.format.grammar import MessageStatus
+from textqueue.format.mutex import holder_of
 
-__all__ = ["done", "fail", "reopen", "undo"]
+__all__ = ["done", "fail", "give_back", "reopen", "undo"]
 
 
 @click.command
@@ -25,6 +28,8 @@ __all__ = ["done", "fail", "reopen", "undo"]
 @NAMES
 def done(path: Path, names: tuple[str, ...]) -> None:
     """Mark messages as cleared. Without a name: the message that the calling shell has claimed.
+
+    A message that another process has claimed is left as it is, and the exit code is 1.
 
     Example: sej tq done jobs.tq 0:9d1e27b4
     """
@@ -38,9 +43,22 @@ def done(path: Path, names: tuple[str, ...]) -> None:
 def fail(path: Path, names: tuple[str, ...], reason: str | None) -> None:
     """Mark messages as critical errors. Without a name: the message that the calling shell has claimed.
 
+    A message that another process has claimed is left as it is, and the exit code is 1.
+
     Example: sej tq fail jobs.tq --reason 'no such order'
     """
     _mark(path, names, MessageStatus.critical, reason)
+
+
+@click.command("give-back")
+@QUEUE
+@NAMES
+def give_back(path: Path, names: tuple[str, ...]) -> None:
+    """Put messages back that the calling shell has claimed, so that any worker may claim them. The attempt counts.
+
+    Example: sej tq give-back jobs.tq
+    """
+    _mark(path, names, MessageStatus.queued, None)
 
 
 @click.command
@@ -53,15 +71,12 @@ def reopen(path: Path, names: tuple[str, ...]) -> None:
     """
     require_names(names)
     with opened(path) as queue:
-        there = sorted(named(queue, path, names), key=lambda message: message.path)
+        there = named(queue, path, names)
         for message in there:
             if message.status not in (MessageStatus.cleared, MessageStatus.critical):
                 what = f"message {name_of(message, path)} is {message.status.name}, so none was reopened"
                 refuse(path, what, Exit.WRONG)
-        for source, group in groupby(there, lambda message: message.source):
-            messages = list(group)
-            changes = [marking(source, one.raw, one.position, MessageStatus.queued) for one in messages]
-            source.edit_many([place_of(one) for one in messages], changes, f"reopen {len(messages)} messages")
+        _edit(there, MessageStatus.queued, None, "reopen")
 
 
 @click.command
@@ -99,11 +114,29 @@ def _mark(path: Path, names: tuple[str, ...], status: MessageStatus, reason: str
         ours = {name_of(claim.message, path): claim for claim in held}
         claims = [ours.get(name_of(message, path)) for message in there]
         free = [message for message, claim in zip(there, claims, strict=True) if claim is None]
-        queue.mark_many(free, status, reason=reason)
+        if free and status is MessageStatus.queued:
+            _refuse_claim(free[0], path)
+        _edit(free, status, reason, f"mark as {status.name}")
         for claim in filter(None, claims):
             _end(claim, status, reason)
 
 
+def _refuse_claim(message: Message, path: Path) -> NoReturn:
+    with message.source.file.session():
+        holder = message.source.holder(place_of(message)).decode("utf-8", "replace")
+    who = f"{holder} has claimed it" if holder else "no process has claimed it"
+    refuse(path, f"cannot give back message {name_of(message, path)}: {who}; nothing was changed", Exit.WRONG)
+
+
+def _edit(messages: Iterable[Message], status: MessageStatus, reason: str | None, what: str) -> None:
+    """Give messages a status, unless a process has claimed one of them. A claim that has ended is blanked."""
+    for source, group in groupby(sorted(messages, key=lambda one: one.path), lambda one: one.source):
+        there = list(group)
+        changes = [marking(source, one.raw, one.position, status, reason, holder_of(one.raw)) for one in there]
+        source.edit_many([place_of(one) for one in there], changes, f"{what} {len(there)} messages", free=True)
+
+
 def _end(claim: Claim, status: MessageStatus, reason: str | None) -> None:
-    if not (claim.done() if status is MessageStatus.cleared else claim.give_up(reason)):
+    ends = {MessageStatus.cleared: claim.done, MessageStatus.queued: claim.give_back}
+    if not ends.get(status, lambda: claim.give_up(reason))():
         raise SystemExit(Exit.WRONG)

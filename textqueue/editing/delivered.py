@@ -102,6 +102,8 @@ class Delivered:
 
     def changed(self, old: bytes, new: bytes) -> None:
         """Record that a message has new bytes. It matters only if the message was delivered."""
+        if not self.pending and not self._names:
+            return
         if self.pending and self.pending[-1] == old:  # it is the last delivered message
             self.pending[-1] = new
             return

@@ -22,7 +22,7 @@ __all__ = ["Changes", "ClaimLostError", "OneMark", "OneStatus", "OneVariable"]
 
 
 class ClaimLostError(MessageMovedError):
-    """The lease of a claim ended, and another worker took the message. Nothing was written."""
+    """Another worker has the message: the lease of a claim ended, or there was no claim. Nothing was written."""
 
 
 class Changes:
@@ -40,6 +40,7 @@ class Changes:
         what: str,
         claims: Sequence[bytes] = (),
         is_over: Callable[[bytes], bool] = bool,
+        holder: Callable[[Place], bytes] | None = None,
     ) -> None:
         """Take the messages as they were read, a change for each, and a name of the edit for error texts.
 
@@ -50,6 +51,7 @@ class Changes:
             what: the name of the edit.
             claims: for each message, the claim with a lease that it must have in the ledger; empty: it may have any.
             is_over: whether the lease of a claim has ended. Before, no other worker takes the message.
+            holder: if a process that has claimed a message prevents the edit: finds that process.
         """
         self.found = list(places)
         self.last: tuple[int, bytes] | None = None
@@ -59,6 +61,7 @@ class Changes:
         self._what = what
         self._claims = claims
         self._is_over = is_over
+        self._holder = holder
         self._todo: list[Change | None] = []
         self._records: list[tuple[int, int, bytes, bytes]] = []
 
@@ -67,7 +70,7 @@ class Changes:
 
         Raises:
             MessageMovedError: a message was changed or removed since it was read.
-            ClaimLostError: a message does not have its claim any more.
+            ClaimLostError: a message does not have its claim any more, or another process has claimed it.
         """
         file = session.file
         if self._claims:
@@ -89,6 +92,8 @@ class Changes:
             for number, (position, raw) in zip(lost, again, strict=True):
                 found[number] = Place(position, raw, -1)
         self.found = found
+        for place in found if self._holder is not None else ():
+            self._require_free(place)
         self._todo = [change(place.raw) for place, change in zip(found, self._changes, strict=True)]
         return True
 
@@ -111,6 +116,15 @@ class Changes:
         name = digest(essence(place.raw))
         at = next((at for at, other in there if other == name), there[0][0])
         return Place(at, place.raw, ledger.epoch) if at >= 0 else place
+
+    def _require_free(self, place: Place) -> None:
+        if self._holder is not None and (holder := self._holder(place)):
+            raise ClaimLostError(
+                f"cannot {self._what}: {holder.decode('utf-8', 'replace')} has claimed it; nothing was written; wait"
+                " for that process, or change the status in an editor, which has precedence",
+                path=self._queue.path,
+                position=place.position,
+            )
 
     def write(self, session: Session) -> bool:
         """Write each change. Without a lease, prove each message again before, and read it back afterwards."""

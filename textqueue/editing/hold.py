@@ -30,7 +30,7 @@ from textqueue.format.parser import digest
 from textqueue.format.windows import token_of
 from textqueue.hot import Held, essence
 from textqueue.hot import reference as _hot_py
-from textqueue.ledger.log import EMPTY, Record
+from textqueue.ledger.log import EMPTY, SET, Record
 
 __all__ = ["Hold", "Pace"]
 
@@ -67,7 +67,7 @@ class Hold:
 
     Attributes:
         file: the queue file, open and leased.
-        marks: the marks since the ledger object counted them last; see :class:`textqueue.hot.Held`.
+        marks: the marks and variables since the ledger object counted them last; see :class:`textqueue.hot.Held`.
     """
 
     def __init__(self, queue: QueueFile, pace: Pace, file: File, log: File, until: float) -> None:
@@ -96,7 +96,7 @@ class Hold:
         self._queue.guard.kept = self
 
     def change(self, edit: Edit) -> bool:
-        """Make an edit other than a mark.
+        """Make an edit other than a mark or a variable.
 
         Returns:
             Whether the edit was made. If not, the hold is over, and the caller makes it in a session.
@@ -116,17 +116,20 @@ class Hold:
         return done
 
     def _collect(self) -> None:
-        """Add the marks so far to the ledger object, and restart their count."""
+        """Add the edits in ``marks`` to the ledger object, and restart their count."""
         marks = self.marks
         if marks.last is None:
             return
-        position, raw = marks.last
-        record = Record(raw[0], position, digest(essence(raw)), self._began, EMPTY)
+        last = self._record(marks.kind, *marks.last)
+        shown = last if marks.kind != SET else marks.shown and self._record(marks.shown[1][0], *marks.shown)
         high, fresh = max(self._high, marks.high), self._new_marks()
-        self._edits += marks.marks
+        self._edits += marks.lines
         self._high, self.marks = high, fresh
-        self._queue.mine = position, raw
-        self._queue.ledger.count_appended(marks.marks, marks.log_bytes, record)
+        self._queue.mine = marks.last
+        self._queue.ledger.count_appended(marks.lines, marks.marks, marks.log_bytes, last, shown)
+
+    def _record(self, kind: int, position: int, raw: bytes) -> Record:
+        return Record(kind, position, digest(essence(raw)), self._began, EMPTY)
 
     def known(self) -> None:
         """Add the marks so far to the chain of edits, for a reader."""
@@ -183,7 +186,7 @@ class Hold:
             waited_for = not leased(self.file)
             if waited_for:
                 self._pace.disturbed()
-            count = self._edits + self.marks.marks
+            count = self._edits + self.marks.lines
             if last or waited_for or count == self._ticked:
                 self.end()
                 return True

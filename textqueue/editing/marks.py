@@ -69,9 +69,7 @@ class Marks:
                     raise
                 if done == DONE:
                     return True
-                if hold.marks.disturbed:
-                    self._pace.disturbed()
-                hold.end()
+                self._end_of(hold)
             if message.raw[0] != _QUEUED:
                 return False
             return self._first(message, OneMark((message.position, message.raw, message.epoch), control))
@@ -88,14 +86,21 @@ class Marks:
             Whether it was written. If not, the caller writes it in another way.
         """
         with self._queue.threads:
-            edit = OneVariable((message.position, message.raw, message.epoch), relative, data)
-            hold = self.hold
-            if hold is None:
-                return self._first(message, edit)
-            if not hold.change(edit) or edit.last is None:
-                return False
-            message.moved_to(*edit.last, self._queue.ledger.epoch)
-            return True
+            if self._queue.guard.kept is not None and (hold := self.hold) is not None:
+                try:
+                    done = hold.marks.variable(message, relative, data)
+                except OSError:
+                    hold.end()
+                    raise
+                if done == DONE:
+                    return True
+                self._end_of(hold)
+            return self._first(message, OneVariable((message.position, message.raw, message.epoch), relative, data))
+
+    def _end_of(self, hold: Hold) -> None:
+        if hold.marks.disturbed:
+            self._pace.disturbed()
+        hold.end()
 
     def _first(self, message: Core, edit: Edit) -> bool:
         """Edit a message without a hold. If it is the second edit of a row, a hold begins."""
@@ -120,7 +125,7 @@ class Marks:
         pace.last = now
 
     def change(self, edit: Edit) -> bool:
-        """Make an edit other than a mark within the hold.
+        """Make an edit other than a mark or a variable within the hold.
 
         Returns:
             Whether the edit was made. If not, no hold exists, and the caller makes it in a session.

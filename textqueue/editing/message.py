@@ -16,7 +16,7 @@ from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariable
 from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
 from textqueue.format.mutex import mutex_of
 from textqueue.format.parser import decode, encode, name_of, value_of, variables_of
-from textqueue.hot import Core, essence
+from textqueue.hot import Core, essence, variable_at
 from textqueue.ledger.log import EMPTY, MARKS, WAS
 
 __all__ = ["Message", "marking"]
@@ -110,8 +110,9 @@ class Message(Core):
 
     def __setitem__(self, name: str, value: str) -> None:
         """Write the value of a variable, as ``set_variable`` does."""
-        data = variables_of(self.raw)[self._index(name)].data
-        self.set_variable(self._index(name), decode(data.partition(b"=")[0]) + "=" + value)
+        index = self._index(name)
+        data = variables_of(self.raw)[index].data
+        self.set_variable(index, decode(data.partition(b"=")[0]) + "=" + value)
 
     def __contains__(self, name: object) -> bool:
         """Return whether the message has a variable of that name."""
@@ -174,6 +175,14 @@ class Message(Core):
                 position=self.position,
             )
 
+        old = self.raw
+        if self.claim or not self._set_quickly(index, data):
+            self._edit(self._setting(index, data), f"set variable {index}")
+        self.source.delivered.changed(old, self.raw)
+
+    def _setting(self, index: int, data: bytes) -> Callable[[bytes], Change]:
+        """Return the change of an edit that writes a variable."""
+
         def change(raw: bytes) -> Change:
             variables = variables_of(raw)
             if not -len(variables) <= index < len(variables):
@@ -192,10 +201,7 @@ class Message(Core):
                 )
             return Change([(found.position, data.ljust(len(found.data)))], ord("v"))
 
-        old = self.raw
-        if self.claim or not self._set_quickly(index, data):
-            self._edit(change, f"set variable {index}")
-        self.source.delivered.changed(old, self.raw)
+        return change
 
     def _index(self, name: str) -> int:
         variables = variables_of(self.raw)
@@ -217,11 +223,11 @@ class Message(Core):
         return True
 
     def _set_quickly(self, index: int, data: bytes) -> bool:
-        variables = variables_of(self.raw)
-        if not -len(variables) <= index < len(variables):
+        found = variable_at(self.raw, index)
+        if found is None or len(data) > found[1]:
             return False
-        position, old = variables[index]
-        return len(data) <= len(old) and self.source.marks.variable(self, position, data.ljust(len(old)))
+        position, size = found
+        return self.source.marks.variable(self, position, data.ljust(size))
 
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
         raw = self.raw

@@ -181,7 +181,7 @@ class QueueFile:
         """Take the lease. Foreign changes are reconciled without it, so that no editor waits for that."""
         if self.ledger.older:
             upgrade(self.ledger, file)
-        if is_wasteful(self.ledger, file.status().size):
+        if is_wasteful(self.ledger, file):
             if self.ledger.epochs > 1:
                 self._reconcile(file, whole=True)
             else:

@@ -22,8 +22,12 @@ from textqueue.editing.place import Change, Place
 from textqueue.editing.queue_file import MOMENT_S, QueueFile, Session
 from textqueue.editing.reconcile import OnRevert
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
-from textqueue.format.lease import Leases
+from textqueue.format.grammar import CONTROL_OF, MessageStatus
+from textqueue.format.lease import Leases, claimant
+from textqueue.format.mutex import holder_of, is_alive
+from textqueue.format.parser import digest
 from textqueue.format.windows import Token, settled, token_of
+from textqueue.hot import essence
 from textqueue.ledger.intent import read_intent
 
 __all__ = ["OnLost", "Source"]
@@ -40,6 +44,7 @@ _SYNC_WAIT_S: Final = 1.0
 _SYNC_PAUSE_S: Final = 0.01
 """How long a sync waits for a program that has the file open, and how often it tries."""
 _MAX_ATTEMPTS: Final = 100
+_QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 
 
 class Source:
@@ -116,6 +121,17 @@ class Source:
         with self.file.threads:
             return {position: record.owner for position, record in self.file.ledger.claims.items()}
 
+    def holder(self, place: Place) -> bytes:
+        """Return the process that has claimed a queued message; empty if none has, it died, or its lease has ended.
+
+        The caller holds the lock, and the place is the current one.
+        """
+        record = self.file.ledger.claims.get(place.position)
+        logged = record is not None and record.digest == digest(essence(place.raw))
+        owner = record.owner if record is not None and logged else holder_of(place.raw)
+        claimed = place.raw[0] == _QUEUED and owner and not self.leases.is_over(owner) and is_alive(claimant(owner))
+        return claimant(owner) if claimed else b""
+
     # Editing
 
     def edit(
@@ -152,9 +168,19 @@ class Source:
         claims: Sequence[bytes] = (),
         *,
         row: bool = True,
+        free: bool = False,
     ) -> list[Place]:
-        """Change many messages under one lock. All are found before the first is changed."""
-        edit = Changes(self.file, places, changes, what, claims, self.leases.is_over)
+        """Change many messages under one lock. All are found before the first is changed.
+
+        Args:
+            places: as for :meth:`edit`, and so are the other arguments.
+            changes: their changes.
+            what: the name of the edit.
+            claims: for each message, its claim.
+            row: as for :meth:`edit`.
+            free: whether the edit is refused if a process has claimed one of the messages.
+        """
+        edit = self._changes(places, changes, what, claims, free=free)
         if self.marks.change(edit):
             return [Place(position, raw, self.file.ledger.epoch) for position, raw, _ in edit.found]
         start = still = time.monotonic()
@@ -165,7 +191,7 @@ class Source:
             try:
                 with self.file.session() as session:
                     token, alone = token_of(session.status), session.alone
-                    done, current = self.write(session, places, changes, what, claims)
+                    done, current = self.write(session, places, changes, what, claims, free=free)
                     if current and row and len(places) == 1:
                         self.marks.row(session)
             except ClaimLostError:
@@ -205,13 +231,26 @@ class Source:
         changes: Sequence[Callable[[bytes], Change | None]],
         what: str,
         claims: Sequence[bytes] = (),
+        *,
+        free: bool = False,
     ) -> tuple[list[Place], bool]:
         """Change many messages in a session. Return them, and whether all changes are in the file at the path."""
-        edit = Changes(self.file, places, changes, what, claims, self.leases.is_over)
+        edit = self._changes(places, changes, what, claims, free=free)
         current = self.file.commit(session, edit)
         if not current or edit.last is None:
             return edit.found, current
         return [place._replace(epoch=self.file.ledger.epoch) for place in edit.found], True
+
+    def _changes(
+        self,
+        places: Sequence[Place],
+        changes: Sequence[Callable[[bytes], Change | None]],
+        what: str,
+        claims: Sequence[bytes],
+        *,
+        free: bool,
+    ) -> Changes:
+        return Changes(self.file, places, changes, what, claims, self.leases.is_over, self.holder if free else None)
 
     def sync(self) -> None:
         """Sync the file and the ledger to disk, as ``textqueue.editing.durable`` describes.

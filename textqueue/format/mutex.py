@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 from sej.system.locks import host_name, process_start
@@ -92,12 +92,19 @@ def owner_text(room: int = 255, owner: str | None = None) -> bytes:
         room: the available bytes.
         owner: another process, as ``pid@host/start``. Any other text, or None, means this process.
     """
-    match = _OWNER.fullmatch((owner or "").encode("utf-8", "replace"))
+    match = _OWNER.fullmatch(owner.encode("utf-8", "replace")) if owner else None
     if match is None:
-        pid = os.getpid()
-        digits, host, start = b"%d" % pid, _host(), b"%d" % _own_start()
-    else:
-        digits, host, start = match.groups()
+        return _own_text(os.getpid(), host_name(), _own_start(), room)
+    digits, host, start = match.groups()
+    return _text(digits, host, start, room)
+
+
+@lru_cache
+def _own_text(pid: int, host: str, start: int, room: int) -> bytes:
+    return _text(b"%d" % pid, _bare(host), b"%d" % start, room)
+
+
+def _text(digits: bytes, host: bytes, start: bytes, room: int) -> bytes:
     return digits + b"@" + _cut(host, room - len(digits) - len(start) - 2) + b"/" + start
 
 
@@ -112,7 +119,7 @@ def is_alive(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
     if match is None:
         return True
     pid, host, start = match.groups()
-    if host == _cut(_host(), len(host)):
+    if host == _cut(_bare(host_name()), len(host)):
         return (_own_start() if int(pid) == os.getpid() else process_start(int(pid))) == int(start)
     return not any(host == _cut(name.encode(), len(host)) for name in dead_hosts)
 
@@ -122,6 +129,7 @@ def is_own(owner: bytes) -> bool:
     return is_of(owner, owner_text().decode())
 
 
+@lru_cache
 def is_of(owner: bytes, process: str) -> bool:
     """Return whether a claim belongs to the process ``pid@host/start``. The host may be cut in the claim."""
     claim, whole = _OWNER.fullmatch(owner), _OWNER.fullmatch(process.encode("utf-8", "replace"))
@@ -140,8 +148,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_own_start.cache_clear)
 
 
-def _host() -> bytes:
-    return re.sub(r"[/ ~\s]", "_", host_name()).encode("utf-8", "replace")
+def _bare(host: str) -> bytes:
+    return re.sub(r"[/ ~\s]", "_", host).encode("utf-8", "replace")
 
 
 def _cut(host: bytes, room: int) -> bytes:

@@ -13,12 +13,24 @@ from sej.imports import compiled as _compiled
 from sej.imports import twin as _twin
 
 if TYPE_CHECKING:  # type checkers see the reference
-    from textqueue.hot.reference import DONE, GONE, NOT_DONE, Core, Held, ends, essence, proven, ready, status_lines
+    from textqueue.hot.reference import (
+        DONE,
+        GONE,
+        NOT_DONE,
+        Core,
+        Held,
+        ends,
+        essence,
+        proven,
+        ready,
+        status_lines,
+        variable_at,
+    )
 else:
     _hot = _twin("textqueue.hot._hot_c", "textqueue.hot.reference")
     DONE, GONE, NOT_DONE, Core, Held = _hot.DONE, _hot.GONE, _hot.NOT_DONE, _hot.Core, _hot.Held
     ends, essence, proven = _hot.ends, _hot.essence, _hot.proven
-    ready, status_lines = _hot.ready, _hot.status_lines
+    ready, status_lines, variable_at = _hot.ready, _hot.status_lines, _hot.variable_at
 
 __all__ = [
     "DONE",
@@ -32,6 +44,7 @@ __all__ = [
     "proven",
     "ready",
     "status_lines",
+    "variable_at",
 ]
 
 IMPLEMENTATION: _Literal["c", "python"] = "c" if _compiled("textqueue.hot._hot_c") else "python"

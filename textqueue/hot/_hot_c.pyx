@@ -244,6 +244,22 @@ cdef inline Py_ssize_t _variables(const char *raw, Py_ssize_t size) noexcept nog
             return at - 1
 
 
+def variable_at(bytes raw not None, Py_ssize_t index):
+    cdef const char *text = PyBytes_AS_STRING(raw)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(raw), at = _variables(text, size) + 1, end, stop
+    while at and at < size and index >= 0:
+        end = stop = _line_end(text, at, size)
+        if text[stop - 1] == c"\n":
+            stop -= 1
+            if stop > at and text[stop - 1] == c"\r":
+                stop -= 1
+        if not index:
+            return at + 1, stop - at - 1
+        index -= 1
+        at = end
+    return None
+
+
 def proven(const unsigned char[::1] data, Py_ssize_t start, places):
     cdef Py_ssize_t size = data.shape[0], end = -1, at, stop, length, position
     cdef const char *bytes_ = <const char *>&data[0] if size else NULL
@@ -388,9 +404,10 @@ cdef class Held:
     cdef char *_buffer
     cdef Py_ssize_t _buffer_size
     cdef readonly bint disturbed
-    cdef readonly Py_ssize_t marks, log_bytes, high
-    cdef bytes _last
-    cdef Py_ssize_t _last_position
+    cdef readonly Py_ssize_t lines, marks, log_bytes, high
+    cdef readonly int kind
+    cdef bytes _last, _shown
+    cdef Py_ssize_t _last_position, _shown_position
 
     def __init__(self, disk, file, log, *, identity, bytes tail not None, double until):
         self._file, self._log = file, log
@@ -408,28 +425,60 @@ cdef class Held:
     def last(self):
         return None if self._last is None else (self._last_position, self._last)
 
+    @property
+    def shown(self):
+        return None if self._shown is None else (self._shown_position, self._shown)
+
     def mark(self, Core message not None, int control):
-        cdef bytes raw = message.raw, new, digest
+        cdef bytes raw = message.raw, new
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(raw)
+        cdef int result
+        if PyBytes_AS_STRING(raw)[0] != c"-" or tq_now() > self._until:
+            return NOT_DONE
+        new = PyBytes_FromStringAndSize(NULL, size)  # not from text: Python shares the objects of single bytes
+        memcpy(PyBytes_AS_STRING(new), PyBytes_AS_STRING(raw), size)
+        PyBytes_AS_STRING(new)[0] = <char>control
+        result = self._write(message, new, 0, 1, control, _essence(raw), self._tail)
+        if result == _DONE:
+            self.marks += 1
+            self._shown, self._shown_position = new, message.position
+        return result
+
+    def variable(self, Core message not None, Py_ssize_t relative, bytes data not None):
+        cdef bytes raw = message.raw, new, was, name, tail = self._tail
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(raw), count = PyBytes_GET_SIZE(data)
+        if relative < 1 or relative + count > size:
+            raise ValueError(f"a variable must be within the message, got position {relative} and {count} bytes")
+        if tq_now() > self._until:
+            return NOT_DONE
+        new = PyBytes_FromStringAndSize(PyBytes_AS_STRING(raw), size)
+        memcpy(PyBytes_AS_STRING(new) + relative, PyBytes_AS_STRING(data), count)
+        was, name = _essence(raw), _essence(new)
+        if was != name:
+            tail = tail[: PyBytes_GET_SIZE(tail) - 1] + blake2b(was, digest_size=_HEX // 2).hexdigest().encode()
+        return self._write(message, new, relative, count, c"v", name, tail)
+
+    cdef int _write(self, Core message, bytes new, Py_ssize_t relative, Py_ssize_t count, int kind, bytes name,
+                    bytes tail) except -1:
+        """Prove the message, write a part of its new bytes, and log that; name is its new essence."""
+        cdef bytes raw = message.raw, digest
         cdef Py_ssize_t position = message.position, size = PyBytes_GET_SIZE(raw), got, done = 0, line_size
+        cdef Py_ssize_t room = size + 2 + _LINE_ROOM + PyBytes_GET_SIZE(tail)
         cdef const char *text = PyBytes_AS_STRING(raw)
+        cdef const char *changed = PyBytes_AS_STRING(new) + relative
         cdef const char *path = PyBytes_AS_STRING(self._path)
         cdef char *data
         cdef char *line
         cdef char *larger
-        cdef char byte = <char>control
         cdef int result = _NOT_DONE, error = 0
-        cdef bint there = False
-        if text[0] != c"-" or tq_now() > self._until:
-            return NOT_DONE
-        if self._buffer_size < size + 2 + _LINE_ROOM + PyBytes_GET_SIZE(self._tail):
-            larger = <char *>PyMem_RawRealloc(self._buffer, 2 * (size + 2 + _LINE_ROOM + PyBytes_GET_SIZE(self._tail)))
+        if self._buffer_size < room:
+            larger = <char *>PyMem_RawRealloc(self._buffer, 2 * room)
             if larger is NULL:
                 raise MemoryError
-            self._buffer = larger
-            self._buffer_size = 2 * (size + 2 + _LINE_ROOM + PyBytes_GET_SIZE(self._tail))
-        digest = blake2b(_essence(raw), digest_size=_HEX // 2).digest()
+            self._buffer, self._buffer_size = larger, 2 * room
+        digest = blake2b(name, digest_size=_HEX // 2).digest()
         line = self._buffer
-        line_size = _line(line, control, position, <const unsigned char *>PyBytes_AS_STRING(digest), self._tail)
+        line_size = _line(line, kind, position, <const unsigned char *>PyBytes_AS_STRING(digest), tail)
         data = line + line_size
         with nogil:
             if not TQ_LEASED(self._fd):
@@ -445,7 +494,7 @@ cdef class Held:
                     error = errno
                 elif (got >= size + 1 and data[0] == c"\n" and not memcmp(data + 1, text, size)
                         and _ends(text, size, got > size + 1, data[size + 1])):
-                    if pwrite(self._fd, &byte, 1, position) != 1:
+                    if pwrite(self._fd, changed, count, position + relative) != count:
                         error = errno or EIO
                     elif not tq_is_at(path, self._device, self._inode):
                         result = _GONE
@@ -461,12 +510,10 @@ cdef class Held:
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self._path))
         if result == _DONE:
-            new = PyBytes_FromStringAndSize(NULL, size)  # not from text: Python shares the objects of single bytes
-            memcpy(PyBytes_AS_STRING(new), text, size)
-            PyBytes_AS_STRING(new)[0] = byte
             message.raw = self._last = new
             self._last_position = position
-            self.marks += 1
+            self.kind = kind
+            self.lines += 1
             self.log_bytes += line_size
             if position > self.high:
                 self.high = position

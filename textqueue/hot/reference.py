@@ -14,11 +14,11 @@ from typing import Any, Final, Protocol, TypeVar
 from sej.system.disk import Disk, File
 from sej.system.locks import leased
 from textqueue.format.grammar import CONTINUATION, VARIABLE
-from textqueue.format.parser import chunks, essence
+from textqueue.format.parser import chunks, essence, variables_of
 
 __all__ = [
     "DONE", "FEW_BYTES", "FRESH_S", "GONE", "NOT_DONE", "Core", "Held", "Place", "Reader", "ends", "essence", "proven",
-    "ready", "status_lines",
+    "ready", "status_lines", "variable_at",
 ]  # fmt: skip
 
 NOT_DONE: Final = 0
@@ -32,6 +32,7 @@ FEW_BYTES: Final = 2048
 """In this many bytes of a window, the file is checked after each message: so in a short file, always."""
 _NEWLINE: Final = 10
 _QUEUED: Final = ord("-")
+_SET: Final = ord("v")
 
 Place = tuple[int, bytes, int]
 """Position, bytes and epoch of a message as it was read, such as a ``textqueue.editing.place.Place``."""
@@ -130,6 +131,12 @@ def ends(raw: bytes, after: bytes) -> bool:
     return not after or (after[0] != VARIABLE and (after[0] != CONTINUATION or b"\n\\" in raw))
 
 
+def variable_at(raw: bytes, index: int) -> tuple[int, int] | None:
+    """Return position and size of a variable, by its number from 0; None if the message has no such variable."""
+    variables = variables_of(raw)
+    return (variables[index].position, len(variables[index].data)) if 0 <= index < len(variables) else None
+
+
 def proven(data: bytes, start: int, places: Sequence[Place]) -> bool:
     """Return whether no message has moved: each begins a line, and is a whole entry.
 
@@ -167,9 +174,9 @@ def status_lines(control: int, places: Sequence[Place], tail: bytes) -> bytes:
 
 
 class Held:
-    """Marks in a file during a hold. When ``mark`` returns ``DONE``, the mark is in the file and in the ledger.
+    """Marks and variables in a file during a hold. After ``DONE``, the edit is in the file and in the ledger.
 
-    It relies on the lock: no other object writes to the file or the ledger. Each mark first checks the lease, so that
+    It relies on the lock: no other object writes to the file or the ledger. Each edit first checks the lease, so that
     no other program can change the message between proof and write. Afterwards it checks that the file is still at the
     path.
     """
@@ -195,11 +202,17 @@ class Held:
         self._until = until
         self.disturbed = False
         """Whether the lease is lost, or another process waits for the file."""
+        self.lines = 0
         self.marks = 0
+        """Of these lines, those of marks."""
         self.log_bytes = 0
         self.high = -1
+        self.kind = 0
+        """The kind of the last line."""
         self.last: tuple[int, bytes] | None = None
-        """The position of the last mark, and the message's bytes after it."""
+        """The position of the last edit, and the message's bytes after it."""
+        self.shown: tuple[int, bytes] | None = None
+        """The same for the last mark."""
 
     def mark(self, message: Core, control: int) -> int:
         """Give a queued message, which has not moved, another status.
@@ -210,29 +223,62 @@ class Held:
         Raises:
             OSError: a read or write failed.
         """
-        raw, position = message.raw, message.position
+        raw = message.raw
         if raw[0] != _QUEUED or time.monotonic() > self._until:
             return NOT_DONE
+        result = self._write(message, 0, bytes([control]), control, self._tail)
+        if result == DONE:
+            self.marks += 1
+            self.shown = self.last
+        return result
+
+    def variable(self, message: Core, relative: int, data: bytes) -> int:
+        """Write a variable of a message that has not moved.
+
+        Args:
+            message: the message.
+            relative: the position of the variable, relative to the control byte.
+            data: its text, with the padding.
+
+        Returns:
+            ``NOT_DONE``, ``DONE`` or ``GONE``.
+
+        Raises:
+            OSError: a read or write failed.
+            ValueError: the variable is not within the message.
+        """
+        raw = message.raw
+        if relative < 1 or relative + len(data) > len(raw):
+            raise ValueError(f"a variable must be within the message, got position {relative} and {len(data)} bytes")
+        if time.monotonic() > self._until:
+            return NOT_DONE
+        was, name = essence(raw), essence(raw[:relative] + data + raw[relative + len(data) :])
+        owner = b"-" if was == name else blake2b(was, digest_size=12).hexdigest().encode()
+        return self._write(message, relative, data, _SET, self._tail[:-1] + owner)
+
+    def _write(self, message: Core, relative: int, data: bytes, kind: int, tail: bytes) -> int:
         if not leased(self._file):
             self.disturbed = True
             return NOT_DONE
+        raw, position = message.raw, message.position
         size = len(raw)
         if position:
-            data = self._file.read(size + 2, position - 1)
+            found = self._file.read(size + 2, position - 1)
         else:
-            data = b"\n" + self._file.read(size + 1, 0)
-        if data[1 : size + 1] != raw or data[0] != _NEWLINE or not ends(raw, data[size + 1 :]):
+            found = b"\n" + self._file.read(size + 1, 0)
+        if found[1 : size + 1] != raw or found[0] != _NEWLINE or not ends(raw, found[size + 1 :]):
             return NOT_DONE
-        self._file.write_at(bytes([control]), position)
+        self._file.write_at(data, position + relative)
         there = self._disk.status(self._file.path)
         if there is None or there.identity != self._identity:
             return GONE
-        line = status_lines(control, ((position, raw, 0),), self._tail)
+        new = raw[:relative] + data + raw[relative + len(data) :]
+        line = status_lines(kind, ((position, new, 0),), tail)
         self._log.write(line)
-        new = bytes([control]) + raw[1:]
         message.moved_to(position, new, message.epoch)
-        self.marks += 1
+        self.lines += 1
         self.log_bytes += len(line)
         self.high = max(self.high, position)
+        self.kind = kind
         self.last = position, new
         return DONE

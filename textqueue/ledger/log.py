@@ -217,7 +217,7 @@ class Ledger:
             is_shown = shown is None and kind in _VISIBLE
             if place in decided and kind != GIVEN_BACK and not is_shown:
                 self.lines += 1
-                self.spent += 1
+                self.spent += kind != IN_MUTEX
                 continue
             text, _, crc = line.rpartition(b" ")
             if not text or b"%08x" % zlib.crc32(text) != crc or text.count(b" ") != 6:
@@ -233,7 +233,7 @@ class Ledger:
                 if is_shown:
                     shown = self.shown = record
             if place in decided and kind != GIVEN_BACK:
-                self.spent += 1
+                self.spent += kind != IN_MUTEX
                 continue
             if kind == GIVEN_BACK:
                 self.given_back.append(position)
@@ -312,12 +312,20 @@ class Ledger:
         """Return the file, for a caller that appends to it under the lock; None if the caller must use ``append``."""
         return None if self._torn or self._replaced or self.claims or not self.epoch else self._file
 
-    def count_appended(self, lines: int, size: int, last: Record) -> None:
-        """Count lines that a caller appended to :meth:`file_to_append`: marks of messages without claims."""
+    def count_appended(self, lines: int, marks: int, size: int, last: Record, shown: Record | None) -> None:
+        """Count lines that a caller appended to :meth:`file_to_append`: edits of messages without claims.
+
+        Args:
+            lines: the number of lines.
+            marks: of these, the marks. The others are variables.
+            size: the bytes of the lines.
+            last: the last line.
+            shown: the last mark; None: there is none.
+        """
         self.lines += lines
-        self._spend(lines)
+        self._spend(marks)
         self._read_to += size
-        self.token, self.last, self.shown = last.token, last, last
+        self.token, self.last, self.shown = last.token, last, shown or self.shown
 
     def state(self, token: Token) -> None:
         """Append a line with the current state of the file."""
@@ -564,7 +572,7 @@ class Ledger:
 
     def _unclaim(self, position: int) -> None:
         if (claim := self.claims.pop(position, None)) is not None:
-            self.spent += 1
+            self.spent += claim.kind != IN_MUTEX  # a compaction keeps that line
             holder = claim.holder
             self.owners[holder] -= 1
             if not self.owners[holder]:

@@ -73,6 +73,7 @@ class Sidecars:
             queue: the queue file, whose owner and mode a new lock file gets.
         """
         self._path = path
+        self._hidden = sidecar_path(path, "")
         self._disk = disk
         self._queue = queue
         self.old = False
@@ -80,7 +81,7 @@ class Sidecars:
 
     def path(self, ending: str) -> str:
         """Return the path of a sidecar."""
-        return self._path + ending if self.old else sidecar_path(self._path, ending)
+        return (self._path if self.old else self._hidden) + ending
 
     def look(self) -> None:
         """Find out again which names are in use, for a caller without the lock."""

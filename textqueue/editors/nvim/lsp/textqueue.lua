@@ -1,4 +1,4 @@
--- Neovim 0.11 and newer: how to start the language server of TextQueue files.
+-- How Neovim starts the language server of TextQueue files.
 return {
   cmd = { "sej", "tq", "lsp" },
   filetypes = { "textqueue" },
