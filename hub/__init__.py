@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         HubError,
         NotSupportedError,
         QuotaError,
+        ReaderHeldError,
         SourceError,
         UnavailableError,
     )
@@ -33,7 +34,7 @@ else:
     __getattr__, __dir__ = _lazily(__name__, {
         "hub.errors": (
             "AccessError", "ConflictError", "DiskLowError", "GapError", "HubError", "NotSupportedError",
-            "QuotaError", "SourceError", "UnavailableError",
+            "QuotaError", "ReaderHeldError", "SourceError", "UnavailableError",
         ),
         "hub.merge": ("Merge",),
         "hub.naming": ("Source",),
@@ -52,6 +53,7 @@ __all__ = [
     "Merge",
     "NotSupportedError",
     "QuotaError",
+    "ReaderHeldError",
     "Source",
     "SourceError",
     "Store",

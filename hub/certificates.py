@@ -5,17 +5,35 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
+import tempfile
 from pathlib import Path
+from typing import Final
 
 from sej.checks import PATH, optional, require
 
-__all__ = ["check_certificates", "is_loopback"]
+__all__ = ["check_certificates", "is_loopback", "pem_of"]
 
+_PEM: Final = "-----BEGIN "
 _PathLike = str | os.PathLike[str]
 
 
+def pem_of(source: _PathLike) -> bytes:
+    """Return the PEM text of a file, or the text itself if ``source`` is PEM text instead of a path.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if isinstance(source, str) and _PEM in source:
+        return source.encode()
+    return Path(source).read_bytes()
+
+
+def _name_of(source: _PathLike) -> str:
+    return "the PEM text" if isinstance(source, str) and _PEM in source else os.fspath(source)
+
+
 def check_certificates(ca: _PathLike | None, certificate: _PathLike | None, key: _PathLike | None) -> None:
-    """Check PEM files before a library reads them, because gRPC would report errors late or crash.
+    """Check PEM files, or PEM text, before a library reads them, because gRPC would report errors late or crash.
 
     Args:
         ca: certificates of authorities, or None.
@@ -33,19 +51,20 @@ def check_certificates(ca: _PathLike | None, certificate: _PathLike | None, key:
     context.set_ciphers("DEFAULT@SECLEVEL=0")  # gRPC decides which key sizes are accepted
     if ca is not None:
         try:
-            context.load_verify_locations(cadata=Path(ca).read_text("ascii", "ignore") or "nothing")
+            context.load_verify_locations(cadata=pem_of(ca).decode("ascii", "ignore") or "nothing")
         except ssl.SSLError as error:
-            raise ValueError(f"{os.fspath(ca)}: expected certificates in PEM ({error.reason or error})") from error
+            raise ValueError(f"{_name_of(ca)}: expected certificates in PEM ({error.reason or error})") from error
     if certificate is not None and key is not None:
-        for path in (certificate, key):
-            Path(path).read_bytes()  # raises FileNotFoundError with the path
-        try:
-            context.load_cert_chain(certificate, key, password="")
-        except ssl.SSLError as error:
-            raise ValueError(
-                f"{os.fspath(certificate)} and {os.fspath(key)}: expected a certificate and its own private key, in"
-                f" PEM and without a password ({error.reason or error})"
-            ) from error
+        with tempfile.NamedTemporaryFile() as both:  # OpenSSL reads these from files only; mode 0600
+            both.write(pem_of(certificate) + b"\n" + pem_of(key))
+            both.flush()
+            try:
+                context.load_cert_chain(both.name, password="")
+            except ssl.SSLError as error:
+                raise ValueError(
+                    f"{_name_of(certificate)} and {_name_of(key)}: expected a certificate and its own private key, in"
+                    f" PEM and without a password ({error.reason or error})"
+                ) from error
 
 
 def is_loopback(address: str) -> bool:

@@ -27,7 +27,7 @@ from hub.naming import find_sources, is_root, require_root
 from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
 from hub.store import MIN_FREE_BYTES, Store
-from sej.cli.options import SIZE, require_limit, retention_options
+from sej.cli.options import DURATION, SIZE, require_limit, retention_options
 from sej.cli.output import as_json, as_text
 from sej.cli.pipes import until_reader_leaves
 from sej.cli.units import human_size
@@ -259,6 +259,7 @@ def clean(root: Path, max_age: float | None, max_bytes: int | None, keep_segment
 @click.option("--write", "client_id", help="Allow writing as this client id.")
 @click.option("--append", "appender", help="Allow jobs to append as this client id (Spark's sink).")
 @click.option("--read", "patterns", help="Allow reading client ids that match, as in 'J*,EWR'.")
+@click.option("--reader", "readers", help="The same, and keeping offsets for readers on the hub.")
 @click.option("--view", "viewer", metavar="NAME", help="Allow this person to open the web page.")
 @click.option("--change", "changer", metavar="NAME", help="The same, and the changes that it offers.")
 @click.option("--until", help="When the token expires, as in 2027-01-01T00:00:00Z.")
@@ -266,6 +267,7 @@ def token(
     client_id: str | None,
     appender: str | None,
     patterns: str | None,
+    readers: str | None,
     viewer: str | None,
     changer: str | None,
     until: str | None,
@@ -276,10 +278,11 @@ def token(
     """
     from hub.tokens import hash_token, make_token, parse_line
 
-    roles = {"write": client_id, "append": appender, "read": patterns, "view": viewer, "change": changer}
+    roles = {"write": client_id, "append": appender, "read": patterns, "reader": readers}
+    roles |= {"view": viewer, "change": changer}
     chosen = [(role, clients) for role, clients in roles.items() if clients is not None]
     if len(chosen) != 1:
-        raise click.UsageError("give one of --write, --append, --read, --view and --change")
+        raise click.UsageError("give one of --write, --append, --read, --reader, --view and --change")
     ((role, clients),) = chosen
     fresh = make_token()
     line = f"{hash_token(fresh)}  {role}  {clients}" + (f"  {until}" if until else "")
@@ -288,7 +291,7 @@ def token(
     except ValueError:
         raise click.UsageError(
             "a server would refuse this line; expected one client id (--write, --append), patterns without spaces"
-            " (--read) or a name without spaces (--view, --change), and for --until a time with a zone"
+            " (--read, --reader) or a name without spaces (--view, --change); --until must be a time with a zone"
         ) from None
     click.echo(f"{fresh}\n{line}")
 
@@ -303,9 +306,9 @@ def token(
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=DURATION,
     default=0.0,
-    help="Seconds to wait without a message; 0 prints the existing messages.",
+    help="How long to wait without a message, as in 30s; 0 prints the existing messages.",
 )
 @click.option("--follow", is_flag=True, help="Wait for more messages, until interrupted.")
 @click.option("--json", is_flag=True, help="One JSON object per line.")

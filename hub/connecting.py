@@ -53,6 +53,7 @@ def connecting(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--ca", type=PATH, help="TLS: the authority that signed the hub's certificate.")
     @click.option("--certificate", type=PATH, help="Mutual TLS: this client's certificate.")
     @click.option("--key", type=PATH, help="Its private key.")
+    @click.option("--server-name", help="The name in the hub's certificate, if it is not the address.")
     @PLAINTEXT
     @functools.wraps(command)
     def run(
@@ -61,6 +62,7 @@ def connecting(command: Callable[..., None]) -> Callable[..., None]:
         ca: Path | None,
         certificate: Path | None,
         key: Path | None,
+        server_name: str | None,
         plaintext: bool,
         **rest: Any,
     ) -> None:
@@ -68,7 +70,9 @@ def connecting(command: Callable[..., None]) -> Callable[..., None]:
 
         if (certificate is None) != (key is None):
             raise click.UsageError("--certificate and --key need each other")
-        tls: ClientTLS | None = None if ca is None and certificate is None else ClientTLS(ca, certificate, key)
+        tls: ClientTLS | None = None
+        if ca is not None or certificate is not None or server_name is not None:
+            tls = ClientTLS(ca, certificate, key, server_name)
         shown = token_file.read_text().strip() if token_file else None
 
         def connect(client_id: str = "") -> Client:

@@ -8,6 +8,7 @@
     ├── QuotaError          the client has used up its bytes
     ├── UnavailableError    not possible now: try again later
     │   └── DiskLowError    the disk is nearly full
+    ├── ReaderHeldError     another program has the reader (a sej.LockedError too)
     ├── NotSupportedError   this hub does not know the call: an original hub knows two
     ├── AccessError         no token, or a token that does not allow the call
     └── SourceError         one directory of a merge cannot be read         .source
@@ -21,7 +22,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from sej.errors import SejError
+from sej.errors import LockedError, SejError
 
 if TYPE_CHECKING:
     from hub.naming import Source
@@ -34,6 +35,7 @@ __all__ = [
     "HubError",
     "NotSupportedError",
     "QuotaError",
+    "ReaderHeldError",
     "SourceError",
     "UnavailableError",
 ]
@@ -90,10 +92,14 @@ class AccessError(HubError):
         known: True if the token itself was valid.
     """
 
-    def __init__(self, reason: str, *, known: bool = False) -> None:
+    def __init__(self, reason: str, *, known: bool = False, path: str | os.PathLike[str] | None = None) -> None:
         """Store whether the caller is known."""
-        super().__init__(reason)
+        super().__init__(reason, path=path)
         self.known = known
+
+
+class ReaderHeldError(HubError, LockedError):
+    """Another program has the named reader, and its lease has not ended."""
 
 
 class SourceError(HubError):

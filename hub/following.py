@@ -14,9 +14,10 @@ import click
 
 from hub.connecting import PATH, connecting
 from hub.errors import UnavailableError
-from sej.cli.options import form_options
+from sej.cli.options import PLACE, form_options
 from sej.cli.output import print_messages
 from sej.cli.pipes import until_reader_leaves
+from sej.cli.units import Moment
 from sej.errors import BadOffsetFileError, JournalNotFoundError
 from sej.message import Message
 from sej.system.disk import OS, read_small, replace_file
@@ -35,26 +36,36 @@ _PLACE_BYTES: Final = 64
 @connecting
 @click.argument("client_id", metavar="CLIENT")
 @click.argument("journal", metavar="JOURNAL")
-@click.option("--start", type=click.IntRange(min=0), help="The first offset; default: the first message.")
+@click.option("--start", type=PLACE, help="Start at this offset or time; default: the first message.")
+@click.option("--reader", help="Keep the next offset on the hub, under this name: the next run continues there.")
 @click.option("--place", type=PATH, help="Keep the next offset in this file: the next run continues there.")
 @click.option("--until-end", is_flag=True, help="End with the last message instead of waiting for more.")
+@click.option("--no-verify", is_flag=True, help="Do not check the messages against the index's checksums.")
 @form_options
 def follow(
     connect: Callable[[], Client],
     client_id: str,
     journal: str,
-    start: int | None,
+    start: int | Moment | None,
+    reader: str | None,
     place: Path | None,
     until_end: bool,
+    no_verify: bool,
     form: str,
 ) -> None:
     """Print the messages of a client's journal on a hub, and wait for new ones until interrupted.
 
-    With --place, the offset is kept after the messages were written: each is printed at least once. While the hub
-    cannot be reached, the command waits and tries again. Exit code 4: the journal is not on the hub.
+    With --reader or --place, the offset is kept after the messages were written: each is printed at least once. The hub
+    gives a reader to one program at a time, and its retention waits for it. The token needs the role reader. While the
+    hub cannot be reached, the command waits and tries again. Exit code 3: another program has the reader. 4: the
+    journal is not on the hub.
 
-    Example: sej hub follow --place seen hub.example.com:7890 EWR flights
+    --start takes an offset or a time, as `sej scan` does: '1h ago', 2026-01-31.
+
+    Example: sej hub follow --reader report hub.example.com:7890 EWR flights
     """
+    if reader is not None and place is not None:
+        raise click.UsageError("--reader keeps the offset on the hub, and --place in a file: give one of them")
     kept = None if place is None else _read_place(place)
     if kept is not None and start is not None:
         raise click.UsageError(f"--start is for the first run: {place} has the next offset, {kept}")
@@ -65,31 +76,64 @@ def follow(
                 f"the hub has no journal {journal!r} of client {client_id!r}; `sej hub ls` on its machine lists them",
                 path=hub.address,
             )
+        if isinstance(start, Moment):
+            start = hub.find_time(journal, start.timestamp, client_id=client_id)
+        if reader is not None:
+            _follow_as(reader, hub, client_id, journal, start, until_end=until_end, verify=not no_verify, form=form)
+            return
         offset = kept if kept is not None else start if start is not None else state.first_offset
-        for messages in _batches(hub, client_id, journal, offset, until_end=until_end):
+        for messages in _batches(hub, client_id, journal, offset, until_end=until_end, verify=not no_verify):
             print_messages(messages, form)
             sys.stdout.buffer.flush()
             if place is not None:
                 replace_file(OS, f"{place}.tmp", place, b"%d\n" % (messages[-1].offset + 1))
 
 
-def _batches(hub: Client, client_id: str, journal: str, offset: int, *, until_end: bool) -> Iterator[Sequence[Message]]:
+def _follow_as(
+    name: str, hub: Client, client_id: str, journal: str, start: int | None, *, until_end: bool, verify: bool, form: str
+) -> None:
+    """Print the messages after those that the reader has committed."""
+    from hub.wire import Reader
+
+    with Reader(
+        hub, name, client_id, journal, start=start, wait=not until_end, verify=verify, on_retry=_report
+    ) as reader:
+        if start is not None and not reader.is_new:
+            raise click.UsageError(f"--start is for the first run: reader {name!r} is at offset {reader.offset}")
+        for messages in reader:
+            print_messages(messages, form)
+            sys.stdout.buffer.flush()
+            try:
+                reader.commit()
+            except UnavailableError as error:
+                if until_end:
+                    raise
+                _report(error)  # the next commit includes these messages
+
+
+def _report(error: UnavailableError) -> None:
+    click.echo(f"sej: {error}; trying again", err=True)
+
+
+def _batches(
+    hub: Client, client_id: str, journal: str, offset: int, *, until_end: bool, verify: bool
+) -> Iterator[Sequence[Message]]:
     if until_end:
-        while messages := hub.get(journal, offset, client_id=client_id):
+        while messages := hub.get(journal, offset, client_id=client_id, verify=verify):
             yield messages
             offset = messages[-1].offset + 1
         return
     failures = 0
     while True:
         try:
-            for messages in hub.follow(journal, offset, client_id=client_id):
+            for messages in hub.follow(journal, offset, client_id=client_id, verify=verify):
                 if messages:
                     failures = 0
                     offset = messages[-1].offset + 1
                     yield messages
         except UnavailableError as error:
             if not failures:
-                click.echo(f"sej: {error}; trying again", err=True)
+                _report(error)
             failures += 1
             longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failures, 30))
             time.sleep(random.uniform(longest / 2, longest))

@@ -34,7 +34,7 @@ from hub.naming import Source, check_client, check_journal, source_path
 from hub.store import Store
 from sej.errors import InvalidNameError, SejError
 from sej.journal.directory import Directory, check_name
-from sej.system.disk import OS
+from sej.system.disk import OS, Disk
 from sej.writing.writer import Writer
 from shard.commits.committing import ANONYMOUS, Job, Target, commit, drop, finish_dead_jobs
 from shard.commits.staging import Owner, Rows, StagedRowsError, check_rows, prepare_task
@@ -128,9 +128,10 @@ def target_of(store: Store) -> Target:
 class Jobs:
     """The jobs of a store; threads may share it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, disk: Disk = OS) -> None:
         """Finish the jobs that were decided when the hub stopped; an error is logged, and the next commit raises it."""
         self._store = store
+        self._disk = disk
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._aborted: OrderedDict[str, None] = OrderedDict()
         try:
@@ -182,20 +183,28 @@ class Jobs:
     def seal(self, client: str, job: str, files: Iterable[Staged]) -> None:
         """Compare a task's files with what it reports, and make them durable.
 
+        If a sync fails, the files are removed: a second sync of the same bytes could succeed without writing them.
+
         Raises:
-            StagedRowsError: a file is missing, or has other bytes.
+            StagedRowsError: a file is missing, or has other bytes: the task must start from scratch.
+            OSError: a sync failed.
         """
         rows = [self._rows(client, job, file) for file in files]
         check_rows(rows)
-        for each in rows:
-            file = OS.open(each.path, "edit")
-            try:
-                file.sync()
-            finally:
-                file.close()
-        for folder in {os.path.dirname(each.path) for each in rows}:
-            OS.sync_dir(folder)
-            OS.sync_dir(os.path.dirname(folder))
+        try:
+            for each in rows:
+                file = self._disk.open(each.path, "edit")
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+            for folder in {os.path.dirname(each.path) for each in rows}:
+                self._disk.sync_dir(folder)
+                self._disk.sync_dir(os.path.dirname(folder))
+        except OSError:
+            for each in rows:
+                self._disk.unlink(each.path)
+            raise
 
     def commit(
         self, client: str, job: str, prefix: str, bits: int, name: str | None, number: int, files: Iterable[Staged]

@@ -27,6 +27,7 @@ from hub.ordering import Merger
 from hub.slot import SAMPLES, Slot, weigh
 from hub.vector import Vector
 from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, WAIT, one_of, refuse_pickling, require
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, SejError
 from sej.journal.directory import check_name
 from sej.journal.segment import CHUNK_BYTES
@@ -70,9 +71,9 @@ class Merge:
         self,
         root: str | os.PathLike[str],
         reader: str,
-        timeout: float | None = 0.0,
+        timeout: Seconds | None = 0.0,
         *,
-        lateness_s: float = 1.0,
+        lateness_s: Seconds = 1.0,
         on_error: Literal["raise", "skip"] = "raise",
         max_open: int = 256,
         memory_bytes: int = 1 << 26,
@@ -98,6 +99,7 @@ class Merge:
             NotAJournalError: the root is a file or a SEJ directory.
             LockedError: another merge has this reader name.
         """
+        timeout, lateness_s = seconds("timeout", timeout), seconds("lateness_s", lateness_s)
         check_name(reader, "a reader's name")
         require(
             root=(root, PATH),
@@ -144,7 +146,7 @@ class Merge:
         while self._refill(self.timeout):
             yield from self._ready
 
-    def read(self, max_messages: int = 1024, timeout: float | None = -1.0) -> list[tuple[Source, Message]]:
+    def read(self, max_messages: int = 1024, timeout: Seconds | None = -1.0) -> list[tuple[Source, Message]]:
         """Read a batch; returns as soon as there is one message.
 
         Args:
@@ -157,6 +159,7 @@ class Merge:
         Raises:
             SourceError: a directory cannot be read.
         """
+        timeout = seconds("timeout", timeout)
         if max_messages < 1:
             raise ValueError(f"max_messages must be at least 1, got {max_messages}")
         found = self._refill(self.timeout if timeout == -1.0 else timeout)

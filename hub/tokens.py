@@ -9,7 +9,8 @@ One token per line; ``#`` starts a comment::
     2e7d2c03a9507ae265ecf5b5356885a53393a2029d241394997265a1a25aefc6   change bob
 
 ``write`` (put and copy, under the client's own offsets) and ``append`` (jobs, whose offsets the hub assigns) are for
-one client id, ``read`` for patterns of client ids (``*`` and ``?``). ``view`` and ``change`` are for a
+one client id, ``read`` for patterns of client ids (``*`` and ``?``). ``reader`` is ``read`` with named readers, whose
+offsets the hub keeps. ``view`` and ``change`` are for a
 person who opens the web page: ``change`` also allows the changes that the page offers. If the file has a bad line, the
 server refuses every caller, because part of an access list is not an access list. Tokens are 32 random bytes, so a
 plain hash hides them; the comparison takes the same time for every token.
@@ -36,7 +37,7 @@ from sej.errors import SejError
 
 __all__ = ["Grant", "Role", "Tokens", "hash_token", "make_token", "parse_line"]
 
-Role = Literal["read", "write", "append", "view", "change"]
+Role = Literal["read", "reader", "write", "append", "view", "change"]
 _log = logging.getLogger(__name__)
 
 
@@ -45,8 +46,8 @@ class Grant(NamedTuple):
 
     Attributes:
         digest: the token's SHA-256, in hex.
-        role: ``"write"`` or ``"append"`` for one client, ``"read"`` for matching ones, ``"view"`` and ``"change"`` for
-            a person.
+        role: ``"write"`` or ``"append"`` for one client, ``"read"`` and ``"reader"`` for matching ones, ``"view"`` and
+            ``"change"`` for a person.
         clients: a client id, or patterns, or the person's name.
         until: when it expires, seconds since the epoch; None: never.
     """
@@ -58,7 +59,8 @@ class Grant(NamedTuple):
 
     def allows(self, role: Role, client_id: str) -> bool:
         """Return whether the grant allows this role for the client."""
-        return role == self.role and any(fnmatchcase(client_id, pattern) for pattern in self.clients)
+        known = role == self.role or (role, self.role) == ("read", "reader")
+        return known and any(fnmatchcase(client_id, pattern) for pattern in self.clients)
 
 
 def make_token() -> str:
@@ -154,8 +156,8 @@ def _parse(path: Path) -> list[Grant]:
         except ValueError as error:
             raise AccessError(
                 f"{path}, line {number}: expected a SHA-256 in hex, a role, clients, and optionally a time with a"
-                " zone; the roles are 'write' (a client id), 'read' (patterns), 'view' and 'change' (a name); every"
-                " caller is refused until this is corrected"
+                " zone; the roles are 'write' and 'append' (a client id), 'read' and 'reader' (patterns), 'view' and"
+                " 'change' (a name); every caller is refused until this is corrected"
             ) from error
         if grant is not None:
             grants.append(grant)
@@ -181,6 +183,6 @@ def parse_line(line: str) -> Grant | None:
             check_client(clients)
         except SejError as error:
             raise ValueError(line) from error
-    elif role != "read":
+    elif role not in ("read", "reader"):
         raise ValueError(line)
     return Grant(digest, cast("Role", role), tuple(clients.split(",")), until.timestamp() if until else None)

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Final, Literal, Self
 
 from sej.checks import DISK, FLAG, ITERABLE, POSITIVE, START, WAIT, one_of, optional, refuse_pickling, require
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError
 from sej.journal.gaps import Gap
 from sej.journal.segment import CHUNK_BYTES
@@ -70,7 +71,7 @@ class Scanner:
         path: Path,
         indexes: Iterable[int] | None = None,
         offset: int | Start | Mapping[int, int | Start] = FIRST,
-        timeout: float | None = 0.0,
+        timeout: Seconds | None = 0.0,
         *,
         by: Literal["turn", "time"] = "turn",
         max_open: int = 64,
@@ -98,6 +99,7 @@ class Scanner:
             JournalNotFoundError: the root does not exist.
             OffsetTooSmallError: an offset was deleted.
         """
+        timeout = seconds("timeout", timeout)
         if not isinstance(path, Path):
             raise TypeError(f"path must be a shard.Path, got {type(path).__name__}; use shard.Path(root, prefix, bits)")
         require(
@@ -145,7 +147,7 @@ class Scanner:
 
     # --- reading
 
-    def read(self, max_messages: int = 1024, timeout: float | Start | None = FIRST) -> list[Item]:
+    def read(self, max_messages: int = 1024, timeout: Seconds | Start | None = FIRST) -> list[Item]:
         """Read a batch; returns as soon as there is one message.
 
         Args:
@@ -160,6 +162,7 @@ class Scanner:
             SejError: as :class:`sej.Scanner`; the path names the shard.
             ClosedError: the scanner was closed before.
         """
+        timeout = seconds("timeout", timeout)
         if max_messages < 1:
             raise ValueError(f"max_messages must be at least 1, got {max_messages}")
         self._require_open()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from sej.checks import refuse_unknown
+from sej.durations import seconds
 from sej.writing.idle import IdleWriter
 from sej.writing.writer import Writer as JournalWriter
 from sej.writing.writer import check_options as check_writer_options
@@ -41,7 +42,7 @@ def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], float | Non
     options = dict(given)
     if options.get("durability") != "interval":
         return options, None
-    interval_s = float(options.pop("sync_interval_s", _KNOWN["sync_interval_s"].default))
+    interval_s = float(seconds("sync_interval_s", options.pop("sync_interval_s", _KNOWN["sync_interval_s"].default)))
     return {**options, "durability": "os"}, interval_s
 
 

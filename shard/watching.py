@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from sej.checks import DISK, PATH, WAIT, require
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, NotAJournalError
 from sej.system.disk import OS, Disk
 from sej.system.watch import Watch, wait_any
@@ -32,7 +33,7 @@ class TreeWatch:
         root: str | os.PathLike[str],
         *,
         layout: Layout | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         disk: Disk = OS,
     ) -> None:
         """Read a root and watch it.
@@ -47,6 +48,7 @@ class TreeWatch:
             JournalNotFoundError: the path does not exist.
             NotAJournalError: it is a file, or it holds a SEJ directory whose name fits no layout.
         """
+        timeout = seconds("timeout", timeout)
         require(root=(root, PATH), timeout=(timeout, WAIT), disk=(disk, DISK))
         path = os.fspath(root)
         if disk.status(path) is None:
@@ -65,7 +67,7 @@ class TreeWatch:
         self._known = {found.name for found in self.tree}
         self._layout: Layout = self.tree.layout
 
-    def read(self, timeout: float | None = 0.0) -> list[Found]:
+    def read(self, timeout: Seconds | None = 0.0) -> list[Found]:
         """Return the new directories, as soon as there is one.
 
         Args:
@@ -77,6 +79,7 @@ class TreeWatch:
         Raises:
             NotAJournalError: a new SEJ directory's name fits no layout; raised once, and the next call continues.
         """
+        timeout = seconds("timeout", timeout)
         if self._closed:
             raise ClosedError("the watch is closed", path=self.tree.root)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -148,7 +151,7 @@ class TreeWatch:
 
 
 def watch(
-    root: str | os.PathLike[str], *, layout: Layout | None = None, timeout: float | None = None, disk: Disk = OS
+    root: str | os.PathLike[str], *, layout: Layout | None = None, timeout: Seconds | None = None, disk: Disk = OS
 ) -> TreeWatch:
     """Report new shards, or a hub's new client directories, as they appear; see :class:`TreeWatch`.
 

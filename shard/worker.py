@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any, Final
 
 from sej.checks import DISK, PATH, POSITIVE, SECONDS, START, WAIT, optional, require
+from sej.durations import Seconds, seconds
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
 from sej.journal.directory import check_name
 from sej.message import FIRST, Start
@@ -69,9 +70,9 @@ class Worker:
         max_attempts: int = 5,
         dead_letter: str | os.PathLike[str] | None = None,
         default: int | Start = FIRST,
-        timeout: float | None = None,
-        backoff_s: float = 0.1,
-        backoff_max_s: float = 30.0,
+        timeout: Seconds | None = None,
+        backoff_s: Seconds = 0.1,
+        backoff_max_s: Seconds = 30.0,
         max_open: int = 256,
         disk: Disk = OS,
     ) -> None:
@@ -94,6 +95,8 @@ class Worker:
         Raises:
             InvalidNameError: the name has characters that are not allowed.
         """
+        timeout, backoff_s = seconds("timeout", timeout), seconds("backoff_s", backoff_s)
+        backoff_max_s = seconds("backoff_max_s", backoff_max_s)
         if not isinstance(path, Path):
             raise TypeError(f"path must be a shard.Path, got {type(path).__name__}; use shard.Path(root, prefix, bits)")
         require(
@@ -137,7 +140,7 @@ class Worker:
         """Let :meth:`run` return after the current message; called from any thread or signal handler."""
         self._stop.set()
 
-    def run(self, handler: Handler, *, timeout: float | Start | None = FIRST) -> int:
+    def run(self, handler: Handler, *, timeout: Seconds | Start | None = FIRST) -> int:
         """Handle messages until :meth:`stop`, SIGTERM (in the main thread), or until none arrived for the timeout.
 
         Args:
@@ -153,6 +156,7 @@ class Worker:
             JournalNotFoundError: the root does not exist.
             SejError: as :class:`sej.Scanner` and :class:`sej.Offset`; the path names the shard.
         """
+        timeout = seconds("timeout", timeout)
         if self._disk.status(self.path.root) is None:
             raise JournalNotFoundError("the path does not exist; shard.Writer creates the root", path=self.path.root)
         room = make_room(_FILES_A_CLAIM * self.path.count + min(self._max_open, self.path.count))

@@ -63,22 +63,27 @@ def journal(context: Context, query: Mapping[str, str]) -> View:
         "readers": context.render("_readers.html", values | {"lags": lags}),
         "segments": context.render("_segments.html", {"segments": segments[-_SEGMENTS:][::-1], "count": len(segments)}),
     }
-    newest = _newest(there, row["end_offset"])
-    start = newest[-1].offset + 1 if newest else row["end_offset"]
-    values |= {"messages": [cells(one) for one in reversed(newest)], "tail_from": start}
+    newest, start = _newest(there, row["end_offset"])
+    values |= {"messages": newest[::-1], "tail_from": start}
     return View("journal.html", path, parts, values, [("/", "Overview")])
 
 
-def _newest(there: Journal, end: int) -> list[Message]:
-    """Return the newest messages before the end; none if they cannot be read, which the state of the journal shows."""
+def _newest(there: Journal, end: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the newest messages before the end as rows, and the offset after them.
+
+    If one cannot be read, the rows end before it; the state of the journal shows why.
+    """
     first = max(there.first_offset, end - _NEWEST)
-    if first >= end:
-        return []
+    rows: list[dict[str, Any]] = []
+    following = first
     try:
         with Scanner(there.path, first) as scanner:
-            return scanner.read(end - first)
+            while following < end and (batch := scanner.read(end - following)):  # one of large messages is short
+                rows += map(cells, batch)
+                following = batch[-1].offset + 1
     except SejError:
-        return []
+        pass
+    return rows, following if rows else end
 
 
 def messages(context: Context, query: Mapping[str, str]) -> View:

@@ -153,10 +153,10 @@ class Sampler:
             except Exception:  # the page continues with its last samples
                 _log.exception("sampling failed")
             cost = time.thread_time() - began
+            self._wake.clear()  # first: what is set from here on ends the wait
             busy = self._viewers > 0
             share, least = (_SHARE, _INTERVAL_S) if busy else (_IDLE_SHARE, _IDLE_INTERVAL_S)
-            self._wake.clear()
-            if busy:
+            if busy or self._stop.is_set():
                 self._stop.wait(max(least, cost / share))
             else:
                 self._wake.wait(max(least, cost / share))

@@ -9,6 +9,8 @@ try:
     from hub.wire.access import Tokens, make_token
     from hub.wire.client import Client, JournalState, Listed
     from hub.wire.copier import Copier, Progress
+    from hub.wire.named import Reader
+    from hub.wire.rows import Rows
     from hub.wire.server import Server
     from hub.wire.tls import ClientTLS, ServerTLS
 except ModuleNotFoundError as error:
@@ -22,6 +24,8 @@ __all__ = [
     "JournalState",
     "Listed",
     "Progress",
+    "Reader",
+    "Rows",
     "Server",
     "ServerTLS",
     "Tokens",

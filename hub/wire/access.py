@@ -32,7 +32,7 @@ class Guard:
         """
         if self._mutual:
             names = _certified(context)
-            if client_id not in names and not (role == "read" and self._tokens is not None):
+            if client_id not in names and not (role in ("read", "reader") and self._tokens is not None):
                 raise AccessError(f"the certificate is for client {names[0]!r}, not {client_id!r}", known=True)
         if self._tokens is None:
             return
@@ -50,7 +50,7 @@ class Guard:
             _certified(context)
         if self._tokens is not None:
             grant = self._tokens.grant(_shown(context), now)
-            if role not in (None, grant.role):
+            if role not in (None, grant.role) and (role, grant.role) != ("read", "reader"):
                 raise AccessError(
                     f"the token allows to {grant.role} only; use a token that allows to {role}", known=True
                 )

@@ -22,11 +22,13 @@ from hub.errors import AccessError, NotSupportedError
 from hub.naming import check_client
 from hub.wire import hub_pb2 as pb
 from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, put_request
+from hub.wire.rows import Rows, bits_of, open_rows
 from hub.wire.status import ORIGINAL, from_rpc_error
 from hub.wire.tls import ClientTLS, is_loopback
 from sej.checks import FLAG, POSITIVE, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
 from sej.codec import decode_many
 from sej.codec.format import OVERHEAD_SIZE
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError
 from sej.message import Message
 
@@ -60,6 +62,7 @@ class Listed(NamedTuple):
         next_offset: the offset that the hub expects next; everything below is durable.
         size: about how many bytes its messages take.
         id: the journal's identity, which changes if it is re-created; empty if it has none.
+        messages: how many messages it has: offsets without recorded gaps; None: an older hub, which does not report it.
     """
 
     client: str
@@ -68,6 +71,7 @@ class Listed(NamedTuple):
     next_offset: int
     size: int
     id: bytes
+    messages: int | None = None
 
 
 class Client:
@@ -90,16 +94,16 @@ class Client:
         token: str | None = None,
         tls: ClientTLS | None = None,
         allow_plaintext: bool = False,
-        timeout_s: float = 30.0,
-        keepalive_s: float = 20.0,
+        timeout_s: Seconds = 30.0,
+        keepalive_s: Seconds = 20.0,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         """Set the hub's address; connects at the first call.
 
         Args:
             address: ``host:port``.
-            client_id: the id of this client: letters, digits, ``_`` and ``-``; not needed to read other clients'
-                journals.
+            client_id: the id of this client: letters, digits, ``_``, ``-`` and dots between them; not needed to read
+                other clients' journals.
             token: sent with every call.
             tls: the authority to trust; None: plain text.
             allow_plaintext: use plain text beyond the loopback interface.
@@ -113,6 +117,7 @@ class Client:
             OSError: a file of ``tls`` cannot be read.
             InvalidNameError: the client id has characters that are not allowed.
         """
+        timeout_s, keepalive_s = seconds("timeout_s", timeout_s), seconds("keepalive_s", keepalive_s)
         require(
             address=(address, TEXT),
             client_id=(client_id, TEXT),
@@ -175,7 +180,7 @@ class Client:
         for batch in _batches(messages):
             request = put_request(self.client_id, journal_dir, batch)
             call = self._unary("Put", None, pb.PutResponse.FromString)
-            with self._translating():
+            with self._translating(self._named(journal_dir)):
                 expected = call(request, timeout=self._timeout_s, metadata=self._metadata).NextOffset
             if not expected:
                 self._is_original = True
@@ -212,7 +217,7 @@ class Client:
                 failure.append(error)  # what was sent so far is acknowledged first
 
         call: Any = self._open().stream_stream("/hub.Hub/Copy", None, pb.CopyResponse.FromString)
-        with self._translating(failure):
+        with self._translating(self._named(journal_dir), failure):
             answers = call(requests(), metadata=self._metadata)
             try:
                 for answer in answers:
@@ -228,7 +233,7 @@ class Client:
         """Return the state of a journal on the hub, by default of this client."""
         request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir)
         call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
-        with self._translating():
+        with self._translating(self._named(journal_dir, client_id)):
             answer = call(request, timeout=self._timeout_s, metadata=self._metadata)
         self._is_original = False
         return JournalState(answer.Known, answer.FirstOffset, answer.NextOffset)
@@ -247,7 +252,7 @@ class Client:
         """
         request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir, Timestamp=timestamp)
         call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
-        with self._translating():
+        with self._translating(self._named(journal_dir, client_id)):
             found: int = call(request, timeout=self._timeout_s, metadata=self._metadata).TimeOffset
         return found
 
@@ -256,7 +261,13 @@ class Client:
         call = self._unary("List", pb.ListRequest.SerializeToString, pb.ListResponse.FromString)
         with self._translating():
             answer = call(pb.ListRequest(ClientID=client_id), timeout=self._timeout_s, metadata=self._metadata)
-        return [Listed(j.ClientID, j.JournalDir, j.FirstOffset, j.NextOffset, j.Size, j.ID) for j in answer.Journals]
+        return [
+            Listed(
+                j.ClientID, j.JournalDir, j.FirstOffset, j.NextOffset, j.Size, j.ID,
+                j.Messages if j.HasField("Messages") else None,
+            )
+            for j in answer.Journals
+        ]  # fmt: skip
 
     def read_encoded(
         self,
@@ -281,7 +292,6 @@ class Client:
         Raises:
             SejError: as :meth:`hub.Store.get`; UnavailableError if the connection was lost: continue from there.
         """
-        call: Any = self._open().unary_stream("/hub.Hub/Read", pb.ReadRequest.SerializeToString, None)
         request = pb.ReadRequest(
             ClientID=self._who(client_id),
             JournalDir=journal_dir,
@@ -290,11 +300,73 @@ class Client:
             Skip=skip,
             Verify=verify,
         )
-        with self._translating():
+        for answer in self._read(request):
+            yield open_read_response(answer)
+
+    def read_columns(
+        self,
+        journal_dir: str,
+        offset: int,
+        stop: int = 0,
+        *,
+        columns: Iterable[str] = ("timestamp", "type", "key", "value"),
+        since: int | None = None,
+        until: int | None = None,
+        client_id: str | None = None,
+        skip: bool = False,
+        verify: bool = True,
+    ) -> Iterator[Rows]:
+        """Yield messages as columns. Columns that are not requested are not sent, nor are most of other times.
+
+        An older hub sends whole messages of all times instead: the result is the same.
+
+        Args:
+            journal_dir: the journal's name on the hub.
+            offset: the first message's offset.
+            stop: end before this offset; 0: with the last existing message.
+            columns: some of ``"timestamp"``, ``"type"``, ``"key"`` and ``"value"``. With a time, timestamps are always
+                sent.
+            since: messages older than this (ns since the epoch) may be left out: compare the time of each.
+            until: messages newer than this may be left out.
+            client_id: the journal's client; default: this client.
+            skip: as for :meth:`read_encoded`.
+            verify: as for :meth:`read_encoded`.
+
+        Raises:
+            ValueError: there is no column of this name.
+            SejError: as :meth:`read_encoded`.
+
+        Example:
+            >>> import tempfile, hub, sej
+            >>> from hub.wire import Server
+            >>> with hub.Store(tempfile.mkdtemp()) as store, Server(store, "127.0.0.1:0") as server:
+            ...     with Client(server.address, client_id="EWR") as client:
+            ...         _ = client.put("orders", [sej.Message(0, 1, 0, b"key", b"value")])
+            ...         for rows in client.read_columns("orders", 0, columns=["key"]):
+            ...             print(rows.first, rows.found.messages, rows.found.key_data, rows.found.value_data)
+            0 1 b'key' b''
+        """
+        names = tuple(columns)
+        request = pb.ReadRequest(
+            ClientID=self._who(client_id),
+            JournalDir=journal_dir,
+            Offset=offset,
+            StopOffset=stop,
+            Skip=skip,
+            Verify=verify,
+            Columns=bits_of(names, since, until),
+            Since=since,
+            Until=until,
+        )
+        for answer in self._read(request):
+            yield from open_rows(answer, stop, keys="key" in names, values="value" in names)
+
+    def _read(self, request: pb.ReadRequest) -> Iterator[bytes]:
+        call: Any = self._open().unary_stream("/hub.Hub/Read", pb.ReadRequest.SerializeToString, None)
+        with self._translating(f"{request.ClientID}.{request.JournalDir}"):
             answers = call(request, metadata=self._metadata)
             try:
-                for answer in answers:
-                    yield open_read_response(answer)
+                yield from answers
             finally:
                 answers.cancel()
 
@@ -306,6 +378,7 @@ class Client:
         *,
         max_bytes: int = 0,
         client_id: str | None = None,
+        verify: bool = True,
     ) -> list[Message]:
         """Return messages from an offset on; an empty list at the end.
 
@@ -315,30 +388,45 @@ class Client:
             max_messages: the most messages to return.
             max_bytes: about the most bytes to return; 0: the hub decides.
             client_id: the journal's client; default: this client.
+            verify: check blocks against their checksums, as for :meth:`read_encoded`. An older hub does not check.
 
         Raises:
+            CorruptionError: the hub's copy is damaged there; names hub, journal and offset.
             SejError: as :meth:`hub.Store.get`.
             NotSupportedError: this is an original hub.
         """
         call = self._unary("Get", pb.GetRequest.SerializeToString, pb.GetResponse.FromString)
-        request = self._get_request(journal_dir, offset, max_messages, max_bytes, client_id)
-        with self._translating():
+        request = self._get_request(journal_dir, offset, max_messages, max_bytes, client_id, verify)
+        with self._translating(self._named(journal_dir, client_id)):
             found = from_wire(call(request, timeout=self._timeout_s, metadata=self._metadata).Messages)
-        if not found and self._original(journal_dir):
+        if not found and self._original(journal_dir, client_id):
             raise NotSupportedError(f"hub at {self.address}: {ORIGINAL}")
         return found
 
     def follow(
-        self, journal_dir: str, offset: int, max_messages: int = 1000, *, client_id: str | None = None
+        self,
+        journal_dir: str,
+        offset: int,
+        max_messages: int = 1000,
+        *,
+        client_id: str | None = None,
+        verify: bool = True,
     ) -> Iterator[list[Message]]:
         """Yield messages from an offset on, in batches as they are appended; close the iterator to stop.
+
+        Args:
+            journal_dir: the journal's name on the hub.
+            offset: the first offset.
+            max_messages: the most messages of a batch.
+            client_id: the journal's client; default: this client.
+            verify: as for :meth:`get`.
 
         Raises:
             SejError: as :meth:`hub.Store.get`; UnavailableError if the connection was lost: continue from there.
         """
         call = self._open().unary_stream("/hub.Hub/Follow", pb.GetRequest.SerializeToString, pb.GetResponse.FromString)
-        request = self._get_request(journal_dir, offset, max_messages, 0, client_id)
-        with self._translating():
+        request = self._get_request(journal_dir, offset, max_messages, 0, client_id, verify)
+        with self._translating(self._named(journal_dir, client_id)):
             answers = call(request, metadata=self._metadata)
             try:
                 for answer in answers:
@@ -377,18 +465,18 @@ class Client:
         """
         known = self._is_original
         try:
-            with self._translating():
+            with self._translating(getattr(request, "ClientID", "")):
                 function = self._unary(name, type(request).SerializeToString, answer.FromString)
                 return function(request, timeout=timeout_s, metadata=self._metadata)
         except NotSupportedError:
             self._is_original = known
             raise
 
-    def _original(self, journal_dir: str) -> bool:
+    def _original(self, journal_dir: str, client_id: str | None = None) -> bool:
         """Whether this is an original hub; asked once."""
         if self._is_original is None:
             try:
-                self.where(journal_dir)
+                self.where(journal_dir, client_id=client_id)
             except NotSupportedError:
                 pass
             except AccessError:
@@ -398,8 +486,12 @@ class Client:
     def _who(self, client_id: str | None) -> str:
         return self.client_id if client_id is None else client_id
 
+    def _named(self, journal_dir: str, client_id: str | None = None) -> str:
+        """Return a journal's name for errors."""
+        return f"{self._who(client_id)}.{journal_dir}"
+
     def _get_request(
-        self, journal_dir: str, offset: int, max_messages: int, max_bytes: int, client_id: str | None
+        self, journal_dir: str, offset: int, max_messages: int, max_bytes: int, client_id: str | None, verify: bool
     ) -> pb.GetRequest:
         return pb.GetRequest(
             ClientID=self._who(client_id),
@@ -407,6 +499,7 @@ class Client:
             Offset=offset,
             MaxMessages=max_messages,
             MaxBytes=max_bytes,
+            Unverified=not verify,
         )
 
     def _open(self) -> grpc.Channel:
@@ -425,14 +518,14 @@ class Client:
         return self._open().unary_unary(f"/hub.Hub/{name}", request, response)
 
     @contextmanager
-    def _translating(self, failure: list[Exception] | None = None) -> Iterator[None]:
-        """Raise a call's error as the hub's own type; if our own side failed first, raise that."""
+    def _translating(self, journal: str = "", failure: list[Exception] | None = None) -> Iterator[None]:
+        """Raise a call's error as the hub's own type, with the journal; if our own side failed first, raise that."""
         try:
             yield
         except grpc.RpcError as error:
             if failure:
                 raise failure[0] from None
-            meant = from_rpc_error(error, self.address, tls=self._tls is not None)
+            meant = from_rpc_error(error, self.address, journal, tls=self._tls is not None)
             if isinstance(meant, NotSupportedError):
                 self._is_original = True
             raise meant from error

@@ -22,6 +22,7 @@ from hub.naming import check_journal
 from hub.wire.feed import Feed, Hub
 from hub.wire.status import DirectoryUnavailableError
 from sej.checks import DISK, PATH, PROGRESS, SECONDS, TEXT, a, optional, require, with_methods
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.directory import check_name
 from sej.system.disk import OS, Disk
@@ -77,8 +78,8 @@ class Copier:
         journal_dir: str | None = None,
         reader: str = "hub",
         on_progress: Callable[[Progress], None] | None = None,
-        backoff_s: float = 0.1,
-        max_backoff_s: float = 30.0,
+        backoff_s: Seconds = 0.1,
+        max_backoff_s: Seconds = 30.0,
         rng: random.Random | None = None,
         disk: Disk = OS,
     ) -> None:
@@ -96,6 +97,7 @@ class Copier:
             rng: the random generator for the jitter.
             disk: the disk.
         """
+        backoff_s, max_backoff_s = seconds("backoff_s", backoff_s), seconds("max_backoff_s", max_backoff_s)
         require(
             path=(path, PATH),
             client=(client, with_methods("a hub's client", "where")),
@@ -137,7 +139,7 @@ class Copier:
             raise error
         return copied
 
-    def run(self, stop: threading.Event | None = None, *, timeout: float | None = None) -> int:
+    def run(self, stop: threading.Event | None = None, *, timeout: Seconds | None = None) -> int:
         """Follow: copy existing and new messages until ``stop`` is set.
 
         Args:
@@ -154,6 +156,7 @@ class Copier:
             NotAJournalError: the path is a file; if nothing exists there, it waits.
             InvalidNameError: the SEJ directory's name is not allowed on the hub.
         """
+        timeout = seconds("timeout", timeout)
         stop = stop or threading.Event()
         deadline = None if timeout is None else time.monotonic() + timeout
 

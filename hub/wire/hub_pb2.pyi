@@ -23,18 +23,20 @@ class PutResponse(_message.Message):
     def __init__(self, NextOffset: _Optional[int] = ...) -> None: ...
 
 class GetRequest(_message.Message):
-    __slots__ = ("ClientID", "JournalDir", "Offset", "MaxMessages", "MaxBytes")
+    __slots__ = ("ClientID", "JournalDir", "Offset", "MaxMessages", "MaxBytes", "Unverified")
     CLIENTID_FIELD_NUMBER: _ClassVar[int]
     JOURNALDIR_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAXMESSAGES_FIELD_NUMBER: _ClassVar[int]
     MAXBYTES_FIELD_NUMBER: _ClassVar[int]
+    UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
     ClientID: str
     JournalDir: str
     Offset: int
     MaxMessages: int
     MaxBytes: int
-    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Offset: _Optional[int] = ..., MaxMessages: _Optional[int] = ..., MaxBytes: _Optional[int] = ...) -> None: ...
+    Unverified: bool
+    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Offset: _Optional[int] = ..., MaxMessages: _Optional[int] = ..., MaxBytes: _Optional[int] = ..., Unverified: _Optional[bool] = ...) -> None: ...
 
 class GetResponse(_message.Message):
     __slots__ = ("Messages",)
@@ -91,42 +93,116 @@ class ListResponse(_message.Message):
     def __init__(self, Journals: _Optional[_Iterable[_Union[Listed, _Mapping]]] = ...) -> None: ...
 
 class Listed(_message.Message):
-    __slots__ = ("ClientID", "JournalDir", "FirstOffset", "NextOffset", "Size", "ID")
+    __slots__ = ("ClientID", "JournalDir", "FirstOffset", "NextOffset", "Size", "ID", "Messages")
     CLIENTID_FIELD_NUMBER: _ClassVar[int]
     JOURNALDIR_FIELD_NUMBER: _ClassVar[int]
     FIRSTOFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXTOFFSET_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
     ClientID: str
     JournalDir: str
     FirstOffset: int
     NextOffset: int
     Size: int
     ID: bytes
-    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., FirstOffset: _Optional[int] = ..., NextOffset: _Optional[int] = ..., Size: _Optional[int] = ..., ID: _Optional[bytes] = ...) -> None: ...
+    Messages: int
+    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., FirstOffset: _Optional[int] = ..., NextOffset: _Optional[int] = ..., Size: _Optional[int] = ..., ID: _Optional[bytes] = ..., Messages: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("ClientID", "JournalDir", "Offset", "StopOffset", "Skip", "Verify")
+    __slots__ = ("ClientID", "JournalDir", "Offset", "StopOffset", "Skip", "Verify", "Columns", "Since", "Until")
     CLIENTID_FIELD_NUMBER: _ClassVar[int]
     JOURNALDIR_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     STOPOFFSET_FIELD_NUMBER: _ClassVar[int]
     SKIP_FIELD_NUMBER: _ClassVar[int]
     VERIFY_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
     ClientID: str
     JournalDir: str
     Offset: int
     StopOffset: int
     Skip: bool
     Verify: bool
-    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Offset: _Optional[int] = ..., StopOffset: _Optional[int] = ..., Skip: _Optional[bool] = ..., Verify: _Optional[bool] = ...) -> None: ...
+    Columns: int
+    Since: int
+    Until: int
+    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Offset: _Optional[int] = ..., StopOffset: _Optional[int] = ..., Skip: _Optional[bool] = ..., Verify: _Optional[bool] = ..., Columns: _Optional[int] = ..., Since: _Optional[int] = ..., Until: _Optional[int] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
-    __slots__ = ("Encoded",)
+    __slots__ = ("Encoded", "Rows")
     ENCODED_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     Encoded: bytes
-    def __init__(self, Encoded: _Optional[bytes] = ...) -> None: ...
+    Rows: Rows
+    def __init__(self, Encoded: _Optional[bytes] = ..., Rows: _Optional[_Union[Rows, _Mapping]] = ...) -> None: ...
+
+class Rows(_message.Message):
+    __slots__ = ("Begin", "Stop", "First", "Count", "Timestamps", "Types", "KeyEnds", "Keys", "ValueEnds", "Values")
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMPS_FIELD_NUMBER: _ClassVar[int]
+    TYPES_FIELD_NUMBER: _ClassVar[int]
+    KEYENDS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    VALUEENDS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    Begin: int
+    Stop: int
+    First: int
+    Count: int
+    Timestamps: bytes
+    Types: bytes
+    KeyEnds: bytes
+    Keys: bytes
+    ValueEnds: bytes
+    Values: bytes
+    def __init__(self, Begin: _Optional[int] = ..., Stop: _Optional[int] = ..., First: _Optional[int] = ..., Count: _Optional[int] = ..., Timestamps: _Optional[bytes] = ..., Types: _Optional[bytes] = ..., KeyEnds: _Optional[bytes] = ..., Keys: _Optional[bytes] = ..., ValueEnds: _Optional[bytes] = ..., Values: _Optional[bytes] = ...) -> None: ...
+
+class HoldRequest(_message.Message):
+    __slots__ = ("Reader", "Holder", "LeaseMs", "Take", "Places")
+    READER_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    LEASEMS_FIELD_NUMBER: _ClassVar[int]
+    TAKE_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    Reader: str
+    Holder: str
+    LeaseMs: int
+    Take: bool
+    Places: _containers.RepeatedCompositeFieldContainer[Place]
+    def __init__(self, Reader: _Optional[str] = ..., Holder: _Optional[str] = ..., LeaseMs: _Optional[int] = ..., Take: _Optional[bool] = ..., Places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ...) -> None: ...
+
+class Place(_message.Message):
+    __slots__ = ("ClientID", "JournalDir", "Offset", "Reset")
+    CLIENTID_FIELD_NUMBER: _ClassVar[int]
+    JOURNALDIR_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    ClientID: str
+    JournalDir: str
+    Offset: int
+    Reset: bool
+    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Offset: _Optional[int] = ..., Reset: _Optional[bool] = ...) -> None: ...
+
+class HoldResponse(_message.Message):
+    __slots__ = ("Places",)
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    Places: _containers.RepeatedCompositeFieldContainer[KeptPlace]
+    def __init__(self, Places: _Optional[_Iterable[_Union[KeptPlace, _Mapping]]] = ...) -> None: ...
+
+class KeptPlace(_message.Message):
+    __slots__ = ("Offset", "Kept")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    Offset: int
+    Kept: bool
+    def __init__(self, Offset: _Optional[int] = ..., Kept: _Optional[bool] = ...) -> None: ...
 
 class CopyRequest(_message.Message):
     __slots__ = ("ClientID", "JournalDir", "Encoded", "Create")

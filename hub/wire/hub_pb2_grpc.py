@@ -64,6 +64,11 @@ class HubStub:
                 request_serializer=hub_dot_wire_dot_hub__pb2.ReadRequest.SerializeToString,
                 response_deserializer=hub_dot_wire_dot_hub__pb2.ReadResponse.FromString,
                 _registered_method=True)
+        self.Hold = channel.unary_unary(
+                '/hub.Hub/Hold',
+                request_serializer=hub_dot_wire_dot_hub__pb2.HoldRequest.SerializeToString,
+                response_deserializer=hub_dot_wire_dot_hub__pb2.HoldResponse.FromString,
+                _registered_method=True)
         self.Copy = channel.stream_stream(
                 '/hub.Hub/Copy',
                 request_serializer=hub_dot_wire_dot_hub__pb2.CopyRequest.SerializeToString,
@@ -138,6 +143,13 @@ class HubServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Hold(self, request, context):
+        """Takes a named reader, renews its lease, and commits its offsets.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Copy(self, request_iterator, context):
         """Takes encoded messages as they stand in the client's journal. Each response says up to where everything is
         durable; one response may answer several requests.
@@ -206,6 +218,11 @@ def add_HubServicer_to_server(servicer, server):
                     servicer.Read,
                     request_deserializer=hub_dot_wire_dot_hub__pb2.ReadRequest.FromString,
                     response_serializer=hub_dot_wire_dot_hub__pb2.ReadResponse.SerializeToString,
+            ),
+            'Hold': grpc.unary_unary_rpc_method_handler(
+                    servicer.Hold,
+                    request_deserializer=hub_dot_wire_dot_hub__pb2.HoldRequest.FromString,
+                    response_serializer=hub_dot_wire_dot_hub__pb2.HoldResponse.SerializeToString,
             ),
             'Copy': grpc.stream_stream_rpc_method_handler(
                     servicer.Copy,
@@ -395,6 +412,33 @@ class Hub:
             '/hub.Hub/Read',
             hub_dot_wire_dot_hub__pb2.ReadRequest.SerializeToString,
             hub_dot_wire_dot_hub__pb2.ReadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Hold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hub.Hub/Hold',
+            hub_dot_wire_dot_hub__pb2.HoldRequest.SerializeToString,
+            hub_dot_wire_dot_hub__pb2.HoldResponse.FromString,
             options,
             channel_credentials,
             insecure,

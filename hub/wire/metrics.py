@@ -55,6 +55,7 @@ class _Collector:
             ("sej_hub_streams_waiting", "Reads that wait for their turn.", service.waiting),
             ("sej_hub_followers", "Readers that follow a journal.", service.followers),
             ("sej_hub_copiers", "Copying clients.", service.copiers),
+            ("sej_hub_reader_leases", "Journals whose named reader a program elsewhere has.", service.readers.held),
             ("sej_hub_answer_bytes", "Memory used by the answers to readers.", service.answers.budget.used),
             ("sej_hub_answer_peak_bytes", "The most memory that answers to readers used.", service.answers.budget.peak),
             ("sej_hub_answers_waiting", "Readers that wait for memory.", service.answers.budget.waiting),

@@ -17,10 +17,11 @@ from hub.wire.answers import LEAST_BYTES
 from hub.wire.frames import get_response, large_get_response
 from hub.wire.status import TooLargeError
 from sej.codec import decode_many
-from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
-from sej.errors import SejError
+from sej.codec.format import INT32_SIZE, MAX_OFFSET, OVERHEAD_SIZE
+from sej.errors import CorruptionError, SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
+from sej.journal.gaps import count_messages
 from sej.journal.identity import journal_id
 from sej.journal.view import Journal
 from sej.message import Message
@@ -56,16 +57,25 @@ class Catalog:
         first = self._store.first_offset(*source)
         if first is None:
             return None
+        end = _behind_damage(Directory(path, OS), self._store.end_offset(*source))
         found = pb.Listed(
             ClientID=source.client,
             JournalDir=source.journal_dir,
             FirstOffset=first,
-            NextOffset=_behind_damage(Directory(path, OS), self._store.end_offset(*source)),
+            NextOffset=end,
             Size=sum(segment.size for segment in Journal(path).segments),
             ID=journal_id(Directory(path, OS)) or b"",
+            Messages=_count(Directory(path, OS), first, end),
         )
         self._known[source] = (mark, found)
         return found
+
+
+def _count(directory: Directory, first: int, end: int) -> int | None:
+    try:
+        return count_messages(directory, first, end)
+    except CorruptionError:  # the file of a gap is damaged: the other journals must still be listed
+        return None
 
 
 def _mark(directory: Directory) -> object | None:
@@ -141,7 +151,7 @@ class Reader:
         self._grow = grow
         self._size = self._limit = 0
         self._verify = verify
-        self._held: tuple[bytes, int, int] | None = None
+        self._held: list[tuple[bytes, int, int]] = []
         self._error: SejError | None = None
         self._cursor = Cursor(
             directory,
@@ -192,7 +202,8 @@ class Reader:
                     break
                 continue
             if pieces and self.first != due:
-                self._held, self.due = (data, self.first, self.due), due
+                self._held.insert(0, (data, self.first, self.due))
+                self.due = due
                 break
             pieces.append(data)
             self._size += len(data)
@@ -221,12 +232,13 @@ class Reader:
     def _next(self) -> bytes:
         if self._error is not None:
             raise self._error
-        if self._held is not None:
-            (data, self.first, self.due), self._held = self._held, None
-            return data
-        data, count = self._cursor.read_encoded(self._piece_bytes)
-        self.due = self._cursor.due
-        self.first = self.due - count
+        if not self._held:
+            self._read()
+        data, first, due = self._held[0]
+        if self._verify and len(data) > self._piece_bytes:
+            self._make_room(len(data))  # its block needed less, or was read for another message
+        self._held.pop(0)
+        self.first, self.due = first, due
         if len(data) > self._most_bytes:
             self._error = self._too_large(self.first, len(data))
             raise self._error
@@ -234,9 +246,22 @@ class Reader:
             self._cursor.park()  # the cursor would keep a second copy
         return data
 
+    def _read(self) -> None:
+        """Read a piece and hold it.
+
+        A block that is verified is read completely. So its large messages must be separated here: each is a piece.
+        """
+        data, count = self._cursor.read_encoded(self._piece_bytes // 2 if self._verify else self._piece_bytes)
+        due = self._cursor.due
+        if count > 1 and len(data) > self._piece_bytes:
+            at = len(data) - int.from_bytes(data[-INT32_SIZE:], "big")
+            self._held += [(data[:at], due - count, due - 1), (data[at:], due - 1, due)]
+        else:
+            self._held.append((data, due - count, due))
+
     def _make_room(self, size: int) -> None:
         """Get memory for the next message of ``size`` bytes, which is larger than a piece."""
-        if size > self._most_bytes + (_VERIFIED_BYTES if self._verify else 0):  # a block may hold other messages too
+        if size > self._most_bytes:
             raise self._too_large(self._cursor.due, size)
         if self._size + size <= self._limit:
             return
@@ -245,9 +270,8 @@ class Reader:
         self._grow(size)
 
     def _too_large(self, offset: int, size: int) -> TooLargeError:
-        what = "the block of message" if self._verify else "message"
         return TooLargeError(
-            f"{self._source}: {what} {offset} has {size} bytes, and this hub sends at most {self._most_bytes}; its"
+            f"{self._source}: message {offset} has {size} bytes, and this hub sends at most {self._most_bytes}; its"
             " operator can raise Server(max_message_bytes=)"
         )
 

@@ -22,6 +22,7 @@ from hub.wire.frames import MAX_MESSAGE_BYTES
 from hub.wire.service import Limits, Service
 from hub.wire.tls import ServerTLS, is_loopback
 from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, optional, refuse_pickling, require
+from sej.durations import Seconds, seconds
 
 __all__ = ["ANSWER_BYTES", "Server"]
 
@@ -66,11 +67,11 @@ class Server:
         max_followers: int = 256,
         max_copiers: int = 256,
         threads: int = 32,
-        wait_s: float = 30.0,
-        stall_s: float = 10.0,
-        idle_s: float = 120.0,
-        keepalive_s: float = 30.0,
-        grace_s: float = 30.0,
+        wait_s: Seconds = 30.0,
+        stall_s: Seconds = 10.0,
+        idle_s: Seconds = 120.0,
+        keepalive_s: Seconds = 30.0,
+        grace_s: Seconds = 30.0,
     ) -> None:
         """Listen and serve.
 
@@ -105,6 +106,9 @@ class Server:
             OSError: the address is not available, or a file cannot be read.
             AccessError: the file of tokens has a bad line.
         """
+        wait_s, stall_s = seconds("wait_s", wait_s), seconds("stall_s", stall_s)
+        idle_s, keepalive_s = seconds("idle_s", idle_s), seconds("keepalive_s", keepalive_s)
+        grace_s = seconds("grace_s", grace_s)
         require(
             store=(store, a(Store)),
             address=(address, TEXT),
@@ -132,10 +136,10 @@ class Server:
             ("threads", threads, 1),
         ):
             between(least)(name, value)
-        for name, seconds in (("wait_s", wait_s), ("stall_s", stall_s), ("idle_s", idle_s)):
-            POSITIVE_SECONDS(name, seconds)
-            if seconds == float("inf"):
-                raise ValueError(f"{name} must be more than 0 seconds, got {seconds}")
+        for name, limit_s in (("wait_s", wait_s), ("stall_s", stall_s), ("idle_s", idle_s)):
+            POSITIVE_SECONDS(name, limit_s)
+            if limit_s == float("inf"):
+                raise ValueError(f"{name} must be more than 0 seconds, got {limit_s}")
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)
         credentials = None if tls is None else tls.credentials()
@@ -189,8 +193,9 @@ class Server:
         self._server.start()
         self._say(health_pb2.HealthCheckResponse.SERVING)
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: Seconds | None = None) -> bool:
         """Wait until the server has stopped; return False after the timeout."""
+        timeout = seconds("timeout", timeout)
         return not self._server.wait_for_termination(timeout)
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ import grpc
 from hub.errors import AccessError, DiskLowError, UnavailableError
 from hub.jobs import Jobs
 from hub.naming import Source, check_client, check_journal
+from hub.readers import Place, Readers
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Guard, Role
@@ -35,6 +36,7 @@ from hub.wire.frames import encode_put_request, open_put_request, parse, read_re
 from hub.wire.job_service import JobService
 from hub.wire.lanes import Answer, Lane, Lanes, Method
 from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time
+from hub.wire.rows import rows_response
 from hub.wire.status import BusyError, to_status
 from sej.errors import SejError
 from sej.system.watch import Watch
@@ -59,6 +61,7 @@ _SPARE_BYTES: Final = 1 << 16
 _SPARE_THREADS: Final = 8
 """Threads for streams that are refused."""
 _COMMIT_THREADS: Final = 8
+_HOLD_THREADS: Final = 8
 _TIME_SEARCHES: Final = 8
 """Fewer than _LOOK_THREADS, so that a copier's request for a journal's state always finds a thread."""
 
@@ -101,6 +104,7 @@ class Service:
         streams: the number of Read calls in progress.
         followers: the number of Follow calls in progress.
         copiers: the number of Copy calls in progress.
+        readers: the named readers.
         refusals: calls that ended with an error, by its name in the metadata; the store counts its own too.
     """
 
@@ -116,6 +120,7 @@ class Service:
         self._store = store
         self._catalog = Catalog(store)
         self._jobs = JobService(Jobs(store), self._answering, self._allow_job)
+        self.readers = Readers(store)
         self._guard = guard
         self._limits = limits
         self._clock = clock
@@ -141,6 +146,7 @@ class Service:
             "follow": Lane("follow", limits.max_followers + _SPARE_THREADS, calls),
             "copy": Lane("copy", limits.max_copiers + _SPARE_THREADS, calls),
             "stage": Lane("stage", limits.put_threads, calls),
+            "hold": Lane("hold", _HOLD_THREADS, calls),
             "commit": Lane("commit", _COMMIT_THREADS, calls),
             "refuse": Lane("refuse", 1, calls),
         }
@@ -168,6 +174,7 @@ class Service:
             "List": Method(unary, self._list, lanes["get"]),
             "Read": Method(stream, self._read, lanes["read"]),
             "Follow": Method(stream, self._follow, lanes["follow"]),
+            "Hold": Method(unary, self._hold, lanes["hold"]),
             "Stage": Method(unary, self._jobs.stage, lanes["stage"]),
             "Seal": Method(unary, self._jobs.seal, lanes["stage"]),
             "Commit": Method(unary, self._jobs.commit, lanes["commit"]),
@@ -190,6 +197,7 @@ class Service:
         for lane in self._lanes.values():
             lane.shutdown(wait=True)
         self._watch.join()
+        self.readers.close()
 
     # --- the calls
 
@@ -239,7 +247,7 @@ class Service:
             wanted = request.MaxBytes or _GET_BYTES
             with (
                 lease.building(min(max(wanted, PIECE_BYTES), self._most_answer_bytes)) as size,
-                self._reader(source, request.Offset, lease) as reader,
+                self._reader(source, request.Offset, lease, verify=not request.Unverified) as reader,
             ):
                 answer = Get(reader, request.MaxMessages or _GET_MESSAGES, wanted).answer(size)
             lease.built(len(answer))
@@ -276,7 +284,7 @@ class Service:
                         pieces = reader.run(size, request.StopOffset)
                         if not pieces:
                             return
-                        data = read_response(*pieces)
+                        data = rows_response(pieces, request) or read_response(*pieces)
                         del pieces
                     lease.built(len(data))
                     answer = Answer(data)
@@ -290,7 +298,10 @@ class Service:
             ask = partial(self._asking(context, "read"), *source)
             lease = Lease(self.answers, context, ask, kind="stream", patient=True)
             most = min(_RUN_BYTES, self._most_answer_bytes)
-            with self._reader(source, request.Offset, lease) as reader, Watch(reader.jnl) as watch:
+            with (
+                self._reader(source, request.Offset, lease, verify=not request.Unverified) as reader,
+                Watch(reader.jnl) as watch,
+            ):
                 follow = Get(reader, request.MaxMessages or _GET_MESSAGES, request.MaxBytes or most)
                 came_at = time.monotonic()
                 while context.is_active():
@@ -308,6 +319,23 @@ class Service:
                     if time.monotonic() - came_at >= _JUDGE_AFTER_S:
                         reader.judge()
                     watch.wait(_LOOK_AGAIN_S)
+
+    def _hold(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        answer = pb.HoldResponse()
+        with self._answering(context):
+            self._require_running()
+            request = parse(pb.HoldRequest, data)
+            places = [
+                Place(
+                    self._allow(context, "reader", place.ClientID, place.JournalDir),
+                    place.Offset if place.HasField("Offset") else None,
+                    place.Reset,
+                )
+                for place in request.Places
+            ]
+            kept = self.readers.hold(request.Reader, request.Holder, request.LeaseMs / 1000, places, take=request.Take)
+            answer = pb.HoldResponse(Places=[pb.KeptPlace(Offset=each.offset, Kept=each.kept) for each in kept])
+        return answer.SerializeToString()
 
     def _copy(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with self._answering(context), self._stream(context, "copiers", self._limits.max_copiers):
@@ -416,6 +444,7 @@ class Service:
         while not self._stopping.wait(min(_ASK_AGAIN_S, self._limits.stall_s)):
             crowded, self._crowded = self._crowded or self.waiting > 0, False
             self.answers.sweep(crowded, self._note)
+            self.readers.sweep()
 
     @contextmanager
     def _answering(self, context: grpc.ServicerContext) -> Iterator[None]:

@@ -1,7 +1,8 @@
 """Errors as gRPC statuses and back.
 
 Every caller understands the status; our clients read trailing metadata too: ``sej-error`` names the error,
-``sej-expected`` and ``sej-first`` carry its number. The text is the error's reason, without paths of the server.
+``sej-expected``, ``sej-first`` and ``sej-offset`` carry its numbers. The text is the error's reason, without paths of
+the server: the client names hub and journal instead.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hub.errors import (
     HubError,
     NotSupportedError,
     QuotaError,
+    ReaderHeldError,
     UnavailableError,
 )
 from sej.errors import (
@@ -27,7 +29,9 @@ from sej.errors import (
     InvalidMessageError,
     InvalidNameError,
     JournalNotFoundError,
+    LeaseLostError,
     LockedError,
+    OffsetBeyondEndError,
     OffsetTooSmallError,
     SejError,
     TruncatedError,
@@ -70,6 +74,9 @@ _CODES: Final[tuple[tuple[type[BaseException], grpc.StatusCode, str], ...]] = (
     (TooLargeError, grpc.StatusCode.RESOURCE_EXHAUSTED, "too-large"),
     (DiskLowError, grpc.StatusCode.UNAVAILABLE, "disk-low"),
     (UnavailableError, grpc.StatusCode.UNAVAILABLE, "unavailable"),
+    (ReaderHeldError, grpc.StatusCode.FAILED_PRECONDITION, "held"),
+    (LeaseLostError, grpc.StatusCode.FAILED_PRECONDITION, "lease-lost"),
+    (OffsetBeyondEndError, grpc.StatusCode.FAILED_PRECONDITION, "beyond-end"),
     (LockedError, grpc.StatusCode.UNAVAILABLE, "directory"),
     (WriterFailedError, grpc.StatusCode.UNAVAILABLE, "directory"),
     (InvalidNameError, grpc.StatusCode.INVALID_ARGUMENT, "name"),
@@ -119,23 +126,34 @@ def to_status(error: BaseException) -> tuple[grpc.StatusCode, str, tuple[tuple[s
                 extra = (("sej-expected", str(error.expected)),)
             elif isinstance(error, OffsetTooSmallError):
                 extra = (("sej-first", str(error.first_available)),)
+            if isinstance(error, SejError) and error.offset is not None:
+                extra = (*extra, ("sej-offset", str(error.offset)))
             return code, reason, (("sej-error", name), *extra)
     return grpc.StatusCode.INTERNAL, f"the hub failed: {type(error).__name__}", (("sej-error", "internal"),)
 
 
-def from_rpc_error(error: grpc.RpcError, address: str, *, tls: bool = False) -> SejError:
-    """Return the hub's error, or an error for the connection, which was made with TLS or without."""
+def from_rpc_error(error: grpc.RpcError, address: str, journal: str = "", *, tls: bool = False) -> SejError:
+    """Return the hub's error, or an error for the connection, which was made with TLS or without.
+
+    Args:
+        error: gRPC's error.
+        address: the hub's address.
+        journal: the client and journal of the call, or the client; empty if the call has none.
+        tls: whether the connection uses TLS.
+    """
+    hub = f"hub at {address}" + (f", journal {journal}" if journal else "")
     code: grpc.StatusCode = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     details = (error.details() if hasattr(error, "details") else None) or "no details"
     trailing = (error.trailing_metadata() if hasattr(error, "trailing_metadata") else None) or ()
     said = {key: value for key, value in cast("Iterable[tuple[str, str | bytes]]", trailing) if isinstance(value, str)}
     name = said.get("sej-error", "")
+    offset = int(said["sej-offset"]) if "sej-offset" in said else None
     if name == "gap":
-        return GapError(details, expected=int(said.get("sej-expected", "0")))
+        return GapError(details, expected=int(said.get("sej-expected", "0")), path=hub, offset=offset)
     if name == "deleted":
-        return OffsetTooSmallError(details, first_available=int(said.get("sej-first", "0")))
+        return OffsetTooSmallError(details, first_available=int(said.get("sej-first", "0")), path=hub, offset=offset)
     if name == "access" or code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return AccessError(details, known=code is grpc.StatusCode.PERMISSION_DENIED)
+        return AccessError(details, known=code is grpc.StatusCode.PERMISSION_DENIED, path=hub)
     plain: dict[str, type[SejError]] = {
         "conflict": ConflictError,
         "quota": QuotaError,
@@ -148,12 +166,18 @@ def from_rpc_error(error: grpc.RpcError, address: str, *, tls: bool = False) -> 
         "message": InvalidMessageError,
         "unknown": JournalNotFoundError,
         "staged": StagedRowsError,
+        "held": ReaderHeldError,
+        "lease-lost": LeaseLostError,
+        "beyond-end": OffsetBeyondEndError,
         "corruption": CorruptionError,
         "argument": InvalidMessageError,
     }
     if name in plain:
-        return plain[name](f"the hub's copy is damaged: {details}" if name == "corruption" else details)
-    where = f"hub at {address}: {code.name}: {details}"
+        reason = f"the hub's copy is damaged: {details}" if name == "corruption" else details
+        found = plain[name](reason, path=hub)
+        found.offset = offset
+        return found
+    where = f"{hub}: {code.name}: {details}"
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return NotSupportedError(f"{where}; {ORIGINAL}")
     if code is grpc.StatusCode.INTERNAL and _ORIGINAL_GAP in details:

@@ -7,12 +7,11 @@ anyone on the network could read a token in plain text. ``allow_plaintext=True``
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import NamedTuple
 
 import grpc
 
-from hub.certificates import check_certificates, is_loopback
+from hub.certificates import check_certificates, is_loopback, pem_of
 from sej.checks import PATH, TEXT, optional, require
 
 __all__ = ["ClientTLS", "ServerTLS", "is_loopback"]
@@ -21,7 +20,7 @@ _PathLike = str | os.PathLike[str]
 
 
 class ServerTLS(NamedTuple):
-    """The server's certificate and the authority it trusts; PEM files, read when the server starts.
+    """The server's certificate and the authority it trusts: PEM text, or files that are read at the start.
 
     Attributes:
         certificate: its chain.
@@ -42,16 +41,14 @@ class ServerTLS(NamedTuple):
         """
         require(certificate=(self.certificate, PATH), key=(self.key, PATH), client_ca=(self.client_ca, optional(PATH)))
         check_certificates(self.client_ca, self.certificate, self.key)
-        pair = (Path(self.key).read_bytes(), Path(self.certificate).read_bytes())
+        pair = (pem_of(self.key), pem_of(self.certificate))
         if self.client_ca is None:
             return grpc.ssl_server_credentials([pair])
-        return grpc.ssl_server_credentials(
-            [pair], root_certificates=Path(self.client_ca).read_bytes(), require_client_auth=True
-        )
+        return grpc.ssl_server_credentials([pair], root_certificates=pem_of(self.client_ca), require_client_auth=True)
 
 
 class ClientTLS(NamedTuple):
-    """The authority that the client trusts, and its own certificate; PEM files.
+    """The authority that the client trusts, and its own certificate; PEM files, or PEM text.
 
     Attributes:
         ca: the authority that signed the server's certificate; None: those that gRPC includes.
@@ -75,6 +72,6 @@ class ClientTLS(NamedTuple):
         optional(TEXT)("server_name", self.server_name)
         check_certificates(self.ca, self.certificate, self.key)
         ca, key, certificate = (
-            None if path is None else Path(path).read_bytes() for path in (self.ca, self.key, self.certificate)
+            None if given is None else pem_of(given) for given in (self.ca, self.key, self.certificate)
         )
         return grpc.ssl_channel_credentials(ca, key, certificate)

@@ -95,6 +95,10 @@ def test_follow_from_another_machine(tmp_path: Path) -> None:
         assert run(*words, "--until-end", "--start", 48, "--place", place).stdout.count("\n") == 2
         assert place.read_text() == "50\n"
         assert run(*words, "--until-end", "--place", place).stdout == ""
+        middle = rows[40]["time"]
+        since = [row["offset"] for row in rows if row["time"] >= middle]
+        found = run(*words, "--until-end", "--start", middle, "--json").stdout.splitlines()
+        assert [json.loads(line)["offset"] for line in found] == list(range(since[0], 50))
         with subprocess.Popen(
             [*PROGRAM, *words, "--place", str(place), "--raw"], cwd=ROOT, stdout=subprocess.PIPE
         ) as follower:
@@ -110,6 +114,29 @@ def test_follow_from_another_machine(tmp_path: Path) -> None:
         damaged = sej_hub(*words, "--place", place)
         assert damaged.returncode == 1
         assert "expected the next offset" in damaged.stderr
+
+
+def test_follow_with_a_reader_on_the_hub(tmp_path: Path) -> None:
+    fill(tmp_path / "hub" / "EWR.flights", sample(20))
+    token = run("token", "--reader", "EWR").stdout.splitlines()
+    (tmp_path / "tokens").write_text(token[1] + "\n")
+    (tmp_path / "token").write_text(token[0])
+    with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0", tokens=tmp_path / "tokens") as server:
+        words = ("follow", "--token-file", tmp_path / "token", "--reader", "report", server.address, "EWR", "flights")
+        assert run(*words, "--until-end", "--start", 5).stdout.count("\n") == 15
+        assert run(*words, "--until-end").stdout == ""
+        assert sej_hub(*words, "--until-end", "--start", 5).returncode == 2
+        assert sej_hub(*words, "--until-end", "--place", tmp_path / "place").returncode == 2
+        assert "report 0 behind" in run("ls", tmp_path / "hub").stdout
+        with subprocess.Popen([*PROGRAM, *map(str, words), "--raw"], cwd=ROOT, stdout=subprocess.PIPE) as follower:
+            assert follower.stdout is not None
+            until(lambda: server.service.readers.held > 0)
+            held = sej_hub(*words, "--until-end")
+            assert (held.returncode, "is held by another program" in held.stderr) == (3, True)
+            store.put("EWR", "flights", [sej.Message(20, 1, 0, b"", b"new\n")])
+            assert follower.stdout.readline() == b"new\n"
+            until(lambda: sej.read_offset(tmp_path / "hub" / "EWR.flights", "report") == 21)
+            follower.terminate()
 
 
 def test_follow_waits_for_a_hub_that_is_out_of_reach(tmp_path: Path) -> None:

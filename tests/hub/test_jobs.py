@@ -1,5 +1,6 @@
 """Jobs through a hub: every row once, whatever is repeated, cut off or killed."""
 
+import errno
 import itertools
 import os
 import random
@@ -26,6 +27,7 @@ from sej.system.locks import Lock
 from shard.commits.committing import discard_dead_jobs
 from shard.commits.staging import StagedRowsError
 from tests.hub.support import ROOT, connected, free_port, until
+from tests.sej.hooks import HookedDisk
 
 HUB = [sys.executable, "-c", "from hub.cli import app; app(prog_name='sej hub')"]
 
@@ -125,6 +127,27 @@ def test_a_hub_that_lost_bytes_makes_the_task_start_again(tmp_path: Path) -> Non
             with pytest.raises(StagedRowsError, match="changed after they were staged"):
                 attempt()
     assert contents(tmp_path) == {}
+
+
+def test_a_failed_sync_is_not_repeated_on_the_same_bytes(tmp_path: Path) -> None:
+    def fail_once(verb: str, *_: object) -> None:
+        if verb in ("sync", "sync_dir") and next(syncs) == failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for failing in range(3):  # the file, its folder, the folder above
+        syncs = itertools.count()
+        with hub.Store(tmp_path / str(failing)) as store:
+            jobs = Jobs(store, HookedDisk(fail_once))
+            data = rows([b"x"])
+            file = Staged("02", 0, 1, len(data), crc32c(data))
+            jobs.stage("a", "01", "02", 0, 0, data)
+            with pytest.raises(OSError, match="Input/output error"):
+                jobs.seal("a", "01", [file])
+            with pytest.raises(StagedRowsError):
+                jobs.seal("a", "01", [file])
+            again = staged(jobs, "01", 0, [b"x"])
+            assert jobs.commit("a", "01", "orders", 0, None, 0, [again])
+        assert contents(tmp_path / str(failing)) == {"a.orders": [b"x"]}
 
 
 def test_an_aborted_job_leaves_nothing(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ _ELSEWHERE = {
     "sej_hub_journal_bytes",
     "sej_hub_open_writers",
     "sej_hub_puts_total",
+    "sej_hub_reader_leases",
     "sej_hub_stalled_total",
 }
 

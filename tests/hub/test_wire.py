@@ -753,6 +753,26 @@ def test_files_that_are_not_certificates_are_named_early(tmp_path: Path) -> None
             Client("127.0.0.1:1", token=token)
 
 
+def test_certificates_may_be_text(tmp_path: Path) -> None:
+    def text(name: str) -> str:
+        return (CERTIFICATES / name).read_text()
+
+    tls = ServerTLS(text("server.pem"), text("server.key"), text("ca.pem"))
+    mine = ClientTLS(text("ca.pem"), text("client-a.pem"), text("client-a.key"))
+    with (
+        hub.Store(tmp_path) as store,
+        Server(store, "127.0.0.1:0", tls=tls) as server,
+        Client(server.address, client_id="client-a", tls=mine) as client,
+    ):
+        assert client.put("j", sample(1)) == 1
+    broken = text("ca.pem").replace("A", "!")
+    with pytest.raises(ValueError, match="the PEM text: expected certificates in PEM") as caught:
+        ClientTLS(broken).credentials()
+    assert broken not in str(caught.value)
+    with pytest.raises(ValueError, match="the PEM text and the PEM text: expected a certificate and its own private"):
+        ClientTLS(None, text("client-a.pem"), text("server.key")).credentials()
+
+
 def test_a_key_that_grpc_takes_is_not_refused_for_its_size(tmp_path: Path) -> None:
     small = CERTIFICATES / "small.pem"
     tls = ServerTLS(small, CERTIFICATES / "small.key", client_ca=small)

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 
 import sej
 from hub.page.history import LENGTH, History, points
+from hub.page.sampler import Sampler
 from hub.page.serving import PageServer
-from sej.cli.watched import Watched
+from sej.cli.watched import Sample, Watched
 from tests.hub.page.browsing import Client, address_of, filled, serving
 from tests.sej.hooks import until
 
@@ -46,6 +48,35 @@ def test_the_overview_shows_every_journal(client: Client, root: Path) -> None:
     by_lag = client.get("/", sort="lag").words
     assert by_lag.index("orders") < by_lag.index("logs")
     assert client.get("/", sort="colour").status == 400
+
+
+def test_a_journal_of_large_messages_shows_its_newest(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "large") as writer:
+        for n in range(25):
+            writer.append(b"message %d" % n + b"." * 300_000)
+    with serving(tmp_path / "large") as client:
+        words = client.get(address_of("/journal", tmp_path / "large")).words
+    assert "message 24" in words and "message 5" in words and "message 4." not in words
+
+
+def test_a_sampler_that_is_closed_during_a_round_ends_after_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = Sampler([root])
+    closers: list[threading.Thread] = []
+    look = Watched.look
+
+    def look_and_close(watched: Watched) -> list[Sample]:
+        closer = threading.Thread(target=sampler.close)
+        closer.start()
+        closers.append(closer)
+        until(sampler._stop.is_set)
+        return look(watched)
+
+    monkeypatch.setattr(Watched, "look", look_and_close)
+    began = time.monotonic()
+    sampler.start()
+    until(lambda: bool(closers))
+    closers[0].join(60)
+    assert time.monotonic() - began < 8
 
 
 def test_a_journal_that_breaks_is_one_click_away(client: Client, root: Path) -> None:

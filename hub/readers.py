@@ -1,0 +1,330 @@
+"""Named readers of programs on other machines: their kept offsets in the journals, each held by one program at a time.
+
+A program takes the reader of a journal with an id of its own, the holder, and a lease. While the lease lasts, no other
+program gets the reader, and the hub holds the reader's lock in ``ofs/``, so no local program gets it either. Each call
+of the holder renews the lease:
+
+===========================  ===================================  ==================================================
+the reader is                another program asks to take it      the holder calls again
+===========================  ===================================  ==================================================
+held, the lease lasts        refused: held                        commits, and renews the lease
+held, the lease has ended    takes it                             the same, if no other program has moved the offset
+taken by another program     refused, while that lease lasts      refused: the lease is lost
+===========================  ===================================  ==================================================
+
+``.readers/NAME.json`` names the holder in each journal. It is replaced, durably, before a holder gets an answer. So a
+hub that was restarted still knows whose calls to refuse, and waits for one lease before it gives a reader to another
+program. The offsets are those of :class:`sej.Offset`: retention, merges of segments and all tools see them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from hub.errors import HubError, ReaderHeldError, UnavailableError
+from hub.naming import Source, check_journal, source_path
+from hub.store import Store
+from sej.errors import (
+    ClosedError,
+    InvalidNameError,
+    JournalNotFoundError,
+    LeaseLostError,
+    LockedError,
+    LockLostError,
+)
+from sej.journal.directory import Directory, check_name
+from sej.message import FIRST
+from sej.reading.offset import Offset, read_offset
+from sej.system.disk import OS, read_small, replace_file
+from sej.system.sealed import seal, unseal
+
+__all__ = ["MAX_LEASE_S", "Kept", "Place", "Readers"]
+
+MAX_LEASE_S: Final = 600.0
+_FOLDER: Final = ".readers"
+_RECORD_BYTES: Final = 1 << 28
+_READER_BYTES: Final = 4096
+"""About the bytes that a new reader takes on the disk."""
+_HOLDER_CHARS: Final = 64
+_MOST: Final = 4096
+"""Leases at one time: each holds an open file."""
+
+
+class Kept(NamedTuple):
+    """The state of a reader in one journal.
+
+    Attributes:
+        offset: the next offset to read.
+        kept: False if the reader has never committed there.
+    """
+
+    offset: int
+    kept: bool
+
+
+class Place(NamedTuple):
+    """A journal in a call.
+
+    Attributes:
+        source: the journal.
+        offset: an offset, or None.
+        reset: set the offset whatever is kept, also backwards.
+    """
+
+    source: Source
+    offset: int | None = None
+    reset: bool = False
+
+
+class _Held:
+    """A reader of a journal that a program has."""
+
+    def __init__(self, holder: str, lease_s: float = -1.0, until: float = 0.0) -> None:
+        self.holder = holder
+        self.lease_s = lease_s
+        self.until = until
+        self.offset: Offset | None = None
+        """None: the lease has ended, or the hub was restarted."""
+        self.value: int | None = None
+        """The offset after the last call; None: not known since the hub was started."""
+
+
+class _Name:
+    """One reader's name: what is recorded of it, and the lock for its calls."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.held: dict[Source, _Held] = {}
+        self.is_loaded = False
+        self.is_changed = False
+
+
+class Readers:
+    """The named readers of a store; threads may share it.
+
+    Example:
+        >>> import tempfile, hub, sej
+        >>> from hub.naming import Source
+        >>> with hub.Store(tempfile.mkdtemp()) as store:
+        ...     _ = store.put("EWR", "orders", [sej.Message(0, 1, 0, b"", b"a")])
+        ...     readers, orders = Readers(store), Source("EWR", "orders")
+        ...     print(*readers.hold("report", "01", 30.0, [Place(orders)], take=True))
+        ...     print(*readers.hold("report", "01", 30.0, [Place(orders, 1)]))
+        ...     readers.close()
+        Kept(offset=0, kept=False)
+        Kept(offset=1, kept=True)
+    """
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Use a store; nothing is read yet."""
+        self._store = store
+        self._clock = clock
+        self._started = clock()
+        self._lock = threading.Lock()
+        self._names: dict[str, _Name] = {}
+
+    @property
+    def held(self) -> int:
+        """The number of leases that last."""
+        now = self._clock()
+        names = list(self._names.values())
+        return sum(held.until > now for name in names for held in list(name.held.values()))
+
+    def hold(
+        self, reader: str, holder: str, lease_s: float, places: Sequence[Place], *, take: bool = False
+    ) -> list[Kept]:
+        """Take a reader, or renew its lease, and commit offsets; may be repeated after a lost answer.
+
+        An error leaves the places before the failed one done.
+
+        Args:
+            reader: the reader's name.
+            holder: identifies the program; a new one for each opening.
+            lease_s: the program must call again within so many seconds; 0: give the reader back.
+            places: the journals.
+            take: take the reader. Then the offset of a place is where a reader that never committed starts. Otherwise
+                it is committed; one at or below the kept one changes nothing.
+
+        Returns:
+            The state of each place.
+
+        Raises:
+            ReaderHeldError: another program has the reader.
+            LeaseLostError: another program took it, or moved its offset, or the journal was re-created.
+            InvalidNameError: this name is not for readers of programs elsewhere.
+            QuotaError, DiskLowError: a new reader does not fit.
+            OffsetBeyondEndError: the journal ends before the offset.
+            SejError: as :class:`sej.Offset`.
+        """
+        if not 0 <= lease_s <= MAX_LEASE_S:
+            raise ValueError(f"lease_s must be 0 to {MAX_LEASE_S:g} seconds, got {lease_s}")
+        if not holder or len(holder) > _HOLDER_CHARS:
+            raise ValueError(f"holder must have 1 to {_HOLDER_CHARS} characters, got {len(holder)}")
+        act = self._take if take else self._renew
+        with self._named(reader) as name:
+            try:
+                return [act(reader, name, holder, lease_s, place) for place in places]
+            finally:
+                if name.is_changed:
+                    self._record(reader, name)
+
+    def _take(self, reader: str, name: _Name, holder: str, lease_s: float, place: Place) -> Kept:
+        source, start, reset = place
+        held, now = name.held.get(source), self._clock()
+        if held is not None and held.holder != holder and held.until > now:
+            raise ReaderHeldError(
+                f"reader {reader!r} of {source} is held by another program, whose lease ends in"
+                f" {held.until - now:.0f} s unless it is renewed; stop that program, wait, or use another name"
+            )
+        if held is not None and held.offset is not None:  # opened again: the journal may have been re-created
+            held.offset.close()
+            held.offset = None
+        if held is not None and held.holder != holder:
+            held = None
+        path = self._check(reader, source)
+        if held is None:
+            if self.held >= _MOST:
+                raise UnavailableError(f"the hub already has {_MOST} leases of readers; try again later")
+            if OS.status(os.path.join(path, "ofs", f"{reader}.ofs")) is None:
+                self._store.admit(source.client, _READER_BYTES)
+            held = _Held(holder)
+        held.offset = self._open(reader, source, FIRST if start is None else start, rewind=reset)
+        name.held[source] = held
+        name.is_changed |= held.lease_s != lease_s
+        held.lease_s, held.until = lease_s, self._clock() + lease_s
+        if reset and start is not None:
+            held.offset.reset(start)
+        held.value = held.offset.value
+        return Kept(held.value, read_offset(path, reader) is not None)
+
+    def _renew(self, reader: str, name: _Name, holder: str, lease_s: float, place: Place) -> Kept:
+        source, commit, reset = place
+        held = name.held.get(source)
+        if held is None or held.holder != holder:
+            raise LeaseLostError(
+                f"reader {reader!r} of {source} is not held by this program any more: its lease ended and another"
+                " program took it, or it was given back; open the reader again"
+            )
+        try:
+            path = self._check(reader, source)
+            if held.offset is None:
+                held.offset = self._open(reader, source, FIRST)
+                if held.value not in (None, held.offset.value):
+                    raise LeaseLostError(
+                        f"the lease of reader {reader!r} of {source} ended, and a local program moved its offset from"
+                        f" {held.value} to {held.offset.value}; open the reader again"
+                    )
+            if commit is not None:
+                (held.offset.reset if reset else held.offset.commit)(commit)
+            kept = Kept(held.offset.value, read_offset(path, reader) is not None)
+        except (ClosedError, LockLostError, FileNotFoundError, JournalNotFoundError) as error:
+            self._drop(name, source)
+            raise LeaseLostError(
+                f"{source} was removed or re-created, with the kept offset of reader {reader!r}; open the reader again"
+            ) from error
+        except LeaseLostError:
+            self._drop(name, source)
+            raise
+        held.value, held.until = kept.offset, self._clock() + lease_s
+        if not lease_s:
+            self._drop(name, source)
+        return kept
+
+    def sweep(self) -> None:
+        """Release the locks of leases that have ended, so that local programs may use these readers."""
+        now = self._clock()
+        for name in list(self._names.values()):
+            if not name.lock.acquire(blocking=False):
+                continue  # a call is in progress; the next sweep looks again
+            try:
+                for held in name.held.values():
+                    if held.offset is not None and held.until <= now:
+                        held.offset.close()
+                        held.offset = None
+            finally:
+                name.lock.release()
+
+    def close(self) -> None:
+        """Release all locks. The holders continue after the next start."""
+        for name in list(self._names.values()):
+            with name.lock:
+                for held in name.held.values():
+                    if held.offset is not None:
+                        held.offset.close()
+                        held.offset = None
+
+    @contextlib.contextmanager
+    def _named(self, reader: str) -> Iterator[_Name]:
+        with self._lock:
+            name = self._names.setdefault(check_name(reader, "a reader's name"), _Name())
+        with name.lock:
+            if not name.is_loaded:
+                for source, holder, lease_s in _read(self._path(reader)):
+                    name.held[source] = _Held(holder, lease_s, self._started + lease_s)
+                name.is_loaded = True
+            yield name
+
+    def _check(self, reader: str, source: Source) -> str:
+        """Return the journal's path; refuse names that have another meaning there."""
+        path = source_path(self._store.root, source)
+        directory = Directory(path, OS)
+        directory.require()
+        if OS.status(directory.at("ofs", f"{reader}.queue")) is not None:
+            raise InvalidNameError(f"{reader!r} is a work queue of {source}; choose another name for the reader")
+        if OS.status(os.path.join(self._store.root, ".merge", f"{reader}.json")) is not None:
+            raise InvalidNameError(f"{reader!r} is a merge of this hub; choose another name for the reader")
+        return path
+
+    def _open(self, reader: str, source: Source, start: Any, *, rewind: bool = False) -> Offset:
+        path = source_path(self._store.root, source)
+        try:
+            return Offset(path, reader, start, beyond_end="rewind" if rewind else "raise")
+        except LockedError as error:
+            raise ReaderHeldError(
+                f"reader {reader!r} of {source} is held by a program on the hub's machine; stop it, or use another name"
+            ) from error
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            raise UnavailableError("the hub has no file descriptor left for this reader; try again later") from error
+
+    def _drop(self, name: _Name, source: Source) -> None:
+        held = name.held.pop(source)
+        name.is_changed = True
+        if held.offset is not None:
+            held.offset.close()
+
+    def _path(self, reader: str) -> str:
+        return os.path.join(self._store.root, _FOLDER, f"{reader}.json")
+
+    def _record(self, reader: str, name: _Name) -> None:
+        path = self._path(reader)
+        if OS.status(os.path.dirname(path)) is None:
+            OS.mkdir(os.path.dirname(path))
+        rows = [[*source, held.holder, held.lease_s] for source, held in sorted(name.held.items())]
+        replace_file(OS, path + ".tmp", path, seal(path, {"format": 1, "holders": rows}))
+        name.is_changed = False
+
+
+def _read(path: str) -> list[tuple[Source, str, float]]:
+    try:
+        data = read_small(OS, path, _RECORD_BYTES)
+    except FileNotFoundError:
+        return []
+    try:
+        content = unseal(path, data)
+        if content["format"] != 1:
+            raise ValueError(f"format {content['format']}")
+        return [(check_journal(*found), str(holder), float(lease_s)) for *found, holder, lease_s in content["holders"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HubError(
+            f"this does not name the holders of a reader ({error}); stop the hub, and remove the file after every"
+            " program that uses this reader has ended",
+            path=path,
+        ) from error

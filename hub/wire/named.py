@@ -1,0 +1,303 @@
+"""Named readers of a hub: programs on other machines whose offsets the hub keeps, as a local reader's in ``ofs/``.
+
+:class:`Reader` follows one journal. :class:`HeldReaders` holds one name in many journals, for callers that read in
+their own way. Both renew the lease in a thread. While the hub cannot be reached they try again. After an outage they
+continue, unless another program has taken the reader: then every call raises :class:`~sej.LeaseLostError`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Self
+
+from hub.errors import NotSupportedError, UnavailableError
+from hub.naming import Source, check_journal
+from hub.readers import MAX_LEASE_S, Kept
+from hub.wire import hub_pb2 as pb
+from hub.wire.client import Client
+from sej.checks import CALLABLE, FLAG, OFFSET, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
+from sej.durations import Seconds, seconds
+from sej.errors import ClosedError, SejError
+from sej.journal.directory import check_name
+from sej.message import Message
+
+__all__ = ["HeldReaders", "Reader"]
+
+_LEASE_S: Final = 30.0
+_RENEWALS: Final = 3
+"""Calls in the time of one lease, if nothing is committed."""
+_TIMEOUT_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 10.0
+
+
+class HeldReaders:
+    """A reader's name in journals of a hub, held by this object until it is closed; threads may share it."""
+
+    __reduce__ = refuse_pickling
+
+    def __init__(
+        self, ask: Callable[[Callable[[Client], list[Kept]]], list[Kept]], name: str, lease_s: Seconds
+    ) -> None:
+        """Set the name; nothing is held yet.
+
+        Args:
+            ask: calls a function with a client, and may try again.
+            name: the reader's name.
+            lease_s: how long the hub waits for this program before another one may take the reader.
+        """
+        lease_s = seconds("lease_s", lease_s)
+        require(lease_s=(lease_s, POSITIVE_SECONDS))
+        if lease_s > MAX_LEASE_S:
+            raise ValueError(f"lease_s must be at most {MAX_LEASE_S:g} seconds, got {lease_s}")
+        self.name = check_name(name, "a reader's name")
+        self._ask = ask
+        self._lease_s = lease_s
+        self._holder = secrets.token_hex(16)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._kept: dict[Source, int] = {}
+        self._failure: SejError | None = None
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def take(self, source: Source, start: int | None = None, *, reset: bool = False) -> Kept:
+        """Take the reader in a journal.
+
+        Args:
+            source: the journal.
+            start: where a reader that never committed starts; None: the first message.
+            reset: commit ``start`` whatever is kept.
+
+        Raises:
+            ReaderHeldError: another program has it.
+            NotSupportedError: the hub is an original one, or an older version.
+            SejError: as :meth:`hub.readers.Readers.hold`.
+        """
+        (kept,) = self._call({source: start}, take=True, reset=reset)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._renew, name=f"reader {self.name}", daemon=True)
+            self._thread.start()
+        return kept
+
+    def commit(self, offsets: Mapping[Source, int]) -> None:
+        """Commit offsets, durably on the hub when it returns; one at or below the kept one changes nothing.
+
+        Raises:
+            LeaseLostError: another program has taken the reader: nothing was committed there.
+            SejError: as :meth:`hub.readers.Readers.hold`.
+        """
+        self.check()
+        changed = {source: offset for source, offset in offsets.items() if offset > self._kept.get(source, -1)}
+        if changed:
+            self._call(changed)
+
+    def check(self) -> None:
+        """Check that the reader is still held, as far as this program knows.
+
+        Raises:
+            LeaseLostError: another program has taken it.
+            ClosedError: it was closed, or made before a fork by the parent process.
+        """
+        if self._closed.is_set() or self._pid != os.getpid():
+            raise ClosedError(f"reader {self.name!r} is closed")
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Give the reader back; if the hub cannot be reached, its lease ends by itself."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        if self._pid != os.getpid():
+            return
+        if self._thread is not None:
+            self._thread.join()
+        try:
+            if self._kept and self._failure is None:
+                self._send(dict.fromkeys(self._kept), take=False, reset=False, lease_s=0.0)
+        except SejError:
+            pass  # the lease ends by itself
+
+    def _call(self, offsets: Mapping[Source, int | None], *, take: bool = False, reset: bool = False) -> list[Kept]:
+        self.check()
+        return self._send(offsets, take=take, reset=reset, lease_s=self._lease_s)
+
+    def _send(self, offsets: Mapping[Source, int | None], *, take: bool, reset: bool, lease_s: float) -> list[Kept]:
+        request = pb.HoldRequest(
+            Reader=self.name,
+            Holder=self._holder,
+            LeaseMs=round(lease_s * 1000),
+            Take=take,
+            Places=[
+                pb.Place(ClientID=source.client, JournalDir=source.journal_dir, Offset=offset, Reset=reset)
+                for source, offset in offsets.items()
+            ],
+        )
+        with self._lock:
+            kept = self._ask(lambda client: _hold(client, request))
+            self._kept.update(zip(offsets, (each.offset for each in kept), strict=True))
+        return kept
+
+    def _renew(self) -> None:
+        """Renew the lease until the end, or until it is lost."""
+        while not self._closed.wait(self._lease_s / _RENEWALS):
+            try:
+                self._send(dict.fromkeys(list(self._kept)), take=False, reset=False, lease_s=self._lease_s)
+            except UnavailableError:
+                continue  # the next call tries again; the hub waits for this program after a restart
+            except SejError as error:
+                self._failure = error
+                return
+
+
+def _hold(client: Client, request: pb.HoldRequest) -> list[Kept]:
+    try:
+        answer = client.call("Hold", request, pb.HoldResponse, timeout_s=_TIMEOUT_S)
+    except NotSupportedError as error:
+        raise NotSupportedError(
+            f"the hub at {client.address} keeps no offsets for readers: it is an original hub, or an older version;"
+            " update it, or keep the offset yourself"
+        ) from error
+    return [Kept(place.Offset, place.Kept) for place in answer.Places]
+
+
+class Reader:
+    """The messages of a journal on a hub, from the offset that the hub keeps for a name; a context manager.
+
+    One program at a time has a name in a journal. Retention on the hub waits for it, and `sej hub ls` shows its lag.
+    Each message is delivered at least once: after a crash, those since the last commit are delivered again. Use it from
+    one thread.
+
+    Example:
+        >>> import tempfile, hub, sej
+        >>> from hub.wire import Client, Server
+        >>> with hub.Store(tempfile.mkdtemp()) as store, Server(store, "127.0.0.1:0") as server:
+        ...     _ = store.put("EWR", "orders", [sej.Message(0, 1, 0, b"", b"a"), sej.Message(1, 2, 0, b"", b"b")])
+        ...     with Client(server.address) as client:
+        ...         with Reader(client, "report", "EWR", "orders", wait=False) as reader:
+        ...             for messages in reader:
+        ...                 print([message.value for message in messages])
+        ...                 reader.commit()
+        [b'a', b'b']
+    """
+
+    __reduce__ = refuse_pickling
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        client_id: str,
+        journal_dir: str,
+        *,
+        start: int | None = None,
+        wait: bool = True,
+        verify: bool = True,
+        lease_s: Seconds = _LEASE_S,
+        on_retry: Callable[[UnavailableError], object] = lambda _: None,
+    ) -> None:
+        """Take the reader.
+
+        Args:
+            client: the connection; the caller closes it after the reader.
+            name: letters, digits, ``_``, ``-`` and ``.`` (not first).
+            client_id: the journal's client.
+            journal_dir: the journal's name on the hub.
+            start: where a reader that never committed starts; None: the first message.
+            wait: wait for new messages; False: end after the existing ones.
+            verify: as for :meth:`Client.get`.
+            lease_s: the most seconds, up to 600, that the hub waits for this program when it does not answer, before
+                another one may take the reader.
+            on_retry: called when the hub cannot be reached, once for each outage.
+
+        Raises:
+            ReaderHeldError: another program has the reader.
+            NotSupportedError: the hub is an original one, or an older version.
+            AccessError: the token does not allow it: its role must be ``reader``.
+            JournalNotFoundError: the hub has no such journal.
+            UnavailableError: the hub cannot be reached.
+        """
+        require(
+            client=(client, a(Client)),
+            client_id=(client_id, TEXT),
+            journal_dir=(journal_dir, TEXT),
+            start=(start, optional(OFFSET)),
+            wait=(wait, FLAG),
+            verify=(verify, FLAG),
+            on_retry=(on_retry, CALLABLE),
+        )
+        self._source = check_journal(client_id, journal_dir)
+        self._client = client
+        self._wait = wait
+        self._verify = verify
+        self._on_retry = on_retry
+        self._held = HeldReaders(lambda question: question(client), name, lease_s)
+        kept = self._held.take(self._source, start)
+        self.is_new = not kept.kept
+        """True if the reader has never committed."""
+        self.offset = kept.offset
+        """The offset after the last message that was delivered."""
+
+    def __iter__(self) -> Iterator[list[Message]]:
+        """Yield messages in batches. While the hub cannot be reached, try again.
+
+        Raises:
+            LeaseLostError: another program has taken the reader.
+            OffsetTooSmallError: messages were deleted before they were read.
+            SejError: as :meth:`Client.follow`.
+        """
+        failures = 0
+        while True:
+            try:
+                for messages in self._batches():
+                    self._held.check()
+                    failures = 0
+                    self.offset = messages[-1].offset + 1
+                    yield messages
+                if not self._wait:
+                    return
+            except UnavailableError as error:
+                if not failures:
+                    self._on_retry(error)
+                failures += 1
+                longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failures, 30))
+                time.sleep(random.uniform(longest / 2, longest))
+
+    def commit(self, offset: int | None = None) -> None:
+        """Commit an offset, durably on the hub when it returns; None: after the last messages that were delivered.
+
+        Raises:
+            LeaseLostError: another program has taken the reader.
+            OffsetBeyondEndError: the journal ends before it.
+            UnavailableError: the hub cannot be reached; commit again later.
+        """
+        require(offset=(offset, optional(OFFSET)))
+        self._held.commit({self._source: self.offset if offset is None else offset})
+
+    def close(self) -> None:
+        """Give the reader back."""
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        """Return the reader."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def _batches(self) -> Iterator[list[Message]]:
+        client, source, verify = self._client, self._source, self._verify
+        if self._wait:
+            for messages in client.follow(source.journal_dir, self.offset, client_id=source.client, verify=verify):
+                if messages:
+                    yield messages
+            return
+        while messages := client.get(source.journal_dir, self.offset, client_id=source.client, verify=verify):
+            yield messages

@@ -1,0 +1,412 @@
+"""Named readers of a hub: one program at a time, an offset that is kept, and a stale holder that is refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hub
+import sej
+from hub.naming import Source
+from hub.readers import Place, Readers
+from hub.wire import Client, Reader, Server, Tokens, make_token
+from hub.wire.access import Grant, hash_token
+from hub.wire.named import HeldReaders
+from tests.hub.support import ROOT, fill, free_port, serving, until
+from tests.sej.support import sample
+
+ORDERS = Source("EWR", "orders")
+A, B = "0a", "0b"
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[hub.Store]:
+    fill(tmp_path / "EWR.orders", sample(10))
+    with hub.Store(tmp_path) as store:
+        yield store
+
+
+def place(offset: int | None = None, *, reset: bool = False) -> list[Place]:
+    return [Place(ORDERS, offset, reset)]
+
+
+# --- the lease, with a clock that the test moves
+
+
+def test_one_holder_at_a_time(store: hub.Store) -> None:
+    clock = Clock()
+    readers = Readers(store, clock=clock)
+    assert readers.hold("r", A, 30.0, place(), take=True) == [(0, False)]
+    assert readers.hold("r", A, 30.0, place(), take=True) == [(0, False)], "repeated after a lost answer"
+    with pytest.raises(hub.ReaderHeldError, match=r"'r' of EWR\.orders is held by another program.* in 30 s"):
+        readers.hold("r", B, 30.0, place(), take=True)
+    with pytest.raises(sej.LeaseLostError, match="not held by this program"):
+        readers.hold("r", B, 30.0, place(5))
+    clock.now += 29
+    assert readers.hold("r", A, 30.0, place(4)) == [(4, True)]
+    clock.now += 29
+    with pytest.raises(hub.ReaderHeldError):
+        readers.hold("r", B, 30.0, place(), take=True)
+    assert sej.read_offset(Path(store.root) / "EWR.orders", "r") == 4
+    readers.close()
+
+
+def test_a_stale_holder_is_refused(store: hub.Store) -> None:
+    clock = Clock()
+    readers = Readers(store, clock=clock)
+    readers.hold("r", A, 30.0, place(), take=True)
+    clock.now += 31
+    assert readers.hold("r", A, 30.0, place(2)) == [(2, True)], "late, but no other program took it"
+    clock.now += 31
+    assert readers.hold("r", B, 30.0, place(), take=True) == [(2, True)]
+    with pytest.raises(sej.LeaseLostError):
+        readers.hold("r", A, 30.0, place(7))
+    assert readers.hold("r", B, 30.0, place(3)) == [(3, True)]
+    readers.close()
+
+
+def test_a_holder_may_give_it_back(store: hub.Store) -> None:
+    readers = Readers(store)
+    readers.hold("r", A, 30.0, place(), take=True)
+    assert readers.held == 1
+    assert readers.hold("r", A, 0.0, place(6)) == [(6, True)]
+    assert readers.held == 0
+    assert readers.hold("r", B, 30.0, place(), take=True) == [(6, True)]
+    with pytest.raises(sej.LeaseLostError):
+        readers.hold("r", A, 30.0, place(7))
+    readers.close()
+
+
+def test_a_restarted_hub_waits_for_the_holder_and_refuses_the_stale_one(store: hub.Store) -> None:
+    clock = Clock()
+    readers = Readers(store, clock=clock)
+    readers.hold("r", A, 30.0, place(), take=True)
+    clock.now += 31
+    readers.hold("r", B, 30.0, place(1), take=True)
+    readers.close()
+    clock.now += 1000
+    again = Readers(store, clock=clock)
+    with pytest.raises(sej.LeaseLostError):
+        again.hold("r", A, 30.0, place(9))
+    with pytest.raises(hub.ReaderHeldError):
+        again.hold("r", A, 30.0, place(), take=True)
+    assert again.hold("r", B, 30.0, place(5)) == [(5, True)]
+    again.close()
+
+
+def test_a_local_program_and_the_hub_exclude_each_other(store: hub.Store) -> None:
+    clock, path = Clock(), Path(store.root) / "EWR.orders"
+    readers = Readers(store, clock=clock)
+    readers.hold("r", A, 30.0, place(), take=True)
+    with pytest.raises(sej.LockedError):
+        sej.Offset(path, "r")
+    clock.now += 31
+    readers.sweep()
+    with sej.Offset(path, "r") as local:
+        with pytest.raises(hub.ReaderHeldError, match="held by a program on the hub's machine"):
+            readers.hold("r", B, 30.0, place(), take=True)
+        local.commit(8)
+    with pytest.raises(sej.LeaseLostError, match="moved its offset from 0 to 8"):
+        readers.hold("r", A, 30.0, place(2))
+    assert sej.read_offset(path, "r") == 8
+    readers.close()
+
+
+def test_where_a_reader_starts_and_how_it_is_reset(store: hub.Store) -> None:
+    readers = Readers(store)
+    assert readers.hold("r", A, 30.0, place(3), take=True) == [(3, False)]
+    assert readers.hold("r", A, 30.0, place(6)) == [(6, True)]
+    assert readers.hold("r", A, 30.0, place(4)) == [(6, True)]
+    assert readers.hold("r", A, 30.0, place(4, reset=True)) == [(4, True)]
+    assert readers.hold("r", A, 0.0, place()) == [(4, True)]
+    assert readers.hold("r", B, 30.0, place(2, reset=True), take=True) == [(2, True)]
+    with pytest.raises(sej.OffsetBeyondEndError):
+        readers.hold("r", B, 30.0, place(11))
+    readers.close()
+
+
+def test_a_recreated_journal_is_another_one(store: hub.Store) -> None:
+    readers = Readers(store)
+    path = Path(store.root) / "EWR.orders"
+    readers.hold("r", A, 30.0, place(5), take=True)
+    readers.hold("r", A, 30.0, place(5))
+    shutil.rmtree(path)
+    fill(path, sample(3))
+    with pytest.raises(sej.LeaseLostError, match="removed or re-created"):
+        readers.hold("r", A, 30.0, place(6))
+    assert readers.hold("r", A, 30.0, place(), take=True) == [(0, False)]
+    shutil.rmtree(path)
+    fill(path, sample(3))
+    assert readers.hold("r", A, 30.0, place(1, reset=True), take=True) == [(1, True)]
+    readers.close()
+
+
+def test_names_with_another_meaning_are_refused(store: hub.Store) -> None:
+    readers = Readers(store)
+    path = Path(store.root) / "EWR.orders"
+    with sej.open_queue(path, "jobs") as queue:
+        queue.put(b"x")
+    with hub.Merge(store.root, "merged", 0.0) as merge:
+        assert sum(1 for _ in merge) == 11
+        merge.commit()
+    for name in ("jobs", "merged", "../x", "", ".x"):
+        with pytest.raises(sej.InvalidNameError):
+            readers.hold(name, A, 30.0, place(), take=True)
+    with pytest.raises(sej.JournalNotFoundError):
+        readers.hold("r", A, 30.0, [Place(Source("EWR", "nothing"))], take=True)
+    for lease_s, holder in ((601.0, A), (-1.0, A), (30.0, ""), (30.0, "x" * 65)):
+        with pytest.raises(ValueError, match=r"lease_s|holder"):
+            readers.hold("r", holder, lease_s, place(), take=True)
+    readers.close()
+
+
+def test_a_damaged_record_is_named(store: hub.Store) -> None:
+    readers = Readers(store)
+    readers.hold("r", A, 30.0, place(), take=True)
+    readers.close()
+    record = Path(store.root) / ".readers" / "r.json"
+    record.write_bytes(record.read_bytes().replace(b"EWR", b"EWS"))
+    with pytest.raises(hub.HubError, match="does not name the holders") as caught:
+        Readers(store).hold("r", A, 30.0, place())
+    assert caught.value.path == str(record)
+
+
+# --- over the wire
+
+
+def test_a_reader_continues_where_it_committed(tmp_path: Path) -> None:
+    fill(tmp_path / "EWR.orders", sample(10))
+    with serving(tmp_path) as (_, server), Client(server.address) as client:
+        with Reader(client, "report", *ORDERS, start=2, wait=False) as reader:
+            assert (reader.offset, reader.is_new) == (2, True)
+            assert [m for batch in reader for m in batch] == sample(10)[2:]
+            reader.commit(7)
+            with pytest.raises(hub.ReaderHeldError, match=r"^hub at 127.0.0.1:\d+: reader 'report' of EWR.orders is"):
+                Reader(client, "report", *ORDERS)
+            (journal,) = hub.stats(tmp_path)
+            assert journal.lag == {"report": 3}
+            assert server.service.readers.held == 1
+        with Reader(client, "report", *ORDERS, wait=False) as reader:
+            assert (reader.offset, reader.is_new) == (7, False)
+            assert [m for batch in reader for m in batch] == sample(10)[7:]
+            reader.commit()
+            with pytest.raises(sej.OffsetBeyondEndError):
+                reader.commit(11)
+        with pytest.raises(sej.ClosedError):
+            reader.commit()
+        assert sej.read_offset(tmp_path / "EWR.orders", "report") == 10
+
+
+def test_retention_waits_for_a_reader(tmp_path: Path) -> None:
+    fill(tmp_path / "EWR.orders", sample(200), segment_bytes=500)
+    with (
+        serving(tmp_path) as (_, server),
+        Client(server.address) as client,
+        Reader(client, "report", *ORDERS) as reader,
+    ):
+        assert hub.clean(tmp_path, max_bytes=0)[ORDERS] == []
+        reader.commit(100)
+        assert hub.clean(tmp_path, max_bytes=0)[ORDERS]
+        assert sej.Journal(tmp_path / "EWR.orders").first_offset <= 100
+
+
+def test_follow_waits_and_a_lost_reader_ends(tmp_path: Path) -> None:
+    fill(tmp_path / "EWR.orders", sample(1))
+    with serving(tmp_path) as (store, server), Client(server.address) as client:
+        reader = Reader(client, "report", *ORDERS, lease_s=0.5)
+        found = iter(reader)
+        assert next(found) == sample(1)
+        with server.service.readers._named("report") as name:  # as if the lease had ended and another program took it
+            name.held[ORDERS].holder = "another"
+        until(lambda: reader._held._failure is not None)
+        store.put(*ORDERS, [sample(2)[1]])
+        with pytest.raises(sej.LeaseLostError):
+            next(found)
+        with pytest.raises(sej.LeaseLostError):
+            reader.commit()
+        reader.close()
+        assert sej.read_offset(tmp_path / "EWR.orders", "report") is None
+
+
+def test_roles_and_quotas_apply(tmp_path: Path) -> None:
+    fill(tmp_path / "EWR.orders", sample(10))
+    tokens = {role: make_token() for role in ("read", "reader", "write", "append", "view")}
+    grants = [Grant(hash_token(tokens[role]), role, ("EWR",)) for role in tokens]  # type: ignore[arg-type]
+    with serving(tmp_path, tokens=Tokens(grants)) as (_, server):
+        for role in ("read", "write", "append", "view"):
+            with (
+                Client(server.address, token=tokens[role]) as client,
+                pytest.raises(hub.AccessError, match="the token does not allow to reader for 'EWR'"),
+            ):
+                Reader(client, "r", *ORDERS)
+        with Client(server.address, token=tokens["reader"]) as client:
+            assert [listed.journal_dir for listed in client.journals()] == ["orders"]
+            with Reader(client, "r", *ORDERS, wait=False) as reader:
+                assert sum(map(len, reader)) == 10
+            with pytest.raises(hub.AccessError):
+                Reader(client, "r", "LGA", "orders")
+    size = sum(segment.size for segment in sej.Journal(tmp_path / "EWR.orders").segments)
+    with (
+        hub.Store(tmp_path, max_client_bytes=size) as store,
+        Server(store, "127.0.0.1:0") as server,
+        Client(server.address) as client,
+    ):
+        with pytest.raises(hub.QuotaError):
+            Reader(client, "new", *ORDERS)
+        Reader(client, "r", *ORDERS).close()
+
+
+def test_an_older_hub_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "EWR.orders", sample(1))
+    before = hub.wire.service.Service.handler
+
+    def older(self: hub.wire.service.Service) -> object:
+        handler = before(self)
+        del handler._methods["/hub.Hub/Hold"]  # type: ignore[attr-defined]
+        return handler
+
+    monkeypatch.setattr(hub.wire.service.Service, "handler", older)
+    with (
+        serving(tmp_path) as (_, server),
+        Client(server.address) as client,
+        pytest.raises(hub.NotSupportedError, match="keeps no offsets for readers"),
+    ):
+        Reader(client, "r", *ORDERS)
+
+
+def test_many_journals_are_taken_and_committed_together(tmp_path: Path) -> None:
+    sources = [Source("EWR", f"j{number}") for number in range(20)]
+    for source in sources:
+        fill(tmp_path / source.name, sample(5))
+    with serving(tmp_path) as (_, server), Client(server.address) as client:
+        held = HeldReaders(lambda question: question(client), "all", 30.0)
+        for source in sources:
+            assert held.take(source) == (0, False)
+        held.commit(dict.fromkeys(sources, 4))
+        held.close()
+        held.close()
+    assert {sej.read_offset(tmp_path / source.name, "all") for source in sources} == {4}
+
+
+# --- crashes
+
+_HUB = """
+import sys, hub
+from hub.wire import Server
+with hub.Store(sys.argv[1]) as store, Server(store, sys.argv[2]) as server:
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def serve_at(root: Path, address: str) -> subprocess.Popen[str]:
+    """Start a hub; :func:`kill` ends it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HUB, str(root), address],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_every_message_is_read_though_the_hub_is_killed_again_and_again(tmp_path: Path) -> None:
+    fill(tmp_path / "EWR.orders", [sej.Message(at, at, 0, b"", b"%d" % at) for at in range(300)])
+    address = f"127.0.0.1:{free_port()}"
+    process = serve_at(tmp_path, address)
+    done, found = threading.Event(), []
+
+    def read() -> None:
+        with Client(address, timeout_s=5.0) as client, Reader(client, "r", *ORDERS, lease_s=2.0) as reader:
+            while not done.is_set():
+                for message in client.get("orders", reader.offset, 7, client_id="EWR"):
+                    found.append(message.offset)
+                    reader.offset = message.offset + 1
+                reader.commit()
+                if reader.offset == 300:
+                    return
+
+    def patient() -> None:
+        while not done.is_set():
+            try:
+                read()
+            except hub.UnavailableError:
+                continue
+            except hub.ReaderHeldError:
+                continue  # the hub waits for the holder before the kill
+            return
+
+    thread = threading.Thread(target=patient)
+    thread.start()
+    try:
+        for _ in range(4):
+            seen = len(found)
+            until(lambda seen=seen: len(found) > seen or not thread.is_alive())  # type: ignore[misc]
+            kill(process)
+            kept = sej.read_offset(tmp_path / "EWR.orders", "r")
+            assert kept is None or kept <= max(found) + 1
+            process = serve_at(tmp_path, address)
+        thread.join(120)
+        assert not thread.is_alive()
+    finally:
+        done.set()
+        kill(process)
+        thread.join()
+    assert sorted(set(found)) == list(range(300))
+    assert sej.read_offset(tmp_path / "EWR.orders", "r") == 300
+
+
+_READ = """
+import json, sys
+from hub.wire import Client, Reader
+with Client(sys.argv[1]) as client, Reader(client, "r", "EWR", "orders", lease_s=1.0) as reader:
+    for messages in reader:
+        print(json.dumps([reader.offset]), flush=True)
+        reader.commit()
+"""
+
+
+def test_a_killed_program_is_followed_by_the_next_one(tmp_path: Path) -> None:
+    fill(tmp_path / "EWR.orders", sample(10))
+    with serving(tmp_path) as (_, server), Client(server.address) as client:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _READ, server.address], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline()) == [10]
+        until(lambda: sej.read_offset(tmp_path / "EWR.orders", "r") == 10)
+        with pytest.raises(hub.ReaderHeldError):
+            Reader(client, "r", *ORDERS)
+        kill(process)
+        taken: list[Reader] = []
+
+        def take() -> bool:
+            try:
+                taken.append(Reader(client, "r", *ORDERS))
+            except hub.ReaderHeldError:
+                return False
+            return True
+
+        until(take)
+        assert taken[0].offset == 10
+        taken[0].close()

@@ -1,0 +1,195 @@
+"""Columns and times on the wire: a reader gets what it requests, also from an older hub, and little else is sent."""
+
+import random
+from array import array
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+import hub.wire.service
+import sej
+from hub.wire import Client, Rows
+from sej.codec import Columns
+from tests.hub.pipe import Pipe
+from tests.hub.support import connected, fill, serving
+from tests.sej.support import packed, sample
+
+JOURNAL = "j"
+
+
+def messages(count: int, seed: int = 1) -> list[sej.Message]:
+    """Messages whose times mostly rise."""
+    rng = random.Random(seed)
+    return [
+        sej.Message(
+            at, at * 10 + rng.randrange(-30, 30), at % 256, b"k%d" % (at % 7), rng.randbytes(rng.randrange(400))
+        )
+        for at in range(count)
+    ]
+
+
+def decoded(rows: Iterable[Rows], *, keys: bool = True, values: bool = True) -> list[tuple[object, ...]]:
+    """Return the messages of rows, after a check that each part continues where the one before ended."""
+    found: list[tuple[object, ...]] = []
+    due = -1
+    for begin, stop, first, columns in rows:
+        assert begin == due or due < 0
+        assert begin <= first <= first + columns.messages <= stop
+        due = stop
+        found += _decoded(first, columns, keys, values)
+    return found
+
+
+def _decoded(first: int, found: Columns, keys: bool, values: bool) -> list[tuple[object, ...]]:
+    key, value = array("i", found.key_ends), array("i", found.value_ends)
+    times, types = array("q", found.timestamps), array("i", found.types)
+    return [
+        (
+            first + at,
+            times[at],
+            types[at],
+            found.key_data[key[at] : key[at + 1]] if keys else None,
+            found.value_data[value[at] : value[at + 1]] if values else None,
+        )
+        for at in range(found.messages)
+    ]
+
+
+@pytest.fixture(params=["this hub", "an older hub"])
+def older(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Let the server answer as a version that knows no columns."""
+    if request.param == "an older hub":
+        monkeypatch.setattr(hub.wire.service, "rows_response", lambda pieces, request: None)
+    return bool(request.param == "an older hub")
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 30, 20_000])
+@pytest.mark.usefixtures("older")
+def test_rows_are_the_messages(tmp_path: Path, segment_bytes: int) -> None:
+    written = messages(3000)
+    fill(tmp_path / "a.j", written, segment_bytes=segment_bytes)
+    with connected(tmp_path, "a") as (_, client):
+        assert decoded(client.read_columns(JOURNAL, 0)) == written
+        assert decoded(client.read_columns(JOURNAL, 7, 2001)) == written[7:2001]
+        assert decoded(client.read_columns(JOURNAL, 3000)) == []
+        some = decoded(client.read_columns(JOURNAL, 0, columns=("timestamp", "type", "key")), values=False)
+        assert some == [(*message[:4], None) for message in written]
+        some = decoded(client.read_columns(JOURNAL, 0, columns=("type", "timestamp", "value")), keys=False)
+        assert some == [(*message[:3], None, message.value) for message in written]
+        only = list(client.read_columns(JOURNAL, 5, columns=()))
+        assert sum(rows.found.messages for rows in only) == 2995
+
+
+@pytest.mark.usefixtures("older")
+def test_no_message_within_the_times_is_left_out(tmp_path: Path) -> None:
+    written = messages(3000)
+    fill(tmp_path / "a.j", written)
+    with connected(tmp_path, "a") as (_, client):
+        for since, until in ((None, 500), (29_000, None), (14_000, 15_000), (10**6, None), (None, -(10**6)), (7, 7)):
+            found = decoded(client.read_columns(JOURNAL, 0, since=since, until=until))
+            least, most = -(2**63) if since is None else since, 2**63 - 1 if until is None else until
+            assert [m for m in found if least <= m[1] <= most] == [  # type: ignore[operator]
+                m for m in written if least <= m.timestamp <= most
+            ]
+
+
+def test_what_is_not_requested_is_not_sent(tmp_path: Path) -> None:
+    fill(tmp_path / "a.j", [sej.Message(at, at, 0, b"key", bytes(1000)) for at in range(5000)])
+    with serving(tmp_path) as (_, server), Pipe(server.address) as pipe, Client(pipe.address, client_id="a") as client:
+
+        def sent(**options: object) -> int:
+            before = pipe.received
+            for _ in client.read_columns(JOURNAL, 0, **options):  # type: ignore[arg-type]
+                pass
+            return pipe.received - before
+
+        whole = sent()
+        assert whole > 5000 * 1000
+        assert sent(columns=()) < 5000
+        assert sent(columns=["timestamp"]) < 5000 * 9
+        assert sent(columns=["key"]) < 5000 * 9
+        assert sent(since=4950) < whole / 50
+        assert sent(until=49) < whole / 50
+
+
+def test_what_was_skipped_shows_in_the_offsets(tmp_path: Path) -> None:
+    written = sample(30)
+    fill(tmp_path / "a.j", written)
+    with (tmp_path / "a.j" / "jnl" / f"{0:016x}.jnl").open("r+b") as segment:
+        segment.seek(len(packed(written[:10])) + 10)
+        segment.write(b"\xff" * 8)
+    with connected(tmp_path, "a") as (_, client):
+        parts = list(client.read_columns(JOURNAL, 0, columns=["key"], skip=True, verify=False))
+        assert [(part.begin, part.stop) for part in parts] == [(0, 10), (11, 30)]
+        with pytest.raises(sej.CorruptionError):
+            list(client.read_columns(JOURNAL, 0, columns=["key"]))
+
+
+def test_wrong_columns_are_refused(tmp_path: Path) -> None:
+    with connected(tmp_path) as (_, client), pytest.raises(ValueError, match="columns must be some of offset, time"):
+        list(client.read_columns(JOURNAL, 0, columns=["size"]))
+
+
+def test_the_list_counts_messages_without_gaps(tmp_path: Path) -> None:
+    fill(tmp_path / "a.j", messages(100), segment_bytes=2000)
+    first = sorted((tmp_path / "a.j" / "jnl").iterdir())[1]
+    lost = int(sorted((tmp_path / "a.j" / "jnl").iterdir())[2].stem, 16) - int(first.stem, 16)
+    with connected(tmp_path, "a") as (_, client):
+        assert client.journals()[0].messages == 100
+    first.unlink()
+    sej.Journal(tmp_path / "a.j").repair()
+    with connected(tmp_path, "a") as (_, client):
+        assert client.journals()[0].messages == 100 - lost
+
+
+# --- verification
+
+
+def test_get_and_follow_verify_unless_that_is_turned_off(tmp_path: Path) -> None:
+    written = [sej.Message(at, at, 0, b"", b"value %d" % at) for at in range(1000)]
+    fill(tmp_path / "a.j", written)
+    segment = tmp_path / "a.j" / "jnl" / f"{0:016x}.jnl"
+    segment.write_bytes(segment.read_bytes().replace(b"value 500", b"valve 500"))
+    with serving(tmp_path) as (_, server), Client(server.address, client_id="b") as client:
+        reads: list[Callable[[bool], object]] = [
+            lambda verify: client.get(JOURNAL, 400, client_id="a", verify=verify),
+            lambda verify: next(client.follow(JOURNAL, 400, client_id="a", verify=verify)),
+            lambda verify: list(client.read_encoded(JOURNAL, 400, client_id="a", verify=verify)),
+            lambda verify: list(client.read_columns(JOURNAL, 400, client_id="a", verify=verify)),
+        ]
+        for read in reads:
+            with pytest.raises(sej.CorruptionError) as caught:
+                read(True)
+            assert caught.value.offset == 0
+            says = str(caught.value)
+            assert says.startswith(f"hub at {server.address}, journal a.j, offset 0: the hub's copy is damaged")
+            assert "messages 0 to 999" in says
+            assert read(False)
+
+
+def test_messages_after_the_last_checksum_are_read_too(tmp_path: Path) -> None:
+    with connected(tmp_path, "a") as (_, client):
+        for at in range(5):
+            client.put(JOURNAL, [sej.Message(at, at, 0, b"", bytes(200_000))])
+            assert len(client.get(JOURNAL, 0, max_bytes=1 << 20)) == at + 1
+            assert client.get(JOURNAL, at)[0].offset == at
+
+
+def test_a_client_without_an_id_reads_to_the_end(tmp_path: Path) -> None:
+    fill(tmp_path / "a.j", sample(3))
+    with serving(tmp_path) as (_, server), Client(server.address) as client:
+        assert client.get(JOURNAL, 3, client_id="a") == []
+
+
+def test_errors_name_hub_and_journal(tmp_path: Path) -> None:
+    with connected(tmp_path, "a") as (_, client):
+        with pytest.raises(sej.JournalNotFoundError, match=r"^hub at 127.0.0.1:\d+, journal EWR.flights: "):
+            client.get("flights", 0, client_id="EWR")
+        with pytest.raises(hub.GapError, match=r"^hub at 127.0.0.1:\d+, journal a.j, offset 5: "):
+            client.put(JOURNAL, [*sample(1), sej.Message(5, 1, 0, b"", b"")])
+    with (
+        Client("127.0.0.1:1", client_id="a", timeout_s=1) as client,
+        pytest.raises(hub.UnavailableError, match=r"^hub at 127.0.0.1:1, journal a.j: UNAVAILABLE"),
+    ):
+        client.get(JOURNAL, 0)
