@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,26 @@ _BITS: Final = click.option("--bits", type=click.IntRange(0, 10), help="2**bits 
 _MASTER: Final = click.option(
     "--master", help="Spark's master; default: Spark's own setting, or all cores of this machine."
 )
+
+
+def _from_hub(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a hub; it gets ``way``, the arguments of a job."""
+
+    @click.option("--hub", help="Read from a hub, host:port; the first argument is then a client or journal there.")
+    @click.option("--token-file", type=_PATH, help="A file that holds the token for the hub.")
+    @click.option("--ca", type=_PATH, help="TLS: the authority that signed the hub's certificate.")
+    @click.option("--server-name", help="The name in the hub's certificate, if it is not the address.")
+    @wraps(command)
+    def run(hub: str | None, token_file: Path | None, ca: Path | None, server_name: str | None, **rest: Any) -> None:
+        tls = None
+        if ca is not None or server_name is not None:
+            from hub.wire import ClientTLS
+
+            tls = ClientTLS(ca, server_name=server_name)
+        shown = token_file.read_text().strip() if token_file else None
+        command(way={"hub": hub, "token": shown, "tls": tls}, **rest)
+
+    return run
 
 
 @click.group("spark")
@@ -66,21 +87,22 @@ def _bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda done: show(done, total)
 
 
-def _total(root: Path) -> int:
+def _total(root: Path, way: dict[str, Any] | None = None) -> int:
     import pipeline
 
-    return pipeline.count(root)
+    return pipeline.count(root, **(way or {}))
 
 
 @app.command()
 @click.argument("root", type=_PATH)
 @click.option("--json", is_flag=True, help="Print one JSON object.")
-def count(root: Path, json: bool) -> None:
+@_from_hub
+def count(root: Path, way: dict[str, Any], json: bool) -> None:
     """Print how many messages are below ROOT, from the index, without Spark.
 
     Example: sej spark count data
     """
-    messages = _total(root)
+    messages = _total(root, way)
     click.echo(jsonlib.dumps({"messages": messages}) if json else messages)
 
 
@@ -88,8 +110,9 @@ def count(root: Path, json: bool) -> None:
 @click.argument("root", type=_PATH)
 @click.argument("target")
 @click.option("--reader", help="Commit the progress under this reader name, so that retention waits for the archive.")
+@_from_hub
 @_MASTER
-def archive(root: Path, target: str, reader: str | None, master: str | None) -> None:
+def archive(root: Path, way: dict[str, Any], target: str, reader: str | None, master: str | None) -> None:
     """Add new messages below ROOT to an archive of Parquet files by day and shard.
 
     TARGET is a path, or the address of a file system that Spark can write, as in s3a://bucket/orders.
@@ -98,9 +121,9 @@ def archive(root: Path, target: str, reader: str | None, master: str | None) -> 
     """
     from pipeline import jobs
 
-    total = _total(root)
+    total = _total(root, way)
     with _spark(master) as spark, _bar("archive", total) as progress:
-        added = jobs.archive(spark, root, target, reader=reader, progress=progress)
+        added = jobs.archive(spark, root, target, reader=reader, progress=progress, **way)
     click.echo(f"{added} messages added to {target}")
 
 
@@ -134,17 +157,28 @@ def restore(
 @_PREFIX
 @click.option("--bits", type=click.IntRange(0, 10), required=True, help="2**bits shards.")
 @click.option("--pattern", help="Only source directories whose name matches.")
+@_from_hub
 @_MASTER
-def reshard(source: Path, target: Path, prefix: str | None, bits: int, pattern: str | None, master: str | None) -> None:
+def reshard(
+    source: Path,
+    way: dict[str, Any],
+    target: Path,
+    prefix: str | None,
+    bits: int,
+    pattern: str | None,
+    master: str | None,
+) -> None:
     """Copy journals into a sharded journal with another number of shards.
 
     Example: sej spark reshard --prefix orders --bits 5 data wider
     """
     from pipeline import jobs
 
-    total = _total(source)
+    total = _total(source, way)
     with _spark(master) as spark, _bar("reshard", total) as progress:
-        copied = jobs.reshard(spark, source, target, prefix=prefix, bits=bits, pattern=pattern, progress=progress)
+        copied = jobs.reshard(
+            spark, source, target, prefix=prefix, bits=bits, pattern=pattern, progress=progress, **way
+        )
     click.echo(f"{copied} messages copied to {target}")
 
 
@@ -154,9 +188,16 @@ def reshard(source: Path, target: Path, prefix: str | None, bits: int, pattern: 
 @_PREFIX
 @_BITS
 @click.option("--keep-deleted", is_flag=True, help="Keep messages with an empty value.")
+@_from_hub
 @_MASTER
 def compact(
-    source: Path, target: Path, prefix: str | None, bits: int | None, keep_deleted: bool, master: str | None
+    source: Path,
+    way: dict[str, Any],
+    target: Path,
+    prefix: str | None,
+    bits: int | None,
+    keep_deleted: bool,
+    master: str | None,
 ) -> None:
     """Copy the latest message of each key; an empty value deletes its key.
 
@@ -164,9 +205,11 @@ def compact(
     """
     from pipeline import jobs
 
-    total = _total(source)
+    total = _total(source, way)
     with _spark(master) as spark, _bar("compact", total) as progress:
-        jobs.compact(spark, source, target, prefix=prefix, bits=bits, keep_deleted=keep_deleted, progress=progress)
+        jobs.compact(
+            spark, source, target, prefix=prefix, bits=bits, keep_deleted=keep_deleted, progress=progress, **way
+        )
     click.echo(f"{_total(target)} messages in {target}")
 
 
@@ -176,17 +219,20 @@ def compact(
 @_PREFIX
 @_BITS
 @click.option("--by", default="key,value", show_default=True, help="Columns that decide whether messages are equal.")
+@_from_hub
 @_MASTER
-def dedupe(source: Path, target: Path, prefix: str | None, bits: int | None, by: str, master: str | None) -> None:
+def dedupe(
+    source: Path, way: dict[str, Any], target: Path, prefix: str | None, bits: int | None, by: str, master: str | None
+) -> None:
     """Copy only the first of equal messages.
 
     Example: sej spark dedupe --by key,type,value data distinct
     """
     from pipeline import jobs
 
-    total = _total(source)
+    total = _total(source, way)
     with _spark(master) as spark, _bar("dedupe", total) as progress:
-        jobs.dedupe(spark, source, target, by=by.split(","), prefix=prefix, bits=bits, progress=progress)
+        jobs.dedupe(spark, source, target, by=by.split(","), prefix=prefix, bits=bits, progress=progress, **way)
     click.echo(f"{_total(target)} messages in {target}")
 
 
@@ -194,8 +240,9 @@ def dedupe(source: Path, target: Path, prefix: str | None, bits: int | None, by:
 @click.argument("root", type=_PATH)
 @click.option("--chart", type=_PATH, help="Draw a PNG file too.")
 @click.option("--json", is_flag=True, help="One JSON object per line.")
+@_from_hub
 @_MASTER
-def stats(root: Path, chart: Path | None, json: bool, master: str | None) -> None:
+def stats(root: Path, way: dict[str, Any], chart: Path | None, json: bool, master: str | None) -> None:
     """Print sizes, rates, skewed keys, gaps and disorder, by directory.
 
     Example: sej spark stats --chart sizes.png data
@@ -205,9 +252,9 @@ def stats(root: Path, chart: Path | None, json: bool, master: str | None) -> Non
 
     from pipeline import jobs
 
-    total = _total(root)  # fails before Spark starts if there is no journal
+    total = _total(root, way)  # fails before Spark starts if there is no journal
     with _spark(master) as spark, _bar("stats", total) as progress:
-        found = jobs.stats(spark, root, progress=progress)
+        found = jobs.stats(spark, root, progress=progress, **way)
     if chart is not None:
         jobs.draw(found, chart)
         click.echo(f"chart written to {chart}", err=True)

@@ -5,16 +5,18 @@ Several addresses lead to the same hub. Each process has its own connection, mad
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from zlib import crc32
 
 from hub.errors import UnavailableError
 from pipeline.options import OptionError, Options
 from pipeline.retrying import RETRY_S, Retry
+from sej.checks import TEXT, a, optional, require
 
 if TYPE_CHECKING:
-    from hub.wire import Client
+    from hub.wire import Client, ClientTLS
 
 __all__ = ["Line", "Remote"]
 
@@ -57,6 +59,39 @@ class Remote(NamedTuple):
             raise OptionError("the option layout applies to a path; leave it out with the option hub")
         names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls", "hubRetryFor")
         return cls(options["hub"], *(options[name] for name in names))
+
+    @classmethod
+    def named(cls, hub: str | Sequence[str] | None, token: str | None, tls: ClientTLS | None) -> Remote | None:
+        """Return the hub of a function's arguments; None if no hub is passed.
+
+        Raises:
+            OptionError: the address is empty, or token or tls is passed without a hub.
+        """
+        require(hub=(hub, optional(a(str, list, tuple))), token=(token, optional(TEXT)))
+        if not hub:
+            if hub is not None:
+                raise OptionError(f"hub must be an address host:port, or several, got {hub!r}")
+            if token is not None or tls is not None:
+                raise OptionError("token and tls are for a hub: pass its address as hub")
+            return None
+        addresses = tuple(each.strip() for each in hub.split(",")) if isinstance(hub, str) else tuple(hub)
+        for address in addresses:
+            TEXT("hub", address)
+        if tls is None:
+            return cls(addresses, token)
+        ca, certificate, key = (
+            None if path is None else os.fspath(path) for path in (tls.ca, tls.certificate, tls.key)
+        )
+        return cls(addresses, token, ca, certificate, key, tls.server_name, tls=True)
+
+    def options(self) -> dict[str, str]:
+        """Return the same as options of Spark's source."""
+        found = {
+            "hub": ",".join(self.addresses), "hubToken": self.token, "hubCa": self.ca,
+            "hubCertificate": self.certificate, "hubKey": self.key, "hubServerName": self.server_name,
+            "hubTls": None if self.tls is None else str(self.tls).lower(), "hubRetryFor": str(self.retry_s),
+        }  # fmt: skip
+        return {name: value for name, value in found.items() if value is not None}
 
     def client(self, name: str = "", turn: int = 0, client_id: str = "") -> Client:
         """Open a connection for one journal, or to write as a client; the next turn uses the next address."""

@@ -1,4 +1,4 @@
-"""What a process lacks: a library of an extra, whose error names the extra; or the compiled codec, and why."""
+"""What a process lacks: a library of an extra, the compiled codec, or the JVM of a session."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["needed", "why_not_compiled"]
+__all__ = ["is_connect", "needed", "why_not_compiled"]
 
 
 @contextmanager
@@ -35,3 +35,8 @@ def why_not_compiled() -> str | None:
         zipped = " (a zip file, as of --py-files, cannot hold compiled modules)" if os.path.isfile(home) else ""
         return f"{error}; sej was imported from {home}{zipped}"
     return None
+
+
+def is_connect(spark: object) -> bool:
+    """Return whether a session is one of Spark Connect, whose process has no JVM and no ``sparkContext``."""
+    return getattr(spark, "sparkContext", None) is None

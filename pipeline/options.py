@@ -347,9 +347,18 @@ SEJ: Final = (
         " a sharded journal or a journal, or is omitted",
     ),
     Option("hubToken", str, None, "a token", "kafka.sasl.*", "sent to the hub with every call"),
-    Option("hubCa", str, None, "a PEM file", "kafka.ssl.*", "the authority that signed the hub's certificate"),
-    Option("hubCertificate", str, None, "a PEM file", "kafka.ssl.*", "the reader's own certificate, for mutual TLS"),
-    Option("hubKey", str, None, "a PEM file", "kafka.ssl.*", "the private key of that certificate"),
+    Option(
+        "hubCa", str, None, "a PEM file, or PEM text", "kafka.ssl.*", "the authority that signed the hub's certificate"
+    ),
+    Option(
+        "hubCertificate",
+        str,
+        None,
+        "a PEM file, or PEM text",
+        "kafka.ssl.*",
+        "the reader's own certificate, for mutual TLS",
+    ),
+    Option("hubKey", str, None, "a PEM file, or PEM text", "kafka.ssl.*", "the private key of that certificate"),
     Option("hubServerName", str, None, "a name", "", "the name in the hub's certificate, if it is not the address"),
     Option(
         "hubTls",

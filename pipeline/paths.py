@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pipeline.options import OptionError
+from sej.system.locks import host_name
 
-__all__ = ["is_address", "local_path", "paths_of", "spark_path"]
+__all__ = ["is_address", "local_path", "paths_of", "reaching", "spark_path", "unseen"]
 
+_NO_CLIENT = re.compile(r"Class \S+ not found|No FileSystem for scheme")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
 
@@ -61,6 +64,32 @@ def local_path(path: str | os.PathLike[str]) -> str:
     if rest.startswith("//") and not rest.startswith("///"):
         raise OptionError(f"{text!r} names a host; for a local path write it as in file:///srv/orders")
     return "/" + rest.lstrip("/")
+
+
+def unseen() -> str:
+    """Return what to report about a path that the driver has seen and this host does not have."""
+    return (
+        f"host {host_name()} cannot see this path, which existed when the read was planned: executors need the same"
+        " disk as the driver (or, for journals, the option hub), or it was removed"
+    )
+
+
+@contextmanager
+def reaching(address: str) -> Iterator[None]:
+    """Explain the error of the block if Spark has no client of an address's file system.
+
+    Raises:
+        OptionError: it has none.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_address(address) or _NO_CLIENT.search(str(error)) is None:
+            raise
+        raise OptionError(
+            f"Spark has no client of the file system of {address!r}: add it to the session, as for s3a with the setting"
+            " spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, with the version of Spark's Hadoop"
+        ) from error
 
 
 def spark_path(path: str | os.PathLike[str]) -> str:

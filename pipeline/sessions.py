@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipeline.needs import needed, why_not_compiled
+from pipeline.needs import is_connect, needed, why_not_compiled
 from sej.checks import TEXT, a, optional, require
 from sej.system.locks import host_name
 
@@ -30,6 +30,7 @@ _NOT_THERE: Final = (
     "the executors' Python has no package sej-journals: install its wheel on every node, or send an environment that"
     " has it with spark.archives; see 'On a cluster' in docs/pipeline.md"
 )
+_SPARK_MIN: Final = (4, 2)
 _NO_JAVA: Final = (
     "Java not found; Spark needs version 17 or newer: set JAVA_HOME, or put java on PATH (Debian:"
     " openjdk-17-jre-headless)"
@@ -57,7 +58,7 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
         conf: further settings; they take precedence over ours.
 
     Raises:
-        RuntimeError: Java was not found.
+        RuntimeError: Java was not found, or the version of Spark is too old.
         ModuleNotFoundError: Spark is not installed, or a cluster's executors do not have this package.
     """
     require(app=(app, TEXT), master=(master, optional(TEXT)), conf=(conf, optional(a(Mapping))))
@@ -72,7 +73,7 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
         builder = builder.master(master)
     spark: SparkSession = builder.getOrCreate()
     register(spark)
-    if not str(spark.sparkContext.master).startswith("local"):
+    if not is_connect(spark) and not str(spark.sparkContext.master).startswith("local"):
         check_executors(spark)
     return spark
 
@@ -91,12 +92,12 @@ def check_executors(spark: SparkSession) -> None:
     context = spark.sparkContext
     tasks = context.defaultParallelism
     try:
-        found = context.parallelize(range(tasks), tasks).mapPartitions(_probe).distinct().collect()
+        found = context.parallelize(range(tasks), tasks).mapPartitions(_probe).collect()
     except (PySparkException, Py4JError) as error:
         if "No module named 'pipeline" not in str(error):
             raise
         raise ModuleNotFoundError(_NOT_THERE) from error
-    for host, reason in sorted(found):
+    for host, reason in sorted(set(found)):
         if reason is not None:
             _log.warning("the codec on executor %s is pure Python, which is slow: %s", host, reason)
 
@@ -106,14 +107,29 @@ def _probe(_: Iterable[int]) -> Iterator[tuple[str, str | None]]:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the sources in a session: ``sej``, ``textqueue`` and ``kestrel``."""
+    """Register the sources in a session: ``sej``, ``textqueue`` and ``kestrel``.
+
+    Raises:
+        RuntimeError: the version of Spark is too old.
+    """
+    _check_version()
     from pipeline.formats.kestrel import KestrelSource
     from pipeline.formats.sej import SejSource
     from pipeline.formats.textqueue import TextQueueSource
 
-    known = type("SejSource", (SejSource,), {"parallelism": _parallelism(spark), "__module__": "__main__"})
+    parallelism = None if is_connect(spark) else _parallelism(spark)
+    known = type("SejSource", (SejSource,), {"parallelism": parallelism, "__module__": "__main__"})
     for source in (known, TextQueueSource, KestrelSource):
         spark.dataSource.register(source)
+
+
+def _check_version() -> None:
+    from pyspark import __version__
+
+    if tuple(int(part) for part in __version__.split(".")[:2]) < _SPARK_MIN:
+        raise RuntimeError(
+            f"journals in Spark need Spark 4.2 or newer, and this is PySpark {__version__}: pip install 'pyspark>=4.2'"
+        )
 
 
 def _parallelism(spark: SparkSession) -> int:

@@ -2,8 +2,8 @@
 
 __all__ = ["CONF", "JAVA_OPTIONS"]
 
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of every JVM that a test starts: most of a short life would be spent on optimizing."""
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""Of every JVM that a test starts: optimizing and verifying Spark's classes would take most of a short life."""
 
 CONF = {
     "spark.ui.enabled": "false",

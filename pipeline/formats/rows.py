@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pipeline.paths import unseen
 from pipeline.schema import arrow_schema
 from sej.errors import SejError
 from sej.system.disk import OS
-from sej.system.locks import host_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,9 +63,5 @@ class RowReader(DataSourceReader):
         schema = arrow_schema(self._schema)
         for path in partition.value or ():
             if OS.status(path) is None:  # a queue that is opened would be created
-                raise SejError(
-                    f"host {host_name()} cannot see this path, which existed when the read was planned: executors need"
-                    " the same disk as the driver, or it was removed",
-                    path=path,
-                )
+                raise SejError(unseen(), path=path)
             yield from batches_of(self._rows(path), self._size_of, schema)

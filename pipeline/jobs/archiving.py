@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.jobs.running import PER_TRIGGER, Progress, run_to_end, watched
-from pipeline.paths import local_path, spark_path
+from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, run_to_end, watched
+from pipeline.paths import local_path, reaching, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from hub.wire import ClientTLS
 
 __all__ = ["archive", "restore"]
 
@@ -22,6 +25,9 @@ def archive(
     *,
     reader: str | None = None,
     messages_per_batch: int = PER_TRIGGER,
+    hub: str | Sequence[str] | None = None,
+    token: str | None = None,
+    tls: ClientTLS | None = None,
     progress: Progress | None = None,
 ) -> int:
     """Add new messages to an archive; each message once, whatever crashes.
@@ -31,26 +37,34 @@ def archive(
         root: a SEJ directory, a sharded journal or a hub's root.
         target: a folder of Parquet files, by ``day`` (of the timestamp, UTC) and ``shard``; it also holds the archive's
             own state. A path, or the address of any file system that Spark can write, as in ``"s3a://bucket/orders"``.
-        reader: commit the progress under this name in ``ofs/``, so that retention deletes only archived messages.
+        reader: commit the progress under this name in ``ofs/``, so that retention deletes only archived messages. With
+            ``hub`` the token needs the role ``reader``.
         messages_per_batch: the most messages in one step.
+        hub: the address ``host:port`` of a hub to read from, or several of the same hub. Then ``root`` is a client,
+            sharded journal or journal there.
+        token: the token for the hub.
+        tls: how to reach the hub with TLS; None: without.
         progress: called with the messages so far.
 
     Returns:
         How many messages this run added.
+
+    Raises:
+        OptionError: Spark has no client of the target's file system.
     """
     from pyspark.sql import functions as f
 
-    options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
+    origin = Origin.of(root, hub, token, tls)
+    options = origin.options | {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
     if reader is not None:
         options["reader"] = reader
-    journals = spark.readStream.format("sej").options(**options).load(local_path(root))
+    journals = spark.readStream.format("sej").options(**options).load(origin.name)
     day = f.to_date(f.timestamp_seconds(f.floor(f.col("timestamp_ns") / 10**9)))
     writer = journals.withColumn("day", f.when(f.col("timestamp").isNotNull(), day)).writeStream.format("parquet")
     folder = spark_path(target)
-    return run_to_end(
-        writer.partitionBy("day", "shard").option("path", folder).option("checkpointLocation", f"{folder}/_checkpoint"),
-        progress,
-    )
+    writer = writer.partitionBy("day", "shard").option("path", folder)
+    with reaching(folder):
+        return run_to_end(writer.option("checkpointLocation", f"{folder}/_checkpoint"), progress)
 
 
 def restore(
@@ -75,9 +89,13 @@ def restore(
         bits: bits of the shards.
         where: a condition on the columns, ``"client = 'berlin' AND day >= '2013-07-01'"``.
         progress: called with the messages so far.
+
+    Raises:
+        OptionError: Spark has no client of the archive's file system, or the root is not on a local disk.
     """
     source, root = spark_path(source), os.path.abspath(local_path(root))
-    archived = spark.read.parquet(source)
+    with reaching(source):
+        archived = spark.read.parquet(source)
     chosen = archived if where is None else archived.where(where)
     ordered = chosen.repartition("client", "prefix", "shard").sortWithinPartitions(
         "client", "prefix", "shard", "offset"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.jobs.running import PER_TRIGGER, Progress, run_to_end
+from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, run_to_end
 from pipeline.paths import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from hub.wire import ClientTLS
 
 __all__ = ["reshard"]
 
@@ -23,6 +26,9 @@ def reshard(
     bits: int,
     pattern: str | None = None,
     messages_per_batch: int = PER_TRIGGER,
+    hub: str | Sequence[str] | None = None,
+    token: str | None = None,
+    tls: ClientTLS | None = None,
     progress: Progress | None = None,
 ) -> int:
     """Copy journals into a sharded journal; a second run adds the messages appended since.
@@ -38,15 +44,20 @@ def reshard(
         bits: bits of the new shards.
         pattern: only source directories whose name matches.
         messages_per_batch: the most messages in one step.
+        hub: the address ``host:port`` of a hub to read from, or several of the same hub. Then ``source`` is a client,
+            sharded journal or journal there.
+        token: the token for the hub.
+        tls: how to reach the hub with TLS; None: without.
         progress: called with the messages so far.
 
     Returns:
         How many messages this run copied.
     """
-    options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
+    origin = Origin.of(source, hub, token, tls)
+    options = origin.options | {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
     if pattern is not None:
         options["pattern"] = pattern
-    journals = spark.readStream.format("sej").options(**options).load(local_path(source))
+    journals = spark.readStream.format("sej").options(**options).load(origin.name)
     folder = os.path.abspath(local_path(target))
     name = f"{prefix or ''}.{bits:x}".lstrip(".")
     writer = (

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.jobs.running import Progress, watched
+from pipeline.jobs.running import Origin, Progress, watched
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.paths import local_path
 from pipeline.reading.counting import count
@@ -23,6 +23,8 @@ from shard.commits.committing import wrote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from hub.wire import ClientTLS
 
 __all__ = ["compact", "dedupe"]
 
@@ -38,6 +40,9 @@ def compact(
     prefix: str | None = None,
     bits: int | None = None,
     keep_deleted: bool = False,
+    hub: str | Sequence[str] | None = None,
+    token: str | None = None,
+    tls: ClientTLS | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Keep the latest message of each key; one with an empty value deletes its key.
@@ -53,6 +58,10 @@ def compact(
         prefix: prefix of the target's shards.
         bits: bits of the target's shards.
         keep_deleted: keep the empty values.
+        hub: the address ``host:port`` of a hub to read from, or several of the same hub. Then ``source`` is a client,
+            sharded journal or journal there.
+        token: the token for the hub.
+        tls: how to reach the hub with TLS; None: without.
         progress: called with the messages so far.
 
     Raises:
@@ -61,14 +70,14 @@ def compact(
     """
     from pyspark.sql import functions as f
 
-    source, target = local_path(source), local_path(target)
-    journals, ends = _read(spark, source, target)
+    origin, target = Origin.of(source, hub, token, tls), local_path(target)
+    journals, ends = _read(spark, origin, target)
     latest = journals.groupBy(*_WHOSE, "key").agg(f.max_by(f.struct(*_MESSAGE), "offset").alias("m"))
     rows = latest.select(*_WHOSE, "key", "m.*")
     if not keep_deleted:
         rows = rows.where(f.length("value") > 0)
-    with watched(spark, lambda: count(source), progress):
-        _write("compact", rows, source, target, prefix, bits, ends)
+    with watched(spark, lambda: count(source, hub=hub, token=token, tls=tls), progress):
+        _write("compact", rows, origin, target, prefix, bits, ends)
 
 
 def dedupe(
@@ -79,6 +88,9 @@ def dedupe(
     by: Sequence[str] = ("key", "value"),
     prefix: str | None = None,
     bits: int | None = None,
+    hub: str | Sequence[str] | None = None,
+    token: str | None = None,
+    tls: ClientTLS | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Keep only the first of messages that are equal in some columns; like :func:`compact`.
@@ -90,6 +102,10 @@ def dedupe(
         by: the columns that decide whether messages are equal.
         prefix: prefix of the target's shards.
         bits: bits of the target's shards.
+        hub: the address ``host:port`` of a hub to read from, or several of the same hub. Then ``source`` is a client,
+            sharded journal or journal there.
+        token: the token for the hub.
+        tls: how to reach the hub with TLS; None: without.
         progress: called with the messages so far.
 
     Raises:
@@ -97,21 +113,21 @@ def dedupe(
     """
     from pyspark.sql import functions as f
 
-    source, target = local_path(source), local_path(target)
-    journals, ends = _read(spark, source, target)
+    origin, target = Origin.of(source, hub, token, tls), local_path(target)
+    journals, ends = _read(spark, origin, target)
     message = ("key", *_MESSAGE)
     first = journals.groupBy(*_WHOSE, *(f.col(name).alias(f"by_{name}") for name in by)).agg(
         f.min_by(f.struct(*message), "offset").alias("m")
     )
-    with watched(spark, lambda: count(source), progress):
-        _write("dedupe", first.select(*_WHOSE, "m.*"), source, target, prefix, bits, ends)
+    with watched(spark, lambda: count(source, hub=hub, token=token, tls=tls), progress):
+        _write("dedupe", first.select(*_WHOSE, "m.*"), origin, target, prefix, bits, ends)
 
 
-def _read(spark: SparkSession, source: str, target: str) -> tuple[DataFrame, dict[str, int] | None]:
+def _read(spark: SparkSession, origin: Origin, target: str) -> tuple[DataFrame, dict[str, int] | None]:
     """Read the messages and, if the source is replaced, where each journal ends: later messages must not be removed."""
-    reader = spark.read.format("sej")
-    if os.path.realpath(source) != os.path.realpath(target):
-        return reader.load(os.fspath(source)), None
+    reader = spark.read.format("sej").options(**origin.options)
+    if origin.described != os.path.realpath(target):
+        return reader.load(origin.name), None
     root = os.fspath(target)
     ends = {origin.name: Extent(origin).end for origin in discover([root])}
     return reader.option("endingOffsets", json.dumps(ends)).load(root), ends
@@ -120,20 +136,20 @@ def _read(spark: SparkSession, source: str, target: str) -> tuple[DataFrame, dic
 def _write(
     job: str,
     rows: DataFrame,
-    source: str | os.PathLike[str],
+    origin: Origin,
     target: str | os.PathLike[str],
     prefix: str | None,
     bits: int | None,
     ends: dict[str, int] | None,
 ) -> None:
-    about = "|".join((os.path.realpath(source), os.path.realpath(target)))
+    about = "|".join((origin.described, os.path.realpath(target)))
     options = {"txnAppId": f"{job}-{hashlib.sha256(about.encode()).hexdigest()[:20]}"}
     options |= {} if prefix is None else {"prefix": prefix}
     options |= {} if bits is None else {"bits": str(bits)}
     options |= {} if ends is None else {"expectedOffsets": json.dumps(ends)}
     place = Target.of(os.fspath(target), parse(WRITE, options))
     held = place.existing() and count(target) and not wrote(place, options["txnAppId"])
-    if held and os.path.realpath(source) != os.path.realpath(target):
+    if held and origin.described != os.path.realpath(target):
         raise OptionError(f"{place.root} holds messages that this job did not write; choose another target")
     ordered = rows.repartition(*_WHOSE).sortWithinPartitions(*_WHOSE, "offset")
     writer = ordered.select("key", "value", "type", "timestamp_ns").write.format("sej")

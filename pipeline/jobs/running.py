@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pipeline.connection import Remote
+from pipeline.needs import is_connect
+from pipeline.paths import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["PER_TRIGGER", "Progress", "run_to_end", "watched"]
+    from hub.wire import ClientTLS
+
+__all__ = ["PER_TRIGGER", "Origin", "Progress", "run_to_end", "watched"]
 
 Progress = Callable[[int], None]
 """Called from time to time with the messages so far."""
 PER_TRIGGER: Final = 1_000_000
 _LOOK_S: Final = 0.5
+
+
+class Origin(NamedTuple):
+    """What a job reads: a path, or journals on a hub.
+
+    Attributes:
+        name: the argument of ``load``.
+        options: how to reach the hub.
+        described: an absolute path, or hub and name: the same for each run.
+    """
+
+    name: str
+    options: dict[str, str]
+    described: str
+
+    @classmethod
+    def of(
+        cls,
+        root: str | os.PathLike[str],
+        hub: str | Sequence[str] | None,
+        token: str | None,
+        tls: ClientTLS | None,
+    ) -> Origin:
+        """Check and return the arguments of a job.
+
+        Raises:
+            OptionError: the path is not local, or the hub is not an address.
+        """
+        remote = Remote.named(hub, token, tls)
+        if remote is None:
+            path = local_path(root)
+            return cls(path, {}, os.path.realpath(path))
+        name = os.fspath(root)
+        return cls(name, remote.options(), f"hub {','.join(remote.addresses)} {name}")
 
 
 def run_to_end(writer: DataStreamWriter, progress: Progress | None) -> int:
@@ -50,10 +91,14 @@ def watched(spark: SparkSession, total: Callable[[], int], progress: Progress | 
     Args:
         spark: the session.
         total: returns how many messages there are; called once, and only for progress.
-        progress: called with the messages so far, in a thread of its own.
+        progress: called with the messages so far, in a thread of its own. With Spark Connect it is called at the end.
     """
     if progress is None:
         yield
+        return
+    if is_connect(spark):
+        yield
+        progress(total())
         return
     context, group, messages = spark.sparkContext, uuid.uuid4().hex, total()
     done = threading.Event()

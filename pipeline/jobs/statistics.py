@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pipeline.jobs.running import Progress, watched
+from pipeline.jobs.running import Origin, Progress, watched
 from pipeline.reading.counting import count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from hub.wire import ClientTLS
 
 __all__ = ["DirectoryStats", "draw", "stats"]
 
@@ -81,19 +83,30 @@ _PANELS: Final[tuple[tuple[str, Callable[[DirectoryStats], float], str, bool], .
 
 
 def stats(
-    spark: SparkSession, root: str | os.PathLike[str], *, progress: Progress | None = None
+    spark: SparkSession,
+    root: str | os.PathLike[str],
+    *,
+    hub: str | Sequence[str] | None = None,
+    token: str | None = None,
+    tls: ClientTLS | None = None,
+    progress: Progress | None = None,
 ) -> list[DirectoryStats]:
     """Read everything once or twice, and return the statistics of each directory.
 
     Args:
         spark: the session.
         root: a SEJ directory, a sharded journal or a hub's root.
+        hub: the address ``host:port`` of a hub to read from, or several of the same hub. Then ``root`` is a client,
+            sharded journal or journal there.
+        token: the token for the hub.
+        tls: how to reach the hub with TLS; None: without.
         progress: called with the messages so far.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    journals = spark.read.format("sej").load(os.fspath(root))
+    origin = Origin.of(root, hub, token, tls)
+    journals = spark.read.format("sej").options(**origin.options).load(origin.name)
     time = f.when(f.col("timestamp").isNotNull(), f.col("timestamp_ns"))
     before = f.lag("time").over(Window.partitionBy(*_WHOSE).orderBy("offset"))
     sizes = journals.select(
@@ -113,7 +126,7 @@ def stats(
     )
     keys = journals.groupBy(*_WHOSE, "key").count().groupBy(*_WHOSE)
     top = keys.agg(f.max_by("key", "count").alias("top_key"), f.max("count").alias("top_count"))
-    with watched(spark, lambda: count(root), progress):
+    with watched(spark, lambda: count(root, hub=hub, token=token, tls=tls), progress):
         tops = {tuple(row[name] for name in _WHOSE): row for row in top.collect()}
         rows = summed.collect()
     found = []

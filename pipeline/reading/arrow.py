@@ -26,12 +26,15 @@ class Batches:
 
     Attributes:
         wants: whether the codec must copy keys and values, as its arguments.
+        columns: the columns of a message that are needed, as a hub calls them.
     """
 
     def __init__(self, schema: pa.Schema, origin: Origin) -> None:
         """Select the columns of a schema, for messages of one origin."""
         self._schema = schema
         self.wants = {"keys": "key" in schema.names, "values": "value" in schema.names}
+        called = (name.removesuffix("_ns") for name in schema.names)
+        self.columns = [name for name in dict.fromkeys(called) if name in ("timestamp", "type", "key", "value")]
         self._origin = origin
         self._constant: dict[str, pa.Array] = {}
         self._make: list[Callable[[Columns, int], pa.Array]] = [

@@ -7,14 +7,16 @@ interpolated between the names of the segments. Only the unindexed tail is walke
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from functools import cached_property
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from pipeline.reading.places import Origin, Slice
+from pipeline.reading.places import Origin, Slice, short_id
+from sej.errors import CorruptionError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, Segment, containing
 from sej.journal.end import Tail
-from sej.journal.gaps import read_gaps
+from sej.journal.gaps import count_messages
 from sej.journal.index import IndexFile
 from sej.journal.segment import Place
 from sej.journal.view import Journal
@@ -72,6 +74,13 @@ class Extent:
         if judge and self._segments:
             self.end = self._behind_damage(on_corruption)
 
+    @cached_property
+    def _id(self) -> str:
+        try:
+            return short_id(self._directory)
+        except CorruptionError:  # of the identity: the messages can be read without it
+            return ""
+
     @property
     def size(self) -> int:
         """The bytes of all its segments."""
@@ -84,9 +93,7 @@ class Extent:
 
     def count(self, start: int, stop: int) -> int:
         """Return the number of messages [start, stop), without the recorded gaps."""
-        start, stop = max(start, self.first), min(stop, self.end)
-        gaps = (min(gap.stop, stop) - max(gap.start, start) for gap in read_gaps(self._directory))
-        return max(stop - start - sum(missing for missing in gaps if missing > 0), 0)
+        return count_messages(self._directory, max(start, self.first), min(stop, self.end))
 
     def find_time(self, timestamp: int) -> int:
         """Return the first offset from a timestamp (ns) on; the end if none exists."""
@@ -96,7 +103,7 @@ class Extent:
         """Return the messages [start, stop) with their size."""
         start, stop = max(start, self.first), min(stop, self.end)
         size = self.byte_of(stop) - self.byte_of(start) if start < stop else 0
-        return Slice(self.origin, start, max(start, stop), size)
+        return Slice(self.origin, start, max(start, stop), size, id=self._id)
 
     def byte_of(self, offset: int) -> int:
         """Return about where a message is, counted from the journal's beginning."""

@@ -13,17 +13,15 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from pipeline.reading.extents import Extent
-from pipeline.reading.places import Origin
+from pipeline.reading.places import Origin, short_id
 from sej.errors import JournalNotFoundError, NotAJournalError
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
-from sej.journal.identity import journal_id
 from sej.journal.segment import Place
 from sej.system.disk import OS, Status
 
 __all__ = ["Follower", "Root"]
 
-_ID_BYTES: Final = 8
 _PLACES: Final = 64
 _RESCAN_S: Final = 1.0
 
@@ -62,8 +60,7 @@ class Follower:
         seen = self._state()
         if seen is not None and seen == self._seen:
             return self.end
-        found = journal_id(self._directory)
-        identity = found[:_ID_BYTES].hex() if found else ""
+        identity = short_id(self._directory)
         if identity != self.id:
             self.id = identity
             self._tail = Tail(self._directory)

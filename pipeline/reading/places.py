@@ -5,11 +5,15 @@ Plain values that are sent from the driver to the tasks.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from sej.journal.directory import Directory
+from sej.journal.identity import journal_id
 from sej.journal.segment import Place
 
-__all__ = ["Origin", "Slice"]
+__all__ = ["Origin", "Slice", "short_id"]
+
+_ID_BYTES: Final = 8
 
 
 class Origin(NamedTuple):
@@ -42,6 +46,7 @@ class Slice(NamedTuple):
         stop: the offset after the last.
         size: about how many bytes they take.
         place: where the first message is, if known.
+        id: the journal's identity in hex, which a task compares with its own journal; empty if it is unknown.
     """
 
     origin: Origin
@@ -49,3 +54,14 @@ class Slice(NamedTuple):
     stop: int
     size: int
     place: Place | None = None
+    id: str = ""
+
+
+def short_id(directory: Directory) -> str:
+    """Return the beginning of a journal's identity in hex, as offsets and slices contain it; empty if it has none.
+
+    Raises:
+        CorruptionError: the file does not hold an identity.
+    """
+    found = journal_id(directory)
+    return found[:_ID_BYTES].hex() if found else ""

@@ -6,34 +6,45 @@ its own connection, made after the fork. Several addresses lead to the same hub:
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from hub.errors import UnavailableError
+from hub.errors import ReaderHeldError, UnavailableError
 from hub.naming import Source, client_of
 from pipeline.connection import Line, Remote
 from pipeline.options import OptionError
 from pipeline.reading.places import Origin, Slice
 from pipeline.retrying import Retry
-from sej.codec import Columns, columns
-from sej.codec.format import OFFSET, OFFSET_SIZE
 from sej.errors import JournalNotFoundError
 from shard.names import split_name
 
 if TYPE_CHECKING:
-    from hub.wire import Listed
+    from hub.readers import Kept
+    from hub.wire import Listed, Rows
 
-__all__ = ["RemoteExtent", "RemoteFollower", "RemoteRoot", "matching", "read"]
+__all__ = ["RemoteExtent", "RemoteFollower", "RemoteProgress", "RemoteRoot", "matching", "read"]
 
 _LOOK_S: Final = 0.1
-_MESSAGES: Final = 1 << 14
+_LEASE_S: Final = 30.0
+_SPARE_S: Final = 5.0
+_HELD_S: Final = 1.0
+_T = TypeVar("_T")
+_log = logging.getLogger("pipeline")
 
 
 def read(
-    remote: Remote, part: Slice, *, skip: bool = False, verify: bool = False, keys: bool = True, values: bool = True
-) -> Iterator[tuple[int, Columns]]:
-    """Yield the messages of a slice as (first offset, columns), with keys and values or not.
+    remote: Remote,
+    part: Slice,
+    columns: Iterable[str],
+    *,
+    since: int | None = None,
+    until: int | None = None,
+    skip: bool = False,
+    verify: bool = False,
+) -> Iterator[Rows]:
+    """Yield the messages of a slice, with these columns. The hub may leave out those that are older or newer.
 
     Yields fewer if the hub has no more.
 
@@ -44,30 +55,21 @@ def read(
         CorruptionError: the hub's copy is damaged, and skip is not set.
         UnavailableError: the hub was out of reach for longer than retry_s.
     """
-    due, retry = part.start, Retry(remote.retry_s)
+    due, names, retry = part.start, tuple(columns), Retry(remote.retry_s)
     journal, whose = part.origin.name.partition(".")[2], part.origin.client
     while due < part.stop:
         try:
             with remote.client(part.origin.name, retry.attempts) as client:
-                chunks = client.read_encoded(journal, due, part.stop, client_id=whose, skip=skip, verify=verify)
-                for chunk in chunks:
-                    for first, found in _columns(chunk, part.stop, keys, values):
-                        retry.reached()
-                        yield first, found
-                        due = first + found.messages
+                for rows in client.read_columns(
+                    journal, due, part.stop,
+                    columns=names, since=since, until=until, client_id=whose, skip=skip, verify=verify,
+                ):  # fmt: skip
+                    retry.reached()
+                    yield rows
+                    due = rows.stop
             return
         except UnavailableError as error:
             retry.wait(error)
-
-
-def _columns(chunk: bytes | memoryview, stop: int, keys: bool, values: bool) -> Iterator[tuple[int, Columns]]:
-    """Yield a chunk's messages below ``stop``."""
-    position, due = 0, OFFSET.unpack(chunk[:OFFSET_SIZE])[0]
-    while position < len(chunk) and due < stop:
-        found = columns(chunk, position, len(chunk), due, min(_MESSAGES, stop - due), keys, values)
-        yield due, found
-        position = found.position
-        due += found.messages
 
 
 class RemoteExtent:
@@ -78,7 +80,17 @@ class RemoteExtent:
         self.origin = origin
         self.first, self.end = listed.first_offset, listed.next_offset
         self._size = listed.size
+        self._messages = listed.messages
         self._remote = remote
+
+    def count(self, start: int, stop: int) -> int | None:
+        """Return the number of messages [start, stop); None if the hub's answer does not say it."""
+        start, stop = max(start, self.first), min(stop, self.end)
+        if self._messages is None:
+            return None
+        if self._messages == self.end - self.first:
+            return max(stop - start, 0)
+        return self._messages if (start, stop) == (self.first, self.end) else None
 
     def find_time(self, timestamp: int) -> int:
         """Return the first offset from a timestamp (ns) on; the end if none exists."""
@@ -168,6 +180,64 @@ class RemoteRoot:
     def close(self) -> None:
         """Disconnect."""
         self._line.close()
+
+
+class RemoteProgress:
+    """A reader's offsets in journals on a hub; like :class:`pipeline.reading.progress.Progress`."""
+
+    def __init__(self, remote: Remote, reader: str) -> None:
+        """Set the reader; nothing is taken yet."""
+        from hub.wire.named import HeldReaders
+
+        self._retry_s = remote.retry_s
+        self._line = Line(remote._replace(retry_s=0.0))  # a renewal in an outage must not hold up the end of a stream
+        self._held = HeldReaders(self._line.ask, reader, _LEASE_S)
+        self._ids: dict[str, str] = {}
+
+    def take(self, name: str, start: int | None = None, *, reset: bool = False) -> Kept:
+        """Take the reader in a journal; waits if another program has it, because a program that died has a lease.
+
+        Raises:
+            ReaderHeldError: another program still has it after the time of a lease.
+            UnavailableError: the hub was out of reach for longer than retry_s.
+        """
+        until = time.monotonic() + _LEASE_S + _SPARE_S
+        while True:
+            try:
+                return self._patiently(lambda: self._held.take(_source(name), start, reset=reset))
+            except ReaderHeldError as error:
+                if time.monotonic() >= until:
+                    raise
+                _log.warning("%s", error)
+                time.sleep(_HELD_S)
+
+    def begin(self, name: str, offset: int, identity: str = "") -> None:
+        """Register as the reader of a journal at an offset: from now on retention waits for it."""
+        if self._ids.get(name) != identity:
+            self.take(name, offset, reset=True)
+            self._ids[name] = identity
+
+    def keep(self, offsets: Mapping[str, int], *, wait: bool = False) -> None:
+        """Commit offsets by name, before it returns."""
+        del wait
+        self._patiently(lambda: self._held.commit({_source(name): offset for name, offset in offsets.items()}))
+
+    def close(self) -> None:
+        """Give the reader back, and disconnect."""
+        self._held.close()
+        self._line.close()
+
+    def _patiently(self, act: Callable[[], _T]) -> _T:
+        retry = Retry(self._retry_s)
+        while True:
+            try:
+                return act()
+            except UnavailableError as error:
+                retry.wait(error)
+
+
+def _source(name: str) -> Source:
+    return Source(client_of(name), name.partition(".")[2])
 
 
 def matching(

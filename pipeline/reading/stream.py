@@ -35,7 +35,7 @@ from pipeline.reading.places import Slice
 from pipeline.reading.planning import PARTITION_BYTES_MIN, cores, pack
 from pipeline.reading.positions import Offsets, advance, entry, start_in, still_there
 from pipeline.reading.progress import Progress
-from pipeline.reading.remote import RemoteExtent, RemoteFollower, RemoteRoot
+from pipeline.reading.remote import RemoteExtent, RemoteFollower, RemoteProgress, RemoteRoot
 from pipeline.reading.task import read, task_options
 from pipeline.schema import arrow_schema, check_projection
 from sej.errors import JournalNotFoundError
@@ -104,8 +104,11 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     @cached_property
-    def _progress(self) -> Progress | None:
-        return None if self._options["reader"] is None else Progress(self._options["reader"])
+    def _progress(self) -> Progress | RemoteProgress | None:
+        reader, remote = self._options["reader"], Remote.of(self._options)
+        if reader is None:
+            return None
+        return Progress(reader) if remote is None else RemoteProgress(remote, reader)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that is pickled: only the arguments."""
@@ -197,7 +200,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first >= stop:
                 continue
             size = follower.size_of(first, stop)
-            parts.append(Slice(follower.origin, first, stop, size, follower.place(first)))
+            parts.append(Slice(follower.origin, first, stop, size, follower.place(first), follower.id))
             if size > PARTITION_BYTES_MIN:
                 extents[name] = _extent(follower)
         packed = pack(
@@ -237,10 +240,6 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         progress = self._progress
         if progress is None:
             return
-        if self._options["hub"]:
-            raise OptionError(
-                "the option reader commits progress in a directory's ofs/, which is not available through a hub"
-            )
         kept = {}
         for name, follower in followers.items():
             known = done.get(name)

@@ -19,15 +19,17 @@ import pyarrow as pa
 
 from pipeline.connection import Remote
 from pipeline.options import Options
+from pipeline.paths import unseen
 from pipeline.reading import remote
 from pipeline.reading.arrow import Batches
-from pipeline.reading.places import Slice
+from pipeline.reading.places import Slice, short_id
 from sej.codec import Columns
-from sej.errors import OffsetTooSmallError, SejError, TruncatedError
+from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError, TruncatedError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.gaps import Gap
 from sej.system.disk import OS
+from sej.system.locks import host_name
 
 __all__ = ["BATCH_BYTES", "BATCH_ROWS", "TaskOptions", "read", "task_options"]
 
@@ -72,8 +74,9 @@ def read(
 
     Raises:
         CorruptionError: bytes are wrong and not a torn tail; names file and position.
+        JournalNotFoundError: this host does not have a journal of the plan.
         OffsetTooSmallError: messages were deleted since the plan was made.
-        TruncatedError: a journal is shorter than the plan.
+        TruncatedError: a journal is shorter than the plan, or another one.
     """
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
@@ -96,6 +99,8 @@ def read(
 
 
 def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:
+    if not _is_same(part, how):
+        return
     batches = Batches(schema, part.origin)
     cursor = _cursor(part, part.start, how)
     try:
@@ -126,6 +131,25 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
         cursor.close()
 
 
+def _is_same(part: Slice, how: TaskOptions) -> bool:
+    """Return whether this host has the journal that the driver has seen."""
+    directory = Directory(part.origin.path, OS)
+    if OS.status(directory.jnl) is None:
+        raise JournalNotFoundError(unseen(), path=part.origin.path)
+    if not part.id or part.id == short_id(directory):
+        return True
+    error = TruncatedError(
+        f"host {host_name()} has another journal at this path than the driver: executors need the same disk, or the"
+        " option hub. If the journal was re-created after the read was planned, read again or set failOnDataLoss=false",
+        path=part.origin.path,
+        offset=part.start,
+    )
+    if how.fail_on_data_loss:
+        raise error
+    _log.warning("%s", error)
+    return False
+
+
 def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:
     assert how.remote is not None
     batches = Batches(schema, part.origin)
@@ -133,13 +157,14 @@ def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[p
     while due < part.stop:
         try:
             rest = part._replace(start=due)
-            chunks = remote.read(how.remote, rest, skip=how.on_corruption == "skip", verify=how.verify, **batches.wants)
-            for first, found in chunks:
-                if first > due:
-                    gaps.append(Gap(due, min(first, part.stop), "missing or damaged on the hub"))
-                due = first + found.messages
-                batch = _within(batches.batch(found, first), found, how)
-                if batch.num_rows:
+            for begin, stop, first, found in remote.read(
+                how.remote, rest, batches.columns,
+                since=how.since, until=how.until, skip=how.on_corruption == "skip", verify=how.verify,
+            ):  # fmt: skip
+                if begin > due:
+                    gaps.append(Gap(due, min(begin, part.stop), "missing or damaged on the hub"))
+                due = stop
+                if found.messages and (batch := _within(batches.batch(found, first), found, how)).num_rows:
                     yield batch
         except OffsetTooSmallError as error:
             if how.fail_on_data_loss:

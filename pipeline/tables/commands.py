@@ -43,6 +43,7 @@ def _reading_options(command: _Command) -> _Command:
         click.option("--ca", type=_PATH, help="TLS: the authority that signed the hub's certificate."),
         click.option("--certificate", type=_PATH, help="Mutual TLS: this client's certificate."),
         click.option("--key", type=_PATH, help="Mutual TLS: the certificate's private key."),
+        click.option("--server-name", help="The name in the hub's certificate, if it is not the address."),
         click.option("--no-verify", is_flag=True, help="Do not check the messages against the index's checksums."),
         click.option("--skip-damage", is_flag=True, help="Pass damaged messages, and log each place."),
     )
@@ -54,10 +55,10 @@ def _reading_options(command: _Command) -> _Command:
 def _way(given: dict[str, Any]) -> dict[str, Any]:
     """Return the options that say how journals are read, as arguments of ``pipeline.table``."""
     tls = None
-    if given["ca"] is not None or given["certificate"] is not None:
+    if any(given[name] is not None for name in ("ca", "certificate", "server_name")):
         from hub.wire import ClientTLS
 
-        tls = ClientTLS(given["ca"], given["certificate"], given["key"])
+        tls = ClientTLS(given["ca"], given["certificate"], given["key"], given["server_name"])
     return {
         "pattern": given["pattern"],
         "clients": given["clients"] or None,
@@ -213,8 +214,8 @@ def ship(
     """Add new messages of PATH to a directory of Parquet files or to a Delta table, each message once.
 
     The target keeps the offsets with the rows, so the command continues there whenever it was killed. It also commits
-    them under a reader name in the journals, so that retention waits. --start applies to journals that the target and
-    the reader do not know.
+    them under a reader name in the journals, so that retention waits; with --hub only if --reader is given. --start
+    applies to journals that the target and the reader do not know.
 
     Example: sej ship --follow orders delta:/lake/orders
     """
@@ -223,11 +224,7 @@ def ship(
     from pipeline.tables.stream import follow as make
 
     place = target_of(target)
-    name = None if given["hub"] is not None else reader or default_reader(target)
-    if reader is not None and name is None:
-        raise click.UsageError(
-            "--reader keeps offsets in a journal, which is not reachable through --hub; leave it out"
-        )
+    name = reader if given["hub"] is not None else reader or default_reader(target)  # a hub's token may only read
     rows = run(
         lambda known: make(
             path,

@@ -21,7 +21,7 @@ from pipeline.options import OptionError
 from pipeline.reading.conditions import Condition
 from pipeline.tables.where import condition_of
 
-__all__ = ["hints_of", "scan"]
+__all__ = ["frame_of", "hints_of", "scan"]
 
 _TESTS: Final = {"Eq": "=", "Gt": ">", "GtEq": ">=", "Lt": "<", "LtEq": "<="}
 _MIRRORED: Final = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
@@ -31,6 +31,13 @@ class _Read(Protocol):
     def __call__(
         self, columns: Iterable[str], hints: Sequence[Condition], change: Callable[[pa.RecordBatch], Any]
     ) -> Generator[Any, None, None]: ...
+
+
+def frame_of(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
+    """Return rows as a DataFrame, without copying a value."""
+    frame = pl.from_arrow(rows, rechunk=False)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
 
 
 def scan(schema: pa.Schema, read: _Read) -> pl.LazyFrame:
@@ -49,8 +56,7 @@ def scan(schema: pa.Schema, read: _Read) -> pl.LazyFrame:
         hints = hints_of(predicate) if predicate is not None and n_rows is None else []
 
         def change(batch: pa.RecordBatch) -> pl.DataFrame:
-            frame = pl.from_arrow(batch)
-            assert isinstance(frame, pl.DataFrame)
+            frame = frame_of(batch)
             return frame if predicate is None or n_rows is not None else frame.filter(predicate).select(names)
 
         columns = [*names, *tested] or schema.names[:1]
@@ -69,9 +75,7 @@ def scan(schema: pa.Schema, read: _Read) -> pl.LazyFrame:
         finally:
             batches.close()
 
-    empty = pl.from_arrow(schema.empty_table())
-    assert isinstance(empty, pl.DataFrame)
-    return register_io_source(source, schema=empty.schema, is_pure=False)
+    return register_io_source(source, schema=frame_of(schema.empty_table()).schema, is_pure=False)
 
 
 def hints_of(predicate: pl.Expr) -> list[Condition]:

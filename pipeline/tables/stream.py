@@ -24,13 +24,14 @@ from pipeline.reading.extents import Extent
 from pipeline.reading.following import Follower, Root
 from pipeline.reading.places import Origin, Slice
 from pipeline.reading.positions import start_in
-from pipeline.reading.remote import RemoteFollower, RemoteRoot
+from pipeline.reading.remote import RemoteFollower, RemoteProgress, RemoteRoot
 from pipeline.reading.task import TaskOptions, read
 from pipeline.tables.asked import Asked, Way
 from pipeline.tables.sources import chosen_of, kind_of, refuse_deleted
 from pipeline.tables.table import PathLike, Place, paths_of, way_of
 from pipeline.tables.where import Where, bounds_of, conditions_of, expression_of
 from sej.checks import CALLABLE, ITERABLE, POSITIVE, SECONDS, TEXT, WAIT, between, optional, refuse_pickling, require
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, SejError
 from sej.message import FIRST
 from sej.reading.offset import Offset, read_offset
@@ -108,6 +109,7 @@ class Stream:
         self._root = self._make_root(paths)
         self._next: dict[str, dict[str, Any]] = {}
         self._kept: dict[str, Offset] = {}
+        self._far = None if reader is None or way.remote is None else RemoteProgress(way.remote, reader)
         self._watches: dict[str, Watch] = {}
         self._stopped = threading.Event()
         self._closed = False
@@ -133,6 +135,7 @@ class Stream:
             OffsetBeyondEndError: a journal lost messages, or was re-created.
             JournalNotFoundError: a journal was removed.
             LockedError: another process has this reader name.
+            LeaseLostError: another program has taken this reader on the hub.
         """
         if self._closed:
             raise ClosedError("the stream is closed; open another one")
@@ -149,7 +152,10 @@ class Stream:
             raise OptionError("a commit needs a name to keep the offsets under: pass reader to pipeline.follow")
         if self._closed:
             raise ClosedError("the stream is closed; open another one")
-        for name, offset in (self._last if offsets is None else offsets).items():
+        found = self._last if offsets is None else offsets
+        if self._far is not None:
+            self._far.keep({name: offset for name, offset in found.items() if name in self._next})
+        for name, offset in found.items():
             if name in self._kept:
                 self._kept[name].commit(offset)
 
@@ -165,6 +171,8 @@ class Stream:
         self._rows.close()
         for kept in self._kept.values():
             kept.close()
+        if self._far is not None:
+            self._far.close()
         for watch in self._watches.values():
             watch.close()
         self._kept.clear()
@@ -271,7 +279,10 @@ class Stream:
             return True
         first, start = self._start, follower.first
         known = self._known(follower)
-        if self._reader is not None:
+        if self._far is not None:
+            there = self._far.take(follower.origin.name)
+            known = there.offset if known is None and there.kept else known
+        elif self._reader is not None:
             kept = self._kept.get(name)
             if kept is None:
                 kept = self._kept[name] = Offset(follower.origin.path, self._reader, default=FIRST)
@@ -322,8 +333,8 @@ def follow(
     on_corruption: Literal["raise", "skip"] = "raise",
     batch_rows: int = 1 << 16,
     batch_bytes: int = 16 << 20,
-    batch_age_s: float = 1.0,
-    timeout: float | None = None,
+    batch_age_s: Seconds = 1.0,
+    timeout: Seconds | None = None,
     known: Known | None = None,
 ) -> Stream:
     """Return a stream of Arrow batches: existing messages, then new ones as they arrive, also of new directories.
@@ -338,7 +349,8 @@ def follow(
         where: as for :func:`table`.
         clients: as for :func:`table`.
         pattern: as for :func:`table`.
-        hub: as for :func:`table`; a reader's name is not possible there.
+        hub: as for :func:`table`. The hub then keeps the reader's offsets: one program at a time has the name, and the
+            token needs the role ``reader``.
         token: as for :func:`table`.
         tls: as for :func:`table`.
         verify: as for :func:`table`.
@@ -368,6 +380,7 @@ def follow(
         >>> sej.read_offset(path, "copy")
         3
     """
+    batch_age_s, timeout = seconds("batch_age_s", batch_age_s), seconds("timeout", timeout)
     require(
         reader=(reader, optional(TEXT)),
         columns=(columns, optional(ITERABLE)),
@@ -379,8 +392,6 @@ def follow(
     )
     way = way_of(clients, pattern, hub, token, tls, verify, on_corruption)
     given = paths_of(paths, way.remote)
-    if way.remote is not None and reader is not None:
-        raise OptionError("a reader's offsets are kept in a journal's ofs/, which is not reachable through a hub")
     for path in given if way.remote is None else []:
         if (kind := kind_of(path)) != "sej":
             raise OptionError(f"{path} is {kind}; only journals can be followed")

@@ -19,7 +19,7 @@ from pipeline.tables.asked import Asked, Way
 from pipeline.tables.parallel import in_order
 from pipeline.tables.sources import Journals, Source, kind_of
 from pipeline.tables.where import Where, bounds_of, conditions_of, expression_of
-from sej.checks import FLAG, ITERABLE, PATH, TEXT, a, one_of, optional, require
+from sej.checks import FLAG, ITERABLE, PATH, TEXT, one_of, optional, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,9 +112,10 @@ class Table:
         with needed("polars"):
             import polars as pl
 
-        frame = pl.from_arrow(self.to_arrow(), rechunk=False)
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+        from pipeline.tables.lazy import frame_of
+
+        frames = list(self._batches(frame_of))  # in the threads that read
+        return pl.concat(frames, rechunk=False) if frames else frame_of(self.schema.empty_table())
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a pandas DataFrame, in memory; needs pandas."""
@@ -221,7 +222,7 @@ def way_of(
         verify=(verify, FLAG),
         on_corruption=(on_corruption, one_of(("raise", "skip"))),
     )
-    return Way(verify, on_corruption, pattern, _clients(clients), _remote(hub, token, tls))
+    return Way(verify, on_corruption, pattern, _clients(clients), Remote.named(hub, token, tls))
 
 
 def paths_of(paths: PathLike | Sequence[PathLike] | None, remote: Remote | None) -> list[str]:
@@ -247,23 +248,6 @@ def _clients(clients: str | Iterable[str] | None) -> tuple[str, ...] | None:
     for name in names:
         TEXT("clients", name)
     return names
-
-
-def _remote(hub: str | Sequence[str] | None, token: str | None, tls: ClientTLS | None) -> Remote | None:
-    require(hub=(hub, optional(a(str, list, tuple))))
-    if not hub:
-        if hub is not None:
-            raise OptionError(f"hub must be an address host:port, or several, got {hub!r}")
-        if token is not None or tls is not None:
-            raise OptionError("token and tls are for a hub: pass its address as hub")
-        return None
-    addresses = tuple(each.strip() for each in hub.split(",")) if isinstance(hub, str) else tuple(hub)
-    for address in addresses:
-        TEXT("hub", address)
-    if tls is None:
-        return Remote(addresses, token)
-    ca, certificate, key = (None if path is None else os.fspath(path) for path in (tls.ca, tls.certificate, tls.key))
-    return Remote(addresses, token, ca, certificate, key, tls.server_name, tls=True)
 
 
 def _source(paths: Sequence[str], way: Way, *, bounded: bool) -> Source:

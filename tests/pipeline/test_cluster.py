@@ -2,7 +2,6 @@
 
 import os
 import stat
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -21,44 +20,51 @@ from pipeline.reading.planning import cores
 from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA
 from pipeline.sessions import check_executors
-from tests.house.house import ROOT
+from tests.house.house import ROOT, run
 from tests.pipeline.conftest import fill
 
-FOUND = """
-import sys
+PROGRAM = """
+import os, sys
 from pyspark.sql import SparkSession
 from tests.quick_spark import CONF
+journal, bare = sys.argv[1:]
+os.chdir("/")  # workers find packages in the directory where the JVM was started
 spark = SparkSession.builder.master("local[1]").config(map=CONF).getOrCreate()
-print("rows", spark.read.format("sej").load(sys.argv[1]).count())
-print("rows", spark.read.format("textqueue").load(sys.argv[1] + "/jobs.tq").count())
-"""
-PROBED = """
-import os
+print("rows", spark.read.format("sej").load(journal).count())
+print("rows", spark.read.format("textqueue").load(journal + "/jobs.tq").count())
+spark.stop()
+
 from pipeline.sessions import session, check_executors
-from tests.quick_spark import CONF
-os.chdir("/")  # workers find packages in the working directory
-conf = {**CONF, "spark.log.level": "OFF", "spark.executorEnv.PYTHONPATH": "/nothing"}
-spark = session(master="local[1]", conf=conf)
+os.environ["PYSPARK_PYTHON"] = bare
+spark = session(master="local[1]", conf={**CONF, "spark.log.level": "OFF", "spark.executorEnv.PYTHONPATH": "/nothing"})
 try:
     check_executors(spark)
 except ModuleNotFoundError as error:
     print("error:", error)
 """
+"""Two contexts of one JVM: a plain session of Spark, and one whose workers do not have the package."""
 
 
-def program(text: str, *words: object, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", text, *map(str, words)],
-        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+def program(text: str, *words: str | Path) -> str:
+    done = run([sys.executable, "-c", text, *words], ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout + done.stderr
 
 
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What PROGRAM prints about a journal with 100 messages and a text queue with two."""
+    folder = tmp_path_factory.mktemp("apart")
+    fill(folder / "journal", 100)
+    (folder / "journal" / "jobs.tq").write_text("-a\n-b\n")
+    bare = folder / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(bare.stat().st_mode | stat.S_IXUSR)
+    return program(PROGRAM, folder / "journal", bare)
+
+
 @pytest.mark.spark
-def test_spark_finds_the_sources_by_itself(journal: Path) -> None:
-    (journal / "jobs.tq").write_text("-a\n-b\n")
-    printed = program(FOUND, journal)
+def test_spark_finds_the_sources_by_itself(printed: str) -> None:
     assert [line for line in printed.splitlines() if line.startswith("rows")] == ["rows 100", "rows 2"]
 
 
@@ -76,11 +82,7 @@ def test_their_import_never_fails(name: str) -> None:
 
 
 @pytest.mark.spark
-def test_executors_without_the_package_are_one_clear_sentence(tmp_path: Path) -> None:
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
-    bare.chmod(bare.stat().st_mode | stat.S_IXUSR)
-    printed = program(PROBED, PYSPARK_PYTHON=str(bare))
+def test_executors_without_the_package_are_one_clear_sentence(printed: str) -> None:
     assert "error: the executors' Python has no package sej-journals: install its wheel on every node" in printed
 
 

@@ -157,6 +157,31 @@ def test_a_hub_is_followed(hub_root: Path) -> None:
         assert arrived.offsets["berlin.plain.log"] == 4
 
 
+def test_a_reader_on_a_hub_continues_after_what_it_committed(
+    hub_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
+        options: dict[str, Any] = {"hub": server.address, "reader": "copy", "columns": ["value"], "batch_rows": 1}
+        with pipeline.follow("berlin", timeout=0.0, **options) as stream:
+            first = next(stream)
+            rest = sum(batch.num_rows for batch, _ in stream)
+            stream.commit(first.offsets)
+            monkeypatch.setattr("pipeline.reading.remote._LEASE_S", 1.0)
+            monkeypatch.setattr("pipeline.reading.remote._SPARE_S", 0.0)
+            with pipeline.follow("berlin", timeout=0.0, **options) as other, pytest.raises(sej.LockedError):
+                next(other)
+            lag = {str(journal.source): journal.lag["copy"] for journal in hub.stats(hub_root) if journal.lag}
+            assert sum(lag.values()) == rest
+        with pipeline.follow("berlin", timeout=0.0, **options) as stream:
+            for batch, offsets in stream:
+                rest -= batch.num_rows
+                stream.commit(offsets)
+        assert rest == 0
+        store.put("berlin", "plain.log", [sej.Message(3, 5, 0, b"k", b"new")])
+        with pipeline.follow("berlin", timeout=0.0, **options) as stream:
+            assert next(stream).batch.column("value").to_pylist() == [b"new"]
+
+
 def test_arguments(journal: Path, tmp_path: Path) -> None:
     def error(path: Path = journal, **given: Any) -> str:
         with pytest.raises((ValueError, TypeError, sej.SejError)) as raised:
@@ -165,7 +190,6 @@ def test_arguments(journal: Path, tmp_path: Path) -> None:
 
     (tmp_path / "jobs.tq").write_text("-one\n")
     assert "only journals can be followed" in error(tmp_path / "jobs.tq")
-    assert "not reachable through a hub" in error(hub="127.0.0.1:1", reader="r")
     assert "batch_rows must be at least 1" in error(batch_rows=0)
     assert "batch_bytes must be 1 to" in error(batch_bytes=1 << 31)
     assert "unknown column" in error(columns=["ofset"])

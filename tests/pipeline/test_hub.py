@@ -3,14 +3,17 @@
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import hub
+import pipeline
 import sej
-from hub.wire import Client, Server, ServerTLS, Tokens, make_token
+from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
 from hub.wire.access import Grant, hash_token
+from pipeline import jobs
 from pipeline.connection import Remote
 from pipeline.reading import remote
 from pipeline.reading.places import Origin, Slice
@@ -160,13 +163,44 @@ def test_stream_sees_new_messages_journals_and_clients(
     assert sorted(found) == sorted(wanted)
 
 
+def test_jobs_read_from_a_hub(spark: SparkSession, hub_root: Path, options: dict[str, str], tmp_path: Path) -> None:
+    way: dict[str, Any] = {"hub": options["hub"], "token": options["hubToken"], "tls": ClientTLS(options["hubCa"])}
+    assert jobs.archive(spark, "berlin", tmp_path / "archive", **way) == 14
+    assert jobs.archive(spark, "berlin", tmp_path / "archive", **way) == 0
+    assert sum(stat.messages for stat in jobs.stats(spark, "tokyo", **way)) == 11
+    jobs.compact(spark, "tokyo.orders.1", tmp_path / "compacted", **way)
+    assert 0 < pipeline.count(tmp_path / "compacted") <= 11
+    jobs.dedupe(spark, "tokyo.orders.1", tmp_path / "distinct", **way)
+    jobs.dedupe(spark, "tokyo.orders.1", tmp_path / "distinct", **way)  # replaces what it wrote
+    assert pipeline.count(tmp_path / "distinct") == 11
+    assert jobs.reshard(spark, "tokyo.orders.1", tmp_path / "wider", prefix="orders", bits=2, **way) == 11
+    assert pipeline.count(None, **way) == 25
+
+
+def test_a_stream_keeps_its_progress_on_the_hub(spark: SparkSession, hub_root: Path, tmp_path: Path) -> None:
+    with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
+        frame = spark.readStream.format("sej").option("hub", server.address).option("reader", "report").load("tokyo")
+
+        def run() -> None:
+            writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+            writer.trigger(availableNow=True).start().awaitTermination()
+
+        run()
+        store.put("tokyo", "orders.1.000", [sej.Message(5, BASE_NS, 0, b"k", b"new")])
+        run()  # names the end of the run before
+        kept = {name: sej.read_offset(hub_root / f"tokyo.orders.1.{name}", "report") for name in ("000", "001")}
+        assert kept["000"] in (5, 6)
+        assert kept["001"] == 6
+        assert {journal.source.client for journal in hub.stats(hub_root) if "report" in journal.lag} == {"tokyo"}
+
+
 def test_reading_continues_when_the_hub_is_back(tmp_path: Path) -> None:
     with sej.Writer(tmp_path / "berlin.large") as writer:
         writer.append_many([b"x" * 1000] * 20_000)
     address = f"127.0.0.1:{free_port()}"
     with hub.Store(tmp_path) as store:
         first = Server(store, address)
-        rows = remote.read(Remote((address,)), Slice(Origin("", "berlin.large", "berlin"), 0, 20_000, 1))
+        rows = remote.read(Remote((address,)), Slice(Origin("", "berlin.large", "berlin"), 0, 20_000, 1), ("value",))
         seen = [next(rows)]
         back: list[Server] = []
 
@@ -180,5 +214,7 @@ def test_reading_continues_when_the_hub_is_back(tmp_path: Path) -> None:
         thread.join()
         with back[0], Client(address) as client:
             assert client.journals()[0].next_offset == 20_000
-    assert [at for at, _ in seen] == [sum(columns.messages for _, columns in seen[:turn]) for turn in range(len(seen))]
-    assert sum(columns.messages for _, columns in seen) == 20_000
+    assert [rows.first for rows in seen] == [
+        sum(rows.found.messages for rows in seen[:turn]) for turn in range(len(seen))
+    ]
+    assert sum(rows.found.messages for rows in seen) == 20_000

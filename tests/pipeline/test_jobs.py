@@ -50,17 +50,24 @@ def test_an_archive_may_have_an_address(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(os.listdir(tmp_path))
-    with pytest.raises(Exception, match="s3a"):  # Hadoop's client of S3 is not installed
-        jobs.archive(spark, shards, "s3a://bucket/orders")
+    for address in ("s3a://bucket/orders", "other://bucket/orders"):  # Hadoop's client of S3 is not installed
+        with pytest.raises(OptionError, match=f"Spark has no client of the file system of '{address}': add it"):
+            jobs.archive(spark, shards, address)
+        with pytest.raises(OptionError, match="Spark has no client of the file system"):
+            jobs.restore(spark, address, tmp_path / "back", prefix="orders", bits=1)
     with pytest.raises(OptionError, match="local path"):
         jobs.reshard(spark, shards, "hdfs://host/orders", bits=1)
     with pytest.raises(Exception, match="on a file system of type hdfs"):
         spark.sql("SELECT 'x' AS value").write.format("sej").mode("append").save("hdfs://host/orders")
     assert sorted(os.listdir(tmp_path)) == before
-    assert jobs.archive(spark, f"file://{shards}", f"file://{tmp_path}/archive") == 100
-    assert jobs.archive(spark, shards, tmp_path / "archive") == 0
-    jobs.restore(spark, f"file://{tmp_path}/archive", f"file://{tmp_path}/back", prefix="orders", bits=1)
+    (tmp_path / "far").mkdir()
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.viewfs.mounttable.store.link./orders", f"file://{tmp_path}/far")
+    assert jobs.archive(spark, f"file://{shards}", "viewfs://store/orders/archive") == 100
+    assert jobs.archive(spark, shards, "viewfs://store/orders/archive") == 0
+    jobs.restore(spark, "viewfs://store/orders/archive", f"file://{tmp_path}/back", prefix="orders", bits=1)
     assert contents(tmp_path / "back") == contents(shards)
+    assert sorted(os.listdir(tmp_path)) == sorted([*before, "back", "far"])
 
 
 def test_reshard_keeps_the_order_of_a_key_and_continues(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,3 +18,11 @@ def test_only_workers_get_the_import_path(spark: SparkSession, monkeypatch: pyte
     monkeypatch.delenv("PYTHONPATH", raising=False)
     pipeline.session()
     assert "PYTHONPATH" not in os.environ, "every program that this process starts would inherit it"
+
+
+def test_a_version_of_spark_that_is_too_old_is_one_sentence(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.1.4")
+    with pytest.raises(RuntimeError, match=r"need Spark 4\.2 or newer, and this is PySpark 4\.1\.4: pip install"):
+        pipeline.register(spark)

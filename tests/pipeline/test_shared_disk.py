@@ -2,11 +2,14 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import pipeline
@@ -14,13 +17,17 @@ import sej
 from pipeline.cli import app
 from pipeline.formats.textqueue import TextQueueSource
 from pipeline.health import look
-from pipeline.options import WRITE, OptionError, parse
+from pipeline.options import READ, STREAM, WRITE, OptionError, parse
 from pipeline.paths import local_path, spark_path
+from pipeline.reading.batch import SejReader
+from pipeline.reading.stream import SejStreamReader
+from pipeline.schema import SCHEMA as ALL_COLUMNS
 from pipeline.writing.sink import SejWriter
 from pipeline.writing.target import Target
 from sej.system.locks import host_name
 from shard.commits.committing import Job, _decision, _replace, commit, finish_dead_jobs
 from shard.commits.staging import Owner, Rows, Stage, StagedRowsError, identity
+from tests.pipeline.conftest import fill
 
 SCHEMA = StructType([StructField("value", BinaryType())])
 OPTIONS = {"prefix": "orders", "bits": "1"}
@@ -135,6 +142,61 @@ def test_a_decision_of_an_older_version_is_finished(target: Target) -> None:
     _replace(target, _decision(target, "first"), {"prefix": "orders", "bits": 1, **job._asdict(), "rows": short})
     finish_dead_jobs(target)
     assert pipeline.count(target.root) == 20
+
+
+# --- reading
+
+
+def batch_reader(root: Path) -> SejReader:
+    return SejReader([str(root)], parse(READ, {}), ALL_COLUMNS)
+
+
+def stream_reader(root: Path) -> SejStreamReader:
+    return SejStreamReader([str(root)], parse(STREAM, {}), ALL_COLUMNS)
+
+
+def plan(reader: SejReader | SejStreamReader) -> InputPartition:
+    if isinstance(reader, SejReader):
+        (part,) = reader.partitions()
+    else:
+        start = reader.initialOffset()
+        start["journal"]["offset"] = 0
+        (part,) = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    return part
+
+
+@pytest.mark.parametrize("make", [batch_reader, stream_reader])
+def test_a_journal_that_an_executor_does_not_have_is_one_clear_sentence(
+    journal: Path, make: Callable[[Path], SejReader | SejStreamReader]
+) -> None:
+    reader = make(journal)
+    part = plan(reader)
+    shutil.rmtree(journal)
+    with pytest.raises(
+        sej.JournalNotFoundError, match=f"{journal}: host {host_name()} cannot see this path.*the option hub"
+    ):
+        list(reader.read(part))
+
+
+@pytest.mark.parametrize("make", [batch_reader, stream_reader])
+def test_an_executors_own_journal_under_the_same_path_is_not_read(
+    journal: Path, make: Callable[[Path], SejReader | SejStreamReader]
+) -> None:
+    reader = make(journal)
+    part = plan(reader)
+    shutil.rmtree(journal)
+    fill(journal, 100, tag="other")
+    with pytest.raises(sej.TruncatedError, match=f"{journal}, offset 0: host {host_name()} has another journal at"):
+        list(reader.read(part))
+
+
+def test_a_journal_without_an_identity_is_read(journal: Path) -> None:
+    (journal / "id").unlink()
+    reader = batch_reader(journal)
+    assert sum(batch.num_rows for batch in reader.read(plan(reader))) == 100
+    (journal / "id").write_bytes(b"damaged")
+    reader = batch_reader(journal)
+    assert sum(batch.num_rows for batch in reader.read(plan(reader))) == 100
 
 
 # --- paths

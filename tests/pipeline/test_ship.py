@@ -157,9 +157,9 @@ def test_a_hub_is_shipped(ship: Ship, hub_root: Path) -> None:
         for wanted in (14, 14):
             assert ship("berlin", "parquet:out", "--hub", server.address).code == 0
             assert len(shipped("parquet")) == wanted
-        assert (
-            "not reachable through --hub" in ship("berlin", "parquet:out", "--hub", server.address, "--reader", "r").err
-        )
+        assert sej.read_offset(hub_root / "berlin.plain.log", "r") is None
+        assert ship("berlin", "parquet:again", "--hub", server.address, "--reader", "r").code == 0
+        assert sej.read_offset(hub_root / "berlin.plain.log", "r") == 3
 
 
 def test_errors(ship: Ship, journal: Path, tmp_path: Path) -> None:

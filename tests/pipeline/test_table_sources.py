@@ -15,6 +15,7 @@ from hub.wire import ClientTLS, Server, ServerTLS, Tokens, make_token
 from hub.wire.access import Grant, hash_token
 from kestrel import segmented
 from tests.cli.inside import inside
+from tests.hub.pipe import Pipe
 from tests.hub.support import CERTIFICATES
 from tests.pipeline.conftest import BASE_NS, fill
 
@@ -185,6 +186,63 @@ def test_names_clients_patterns_and_bounds_on_a_hub(far: Far) -> None:
         far("moscow").count()
     with pytest.raises(sej.JournalNotFoundError, match="unknown client 'moscow'"):
         far(clients="moscow").count()
+
+
+def test_a_hub_sends_what_a_table_needs(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "berlin.large") as writer:
+        for at in range(3000):
+            writer.append(bytes(1000), timestamp=at)
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0") as server, Pipe(server.address) as pipe:
+
+        def sent(read: Callable[[pipeline.Table], int], rows: int, **options: Any) -> int:
+            before = pipe.received
+            assert read(pipeline.table("berlin", hub=pipe.address, **options)) == rows
+            return pipe.received - before
+
+        def rows(table: pipeline.Table) -> int:
+            return sum(batch.num_rows for batch in table.to_batches())
+
+        whole = sent(rows, 3000)
+        assert whole > 3_000_000
+        assert sent(pipeline.Table.count, 3000) < 2000
+        assert sent(pipeline.Table.count, 1000, start=2000) < 2000
+        assert sent(rows, 30, where="timestamp_ns >= 2970") < whole / 50
+        assert sent(rows, 30, where="timestamp_ns < 30") < whole / 50
+        assert sent(rows, 3000, columns=["offset", "timestamp_ns"]) < 3000 * 12
+        assert sent(rows, 3000, columns=["offset"]) < 3000
+        before = pipe.received
+        assert pipeline.count("berlin", hub=pipe.address) == pipeline.count(None, hub=pipe.address) == 3000
+        assert pipe.received - before < 2000
+
+
+def test_count_through_a_hub_without_the_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "berlin.large"
+    with sej.Writer(path, segment_bytes=2000) as writer:
+        writer.append_many([b"x" * 50] * 100)
+    segments = sorted((path / "jnl").iterdir())
+    segments[1].unlink()
+    sej.Journal(path).repair()
+    first, stop = (int(segment.stem, 16) for segment in segments[1:3])
+    left = 100 - (stop - first)
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0") as server:
+        table = pipeline.table("berlin", hub=server.address)
+        assert table.count() == pipeline.count("berlin", hub=server.address) == left == table.to_arrow().num_rows
+        assert pipeline.table("berlin", hub=server.address, where="offset >= 1").count() == left - 1
+        assert pipeline.table("berlin", hub=server.address, where=f"offset >= {stop}").count() == 100 - stop
+        monkeypatch.setattr("hub.wire.reading._count", lambda *_: None)  # an older hub does not report it
+        monkeypatch.setattr("hub.wire.service.rows_response", lambda *_: None)
+        with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0") as older:
+            table = pipeline.table("berlin", hub=older.address)
+            assert table.count() == pipeline.count("berlin", hub=older.address) == left
+
+
+def test_wrong_arguments_of_a_count_through_a_hub() -> None:
+    with pytest.raises(pipeline.OptionError, match="layout applies to a path"):
+        pipeline.count("berlin", hub="127.0.0.1:1", layout="hub")
+    with pytest.raises(pipeline.OptionError, match="pass its address as hub"):
+        pipeline.count("berlin", token="t")
+    with pytest.raises(TypeError, match="root"):
+        pipeline.count(None)
 
 
 def test_nothing_is_asked_of_the_hub_before_rows_are_needed() -> None:
