@@ -33,6 +33,7 @@ def run() -> list[Row]:
     try:
         return [
             *_appending(root),
+            *_opening(root),
             *_reading(root),
             *_syncing(root),
             *_seeking(root),
@@ -126,6 +127,46 @@ def _appending(root: Path) -> list[Row]:
         row("append_many of 1,000, buffer / queuelib push", _rate(found["many"]), found["many"] / found["push"], 14),
         row("append, os / bare os.write", _rate(found["os"]), found["os"] / found["write"], 0.7),
         row("append_many with index and checksums / without", _rate(bare["many"]), bare["many"] / bare["none"], 0.92),
+        row("append, buffer / bare os.write", _rate(found["append"]), found["append"] / found["write"], 3.5),
+    ]
+
+
+def _opening(root: Path) -> list[Row]:
+    """Open a journal, append one message, close: against the calls that nothing can leave out; processor time."""
+    import sej
+
+    journal, file = _fresh(root), os.fspath(_fresh(root) / "f")
+    data, rounds = b"x" * MESSAGE_BYTES, 200
+
+    def ours() -> None:
+        with sej.Writer(journal) as w:
+            w.append(VALUE, KEY)
+
+    def bare() -> None:
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(fd, data)
+        os.fdatasync(fd)
+        os.close(fd)
+
+    def timed_by_processor(work: Callable[[], None]) -> Callable[[], float]:
+        def measure() -> float:
+            work()
+            start = time.process_time()
+            for _ in range(rounds):
+                work()
+            return (time.process_time() - start) / rounds * 1e6
+
+        return measure
+
+    def importing() -> float:
+        program = "import time; t = time.process_time(); import sej; sej.Writer; print(time.process_time() - t)"
+        return float(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout) * 1000
+
+    found = interleaved({"ours": timed_by_processor(ours), "bare": timed_by_processor(bare), "import": importing})
+    name = "open, append, close / open, write, fdatasync, close: CPU"
+    return [
+        row(name, f"{found['ours']:.0f} us", found["ours"] / found["bare"], most=5),
+        row("import of sej.Writer: CPU, ms", f"{found['import']:.0f} ms", found["import"], most=40),
     ]
 
 

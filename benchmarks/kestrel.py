@@ -1,17 +1,20 @@
-"""Section kestrel: both formats against the SEJ codec's reference and the SEJ writer.
+"""Section kestrel: both formats against the SEJ codec's reference, and against bare system calls.
 
-One run, page cache warm, 100-byte items; every line names the durability.
+One run, page cache warm, 100-byte items. What is written is not synced. The targets of calls come from the
+CPU time of the originals, in bare writes of the machine that ran them.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.measure import Row, interleaved, row, timed
+from benchmarks.measure import Row, cpu_timed, interleaved, row, timed
 
 VALUE = b"v" * 100
 LONG_VALUE = b"v" * 1000
@@ -28,7 +31,7 @@ def run() -> list[Row]:
     """All lines of the section."""
     root = Path(tempfile.mkdtemp(prefix="kestrel-bench-"))
     try:
-        return [*_reading(root), *_working(root), *_memory(root)]
+        return [*_reading(root), *_working(root), *_opening(root), *_memory(root)]
     finally:
         shutil.rmtree(root)
 
@@ -92,19 +95,26 @@ def _reading(root: Path) -> list[Row]:
 
 
 def _working(root: Path) -> list[Row]:
+    """Calls for each item, by CPU time: against bare writes of the same bytes."""
     import kestrel
-    import sej
     from kestrel import segmented
 
-    def append() -> float:
-        path = Path(tempfile.mkdtemp(dir=root))
-        with sej.Writer(path, durability="os") as writer:
+    def write(size: int) -> Callable[[], float]:
+        data = b"w" * size
 
-            def work() -> None:
-                for _ in range(COUNT):
-                    writer.append(VALUE)
+        def run() -> float:
+            descriptor, _ = tempfile.mkstemp(dir=root)
+            try:
 
-            return timed(work, COUNT)
+                def work() -> None:
+                    for _ in range(COUNT):
+                        os.write(descriptor, data)
+
+                return cpu_timed(work, COUNT)
+            finally:
+                os.close(descriptor)
+
+        return run
 
     def put() -> float:
         with kestrel.Queue(tempfile.mkdtemp(dir=root), "cars") as queue:
@@ -113,7 +123,7 @@ def _working(root: Path) -> list[Row]:
                 for _ in range(COUNT):
                     queue.put(VALUE)
 
-            return timed(work, COUNT)
+            return cpu_timed(work, COUNT)
 
     def reserve_confirm() -> float:
         with kestrel.Queue(tempfile.mkdtemp(dir=root), "cars") as queue:
@@ -123,11 +133,16 @@ def _working(root: Path) -> list[Row]:
                 while (found := queue.reserve()) is not None:
                     queue.confirm(found[0])
 
-            return timed(work, COUNT)
+            return cpu_timed(work, COUNT)
 
     def segmented_put() -> float:
         with segmented.Queue(tempfile.mkdtemp(dir=root), "jobs") as queue:
-            return timed(lambda: [queue.put(VALUE) for _ in range(COUNT)], COUNT)
+
+            def work() -> None:
+                for _ in range(COUNT):
+                    queue.put(VALUE)
+
+            return cpu_timed(work, COUNT)
 
     def segmented_get_commit() -> float:
         with segmented.Queue(tempfile.mkdtemp(dir=root), "jobs") as queue:
@@ -138,29 +153,109 @@ def _working(root: Path) -> list[Row]:
                 while (item := reader.get()) is not None:
                     reader.commit(item.id)
 
-            return timed(work, COUNT)
+            return cpu_timed(work, COUNT)
 
     found = interleaved(
         {
-            "append": append,
+            "121 bytes": write(121),
             "put": put,
+            "5 bytes": write(5),
             "reserve": reserve_confirm,
+            "125 bytes": write(125),
             "segmented put": segmented_put,
+            "9 bytes": write(9),
             "segmented get": segmented_get_commit,
         },
         ROUNDS,
     )
-    measure = found["append"]
+
+    def line(name: str, call: str, bytes_written: str, writes: int, least: float) -> Row:
+        return row(name, f"{found[call]:,.0f}/CPU s", writes * found[call] / found[bytes_written], least)
+
     return [
-        Row('SEJ append, "os" (the measure)', _rate(measure), None, None, None),
-        row("Kestrel 2: put, every one written", _rate(found["put"]), found["put"] / measure, 0.3),
-        row("Kestrel 2: reserve and confirm, every one written", _rate(found["reserve"]), found["reserve"] / measure),
-        row("libkestrel: put, every one written", _rate(found["segmented put"]), found["segmented put"] / measure),
-        row(
-            "libkestrel: get and commit, every one written",
-            _rate(found["segmented get"]),
-            found["segmented get"] / measure,
+        Row("bare os.write of 121 bytes (the measure)", f"{found['121 bytes']:,.0f}/CPU s", None, None, None),
+        line("Kestrel 2: put, of its write", "put", "121 bytes", 1, 0.61),
+        line("Kestrel 2: reserve and confirm, of their two writes", "reserve", "5 bytes", 2, 0.58),
+        line("libkestrel: put, of its write", "segmented put", "125 bytes", 1, 0.61),
+        line("libkestrel: get and commit, of their write", "segmented get", "9 bytes", 1, 0.65),
+    ]
+
+
+def _opening(root: Path) -> list[Row]:
+    """Opening a queue of a million items and taking all of them, by CPU time: against bare reads of its files."""
+    import kestrel
+    from kestrel import segmented
+
+    path = root / "million"
+    for _ in range(READ_COUNT // COUNT):
+        with kestrel.Queue(path, "cars") as queue:
+            queue.put_many([VALUE] * COUNT)
+        with segmented.Queue(path, "jobs", journal_bytes=1 << 30) as jobs:
+            jobs.put_many([VALUE] * COUNT)
+    (writer,) = (found for found in path.glob("jobs.*") if found.suffix[1:].isdigit())
+
+    def read(file: Path) -> Callable[[], float]:
+        def run() -> float:
+            descriptor = os.open(file, os.O_RDONLY)
+            try:
+
+                def work() -> None:
+                    position = 0
+                    while data := os.pread(descriptor, BLOCK, position):
+                        position += len(data)
+
+                return cpu_timed(work, READ_COUNT)
+            finally:
+                os.close(descriptor)
+
+        return run
+
+    def opened(make: Callable[[], kestrel.Queue | segmented.Queue]) -> Callable[[], float]:
+        def run() -> float:
+            queues = []
+            rate = cpu_timed(lambda: queues.append(make()), READ_COUNT)
+            queues.pop().close()
+            return rate
+
+        return run
+
+    def get_all() -> float:
+        with segmented.Queue(path, "jobs", journal_bytes=1 << 30) as queue:
+            reader = queue.reader()
+
+            def work() -> None:
+                while reader.get() is not None:
+                    pass
+
+            return cpu_timed(work, READ_COUNT)
+
+    found = interleaved(
+        {
+            "read": read(path / "cars"),
+            "open": opened(lambda: kestrel.Queue(path, "cars")),
+            "open in memory": opened(lambda: kestrel.Queue(path, "cars", max_memory_bytes=1 << 30)),
+            "read segmented": read(writer),
+            "segmented open": opened(lambda: segmented.Queue(path, "jobs", journal_bytes=1 << 30)),
+            "get": get_all,
+        },
+        ROUNDS,
+    )
+
+    def line(name: str, call: str, measure: str) -> Row:
+        return row(name, f"{READ_COUNT / found[call]:.3f} CPU s", found[call] / found[measure])
+
+    return [
+        Row(
+            "bare os.pread of a million items (the measure)",
+            f"{READ_COUNT / found['read']:.3f} CPU s",
+            None,
+            None,
+            None,
         ),
+        line("Kestrel 2: open a million items, 128 MiB of memory", "open", "read"),
+        line("Kestrel 2: open a million items, all in memory", "open in memory", "read"),
+        line("libkestrel: open a million items", "segmented open", "read segmented"),
+        line("libkestrel: get a million items", "get", "read segmented"),
     ]
 
 
@@ -184,7 +279,7 @@ def _memory(root: Path) -> list[Row]:
 
     path = root / "long"
     with kestrel.Queue(path, "cars", max_journal_bytes=1 << 40) as queue:
-        while queue.counters().logsize < LONG_BYTES:
+        for _ in range(LONG_BYTES // (1_000 * len(LONG_VALUE))):
             queue.put_many([LONG_VALUE] * 1_000)
     command = [sys.executable, "-c", _LONG, str(LIMIT_BYTES), str(path)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -11,6 +11,8 @@ import multiprocessing
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +27,7 @@ from sej.system.watch import Watch
 
 READY = 1_000
 PROCESSES = (1, 2, 4, 8)
+ORDERS = ("ready", "key")
 COUNTS = {"sej": 10_000, "persist-queue Queue": 300, "persist-queue SQLiteAckQueue": 500}
 """How many items one process works off, if it is not 1,000."""
 ROUND_TRIPS = 200
@@ -37,6 +40,7 @@ def run() -> list[Row]:
         return [
             *_one_process(root),
             *_ordered(root),
+            *_worker_loops(root),
             *_many_processes(root),
             *_writers(root),
             *_waking(root),
@@ -54,27 +58,108 @@ def _fresh(root: Path) -> Path:
 
 
 def _ordered(root: Path) -> list[Row]:
-    """Get and done with and without the order of keys; with one key, ordered items come one at a time."""
+    """Get and done with and without the order of keys, one by one and in batches.
+
+    With one key, a batch of a queue with an order has one item: it is compared with single items of the other queue.
+    """
     rows = []
     for keys in (1, 1_000, 100_000):
-        rates = interleaved({order: partial(_keyed, root, order, keys) for order in ("ready", "key")})
-        plain, ordered = rates["ready"], rates["key"]
-        rows.append(Row(f"get + done, {keys:,} keys, unordered", f"{plain:,.0f}/s", None, None, None))
-        rows.append(row(f"get + done, {keys:,} keys, in the order of keys", f"{ordered:,.0f}/s", ordered / plain, 0.7))
+        cases = {(order, batch): partial(_keyed, root, order, keys, batch) for order in ORDERS for batch in (1, BATCH)}
+        rates = interleaved({str(case): act for case, act in cases.items()})
+        for batch in (1, BATCH):
+            what = f"get + done, {keys:,} keys, " + ("one by one" if batch == 1 else f"batches of {batch}")
+            plain, ordered = rates[str(("ready", batch))], rates[str(("key", batch))]
+            rows.append(Row(f"{what}, unordered", f"{plain:,.0f}/s", None, None, None))
+            if keys == 1 and batch > 1:
+                what += " of one item : one by one, unordered"
+                plain = rates[str(("ready", 1))]
+            least = 0.7 if keys > 1 or batch == 1 else 0.5
+            rows.append(row(f"{what}, in the order of keys", f"{ordered:,.0f}/s", ordered / plain, least))
     return rows
 
 
-def _keyed(root: Path, order: str, keys: int) -> float:
-    """Items a second, one by one."""
+def _keyed(root: Path, order: str, keys: int, batch: int) -> float:
+    """Items a second, by the processor's clock."""
     count = 10_000
     with sej.open_queue(_fresh(root), order=order) as q:
         q.put_many([VALUE] * count, [b"%d" % (n * 7919 % keys) for n in range(count)])
-
-        def work() -> None:
+        start = time.process_time()
+        if batch == 1:
             while (item := q.get(timeout=0)) is not None:
                 item.done()
+        else:
+            while items := q.get_many(batch, timeout=0):
+                q.done_many(items)
+        return count / (time.process_time() - start)
 
-        return timed(work, count)
+
+# --- the worker loop
+
+_TASKS = """
+import os, resource, signal, time
+count, done = {count}, 0
+
+def used():
+    return sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+
+def handle():
+    global done, begun, spent
+    done += 1
+    if done == 1:
+        begun, spent = time.perf_counter(), used()
+    elif done == count:
+        with open("times", "w") as file:
+            file.write(f"{{time.perf_counter() - begun}} {{used() - spent}}")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+"""
+_SEJ_TASKS = """
+def task(item):
+    handle()
+"""
+_HUEY_TASKS = """
+from huey import SqliteHuey
+huey = SqliteHuey(filename="huey.db", results=False)
+huey.storage.conn.execute("PRAGMA synchronous = NORMAL")
+
+@huey.task()
+def task(value):
+    handle()
+"""
+
+
+def _worker_loops(root: Path) -> list[Row]:
+    """One thread of ``sej worker`` next to one of huey's consumer, which forgets a task when it begins it."""
+    cases: dict[str, Callable[[], float]] = {
+        f"{name} {unit}": partial(_worker_loop, root, name, unit == "wall")
+        for name in ("sej", "huey")
+        for unit in ("wall", "CPU")
+    }
+    found = interleaved(cases, rounds=3)
+    rows = []
+    for unit in ("wall", "CPU"):
+        sej_rate, huey_rate = found[f"sej {unit}"], found[f"huey {unit}"]
+        rows.append(_row(f"worker loop, {unit} time: huey_consumer, SqliteHuey without results (no ack)", huey_rate))
+        rows.append(_row(f"worker loop, {unit} time: sej worker : huey_consumer", sej_rate, huey_rate, least=1))
+    return rows
+
+
+def _worker_loop(root: Path, name: str, wall: bool) -> float:
+    """Items a second, from the first item to the last, without the start of the process."""
+    path, count = _fresh(root), 3_000
+    tasks = _TASKS.format(count=count) + (_SEJ_TASKS if name == "sej" else _HUEY_TASKS)
+    (path / "tasks.py").write_text(tasks)
+    if name == "sej":
+        with sej.open_queue(path / "q") as q:
+            q.put_many([VALUE] * count)
+        command = ["-m", "sej", "worker", "q", "tasks:task"]
+    else:
+        fill = f"import tasks\nfor _ in range({count}): tasks.task('x' * 100)"
+        subprocess.run([sys.executable, "-c", fill], cwd=path, check=True, stdout=subprocess.DEVNULL)
+        command = [str(Path(sys.executable).parent / "huey_consumer"), "tasks.huey", "-w", "1", "-d", "0.001", "-q"]
+    subprocess.run([sys.executable, *command], cwd=path, check=False, capture_output=True, timeout=300)
+    took, used = map(float, (path / "times").read_text().split())
+    return (count - 1) / (took if wall else used)
 
 
 # --- one process

@@ -8,6 +8,7 @@ is locked, proven, logged, and in the file when the call returns; the peer's is 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import statistics
 import subprocess
@@ -87,6 +88,24 @@ def _rates(root: Path, peer: ModuleType, shape: str, line: str) -> list[Row]:
 
         return measure
 
+    def theirs_set() -> float:
+        queue = peer.TextQueue()
+        queue.add_input(str(fresh()))
+        messages = [queue.get_next() for _ in range(PEER_COUNT)]
+        start = time.perf_counter()
+        for message in messages:
+            message.set_variable(0, "retries=2")
+        queue.close()
+        return PEER_COUNT / (time.perf_counter() - start)
+
+    def ours_set() -> float:
+        with textqueue.TextQueue(fresh()) as queue:
+            messages = list(itertools.islice(queue.messages(), PEER_COUNT))
+            start = time.perf_counter()
+            for message in messages:
+                message.set_variable(0, "retries=2")
+            return PEER_COUNT / (time.perf_counter() - start)
+
     def ours(work: Callable[[textqueue.TextQueue], int]) -> Callable[[], float]:
         def measure() -> float:
             with textqueue.TextQueue(fresh()) as queue:
@@ -98,6 +117,7 @@ def _rates(root: Path, peer: ModuleType, shape: str, line: str) -> list[Row]:
 
     has_variables = "\\" in line
     sets = {"peer set": theirs(mark=True, variable=True), "set": ours(_set)} if has_variables else {}
+    sets |= {"peer set alone": theirs_set, "set alone": ours_set} if has_variables else {}
     found = interleaved(
         {
             "peer": theirs(),
@@ -112,8 +132,10 @@ def _rates(root: Path, peer: ModuleType, shape: str, line: str) -> list[Row]:
     )
     read, mark = found["peer"], found["peer mark"]
     name = f"get_next, set_variable and mark, {shape}"
+    alone = f"set_variable of messages that were read before, {shape}"
+    ratios = {name: ("set", "peer set"), alone: ("set alone", "peer set alone")} if has_variables else {}
     return [
-        *([row(name, f"{found['set']:,.0f}/s", found["set"] / found["peer set"], 1)] if has_variables else []),
+        *(row(text, f"{found[a]:,.0f}/s", found[a] / found[b], 1) for text, (a, b) in ratios.items()),
         row(f"textqueue 1.1 get_next, {shape}", f"{read:,.0f}/s", 1.0),
         row(f"textqueue 1.1 get_next and mark, {shape}", f"{mark:,.0f}/s", 1.0),
         row(f"get_next, {shape}", f"{found['get_next']:,.0f}/s", found["get_next"] / read, 20),

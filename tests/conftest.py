@@ -2,10 +2,13 @@
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import time
+import uuid
 from collections.abc import Iterator
-from contextlib import chdir
+from contextlib import chdir, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,8 +40,12 @@ MEMORY = "/dev/shm"
 """Tests wait for no disk if this file system in memory has room: power loss is simulated, or is the rig's affair."""
 MEMORY_BYTES = 4 << 30
 
+RUN = "SEJ_TEST_RUN"
+"""Every process that a run starts has this variable in its environment, with the run's own value."""
+ENDING_S = 60.0
 
-def pytest_configure() -> None:
+
+def pytest_configure(config: pytest.Config) -> None:
     """Hand the Java that the set-up found to everything that this run starts."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each program that a test starts compiles every module again
     if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
@@ -49,6 +56,8 @@ def pytest_configure() -> None:
         os.environ["JAVA_HOME"] = remembered.read_text().strip()
     for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
         os.environ.setdefault(name, JAVA_OPTIONS)
+    if not hasattr(config, "workerinput"):
+        os.environ[RUN] = uuid.uuid4().hex
     # Spark's workers must be this interpreter, wherever a test starts them from.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
@@ -75,6 +84,45 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         chromium = Path(sys.prefix) / "chromium"
         if not chromium.exists() or not Path(chromium.read_text().strip()).exists():
             pytest.fail(NO_CHROMIUM, pytrace=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the editors and programs with which the tests of text queues saved, and those that are not installed."""
+    reports = [report for group in ("passed", "failed") for report in terminalreporter.getreports(group)]
+    if any("/test_storm.py" in report.nodeid for report in reports):
+        from tests.textqueue.saving import MISSING, SAVERS
+
+        names = [*SAVERS, *["git"] * ("git" not in MISSING)]
+        terminalreporter.write_line(f"the editing storm saved with: {', '.join(names)}")
+        if MISSING:
+            terminalreporter.write_line(f"not installed, so the editing storm ran without: {', '.join(MISSING)}")
+        if "nvim" in MISSING:
+            terminalreporter.write_line("tests/textqueue/test_neovim.py was not run: Neovim is not installed")
+
+
+def left_behind() -> dict[int, str]:
+    """The processes, with their command lines, that this run started and that still run; none without Linux's /proc."""
+    mark, found = f"{RUN}={os.environ[RUN]}".encode(), {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if int(folder.name) != os.getpid() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = os.fsdecode((folder / "cmdline").read_bytes().replace(b"\0", b" "))
+    return found
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-xdist has ended its workers
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End what the tests of all workers left behind, and fail; a JVM may take a while to end."""
+    if session.config.getoption("dist", "no") == "no" or hasattr(session.config, "workerinput"):
+        return  # this process has a fork server or a JVM until it ends
+    deadline = time.monotonic() + ENDING_S
+    while (left := left_behind()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for number, command in left.items():
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+        print(f"\na test left a process behind: {command}", file=sys.stderr)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")

@@ -173,6 +173,9 @@ CASES: dict[str, Callable[[Things], Case]] = {
     "hub.stats": lambda t: Case(hub.stats, {"root": t.store.root}),
     "hub.wire.Client": lambda t: Case(hub.wire.Client, {"address": "127.0.0.1:1"}),
     "hub.wire.Server": lambda t: Case(hub.wire.Server, {"store": t.store, "address": "127.0.0.1:0"}),
+    "hub.wire.Reader": lambda t: Case(
+        hub.wire.Reader, {"client": t.client, "name": "r", "client_id": "EWR", "journal_dir": "orders"}
+    ),
     "hub.wire.Copier": lambda t: Case(hub.wire.Copier, {"path": t.journal, "client": t.client}),
     "hub.wire.Tokens": lambda t: Case(hub.wire.Tokens, {"source": []}),
     "hub.wire.ClientTLS": lambda t: Case(
@@ -219,7 +222,7 @@ NO_INPUT = {
           "Repair", "Stats", "WorkQueue"},
     shard: {"Found", "Lag", "Problem", "Resharded", "Tree", "TreeWatch"},
     hub: {"JournalStats", "Source"},
-    hub.wire: {"Listed", "Progress", "JournalState", "make_token"},
+    hub.wire: {"Listed", "Progress", "JournalState", "Rows", "make_token"},
     textqueue: {"Claim", "Conflict", "Message", "MessageStatus", "Problem", "QueueItem"},
     kestrel: {"Counters", "Damage", "Item", "Moved", "Operation", "State", "segmented"},
     segmented: {"Bookmark", "Item", "Reader", "State"},
