@@ -173,6 +173,7 @@ class _Hub:
     _guard = threading.RLock()
 
     def __init__(self) -> None:
+        _libc()  # first, because it opens files: where that fails, no descriptor of this instance is open yet
         self.forked = False
         """It belongs to the parent of this process."""
         # Reentrant: a signal handler may wake or close, and a watch may be garbage-collected, in the same thread.
