@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["RemoteExtent", "RemoteFollower", "RemoteProgress", "RemoteRoot", "matching", "read"]
 
 _LOOK_S: Final = 0.1
-_LEASE_S: Final = 30.0
+_LEASE_S: Final = 10.0
+"""Spark kills the process that plans a stream. The next run waits until the lease of the one before has ended."""
 _SPARE_S: Final = 5.0
 _HELD_S: Final = 1.0
 _T = TypeVar("_T")

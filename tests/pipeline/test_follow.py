@@ -112,7 +112,7 @@ def test_good_rows_come_before_the_error(tmp_path: Path) -> None:
         for _ in range(20):
             writer.append_many([b"x" * 1000] * 10)
     segment = sorted((tmp_path / "j" / "jnl").iterdir())[1]
-    segment.write_bytes(segment.read_bytes().replace(b"x", b"y"))
+    segment.write_bytes(segment.read_bytes().replace(b"x" * 1000, b"y" * 1000))
     first = int(segment.stem, 16)
     with pipeline.follow(tmp_path / "j", reader="r", timeout=0.0) as stream:
         arrived = next(stream)
