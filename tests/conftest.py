@@ -149,7 +149,7 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def spark(spark_home: Path) -> "SparkSession":
     """The session that all tests share: two cores, everything it writes in a temporary folder.
 
-    A script under test may stop it. The next test gets a new one in the same JVM.
+    A test may stop it. The next one gets a new session in the same JVM.
     """
     import pipeline
 
@@ -162,7 +162,11 @@ def spark(spark_home: Path) -> "SparkSession":
 
 @pytest.fixture
 def spark_directory(spark: "SparkSession", spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory of the shared session, empty, and now of this process too."""
+    """The working directory of the shared session, empty, and now of this process too.
+
+    It is for scripts. Their last line leaves the session running: a new one takes longer than most scripts.
+    """
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
     here = spark_home / "here"
     for entry in here.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
