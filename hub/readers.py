@@ -10,6 +10,7 @@ the reader is                another program asks to take it      the holder cal
 held, the lease lasts        refused: held                        commits, and renews the lease
 held, the lease has ended    takes it                             the same, if no other program has moved the offset
 taken by another program     refused, while that lease lasts      refused: the lease is lost
+removed with its journal     refused: no such journal             refused, until it takes the reader again
 ===========================  ===================================  ==================================================
 
 ``.readers/NAME.json`` names the holder in each journal. It is replaced, durably, before a holder gets an answer. So a
@@ -93,6 +94,14 @@ class _Held:
         """None: the lease has ended, or the hub was restarted."""
         self.value: int | None = None
         """The offset after the last call; None: not known since the hub was started."""
+        self.is_gone = False
+        """True if the journal was removed or re-created, with the offset: the holder must take the reader again."""
+
+    def release(self) -> None:
+        """Release the lock."""
+        if self.offset is not None:
+            self.offset.close()
+            self.offset = None
 
 
 class _Name:
@@ -100,6 +109,8 @@ class _Name:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.calls = 0
+        """Calls that use this object, or wait for its lock."""
         self.held: dict[Source, _Held] = {}
         self.is_loaded = False
         self.is_changed = False
@@ -143,6 +154,8 @@ class Readers:
 
         An error leaves the places before the failed one done.
 
+        If a journal was removed or re-created, its holder gets JournalNotFoundError until it takes the reader again.
+
         Args:
             reader: the reader's name.
             holder: identifies the program; a new one for each opening.
@@ -156,7 +169,8 @@ class Readers:
 
         Raises:
             ReaderHeldError: another program has the reader.
-            LeaseLostError: another program took it, or moved its offset, or the journal was re-created.
+            LeaseLostError: another program took it, or moved its offset.
+            JournalNotFoundError: there is no such journal, or it was removed or re-created, with the offset.
             InvalidNameError: this name is not for readers of programs elsewhere.
             QuotaError, DiskLowError: a new reader does not fit.
             OffsetBeyondEndError: the journal ends before the offset.
@@ -166,6 +180,8 @@ class Readers:
             raise ValueError(f"lease_s must be 0 to {MAX_LEASE_S:g} seconds, got {lease_s}")
         if not holder or len(holder) > _HOLDER_CHARS:
             raise ValueError(f"holder must have 1 to {_HOLDER_CHARS} characters, got {len(holder)}")
+        if not places:  # the caller's right to each place was checked: without one, the caller may be unknown
+            raise ValueError("places must have at least 1 journal, got none")
         act = self._take if take else self._renew
         with self._named(reader) as name:
             try:
@@ -182,11 +198,10 @@ class Readers:
                 f"reader {reader!r} of {source} is held by another program, whose lease ends in"
                 f" {held.until - now:.0f} s unless it is renewed; stop that program, wait, or use another name"
             )
-        if held is not None and held.offset is not None:  # opened again: the journal may have been re-created
-            held.offset.close()
-            held.offset = None
-        if held is not None and held.holder != holder:
-            held = None
+        if held is not None:
+            held.release()  # opened again: the journal may have been re-created
+            if held.holder != holder:
+                held = None
         path = self._check(reader, source)
         if held is None:
             if self.held >= _MOST:
@@ -200,11 +215,11 @@ class Readers:
         held.lease_s, held.until = lease_s, self._clock() + lease_s
         if reset and start is not None:
             held.offset.reset(start)
-        held.value = held.offset.value
+        held.value, held.is_gone = held.offset.value, False
         return Kept(held.value, read_offset(path, reader) is not None)
 
     def _renew(self, reader: str, name: _Name, holder: str, lease_s: float, place: Place) -> Kept:
-        source, commit, reset = place
+        source = place.source
         held = name.held.get(source)
         if held is None or held.holder != holder:
             raise LeaseLostError(
@@ -212,29 +227,43 @@ class Readers:
                 " program took it, or it was given back; open the reader again"
             )
         try:
-            path = self._check(reader, source)
-            if held.offset is None:
-                held.offset = self._open(reader, source, FIRST)
-                if held.value not in (None, held.offset.value):
-                    raise LeaseLostError(
-                        f"the lease of reader {reader!r} of {source} ended, and a local program moved its offset from"
-                        f" {held.value} to {held.offset.value}; open the reader again"
-                    )
-            if commit is not None:
-                (held.offset.reset if reset else held.offset.commit)(commit)
-            kept = Kept(held.offset.value, read_offset(path, reader) is not None)
-        except (ClosedError, LockLostError, FileNotFoundError, JournalNotFoundError) as error:
-            self._drop(name, source)
-            raise LeaseLostError(
-                f"{source} was removed or re-created, with the kept offset of reader {reader!r}; open the reader again"
-            ) from error
+            kept = self._continue(reader, held, place)
         except LeaseLostError:
             self._drop(name, source)
             raise
+        except (ClosedError, LockLostError, FileNotFoundError, JournalNotFoundError) as error:
+            held.is_gone = True
+            held.release()
+            raise JournalNotFoundError(
+                f"{source} was removed or re-created, with the kept offset of reader {reader!r}; open the reader again"
+            ) from error
         held.value, held.until = kept.offset, self._clock() + lease_s
         if not lease_s:
             self._drop(name, source)
         return kept
+
+    def _continue(self, reader: str, held: _Held, place: Place) -> Kept:
+        """Commit an offset for the holder; take the lock again if the lease had ended."""
+        source, commit, reset = place
+        path = self._check(reader, source)
+        if held.is_gone:
+            raise JournalNotFoundError("another journal", path=path)
+        if held.offset is None:
+            try:
+                held.offset = self._open(reader, source, FIRST)
+            except ReaderHeldError as error:
+                raise LeaseLostError(
+                    f"the lease of reader {reader!r} of {source} ended, and a program on the hub's machine took it;"
+                    " stop that program, and open the reader again"
+                ) from error
+            if held.value not in (None, held.offset.value):
+                raise LeaseLostError(
+                    f"the lease of reader {reader!r} of {source} ended, and a local program moved its offset from"
+                    f" {held.value} to {held.offset.value}; open the reader again"
+                )
+        if commit is not None:
+            (held.offset.reset if reset else held.offset.commit)(commit)
+        return Kept(held.offset.value, read_offset(path, reader) is not None)
 
     def sweep(self) -> None:
         """Release the locks of leases that have ended, so that local programs may use these readers."""
@@ -244,9 +273,8 @@ class Readers:
                 continue  # a call is in progress; the next sweep looks again
             try:
                 for held in name.held.values():
-                    if held.offset is not None and held.until <= now:
-                        held.offset.close()
-                        held.offset = None
+                    if held.until <= now:
+                        held.release()
             finally:
                 name.lock.release()
 
@@ -255,20 +283,25 @@ class Readers:
         for name in list(self._names.values()):
             with name.lock:
                 for held in name.held.values():
-                    if held.offset is not None:
-                        held.offset.close()
-                        held.offset = None
+                    held.release()
 
     @contextlib.contextmanager
     def _named(self, reader: str) -> Iterator[_Name]:
         with self._lock:
             name = self._names.setdefault(check_name(reader, "a reader's name"), _Name())
-        with name.lock:
-            if not name.is_loaded:
-                for source, holder, lease_s in _read(self._path(reader)):
-                    name.held[source] = _Held(holder, lease_s, self._started + lease_s)
-                name.is_loaded = True
-            yield name
+            name.calls += 1
+        try:
+            with name.lock:
+                if not name.is_loaded:
+                    for source, holder, lease_s in _read(self._path(reader)):
+                        name.held[source] = _Held(holder, lease_s, self._started + lease_s)
+                    name.is_loaded = True
+                yield name
+        finally:
+            with self._lock:
+                name.calls -= 1
+                if not (name.calls or name.held or name.is_changed):
+                    del self._names[reader]  # a name that no program holds takes no memory
 
     def _check(self, reader: str, source: Source) -> str:
         """Return the journal's path; refuse names that have another meaning there."""
@@ -295,10 +328,8 @@ class Readers:
             raise UnavailableError("the hub has no file descriptor left for this reader; try again later") from error
 
     def _drop(self, name: _Name, source: Source) -> None:
-        held = name.held.pop(source)
+        name.held.pop(source).release()
         name.is_changed = True
-        if held.offset is not None:
-            held.offset.close()
 
     def _path(self, reader: str) -> str:
         return os.path.join(self._store.root, _FOLDER, f"{reader}.json")

@@ -316,9 +316,10 @@ class Client:
         skip: bool = False,
         verify: bool = True,
     ) -> Iterator[Rows]:
-        """Yield messages as columns. Columns that are not requested are not sent, nor are most of other times.
+        """Return an iterator of messages as columns.
 
-        An older hub sends whole messages of all times instead: the result is the same.
+        Columns that are not requested are not sent, nor are most messages of other times. An older hub sends whole
+        messages of all times instead: the result is the same.
 
         Args:
             journal_dir: the journal's name on the hub.
@@ -334,6 +335,7 @@ class Client:
 
         Raises:
             ValueError: there is no column of this name.
+            InvalidMessageError: columns of the hub's answer do not fit the number of its messages.
             SejError: as :meth:`read_encoded`.
 
         Example:
@@ -347,6 +349,7 @@ class Client:
             0 1 b'key' b''
         """
         names = tuple(columns)
+        bits = bits_of(names, since, until)
         request = pb.ReadRequest(
             ClientID=self._who(client_id),
             JournalDir=journal_dir,
@@ -354,12 +357,14 @@ class Client:
             StopOffset=stop,
             Skip=skip,
             Verify=verify,
-            Columns=bits_of(names, since, until),
-            Since=since,
-            Until=until,
+            Columns=bits,
+            Since=since if bits else None,
+            Until=until if bits else None,
         )
-        for answer in self._read(request):
-            yield from open_rows(answer, stop, keys="key" in names, values="value" in names)
+        keys, values = "key" in names, "value" in names
+        return (
+            rows for answer in self._read(request) for rows in open_rows(answer, stop, bits, keys=keys, values=values)
+        )
 
     def _read(self, request: pb.ReadRequest) -> Iterator[bytes]:
         call: Any = self._open().unary_stream("/hub.Hub/Read", pb.ReadRequest.SerializeToString, None)

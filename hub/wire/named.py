@@ -12,7 +12,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Self
 
 from hub.errors import NotSupportedError, UnavailableError
@@ -22,7 +22,7 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.client import Client
 from sej.checks import CALLABLE, FLAG, OFFSET, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
-from sej.errors import ClosedError, SejError
+from sej.errors import ClosedError, JournalNotFoundError, LeaseLostError, SejError
 from sej.journal.directory import check_name
 from sej.message import Message
 
@@ -90,12 +90,18 @@ class HeldReaders:
 
         Raises:
             LeaseLostError: another program has taken the reader: nothing was committed there.
+            JournalNotFoundError: a journal was removed or re-created, and is not held any more; the others are
+                committed.
             SejError: as :meth:`hub.readers.Readers.hold`.
         """
         self.check()
         changed = {source: offset for source, offset in offsets.items() if offset > self._kept.get(source, -1)}
         if changed:
             self._call(changed)
+
+    def holds(self, source: Source) -> bool:
+        """Return whether the reader was taken in a journal, and the journal was not removed since."""
+        return source in self._kept
 
     def check(self) -> None:
         """Check that the reader is still held, as far as this program knows.
@@ -126,9 +132,14 @@ class HeldReaders:
 
     def _call(self, offsets: Mapping[Source, int | None], *, take: bool = False, reset: bool = False) -> list[Kept]:
         self.check()
-        return self._send(offsets, take=take, reset=reset, lease_s=self._lease_s)
+        try:
+            return self._send(offsets, take=take, reset=reset, lease_s=self._lease_s)
+        except LeaseLostError as error:
+            self._failure = error
+            raise
 
     def _send(self, offsets: Mapping[Source, int | None], *, take: bool, reset: bool, lease_s: float) -> list[Kept]:
+        """Call the hub for all journals; if one was removed, for each of them by itself, so that no other is lost."""
         request = pb.HoldRequest(
             Reader=self.name,
             Holder=self._holder,
@@ -139,16 +150,39 @@ class HeldReaders:
                 for source, offset in offsets.items()
             ],
         )
+        kept: list[Kept] = []
+        gone: JournalNotFoundError | None = None
         with self._lock:
-            kept = self._ask(lambda client: _hold(client, request))
-            self._kept.update(zip(offsets, (each.offset for each in kept), strict=True))
+            try:
+                return self._ask_hub(request, offsets)
+            except JournalNotFoundError:
+                places = list(request.Places)
+            for source, place in zip(offsets, places, strict=True):
+                del request.Places[:]
+                request.Places.append(place)
+                try:
+                    kept += self._ask_hub(request, [source])
+                except JournalNotFoundError as error:
+                    self._kept.pop(source, None)
+                    gone = error
+        if gone is not None:
+            raise gone
+        return kept
+
+    def _ask_hub(self, request: pb.HoldRequest, sources: Iterable[Source]) -> list[Kept]:
+        kept = self._ask(lambda client: _hold(client, request))
+        self._kept.update(zip(sources, (each.offset for each in kept), strict=True))
         return kept
 
     def _renew(self) -> None:
         """Renew the lease until the end, or until it is lost."""
         while not self._closed.wait(self._lease_s / _RENEWALS):
+            held = dict.fromkeys(list(self._kept))
             try:
-                self._send(dict.fromkeys(list(self._kept)), take=False, reset=False, lease_s=self._lease_s)
+                if held:
+                    self._send(held, take=False, reset=False, lease_s=self._lease_s)
+            except JournalNotFoundError:
+                continue  # those that were removed are not held any more; a commit there raises the same error
             except UnavailableError:
                 continue  # the next call tries again; the hub waits for this program after a restart
             except SejError as error:
@@ -274,6 +308,7 @@ class Reader:
 
         Raises:
             LeaseLostError: another program has taken the reader.
+            JournalNotFoundError: the journal was removed or re-created, with the offset.
             OffsetBeyondEndError: the journal ends before it.
             UnavailableError: the hub cannot be reached; commit again later.
         """

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from hub.wire import hub_pb2 as pb
 from hub.wire.frames import open_read_response, parse
 from sej.codec import Columns, columns
-from sej.codec.format import OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
+from sej.codec.format import INT32_SIZE, MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
+from sej.errors import InvalidMessageError
 
 __all__ = ["COLUMNS", "Rows", "bits_of", "open_rows", "rows_response"]
 
@@ -22,6 +23,7 @@ COLUMNS: Final = {"offset": 1, "timestamp": 2, "type": 4, "key": 8, "value": 16}
 """The bits of ReadRequest.Columns."""
 _ALL: Final = sum(COLUMNS.values())
 _ROWS: Final = 1 << 14
+_TIMESTAMP_SIZE: Final = 8
 _ROWS_TAG: Final = bytes((pb.ReadResponse.ROWS_FIELD_NUMBER << 3 | 2,))
 _HERE: Final = sys.byteorder == "little"
 """Whether this machine's numbers are those of the wire; other machines send and request whole messages."""
@@ -99,11 +101,18 @@ def rows_response(pieces: list[bytes], request: pb.ReadRequest) -> bytes | None:
     ).SerializeToString()
 
 
-def open_rows(data: bytes, stop: int, *, keys: bool, values: bool) -> Iterator[Rows]:
+def open_rows(data: bytes, stop: int, bits: int, *, keys: bool, values: bool) -> Iterator[Rows]:
     """Yield the messages of a ReadResponse of either form below the offset ``stop`` (0: all).
 
+    Args:
+        data: the response.
+        stop: as in the request.
+        bits: the columns in the request.
+        keys: whether keys are needed.
+        values: whether values are needed.
+
     Raises:
-        InvalidMessageError: the bytes cannot be decoded.
+        InvalidMessageError: the bytes cannot be decoded, or columns have other lengths than their number of messages.
         DecodeError: they are not whole messages.
     """
     answer = parse(pb.ReadResponse, data) if data[:1] == _ROWS_TAG else None
@@ -112,6 +121,13 @@ def open_rows(data: bytes, stop: int, *, keys: bool, values: bool) -> Iterator[R
         found = Columns(
             rows.Count, 0, rows.Timestamps, rows.Types, rows.KeyEnds, rows.Keys, rows.ValueEnds, rows.Values
         )
+        if not (rows.Begin <= rows.First <= rows.First + rows.Count <= rows.Stop <= MAX_OFFSET + 1):
+            raise InvalidMessageError(
+                f"the hub's answer has {rows.Count} messages from {rows.First} on, in {rows.Begin} to {rows.Stop}"
+            )
+        for column, wrong in _wrong(found).items():
+            if bits & COLUMNS[column] and wrong:
+                raise InvalidMessageError(f"the hub's answer has a column {column} that does not fit {rows.Count} rows")
         yield Rows(rows.Begin, rows.Stop, rows.First, found)
         return
     chunk = open_read_response(data)
@@ -122,6 +138,24 @@ def open_rows(data: bytes, stop: int, *, keys: bool, values: bool) -> Iterator[R
         yield Rows(due, due + found.messages, due, found)
         position = found.position
         due += found.messages
+
+
+def _wrong(found: Columns) -> dict[str, bool]:
+    """Return for each column whether its bytes do not fit the number of messages: a reader trusts these lengths."""
+    count = found.messages
+    return {
+        "timestamp": len(found.timestamps) != count * _TIMESTAMP_SIZE,
+        "type": len(found.types) != count * INT32_SIZE,
+        "key": count > 0 and not _fits(found.key_ends, found.key_data, count),
+        "value": count > 0 and not _fits(found.value_ends, found.value_data, count),
+    }
+
+
+def _fits(ends: bytes, data: bytes, count: int) -> bool:
+    if len(ends) != (count + 1) * INT32_SIZE:
+        return False
+    at = memoryview(ends).cast("i")
+    return at[0] == 0 and at[count] == len(data)
 
 
 def _within(timestamps: bytes, since: int | None, until: int | None) -> tuple[int, int]:

@@ -214,14 +214,22 @@ class RemoteProgress:
 
     def begin(self, name: str, offset: int, identity: str = "") -> None:
         """Register as the reader of a journal at an offset: from now on retention waits for it."""
-        if self._ids.get(name) != identity:
+        if self._ids.get(name) != identity or not self._held.holds(_source(name)):
             self.take(name, offset, reset=True)
             self._ids[name] = identity
 
     def keep(self, offsets: Mapping[str, int], *, wait: bool = False) -> None:
-        """Commit offsets by name, before it returns."""
+        """Commit offsets by name, before it returns; a journal that was removed is logged.
+
+        Raises:
+            LeaseLostError: another program has taken the reader.
+        """
         del wait
-        self._patiently(lambda: self._held.commit({_source(name): offset for name, offset in offsets.items()}))
+        held = {source: offset for name, offset in offsets.items() if self._held.holds(source := _source(name))}
+        try:
+            self._patiently(lambda: self._held.commit(held))
+        except JournalNotFoundError as error:  # the stream itself decides what to do
+            _log.warning("%s", error)
 
     def close(self) -> None:
         """Give the reader back, and disconnect."""

@@ -124,6 +124,27 @@ def test_a_local_program_and_the_hub_exclude_each_other(store: hub.Store) -> Non
     with pytest.raises(sej.LeaseLostError, match="moved its offset from 0 to 8"):
         readers.hold("r", A, 30.0, place(2))
     assert sej.read_offset(path, "r") == 8
+    readers.hold("r", A, 30.0, place(), take=True)
+    clock.now += 31
+    readers.sweep()
+    with sej.Offset(path, "r"), pytest.raises(sej.LeaseLostError, match="a program on the hub's machine took it"):
+        readers.hold("r", A, 30.0, place(9))
+    with pytest.raises(sej.LeaseLostError):
+        readers.hold("r", A, 30.0, place(9))
+    readers.close()
+
+
+def test_names_that_no_program_holds_take_no_memory(store: hub.Store) -> None:
+    readers = Readers(store)
+    with pytest.raises(sej.JournalNotFoundError):
+        readers.hold("r", A, 30.0, [Place(Source("EWR", "nothing"))], take=True)
+    with pytest.raises(sej.LeaseLostError):
+        readers.hold("s", A, 30.0, place())
+    readers.hold("t", A, 30.0, place(), take=True)
+    readers.hold("t", A, 0.0, place())
+    with pytest.raises(ValueError, match="places must have at least 1 journal"):
+        readers.hold("u", A, 30.0, [], take=True)
+    assert readers._names == {}
     readers.close()
 
 
@@ -147,8 +168,10 @@ def test_a_recreated_journal_is_another_one(store: hub.Store) -> None:
     readers.hold("r", A, 30.0, place(5))
     shutil.rmtree(path)
     fill(path, sample(3))
-    with pytest.raises(sej.LeaseLostError, match="removed or re-created"):
-        readers.hold("r", A, 30.0, place(6))
+    for _ in range(2):
+        with pytest.raises(sej.JournalNotFoundError, match="removed or re-created"):
+            readers.hold("r", A, 30.0, place(6))
+    assert sej.read_offset(path, "r") is None
     assert readers.hold("r", A, 30.0, place(), take=True) == [(0, False)]
     shutil.rmtree(path)
     fill(path, sample(3))
@@ -301,6 +324,40 @@ def test_many_journals_are_taken_and_committed_together(tmp_path: Path) -> None:
         held.close()
         held.close()
     assert {sej.read_offset(tmp_path / source.name, "all") for source in sources} == {4}
+
+
+def test_a_journal_that_was_removed_ends_no_other(tmp_path: Path) -> None:
+    sources = [Source("EWR", f"j{number}") for number in range(4)]
+    for source in sources:
+        fill(tmp_path / source.name, sample(5))
+    with serving(tmp_path) as (_, server), Client(server.address) as client:
+        held = HeldReaders(lambda question: question(client), "all", 0.5)
+        for source in sources:
+            held.take(source)
+        shutil.rmtree(tmp_path / sources[1].name)
+        until(lambda: not held.holds(sources[1]))  # the renewal has noticed
+        held.commit({sources[0]: 3, sources[2]: 3})
+        shutil.rmtree(tmp_path / sources[0].name)
+        with pytest.raises(sej.JournalNotFoundError, match=r"EWR\.j0 was removed"):
+            held.commit({sources[0]: 4, sources[2]: 4, sources[3]: 4})
+        held.check()
+        fill(tmp_path / sources[0].name, sample(3))
+        assert held.take(sources[0], 1) == (1, False)
+        held.close()
+    assert [sej.read_offset(tmp_path / source.name, "all") for source in sources[2:]] == [4, 4]
+
+
+def test_a_commit_that_lost_the_lease_ends_the_reader(tmp_path: Path) -> None:
+    fill(tmp_path / "EWR.orders", sample(3))
+    with serving(tmp_path) as (_, server), Client(server.address) as client:
+        reader = Reader(client, "report", *ORDERS, wait=False)
+        with server.service.readers._named("report") as name:
+            name.held[ORDERS].holder = "another"
+        with pytest.raises(sej.LeaseLostError):
+            reader.commit(1)
+        with pytest.raises(sej.LeaseLostError):
+            next(iter(reader))
+        reader.close()
 
 
 # --- crashes

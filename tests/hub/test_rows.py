@@ -4,12 +4,15 @@ import random
 from array import array
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hub.wire.service
 import sej
 from hub.wire import Client, Rows
+from hub.wire import hub_pb2 as pb
+from hub.wire.rows import COLUMNS, open_rows, rows_response
 from sej.codec import Columns
 from tests.hub.pipe import Pipe
 from tests.hub.support import connected, fill, serving
@@ -126,9 +129,61 @@ def test_what_was_skipped_shows_in_the_offsets(tmp_path: Path) -> None:
             list(client.read_columns(JOURNAL, 0, columns=["key"]))
 
 
-def test_wrong_columns_are_refused(tmp_path: Path) -> None:
+def test_wrong_columns_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     with connected(tmp_path) as (_, client), pytest.raises(ValueError, match="columns must be some of offset, time"):
-        list(client.read_columns(JOURNAL, 0, columns=["size"]))
+        client.read_columns(JOURNAL, 0, columns=["size"])
+
+
+def test_a_machine_of_another_byte_order_reads_whole_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = messages(50)
+    fill(tmp_path / "a.j", written)
+    asked: list[object] = []
+
+    def answer(pieces: list[bytes], request: pb.ReadRequest) -> bytes | None:
+        asked.append(request)
+        return rows_response(pieces, request)
+
+    monkeypatch.setattr(hub.wire.service, "rows_response", answer)
+    with connected(tmp_path, "a") as (_, client):
+        monkeypatch.setattr("hub.wire.client.bits_of", lambda names, since, until: 0)
+        assert decoded(client.read_columns(JOURNAL, 0, since=100)) == written
+    (request,) = asked
+    assert isinstance(request, pb.ReadRequest)
+    assert not (request.HasField("Since") or request.HasField("Until") or request.Columns)
+
+
+ALL = sum(COLUMNS.values())
+GOOD = {
+    "Begin": 5, "Stop": 9, "First": 6, "Count": 2, "Timestamps": bytes(16), "Types": bytes(8),
+    "KeyEnds": array("i", [0, 1, 3]).tobytes(), "Keys": b"kkk", "ValueEnds": array("i", [0, 0, 2]).tobytes(),
+    "Values": b"vv",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"Count": 3},
+        {"Count": 1 << 31},
+        {"Begin": 7},
+        {"Stop": 7},
+        {"Stop": (1 << 64) - 1},
+        {"Timestamps": bytes(15)},
+        {"Types": b""},
+        {"KeyEnds": array("i", [0, 1, 4]).tobytes()},
+        {"ValueEnds": array("i", [1, 1, 2]).tobytes()},
+        {"ValueEnds": b""},
+    ],
+    ids=str,
+)
+def test_columns_of_a_wrong_length_are_refused(wrong: dict[str, Any]) -> None:
+    def answer(**fields: Any) -> bytes:
+        return pb.ReadResponse(Rows=pb.Rows(**fields)).SerializeToString()
+
+    (rows,) = open_rows(answer(**GOOD), 0, ALL, keys=True, values=True)
+    assert (rows.begin, rows.stop, rows.first, rows.found.messages) == (5, 9, 6, 2)
+    with pytest.raises(sej.InvalidMessageError, match=r"the hub's answer has .* (rows|messages)"):
+        list(open_rows(answer(**GOOD | wrong), 0, ALL, keys=True, values=True))
 
 
 def test_the_list_counts_messages_without_gaps(tmp_path: Path) -> None:

@@ -11,14 +11,19 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+import hub
 import sej
+from hub.naming import Source
+from hub.wire import Server
 from pipeline.options import READ, STREAM, OptionError, parse
+from pipeline.reading.remote import RemoteProgress
 from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA
 from pipeline.writing.checkpoint import by_checkpoint
 from pipeline.writing.target import Target
 from shard.commits.committing import Job, finish_dead_jobs
 from shard.commits.staging import Owner, Stage
+from tests.hub.support import until
 from tests.pipeline.conftest import fill
 
 ALL = ReadAllAvailable()
@@ -87,6 +92,41 @@ def test_progress_is_kept_in_a_recreated_journal(tree: Path) -> None:
         assert end["orders.1.000"]["offset"] == 28
     finally:
         stream.stop()
+
+
+def test_a_reader_on_a_hub_continues_without_a_journal_that_was_removed(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.reading.remote._LEASE_S", 0.5)
+    monkeypatch.setattr("pipeline.reading.remote._LOOK_S", 0.0)
+    root = tmp_path / "hub"
+    paths = [root / "berlin.orders.1.000", root / "berlin.orders.1.001"]
+    for path in paths:
+        fill(path, 5)
+    with hub.Store(root) as store, Server(store, "127.0.0.1:0") as server:
+        options = parse(STREAM, {"hub": server.address, "reader": "me", "failOnDataLoss": "false"})
+        stream = SejStreamReader(["berlin.orders.1"], options, SCHEMA)
+        try:
+            end = stream.latestOffset(stream.initialOffset(), ALL)
+            stream.latestOffset(end, ALL)
+            assert [sej.read_offset(path, "me") for path in paths] == [5, 5]
+            shutil.rmtree(paths[0])
+            assert isinstance(stream._progress, RemoteProgress)
+            held = stream._progress._held
+            until(lambda: not held.holds(Source("berlin", "orders.1.000")))  # a renewal of the lease has failed
+            store.put("berlin", "orders.1.001", [sej.Message(5, 1, 0, b"", b"new")])
+            end = stream.latestOffset(end, ALL)
+            stream.latestOffset(end, ALL)
+            assert sej.read_offset(paths[1], "me") == 6
+            for count in (2, 5):  # re-created: the renewal notices the first, a commit the second
+                shutil.rmtree(paths[0], ignore_errors=True)
+                fill(paths[0], count)
+                end = stream.latestOffset(end, ALL)
+                stream.latestOffset(end, ALL)
+                assert end["berlin.orders.1.000"]["offset"] == count
+                assert sej.read_offset(paths[0], "me") == count
+        finally:
+            stream.stop()
 
 
 @pytest.mark.parametrize("single", [False, True])
