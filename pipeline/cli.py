@@ -30,6 +30,25 @@ _MASTER: Final = click.option(
 )
 
 
+def _local(_: click.Context, __: click.Parameter, given: str) -> Path:
+    """Return a path on a local disk, or a name on a hub; an address raises OptionError with its own slashes."""
+    from pipeline.paths import local_path
+
+    return Path(local_path(given))
+
+
+def _no_hub(command: Callable[..., None]) -> Callable[..., None]:
+    """Refuse --hub with the way to do it."""
+
+    def refuse(context: click.Context, _: click.Parameter, given: str | None) -> None:
+        from pipeline.jobs.running import refuse_hub
+
+        refuse_hub(context.info_name or "", given)
+
+    help_ = "Refused: the error names the way to do it with a hub."
+    return click.option("--hub", hidden=True, expose_value=False, callback=refuse, help=help_)(command)
+
+
 def _from_hub(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a hub; it gets ``way``, the arguments of a job."""
 
@@ -94,7 +113,7 @@ def _total(root: Path, way: dict[str, Any] | None = None) -> int:
 
 
 @app.command()
-@click.argument("root", type=_PATH)
+@click.argument("root", callback=_local)
 @click.option("--json", is_flag=True, help="Print one JSON object.")
 @_from_hub
 def count(root: Path, way: dict[str, Any], json: bool) -> None:
@@ -107,7 +126,7 @@ def count(root: Path, way: dict[str, Any], json: bool) -> None:
 
 
 @app.command()
-@click.argument("root", type=_PATH)
+@click.argument("root", callback=_local)
 @click.argument("target")
 @click.option("--reader", help="Commit the progress under this reader name, so that retention waits for the archive.")
 @_from_hub
@@ -129,10 +148,11 @@ def archive(root: Path, way: dict[str, Any], target: str, reader: str | None, ma
 
 @app.command()
 @click.argument("source")
-@click.argument("root", type=_PATH)
+@click.argument("root", callback=_local)
 @_PREFIX
 @_BITS
 @click.option("--where", help="A condition on the archive's columns.")
+@_no_hub
 @_MASTER
 def restore(
     source: str, root: Path, prefix: str | None, bits: int | None, where: str | None, master: str | None
@@ -152,8 +172,8 @@ def restore(
 
 
 @app.command()
-@click.argument("source", type=_PATH)
-@click.argument("target", type=_PATH)
+@click.argument("source", callback=_local)
+@click.argument("target", callback=_local)
 @_PREFIX
 @click.option("--bits", type=click.IntRange(0, 10), required=True, help="2**bits shards.")
 @click.option("--pattern", help="Only source directories whose name matches.")
@@ -183,8 +203,8 @@ def reshard(
 
 
 @app.command()
-@click.argument("source", type=_PATH)
-@click.argument("target", type=_PATH)
+@click.argument("source", callback=_local)
+@click.argument("target", callback=_local)
 @_PREFIX
 @_BITS
 @click.option("--keep-deleted", is_flag=True, help="Keep messages with an empty value.")
@@ -214,8 +234,8 @@ def compact(
 
 
 @app.command()
-@click.argument("source", type=_PATH)
-@click.argument("target", type=_PATH)
+@click.argument("source", callback=_local)
+@click.argument("target", callback=_local)
 @_PREFIX
 @_BITS
 @click.option("--by", default="key,value", show_default=True, help="Columns that decide whether messages are equal.")
@@ -237,7 +257,7 @@ def dedupe(
 
 
 @app.command()
-@click.argument("root", type=_PATH)
+@click.argument("root", callback=_local)
 @click.option("--chart", type=_PATH, help="Draw a PNG file too.")
 @click.option("--json", is_flag=True, help="One JSON object per line.")
 @_from_hub
@@ -288,12 +308,13 @@ def _cells(stat: Any) -> list[str]:
 
 
 @app.command("import-kestrel")
-@click.argument("directory", type=_PATH)
+@click.argument("directory", callback=_local)
 @click.argument("places", metavar="[QUEUE] TARGET", nargs=-1, required=True)
 @click.option(
     "--kind", type=click.Choice(["kestrel", "libkestrel"]), help="The format; default: detected from the files."
 )
 @click.option("--reader", help="For libkestrel: only items that this reader has not confirmed.")
+@_no_hub
 def import_kestrel(directory: Path, places: tuple[str, ...], kind: Any, reader: str | None) -> None:
     """Append the items of a Kestrel queue to a journal; needs no Spark.
 
@@ -320,8 +341,9 @@ def import_kestrel(directory: Path, places: tuple[str, ...], kind: Any, reader: 
 
 
 @app.command()
-@click.argument("root", type=_PATH)
+@click.argument("root", callback=_local)
 @click.option("--discard", is_flag=True, help="Remove jobs whose staged rows were lost; prints what is missing.")
+@_no_hub
 def finish(root: Path, discard: bool) -> None:
     """Finish jobs that had committed to ROOT and died, and remove the files of other dead jobs; needs no Spark.
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pipeline.options import OptionError
 from sej.system.locks import host_name
 
-__all__ = ["is_address", "local_path", "paths_of", "reaching", "spark_path", "unseen"]
+__all__ = ["is_address", "local_path", "local_target", "paths_of", "reaching", "spark_path", "unseen"]
 
 _NO_CLIENT = re.compile(r"Class \S+ not found|No FileSystem for scheme")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
@@ -64,6 +64,22 @@ def local_path(path: str | os.PathLike[str]) -> str:
     if rest.startswith("//") and not rest.startswith("///"):
         raise OptionError(f"{text!r} names a host; for a local path write it as in file:///srv/orders")
     return "/" + rest.lstrip("/")
+
+
+def local_target(path: str | os.PathLike[str]) -> str:
+    """Return the path of a file or directory that is written without Spark, without a leading ``file:``.
+
+    Raises:
+        OptionError: it is not on a local disk.
+    """
+    text = os.fspath(path)
+    found = _ADDRESS.match(text)
+    if found is not None and found[1].lower() != "file":
+        raise OptionError(
+            f"this command writes to a local disk, and {text!r} is on a file system of type {found[1]}: let Spark write"
+            f" there, as in spark.read.format('sej').load(path).write.parquet({text!r})"
+        )
+    return local_path(text)
 
 
 def unseen() -> str:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, run_to_end, watched
+from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, refuse_hub, run_to_end, watched
 from pipeline.paths import local_path, reaching, spark_path
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def restore(
     prefix: str | None = None,
     bits: int | None = None,
     where: str | None = None,
+    hub: None = None,
     progress: Progress | None = None,
 ) -> None:
     """Write an archive, or the part of it that ``where`` selects, into journals; a second run does nothing.
@@ -88,11 +89,14 @@ def restore(
         prefix: prefix of the shards.
         bits: bits of the shards.
         where: a condition on the columns, ``"client = 'berlin' AND day >= '2013-07-01'"``.
+        hub: refused, because the target is local; the error names the way to write through a hub.
         progress: called with the messages so far.
 
     Raises:
-        OptionError: Spark has no client of the archive's file system, or the root is not on a local disk.
+        OptionError: Spark has no client of the archive's file system, or the root is not on a local disk, or a hub is
+            passed.
     """
+    refuse_hub("restore", hub)
     source, root = spark_path(source), os.path.abspath(local_path(root))
     with reaching(source):
         archived = spark.read.parquet(source)

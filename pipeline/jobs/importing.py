@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import sej
 from kestrel.v2.listing import queue_names
-from pipeline.jobs.running import Progress
+from pipeline.jobs.running import Progress, refuse_hub
 from pipeline.paths import local_path
 from pipeline.reading.kestrel_items import Kind, rows_of
 from shard.names import Path
@@ -28,6 +28,7 @@ def import_kestrel(
     *,
     kind: Kind | None = None,
     reader: str | None = None,
+    hub: None = None,
     progress: Progress | None = None,
 ) -> int:
     """Append a queue's items to a journal, head first; their time becomes the message's, and there is no key.
@@ -41,14 +42,17 @@ def import_kestrel(
         target: a SEJ directory; created if it is missing.
         kind: ``"kestrel"`` or ``"libkestrel"``; None: detected from the files.
         reader: for libkestrel: only items that this reader has not confirmed.
+        hub: refused, because the target is local; the error names the way to a hub.
         progress: called with the items so far.
 
     Returns:
         How many items this run appended.
 
     Raises:
+        OptionError: a path is not on a local disk, or a hub is passed.
         CorruptionError: a file of the queue is damaged.
     """
+    refuse_hub("import-kestrel", hub)
     directory, target = local_path(directory), local_path(target)
     where = hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()[:12]
     name = f"kestrel-{queue}-{where}"  # another machine's queue may have the same name
@@ -72,6 +76,7 @@ def import_kestrel_directory(
     root: str | os.PathLike[str],
     *,
     kind: Kind | None = None,
+    hub: None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
     """Import every queue of a directory, each into a journal of its name below a root; like :func:`import_kestrel`.
@@ -80,15 +85,18 @@ def import_kestrel_directory(
         directory: the directory of the queues' files.
         root: the root of journals named like the queues.
         kind: as for :func:`import_kestrel`.
+        hub: refused, because the target is local; the error names the way to a hub.
         progress: called with the items of all queues so far.
 
     Returns:
         How many items this run appended, by queue.
 
     Raises:
+        OptionError: a path is not on a local disk, or a hub is passed.
         InvalidNameError: a queue's name is not allowed for a journal; nothing was imported.
         CorruptionError: a file of a queue is damaged; the queues before it were imported.
     """
+    refuse_hub("import-kestrel", hub)
     directory, root = local_path(directory), local_path(root)
     targets = {queue: Path(os.fspath(root), queue, 0).dir(0) for queue in queue_names(directory)}
     added: dict[str, int] = {}

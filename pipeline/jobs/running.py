@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.connection import Remote
 from pipeline.needs import is_connect
+from pipeline.options import OptionError
 from pipeline.paths import local_path
 
 if TYPE_CHECKING:
@@ -19,12 +20,31 @@ if TYPE_CHECKING:
 
     from hub.wire import ClientTLS
 
-__all__ = ["PER_TRIGGER", "Origin", "Progress", "run_to_end", "watched"]
+__all__ = ["PER_TRIGGER", "Origin", "Progress", "refuse_hub", "run_to_end", "watched"]
 
 Progress = Callable[[int], None]
 """Called from time to time with the messages so far."""
 PER_TRIGGER: Final = 1_000_000
 _LOOK_S: Final = 0.5
+
+
+_NO_HUB: Final = {
+    "restore": "restore writes journals on a local disk; to write them through a hub, pass the archive to Spark's sink,"
+    " as in spark.read.parquet(archive).write.format('sej').option('hub', address)",
+    "import-kestrel": "import-kestrel writes journals on a local disk; import into one, and copy it to the hub with"
+    " `sej hub push`",
+    "finish": "a hub finishes its own jobs when it starts; finish is for the root of journals on a local disk",
+}
+
+
+def refuse_hub(job: str, hub: object) -> None:
+    """Refuse the address of a hub for a job that takes none.
+
+    Raises:
+        OptionError: one was passed.
+    """
+    if hub is not None:
+        raise OptionError(_NO_HUB[job])
 
 
 class Origin(NamedTuple):

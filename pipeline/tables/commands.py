@@ -116,11 +116,11 @@ def _named(paths: tuple[str, ...], *, from_hub: bool) -> dict[str, str | None]:
     help="json: one object per line. Default: the suffix of --output, else table.",
 )
 @click.option("--json", is_flag=True, help="Like --format json.")
-@click.option("-o", "--output", type=_PATH, help="Write to this file, which is replaced when the query has ended.")
+@click.option("-o", "--output", help="Write to this file, which is replaced when the query has ended.")
 @_START
 @_END
 @_reading_options
-def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output: Path | None, **given: Any) -> None:
+def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output: str | None, **given: Any) -> None:
     """Answer a SQL QUERY over journals, hubs, .tq files and Kestrel queues, with DuckDB.
 
     Each PATH is a table with the name of its last part, without .tq; all characters but letters, digits and _ become
@@ -129,14 +129,16 @@ def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output
 
     Example: sej sql "SELECT key, count(*) FROM orders GROUP BY key" orders
     """
+    from pipeline.paths import local_target
     from pipeline.tables.output import format_of, replaced, write_parquet, write_text
     from pipeline.tables.query import Query
 
+    output = None if output is None else local_target(output)
     if json and form not in (None, "json"):
         raise click.UsageError(f"--json and --format {form} exclude each other; leave out one")
     form = "json" if json else form
     if form is None:
-        form = "table" if output is None else format_of(str(output))
+        form = "table" if output is None else format_of(output)
     if form == "parquet" and output is None:
         raise click.UsageError("--format parquet needs --output: Parquet is not for a terminal or a pipe")
     names = _named(paths, from_hub=given["hub"] is not None)
@@ -145,7 +147,7 @@ def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output
         if output is None:
             write_text(found, form, sys.stdout.buffer)
             return
-        with replaced(str(output)) as temporary:
+        with replaced(output) as temporary:
             if form == "parquet":
                 count = write_parquet(found, temporary)
             else:
@@ -156,26 +158,28 @@ def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output
 
 @click.command
 @click.argument("path")
-@click.argument("target", type=_PATH)
+@click.argument("target")
 @_COLUMNS
 @_WHERE
 @_START
 @_END
 @_reading_options
-def export(path: str, target: Path, columns: str | None, where: str | None, **given: Any) -> None:
+def export(path: str, target: str, columns: str | None, where: str | None, **given: Any) -> None:
     """Write the messages of PATH to one file: TARGET ends with .parquet, .arrow, .csv or .jsonl.
 
     TARGET is replaced when everything is written: if the command dies, it is as it was.
 
     Example: sej export --start yesterday orders orders.parquet
     """
+    from pipeline.paths import local_target
     from pipeline.tables.output import format_of, replaced, write_arrow, write_parquet, write_text
 
-    form = "arrow" if target.suffix.lower() in (".arrow", ".feather") else format_of(str(target))
+    target = local_target(target)
+    form = "arrow" if target.lower().endswith((".arrow", ".feather")) else format_of(target)
     if form == "table":
         raise click.UsageError(f"{target}: expected a file that ends with .parquet, .arrow, .csv or .jsonl")
     found = _table(path, given, columns=_names(columns), where=where).to_reader()
-    with replaced(str(target)) as temporary:
+    with replaced(target) as temporary:
         if form == "arrow":
             count = write_arrow(found, temporary)
         elif form == "parquet":

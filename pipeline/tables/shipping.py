@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from pipeline.needs import needed
 from pipeline.options import OptionError
+from pipeline.paths import local_target
 from pipeline.reading.following import Follower
 from pipeline.reading.remote import RemoteFollower
 from pipeline.tables.output import replaced, write_parquet
@@ -129,8 +130,12 @@ class ParquetTarget:
     """A directory of numbered Parquet files. The newest one has the offsets of all journals in its metadata."""
 
     def __init__(self, directory: str) -> None:
-        """Set the directory; nothing is created."""
-        self._directory = os.path.abspath(directory)
+        """Set the directory; nothing is created.
+
+        Raises:
+            OptionError: it is not on a local disk.
+        """
+        self._directory = os.path.abspath(local_target(directory))
         self._lock: AbstractContextManager[object] = nullcontext()
         self._offsets: _Offsets = {}
         self._next = 0

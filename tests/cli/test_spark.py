@@ -3,7 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 import sej as library
+from pipeline import jobs
+from pipeline.options import OptionError
 from tests.cli.command import sej
 
 
@@ -13,6 +17,39 @@ def test_counting_needs_no_spark(tmp_path: Path) -> None:
             writer.append_many([b"x"] * 3)
     assert sej("spark", "count", tmp_path / "data").stdout == b"6\n"
     assert json.loads(sej("spark", "count", "--json", tmp_path / "data").stdout) == {"messages": 6}
+
+
+def test_an_address_is_named_as_it_was_given() -> None:
+    address = "s3a://b/x"
+    for words in (
+        ["count", address],
+        ["stats", address],
+        ["compact", address, "x"],
+        ["finish", address],
+        ["restore", "x", address],
+    ):
+        done = sej("spark", *words)
+        assert done.returncode == 2
+        assert b"'s3a://b/x' is on a file system of type s3a: pass a local path" in done.stderr
+
+
+def test_jobs_that_take_no_hub_name_the_way(tmp_path: Path) -> None:
+    for words, says in (
+        (["restore", "archive", "root"], b"restore writes journals on a local disk; to write them through a hub, pass"),
+        (["import-kestrel", "spool", "cars"], b"import-kestrel writes journals on a local disk; import into one, and"),
+        (["finish", "root"], b"a hub finishes its own jobs when it starts; finish is for the root of journals on"),
+    ):
+        done = sej("spark", *words, "--hub", "127.0.0.1:7890")
+        assert done.returncode == 2
+        assert done.stderr.startswith(b"sej: " + says)
+        assert done.stderr.count(b"\n") == 1
+    for use in (
+        lambda: jobs.restore(None, tmp_path, tmp_path, hub="a:1"),  # type: ignore[arg-type]
+        lambda: jobs.import_kestrel(tmp_path, "q", tmp_path, hub="a:1"),  # type: ignore[arg-type]
+        lambda: jobs.import_kestrel_directory(tmp_path, tmp_path, hub="a:1"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(OptionError, match="writes journals on a local disk"):
+            use()
 
 
 def test_what_is_missing_is_said_before_spark_starts(tmp_path: Path) -> None:

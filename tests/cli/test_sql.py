@@ -172,6 +172,11 @@ def test_export_writes_one_file(run: Run) -> None:
     assert Path("x.csv").read_text().startswith('offset,value\n8,"{""x"": 8')
     done = run("export", "orders.3", "x.xls")
     assert (done.code, "ends with .parquet" in done.err) == (2, True)
+    for words in (["export", "orders.3", "s3a://b/x.csv"], ["sql", "SELECT 1", "orders.3", "-o", "s3a://b/x.csv"]):
+        refused = run(*words)
+        assert refused.code == 2
+        assert "'s3a://b/x.csv' is on a file system of type s3a: let Spark write there, as in" in refused.err
+        assert "write.parquet('s3a://b/x.csv')" in refused.err
     assert run("export", "missing", "x.csv").code == 4
 
 

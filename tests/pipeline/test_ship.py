@@ -165,6 +165,8 @@ def test_a_hub_is_shipped(ship: Ship, hub_root: Path) -> None:
 def test_errors(ship: Ship, journal: Path, tmp_path: Path) -> None:
     assert ship(journal, "s3:x").code == 2
     assert ship("missing", "parquet:out").code == 4
+    refused = ship(journal, "parquet:s3a://b/x")
+    assert (refused.code, "'s3a://b/x' is on a file system of type s3a: let Spark write" in refused.err) == (2, True)
     assert ship(journal, "parquet:out").code == 0
     with Lock(tmp_path / "out" / ".sej-ship.lck").acquire():
         assert ship(journal, "parquet:out").code == 3
