@@ -8,6 +8,7 @@ gRPC is imported only by the subcommands that use it.
 from __future__ import annotations
 
 import json as jsonlib
+import os
 import signal
 import sys
 import threading
@@ -23,18 +24,20 @@ import click
 from hub.connecting import PATH, PLAINTEXT, connecting, host_and_port, option_names
 from hub.following import follow
 from hub.merge import Merge
-from hub.naming import find_sources, is_root, require_root
+from hub.naming import Source, find_sources, is_root, require_root, source_path
 from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
 from hub.store import MIN_FREE_BYTES, Store
 from sej.cli.options import DURATION, SIZE, require_limit, retention_options
 from sej.cli.output import as_json, as_text
 from sej.cli.pipes import until_reader_leaves
-from sej.cli.units import human_size
+from sej.cli.reader_state import holder_of
+from sej.cli.units import human_duration, human_size
 from sej.errors import NotAJournalError, SejError
 
 if TYPE_CHECKING:
     from hub.page.serving import PageServer
+    from hub.readers import Holder
     from hub.wire import Client, Progress, Server, ServerTLS
 
 __all__ = ["app", "clean", "follow", "list_", "merge", "push", "serve", "token"]
@@ -210,12 +213,17 @@ def push(
 def list_(root: Path, json: bool) -> None:
     """List the journals of a hub: offsets, bytes, time of the last message, and the lag of each reader.
 
+    A reader that a program has is shown with this program, as host:pid. For one on another machine, also the time that
+    the hub waits for it before another program gets the reader.
+
     Example: sej hub ls /srv/hub
     """
     held = stats_of(root)
     _require_some(root, held)
     for journal in held:
         row: dict[str, Any] = journal._asdict() | {"lag": dict(journal.lag), "messages": journal.messages}
+        locks = {reader: _lock_holder(root, journal.source, reader) for reader in journal.lag}
+        row["holders"] = {reader: _holder_row(journal.holders.get(reader), lock) for reader, lock in locks.items()}
         row |= dict(zip(("client", "journal"), row.pop("source"), strict=True))
         if json:
             click.echo(jsonlib.dumps(row))
@@ -223,7 +231,10 @@ def list_(root: Path, json: bool) -> None:
         came = "never"
         if journal.last_arrival_ns is not None:
             came = datetime.fromtimestamp(journal.last_arrival_ns / 1e9, UTC).isoformat(timespec="seconds")
-        behind = "".join(f"  {reader} {count} behind" for reader, count in sorted(journal.lag.items()))
+        behind = "".join(
+            f"  {reader} {count} behind{_held_by(journal.holders.get(reader), locks[reader])}"
+            for reader, count in sorted(journal.lag.items())
+        )
         click.echo(
             (
                 f"{journal.source}  {journal.first_offset}..{journal.end_offset}  {human_size(journal.size)}  last"
@@ -347,6 +358,26 @@ def _page(root: Path, server: Server, port: int, tokens: Path | None, allow_chan
         )
 
     return PageServer([root], port=port, tokens=tokens, allow_changes=allow_changes, counts=counts)
+
+
+def _lock_holder(root: Path, source: Source, reader: str) -> str | None:
+    """Return the holder of a reader's lock, which is the hub's process while the lease of another machine lasts."""
+    return holder_of(os.path.join(source_path(str(root), source), "ofs", f"{reader}.lck"))
+
+
+def _held_by(remote: Holder | None, lock: str | None) -> str:
+    if remote is None:
+        return "" if lock is None else f", held by {lock}"
+    if lock is None:
+        return f", last held by {remote.name}"
+    return f", held by {remote.name} with a lease of {human_duration(remote.lease_s)}"
+
+
+def _holder_row(remote: Holder | None, lock: str | None) -> dict[str, Any] | None:
+    """Return the holder of a reader for ``--json``; None: no program has or had it."""
+    if remote is None:
+        return None if lock is None else {"holder": lock, "lease_s": None, "held": True}
+    return {"holder": remote.name, "lease_s": remote.lease_s, "held": lock is not None}
 
 
 def _require_some(root: Path, held: Sequence[object]) -> None:

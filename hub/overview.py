@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from hub.naming import Source, find_sources, require_root, source_path
+from hub.readers import Holder, holders
 from sej.checks import DISK, PATH, require
 from sej.errors import SejError
 from sej.journal.view import Journal
@@ -30,6 +32,7 @@ class JournalStats(NamedTuple):
         last_arrival_ns: when it was last written, ns since the epoch; None: never.
         lag: for each reader with a kept offset, how many messages it has not read.
         error: why it cannot be read, or None.
+        holders: for each reader that a program on another machine has, or had last, that program and its lease.
     """
 
     source: Source
@@ -40,6 +43,7 @@ class JournalStats(NamedTuple):
     last_arrival_ns: int | None
     lag: Mapping[str, int]
     error: str | None = None
+    holders: Mapping[str, Holder] = MappingProxyType({})
 
     @property
     def messages(self) -> int:
@@ -57,7 +61,10 @@ def stats(root: str | os.PathLike[str], *, disk: Disk = OS) -> list[JournalStats
     require(root=(root, PATH), disk=(disk, DISK))
     path = os.fspath(root)
     require_root(path, disk=disk)
-    return [_look(path, source, disk) for source in find_sources(path, disk=disk)]
+    held = holders(path)
+    return [
+        _look(path, source, disk)._replace(holders=held.get(source, {})) for source in find_sources(path, disk=disk)
+    ]
 
 
 def _look(root: str, source: Source, disk: Disk) -> JournalStats:

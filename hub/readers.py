@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import threading
 import time
@@ -45,8 +46,9 @@ from sej.reading.offset import Offset, read_offset
 from sej.system.disk import OS, read_small, replace_file
 from sej.system.sealed import seal, unseal
 
-__all__ = ["MAX_LEASE_S", "Kept", "Place", "Readers"]
+__all__ = ["MAX_LEASE_S", "Holder", "Kept", "Place", "Readers", "holders"]
 
+_log = logging.getLogger(__name__)
 MAX_LEASE_S: Final = 600.0
 _FOLDER: Final = ".readers"
 _RECORD_BYTES: Final = 1 << 28
@@ -81,6 +83,18 @@ class Place(NamedTuple):
     source: Source
     offset: int | None = None
     reset: bool = False
+
+
+class Holder(NamedTuple):
+    """The program that has a reader of a journal, or had it last.
+
+    Attributes:
+        name: ``host:pid``, or ``"another program"`` if it does not name itself.
+        lease_s: the seconds of its lease.
+    """
+
+    name: str
+    lease_s: float
 
 
 class _Held:
@@ -158,7 +172,7 @@ class Readers:
 
         Args:
             reader: the reader's name.
-            holder: identifies the program; a new one for each opening.
+            holder: identifies the program; a new one for each opening. People see the part before the last colon.
             lease_s: the program must call again within so many seconds; 0: give the reader back.
             places: the journals.
             take: take the reader. Then the offset of a place is where a reader that never committed starts. Otherwise
@@ -178,8 +192,8 @@ class Readers:
         """
         if not 0 <= lease_s <= MAX_LEASE_S:
             raise ValueError(f"lease_s must be 0 to {MAX_LEASE_S:g} seconds, got {lease_s}")
-        if not holder or len(holder) > _HOLDER_CHARS:
-            raise ValueError(f"holder must have 1 to {_HOLDER_CHARS} characters, got {len(holder)}")
+        if not 0 < len(holder) <= _HOLDER_CHARS or not (holder.isascii() and holder.isprintable()):
+            raise ValueError(f"holder must be 1 to {_HOLDER_CHARS} printable ASCII characters, got {holder[:80]!r}")
         if not places:  # the caller's right to each place was checked: without one, the caller may be unknown
             raise ValueError("places must have at least 1 journal, got none")
         act = self._take if take else self._renew
@@ -195,7 +209,7 @@ class Readers:
         held, now = name.held.get(source), self._clock()
         if held is not None and held.holder != holder and held.until > now:
             raise ReaderHeldError(
-                f"reader {reader!r} of {source} is held by another program, whose lease ends in"
+                f"reader {reader!r} of {source} is held by {_shown(held.holder)}, whose lease ends in"
                 f" {held.until - now:.0f} s unless it is renewed; stop that program, wait, or use another name"
             )
         if held is not None:
@@ -341,6 +355,29 @@ class Readers:
         rows = [[*source, held.holder, held.lease_s] for source, held in sorted(name.held.items())]
         replace_file(OS, path + ".tmp", path, seal(path, {"format": 1, "holders": rows}))
         name.is_changed = False
+
+
+def holders(root: str) -> dict[Source, dict[str, Holder]]:
+    """Return the recorded holders of the readers in each journal of a root, by the reader's name; takes no lock.
+
+    A record that cannot be read is logged.
+    """
+    found: dict[Source, dict[str, Holder]] = {}
+    folder = os.path.join(root, _FOLDER)
+    for name in sorted(OS.list(folder)) if OS.status(folder) is not None else ():
+        reader, suffix = os.path.splitext(name)
+        if suffix != ".json":
+            continue
+        try:
+            for source, holder, lease_s in _read(os.path.join(folder, name)):
+                found.setdefault(source, {})[reader] = Holder(_shown(holder), lease_s)
+        except HubError as error:
+            _log.warning("%s", error)
+    return found
+
+
+def _shown(holder: str) -> str:
+    return holder.rpartition(":")[0] or "another program"
 
 
 def _read(path: str) -> list[tuple[Source, str, float]]:

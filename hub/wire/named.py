@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import secrets
 import threading
 import time
@@ -25,10 +26,14 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, LeaseLostError, SejError
 from sej.journal.directory import check_name
 from sej.message import Message
+from sej.system.locks import host_name
 
 __all__ = ["HeldReaders", "Reader"]
 
 _LEASE_S: Final = 30.0
+_UNNAMED: Final = re.compile(r"[^0-9A-Za-z._-]")
+_HOST_CHARS: Final = 36
+"""Less than the hub's limit for host, pid and a random number together."""
 _RENEWALS: Final = 3
 """Calls in the time of one lease, if nothing is committed."""
 _TIMEOUT_S: Final = 60.0
@@ -58,7 +63,7 @@ class HeldReaders:
         self.name = check_name(name, "a reader's name")
         self._ask = ask
         self._lease_s = lease_s
-        self._holder = secrets.token_hex(16)
+        self._holder = f"{_UNNAMED.sub('-', host_name())[:_HOST_CHARS]}:{os.getpid()}:{secrets.token_hex(8)}"
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._kept: dict[Source, int] = {}

@@ -49,6 +49,7 @@ def test_serve_copy_stats_clean(tmp_path: Path) -> None:
     row = json.loads(run("stats", "--json", tmp_path / "hub").stdout)
     assert (row["client"], row["journal"], row["end_offset"], row["lag"]) == ("EWR", "s.1.000", 50, {"report": 30})
     assert run("stats", tmp_path / "hub").stdout.startswith("EWR.s.1.000  0..50  ")
+    assert row["holders"] == {"report": None}
     assert run("clean", "--max-bytes", 1, "--dry-run", tmp_path / "hub").stdout == ""  # one segment, the last
 
 
@@ -132,7 +133,7 @@ def test_follow_with_a_reader_on_the_hub(tmp_path: Path) -> None:
             assert follower.stdout is not None
             until(lambda: server.service.readers.held > 0)
             held = sej_hub(*words, "--until-end")
-            assert (held.returncode, "is held by another program" in held.stderr) == (3, True)
+            assert (held.returncode, f":{follower.pid}, whose lease ends in" in held.stderr) == (3, True)
             store.put("EWR", "flights", [sej.Message(20, 1, 0, b"", b"new\n")])
             assert follower.stdout.readline() == b"new\n"
             until(lambda: sej.read_offset(tmp_path / "hub" / "EWR.flights", "report") == 21)

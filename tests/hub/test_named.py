@@ -1,6 +1,7 @@
 """Named readers of a hub: one program at a time, an offset that is kept, and a stale holder that is refused."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from hub.readers import Place, Readers
 from hub.wire import Client, Reader, Server, Tokens, make_token
 from hub.wire.access import Grant, hash_token
 from hub.wire.named import HeldReaders
+from tests.cli.inside import inside
 from tests.hub.support import ROOT, fill, free_port, serving, until
 from tests.sej.support import sample
 
@@ -192,7 +194,7 @@ def test_names_with_another_meaning_are_refused(store: hub.Store) -> None:
             readers.hold(name, A, 30.0, place(), take=True)
     with pytest.raises(sej.JournalNotFoundError):
         readers.hold("r", A, 30.0, [Place(Source("EWR", "nothing"))], take=True)
-    for lease_s, holder in ((601.0, A), (-1.0, A), (30.0, ""), (30.0, "x" * 65)):
+    for lease_s, holder in ((601.0, A), (-1.0, A), (30.0, ""), (30.0, "x" * 65), (30.0, "x\n")):
         with pytest.raises(ValueError, match=r"lease_s|holder"):
             readers.hold("r", holder, lease_s, place(), take=True)
     readers.close()
@@ -233,6 +235,38 @@ def test_a_reader_continues_where_it_committed(tmp_path: Path) -> None:
         with pytest.raises(sej.ClosedError):
             reader.commit()
         assert sej.read_offset(tmp_path / "EWR.orders", "report") == 10
+
+
+def test_the_holder_of_a_reader_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "EWR.orders", sample(10))
+
+    def line(*words: str) -> str:
+        done = inside(monkeypatch, "hub", "ls", str(tmp_path), *words)
+        assert (done.code, done.err) == (0, "")
+        return done.out.decode().rstrip()
+
+    def row() -> dict[str, object]:
+        return dict(json.loads(line("--json"))["holders"])
+
+    with serving(tmp_path) as (_, server), Client(server.address) as client:
+        reader = Reader(client, "report", *ORDERS, lease_s=60)
+        me = reader._held._holder.rpartition(":")[0]
+        assert me.endswith(f":{os.getpid()}")
+        assert line().endswith(f"  report 10 behind, held by {me} with a lease of 60 s")
+        assert row() == {"report": {"holder": me, "lease_s": 60.0, "held": True}}
+        with pytest.raises(hub.ReaderHeldError, match=f"is held by {me}, whose lease ends in"):
+            Reader(client, "report", *ORDERS)
+        with server.service.readers._named("report") as name:
+            name.held[ORDERS].until = 0.0
+        server.service.readers.sweep()  # the lease has ended
+        assert line().endswith(f"  report 10 behind, last held by {me}")
+        reader.close()
+        assert line().endswith("  report 10 behind")
+        assert row() == {"report": None}
+    with sej.Offset(tmp_path / "EWR.orders", "report"):
+        assert f"  report 10 behind, held by pid={os.getpid()} " in line()
+    (tmp_path / ".readers" / "report.json").write_text("damaged")
+    assert hub.stats(tmp_path)[0].holders == {}
 
 
 def test_retention_waits_for_a_reader(tmp_path: Path) -> None:
