@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from pipeline.needs import is_connect, needed, why_not_compiled
 from sej.checks import TEXT, a, optional, require
@@ -30,6 +30,8 @@ _NOT_THERE: Final = (
     "the executors' Python has no package sej-journals: install its wheel on every node, or send an environment that"
     " has it with spark.archives; see 'On a cluster' in docs/pipeline.md"
 )
+_CONNECT: Final = "SPARK_CONNECT_MODE_ENABLED"
+"""Spark sets this environment variable for a session of Spark Connect."""
 _SPARK_MIN: Final = (4, 2)
 _NO_JAVA: Final = (
     "Java not found; Spark needs version 17 or newer: set JAVA_HOME, or put java on PATH (Debian:"
@@ -52,6 +54,8 @@ def spark_conf() -> dict[str, str]:
 def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
     """Return a session with :func:`spark_conf` and the sources registered; if one is running, that one.
 
+    A running session of Spark Connect is returned too. After it was stopped, a new session has a JVM again.
+
     Args:
         app: its name in Spark's pages and logs.
         master: ``"local[2]"``, or a cluster's address; None: from the environment, or all cores of this machine.
@@ -62,12 +66,16 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
         ModuleNotFoundError: Spark is not installed, or a cluster's executors do not have this package.
     """
     require(app=(app, TEXT), master=(master, optional(TEXT)), conf=(conf, optional(a(Mapping))))
-    find_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     with needed("spark"):
         from pyspark.sql import SparkSession
 
+    if (running := _running_connect()) is not None:
+        register(running)
+        return running
+    if "SPARK_REMOTE" not in os.environ and "spark.remote" not in (conf or {}):  # else the server has the JVM
+        find_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app).config(map={**spark_conf(), **_way_for_workers(), **(conf or {})})
     if master is not None:
         builder = builder.master(master)
@@ -76,6 +84,21 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
     if not is_connect(spark) and not str(spark.sparkContext.master).startswith("local"):
         check_executors(spark)
     return spark
+
+
+def _running_connect() -> SparkSession | None:
+    """Return the running session of Spark Connect, or None.
+
+    A remote session that was stopped leaves a mark in the environment. With it, Spark would refuse to start a JVM.
+    """
+    if _CONNECT not in os.environ:
+        return None
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    running = ConnectSession.getActiveSession() or ConnectSession._get_default_session()
+    if running is None:
+        del os.environ[_CONNECT]
+    return cast("SparkSession | None", running)
 
 
 def check_executors(spark: SparkSession) -> None:

@@ -38,6 +38,30 @@ print("archived", jobs.archive(spark, root / "journal", root / "archive"))
 jobs.restore(spark, root / "archive", root / "restored", progress=lambda count: print("restored", count))
 """
 
+SESSION = """
+import sys
+from pyspark.sql import SparkSession
+import pipeline
+from tests.quick_spark import CONF
+
+remote = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+print("same", pipeline.session() is remote, pipeline.session(master="local[1]") is remote)
+remote.stop()
+spark = pipeline.session(master="local[1]", conf=CONF)
+print("then", spark.sparkContext.master, spark.read.format("sej").load(sys.argv[2]).count())
+"""
+
+
+def client(text: str, *words: object, **environment: str) -> str:
+    """Run a client's program; return what it printed."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_REMOTE")}
+    done = subprocess.run(
+        [sys.executable, "-c", text, *map(str, words)],
+        cwd=ROOT, env=kept | environment, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
 
 @pytest.fixture
 def server(spark: SparkSession) -> Iterator[str]:
@@ -57,13 +81,13 @@ def server(spark: SparkSession) -> Iterator[str]:
 
 def test_a_client_reads_writes_and_streams(server: str, journal: Path) -> None:
     root = journal.parent
-    environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_REMOTE")}
-    done = subprocess.run(
-        [sys.executable, "-c", CLIENT, server, str(root)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "read [Row(offset=0, value=b'v-0'), Row(offset=1, value=b'v-1')]" in done.stdout
-    assert "archived 100" in done.stdout
-    assert "restored 100" in done.stdout
+    printed = client(CLIENT, server, root)
+    assert "read [Row(offset=0, value=b'v-0'), Row(offset=1, value=b'v-1')]" in printed
+    assert "archived 100" in printed
+    assert "restored 100" in printed
     assert [pipeline.count(root / name) for name in ("tree", "copy", "restored")] == [50, 100, 100]
+
+
+def test_a_session_during_and_after_one_of_spark_connect(server: str, journal: Path) -> None:
+    printed = client(SESSION, server, journal, JAVA_HOME=os.environ["JAVA_HOME"])
+    assert printed.splitlines() == ["same True True", "then local[1] 100"]
