@@ -34,6 +34,7 @@ from hub.naming import Source, check_journal, source_path
 from hub.store import Store
 from sej.errors import (
     ClosedError,
+    CorruptionError,
     InvalidNameError,
     JournalNotFoundError,
     LeaseLostError,
@@ -41,6 +42,7 @@ from sej.errors import (
     LockLostError,
 )
 from sej.journal.directory import Directory, check_name
+from sej.journal.identity import journal_id
 from sej.message import FIRST
 from sej.reading.offset import Offset, read_offset
 from sej.system.disk import OS, read_small, replace_file
@@ -100,8 +102,10 @@ class Holder(NamedTuple):
 class _Held:
     """A reader of a journal that a program has."""
 
-    def __init__(self, holder: str, lease_s: float = -1.0, until: float = 0.0) -> None:
+    def __init__(self, holder: str, lease_s: float = -1.0, until: float = 0.0, identity: str = "") -> None:
         self.holder = holder
+        self.identity = identity
+        """The journal's, in hex, when the reader was taken; empty: it had none."""
         self.lease_s = lease_s
         self.until = until
         self.offset: Offset | None = None
@@ -225,8 +229,9 @@ class Readers:
             held = _Held(holder)
         held.offset = self._open(reader, source, FIRST if start is None else start, rewind=reset)
         name.held[source] = held
-        name.is_changed |= held.lease_s != lease_s
-        held.lease_s, held.until = lease_s, self._clock() + lease_s
+        identity = _identity(path)
+        name.is_changed |= (held.lease_s, held.identity) != (lease_s, identity)
+        held.lease_s, held.until, held.identity = lease_s, self._clock() + lease_s, identity
         if reset and start is not None:
             held.offset.reset(start)
         held.value, held.is_gone = held.offset.value, False
@@ -260,7 +265,7 @@ class Readers:
         """Commit an offset for the holder; take the lock again if the lease had ended."""
         source, commit, reset = place
         path = self._check(reader, source)
-        if held.is_gone:
+        if held.is_gone or (held.offset is None and held.identity not in ("", _identity(path))):
             raise JournalNotFoundError("another journal", path=path)
         if held.offset is None:
             try:
@@ -307,8 +312,8 @@ class Readers:
         try:
             with name.lock:
                 if not name.is_loaded:
-                    for source, holder, lease_s in _read(self._path(reader)):
-                        name.held[source] = _Held(holder, lease_s, self._started + lease_s)
+                    for source, holder, lease_s, identity in _read(self._path(reader)):
+                        name.held[source] = _Held(holder, lease_s, self._started + lease_s, identity)
                     name.is_loaded = True
                 yield name
         finally:
@@ -352,7 +357,7 @@ class Readers:
         path = self._path(reader)
         if OS.status(os.path.dirname(path)) is None:
             OS.mkdir(os.path.dirname(path))
-        rows = [[*source, held.holder, held.lease_s] for source, held in sorted(name.held.items())]
+        rows = [[*source, held.holder, held.lease_s, held.identity] for source, held in sorted(name.held.items())]
         replace_file(OS, path + ".tmp", path, seal(path, {"format": 1, "holders": rows}))
         name.is_changed = False
 
@@ -369,18 +374,26 @@ def holders(root: str) -> dict[Source, dict[str, Holder]]:
         if suffix != ".json":
             continue
         try:
-            for source, holder, lease_s in _read(os.path.join(folder, name)):
+            for source, holder, lease_s, _ in _read(os.path.join(folder, name)):
                 found.setdefault(source, {})[reader] = Holder(_shown(holder), lease_s)
         except HubError as error:
             _log.warning("%s", error)
     return found
 
 
+def _identity(path: str) -> str:
+    try:
+        found = journal_id(Directory(path, OS))
+    except CorruptionError:  # of the identity: the journal can be read without it
+        return ""
+    return found.hex() if found else ""
+
+
 def _shown(holder: str) -> str:
     return holder.rpartition(":")[0] or "another program"
 
 
-def _read(path: str) -> list[tuple[Source, str, float]]:
+def _read(path: str) -> list[tuple[Source, str, float, str]]:
     try:
         data = read_small(OS, path, _RECORD_BYTES)
     except FileNotFoundError:
@@ -389,7 +402,10 @@ def _read(path: str) -> list[tuple[Source, str, float]]:
         content = unseal(path, data)
         if content["format"] != 1:
             raise ValueError(f"format {content['format']}")
-        return [(check_journal(*found), str(holder), float(lease_s)) for *found, holder, lease_s in content["holders"]]
+        return [
+            (check_journal(client, journal), str(holder), float(lease_s), str(identity))
+            for client, journal, holder, lease_s, identity in content["holders"]
+        ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HubError(
             f"this does not name the holders of a reader ({error}); stop the hub, and remove the file after every"
