@@ -26,6 +26,7 @@ __all__ = [
     "from_wire",
     "get_response",
     "large_get_response",
+    "nested",
     "open_copy_request",
     "open_put_request",
     "open_read_response",
@@ -39,8 +40,6 @@ MAX_MESSAGE_BYTES: Final = 1 << 26
 """The largest request or reply; a journal's message beyond that needs a larger limit on both sides."""
 _ENCODED_TAG: Final = pb.CopyRequest.ENCODED_FIELD_NUMBER << 3 | 2
 assert pb.ReadResponse.ENCODED_FIELD_NUMBER == pb.CopyRequest.ENCODED_FIELD_NUMBER
-_MESSAGES_TAG: Final = pb.GetResponse.MESSAGES_FIELD_NUMBER << 3 | 2
-_VALUE_TAG: Final = pb.Message.VALUE_FIELD_NUMBER << 3 | 2
 _VARINT_BYTES: Final = 10
 
 
@@ -157,9 +156,21 @@ def get_response(messages: Iterable[Message]) -> bytes:
 def large_get_response(message: Message) -> bytes:
     """Encode a GetResponse of one message, without the copies that protobuf makes of its value."""
     offset, timestamp, type_, key, value = message
-    head = pb.Message(Offset=offset, Timestamp=timestamp, Type=type_, Key=key).SerializeToString()
-    head += bytes((_VALUE_TAG,)) + _varint(len(value))
-    return b"".join((bytes((_MESSAGES_TAG,)), _varint(len(head) + len(value)), head, value))
+    return nested(
+        pb.GetResponse.MESSAGES_FIELD_NUMBER,
+        pb.Message(Offset=offset, Timestamp=timestamp, Type=type_, Key=key),
+        pb.Message.VALUE_FIELD_NUMBER,
+        value,
+    )
+
+
+def nested(outer: int, message: ProtobufMessage, inner: int, data: bytes) -> bytes:
+    """Encode a message as the field ``outer`` of another one, with ``data`` as its field ``inner``, copied once.
+
+    The numbers of the fields are less than 16.
+    """
+    head = message.SerializeToString() + bytes((inner << 3 | 2,)) + _varint(len(data))
+    return b"".join((bytes((outer << 3 | 2,)), _varint(len(head) + len(data)), head, data))
 
 
 def open_read_response(data: bytes) -> bytes | memoryview:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from hub.wire import hub_pb2 as pb
-from hub.wire.frames import open_read_response, parse
+from hub.wire.frames import nested, open_read_response, parse
 from sej.codec import Columns, columns
 from sej.codec.format import INT32_SIZE, MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
 from sej.errors import InvalidMessageError
@@ -66,7 +66,8 @@ def bits_of(names: Iterable[str], since: int | None, until: int | None) -> int:
 def rows_response(pieces: list[bytes], request: pb.ReadRequest) -> bytes | None:
     """Encode a ReadResponse with the requested columns of pieces of encoded messages, whose offsets are consecutive.
 
-    Returns None if the request is for whole messages.
+    Returns None if the request is for whole messages. Otherwise the list of pieces is emptied, so that a large value is
+    in memory twice at most.
     """
     since = request.Since if request.HasField("Since") else None
     until = request.Until if request.HasField("Until") else None
@@ -74,6 +75,7 @@ def rows_response(pieces: list[bytes], request: pb.ReadRequest) -> bytes | None:
     if not (bits and _HERE):
         return None
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    pieces.clear()
     begin: int = OFFSET.unpack(data[:OFFSET_SIZE])[0]
     most = len(data) // OVERHEAD_SIZE
     if request.StopOffset:
@@ -85,20 +87,19 @@ def rows_response(pieces: list[bytes], request: pb.ReadRequest) -> bytes | None:
         at = columns(data, 0, len(data), begin, low, keys=False, values=False).position if low else 0
         keys, values = bool(bits & COLUMNS["key"]), bool(bits & COLUMNS["value"])
         found = columns(data, at, len(data), begin + low, high - low, keys=keys, values=values)
-    return pb.ReadResponse(
-        Rows=pb.Rows(
-            Begin=begin,
-            Stop=stop,
-            First=begin + low,
-            Count=high - low,
-            Timestamps=found.timestamps if bits & COLUMNS["timestamp"] else b"",
-            Types=found.types if bits & COLUMNS["type"] else b"",
-            KeyEnds=found.key_ends,
-            Keys=found.key_data,
-            ValueEnds=found.value_ends,
-            Values=found.value_data,
-        )
-    ).SerializeToString()
+    del data
+    rows = pb.Rows(
+        Begin=begin,
+        Stop=stop,
+        First=begin + low,
+        Count=high - low,
+        Timestamps=found.timestamps if bits & COLUMNS["timestamp"] else b"",
+        Types=found.types if bits & COLUMNS["type"] else b"",
+        KeyEnds=found.key_ends,
+        Keys=found.key_data,
+        ValueEnds=found.value_ends,
+    )
+    return nested(pb.ReadResponse.ROWS_FIELD_NUMBER, rows, pb.Rows.VALUES_FIELD_NUMBER, found.value_data)
 
 
 def open_rows(data: bytes, stop: int, bits: int, *, keys: bool, values: bool) -> Iterator[Rows]:

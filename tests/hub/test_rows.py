@@ -1,6 +1,7 @@
 """Columns and times on the wire: a reader gets what it requests, also from an older hub, and little else is sent."""
 
 import random
+import tracemalloc
 from array import array
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -150,6 +151,22 @@ def test_a_machine_of_another_byte_order_reads_whole_messages(tmp_path: Path, mo
     (request,) = asked
     assert isinstance(request, pb.ReadRequest)
     assert not (request.HasField("Since") or request.HasField("Until") or request.Columns)
+
+
+def test_a_large_value_is_in_memory_twice_at_most() -> None:
+    message = sej.Message(7, 1, 2, b"key", bytes(8 << 20))
+    tracemalloc.start()
+    try:
+        pieces = [packed([message])]
+        tracemalloc.reset_peak()
+        answer = rows_response(pieces, pb.ReadRequest(Columns=ALL))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert answer is not None
+    assert (pieces, most < 2.1 * len(message.value)) == ([], True), most
+    assert decoded(open_rows(answer, 0, ALL, keys=True, values=True)) == [message]
+    assert pb.ReadResponse.FromString(answer).Rows.Values == message.value
 
 
 ALL = sum(COLUMNS.values())
