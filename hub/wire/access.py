@@ -6,7 +6,8 @@ the client may write and read only that one.
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Final, cast
 
 import grpc
 
@@ -14,6 +15,8 @@ from hub.errors import AccessError
 from hub.tokens import Grant, Role, Tokens, hash_token, make_token, parse_line
 
 __all__ = ["Grant", "Guard", "Role", "Tokens", "hash_token", "make_token", "parse_line"]
+
+_ALLOWS: Final[Mapping[Role, str]] = {"reader": "keep a reader's offset on the hub (`sej hub token --reader`)"}
 
 
 class Guard:
@@ -38,7 +41,7 @@ class Guard:
             return
         grant = self._tokens.grant(_shown(context), now)
         if not grant.allows(role, client_id):
-            raise AccessError(f"the token does not allow to {role} for {client_id!r}", known=True)
+            raise AccessError(f"the token does not allow to {_ALLOWS.get(role, role)} for {client_id!r}", known=True)
 
     def identify(self, context: grpc.ServicerContext, now: float, role: Role | None = None) -> None:
         """Check that the hub knows the caller; :meth:`check` decides what it may do.
