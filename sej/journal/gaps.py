@@ -55,13 +55,16 @@ def read_gaps(directory: Directory) -> list[Gap]:
 
 
 def count_messages(directory: Directory, start: int, stop: int) -> int:
-    """Return how many of the offsets [start, stop) are in no recorded gap.
+    """Return how many of the offsets [start, stop) are in no recorded gap. Gaps of two repairs may overlap.
 
     Raises:
         CorruptionError: a gap's file is damaged.
     """
-    gaps = (min(gap.stop, stop) - max(gap.start, start) for gap in read_gaps(directory))
-    return max(stop - start - sum(missing for missing in gaps if missing > 0), 0)
+    found = 0
+    for gap in read_gaps(directory):
+        found += max(min(gap.start, stop) - start, 0)
+        start = max(start, gap.stop)
+    return found + max(stop - start, 0)
 
 
 def gap_at(directory: Directory, offset: int) -> Gap | None:

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 import sej
+from sej.journal.directory import Directory
+from sej.journal.gaps import Gap, count_messages, record_gap
+from sej.system.disk import OS
 from sej.system.sealed import unseal
 from tests.crash.sidecars import limited
 
@@ -54,3 +57,14 @@ def test_gaps_without_a_checksum_are_read_and_end_whatever_they_say(journal: Pat
                     assert read(journal)[0] == sound[0]
                 except sej.CorruptionError:
                     continue
+
+
+def test_gaps_of_two_repairs_that_overlap_are_counted_once(tmp_path: Path) -> None:
+    directory = Directory(tmp_path, OS)
+    sej.Writer(tmp_path).close()
+    for start, stop in ((1, 6), (2, 3), (5, 8), (12, 14)):
+        record_gap(directory, Gap(start, stop, "a test"))
+    there = {*range(20)} - {*range(1, 8), 12, 13}
+    for start in range(20):
+        for stop in range(start, 20):
+            assert count_messages(directory, start, stop) == len(there & {*range(start, stop)})
