@@ -117,6 +117,8 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
             if found is None:
                 if cursor.due >= part.stop or cursor.judge():  # damage was skipped up to the end, or may be now
                     continue
+                if cursor.gaps and cursor.gaps[-1].start == cursor.due:  # skipped too: damage up to the end
+                    break
                 _missing(part, cursor.due, how)
                 break
             first = cursor.due - found.messages

@@ -23,7 +23,7 @@ from sej.journal.directory import Directory, Segment, containing
 from sej.journal.gaps import Gap, gap_at
 from sej.journal.index import Block, BlockIndex, IndexFile, check_block, checksum_error, is_content, verify_block
 from sej.journal.index_format import BLOCK_BYTES
-from sej.journal.recovery import find_damage, frame_end, is_torn, what_is_wrong
+from sej.journal.recovery import Damage, find_damage, frame_end, is_torn, what_is_wrong
 from sej.journal.salvage import Run, plan_segment
 from sej.journal.segment import CHUNK_BYTES, Place, SegmentReader
 from sej.message import Message
@@ -225,7 +225,7 @@ class Cursor:
             Whether there is more to read (with ``on_corruption="skip"``).
 
         Raises:
-            CorruptionError: valid messages follow, so this is not a torn tail.
+            CorruptionError: valid messages follow, or the index has later ones, so this is not a torn tail.
         """
         reader = self._reader
         if reader is None or (rest := reader.rest()) <= 0 or self._judged == (reader.position, rest):
@@ -235,8 +235,8 @@ class Cursor:
             return False
         if self._on_corruption == "skip":
             return self._skip_damage(reader)
-        damage = find_damage(reader.file, reader.position, reader.due)
-        if damage is not None and damage.follower is not None:
+        damage = self._find_damage(reader)
+        if damage is not None and not damage.torn:
             raise damage.error(reader.path)
         return False
 
@@ -488,15 +488,20 @@ class Cursor:
             return self._skip_damage(reader)
         if isinstance(error.__cause__, DecodeError) and error.__cause__.found is not None:
             raise error
-        damage = find_damage(reader.file, reader.position, reader.due)
+        damage = self._find_damage(reader)
         if damage is None:
             return False
-        if damage.follower is not None:
+        if not damage.torn:
             raise damage.error(reader.path) from error
         segments = self._directory.segments()
         if containing(segments, reader.due) + 1 >= len(segments):
             return False
         raise CorruptionError(error.reason, path=error.path, position=error.position, offset=error.offset)
+
+    def _find_damage(self, reader: SegmentReader) -> Damage | None:
+        assert self._segment is not None
+        index = IndexFile(self._directory, self._segment)
+        return index.find_damage(reader.file, self._segment.first_offset, reader.position, reader.due)
 
     def _skip_damage(self, reader: SegmentReader) -> bool:
         """Continue at the next run of good messages, those that a repair would keep; return whether there is one.
@@ -515,6 +520,9 @@ class Cursor:
             return self._reopen()  # segments that a merge has not removed yet have these messages too
         following = segments[at + 1].first_offset if at + 1 < len(segments) else None
         if following is None and self._plan is None and is_torn(reader.file, reader.position, reader.due):
+            damage = self._find_damage(reader)
+            if damage is not None and damage.indexed is not None:  # a repair cuts them nevertheless
+                self._report_end(Gap(max(self.due, reader.due), damage.indexed, str(damage.error(reader.path))))
             return False
         ceiling = MAX_OFFSET if following is None else following
         size = reader.file.size()
@@ -533,8 +541,7 @@ class Cursor:
             lost, position = lost + 1, end
         damage = find_damage(reader.file, reader.position, reader.due)
         if lost or (damage is not None and damage.follower is not None):
-            self._report(Gap(due, due + max(lost, 1), str(error)))
-            self._provisional = self.gaps[-1]
+            self._report_end(Gap(due, due + max(lost, 1), str(error)))
         return False
 
     def _next_run(self, reader: SegmentReader, plan: _Plan) -> bool:
@@ -569,6 +576,11 @@ class Cursor:
             self.gaps[-1] = gap
         else:
             self.gaps.append(gap)
+
+    def _report_end(self, gap: Gap) -> None:
+        """Report damage at the journal's end: what is lost there is known after more was appended."""
+        self._report(gap)
+        self._provisional = self.gaps[-1]
 
     def _damage_at(self, reader: SegmentReader, reason: str | None) -> CorruptionError:
         return CorruptionError(

@@ -22,7 +22,7 @@ from sej.codec.format import INT32, INT32_SIZE, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.errors import CorruptionError, DecodeError
 from sej.journal.directory import Directory, Segment
 from sej.journal.index_format import BLOCK_BYTES, CHECK, ENTRY, ENTRY_BODY, ENTRY_SIZE, HEAD, HEAD_SIZE
-from sej.journal.recovery import last_message
+from sej.journal.recovery import Damage, find_damage, last_message
 from sej.system.checksum import crc32c
 from sej.system.disk import Disk, File
 
@@ -423,6 +423,18 @@ class IndexFile:
             file.close()
         index = self.load(segment_file, first_offset)
         return len(index.blocks), BlockIndex(first_offset, index.blocks[-1:])
+
+    def find_damage(self, segment_file: File, first_offset: int, position: int, due: int) -> Damage | None:
+        """Decide about the bytes at a position like :func:`sej.journal.recovery.find_damage`, and with the index.
+
+        A torn tail is never in the index, which is written after the messages. So the index shows corruption that the
+        bytes alone do not: a damaged length with more damage after it looks like the last message, cut off.
+        """
+        _, index = self.load_end(segment_file, first_offset)  # first: a writer may complete the message, and index it
+        damage = find_damage(segment_file, position, due)
+        if damage is None or index.position <= position or index.due <= due:
+            return damage
+        return damage._replace(indexed=index.due)
 
     def write(self, blocks: list[Block], keep: int) -> None:
         """Write the file: ``keep`` of its entries and then these; the bytes of all of them were synced.

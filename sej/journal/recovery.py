@@ -76,7 +76,8 @@ class Damage(NamedTuple):
         offset: the offset that is expected there.
         size: bytes up to the end of the file.
         reason: what was found.
-        follower: a good message after them: then this is corruption; None: a torn tail.
+        follower: a good message after them: then this is corruption.
+        indexed: the offset after the last message in the index, if that is after them: then this is corruption too.
     """
 
     position: int
@@ -84,14 +85,26 @@ class Damage(NamedTuple):
     size: int
     reason: str
     follower: Candidate | None
+    indexed: int | None = None
+
+    @property
+    def torn(self) -> bool:
+        """Whether they are a torn tail, if this is the last segment."""
+        return self.follower is None and self.indexed is None
+
+    @property
+    def found(self) -> str:
+        """What was found, and what shows that it is corruption."""
+        if self.follower is not None:
+            return f"{self.reason}; message {self.follower.offset} follows at position {self.follower.position}"
+        if self.indexed is not None:
+            return f"{self.reason}; the index has messages {self.offset} to {self.indexed - 1} from there on"
+        return self.reason
 
     def error(self, path: str) -> CorruptionError:
         """Return the damage as an error, if it is not a torn tail."""
-        behind = ""
-        if self.follower is not None:
-            behind = f"; message {self.follower.offset} follows at position {self.follower.position}"
         return CorruptionError(
-            f"{self.reason}{behind}; nothing was cut, see `sej verify` and `sej repair`",
+            f"{self.found}; nothing was cut, see `sej verify` and `sej repair`",
             path=path,
             position=self.position,
             offset=self.offset,

@@ -9,7 +9,7 @@ from sej.errors import CorruptionError
 from sej.journal.directory import Directory, Segment, containing, is_still
 from sej.journal.gaps import Gap, read_gaps
 from sej.journal.index import IndexFile, verify_block
-from sej.journal.recovery import Damage, find_damage, good_end
+from sej.journal.recovery import Damage, good_end
 from sej.journal.retention import merged_away
 from sej.system.disk import File
 
@@ -114,9 +114,10 @@ def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) 
     """Return the offset after the last good message of a segment, and its problems."""
     problems: list[Problem] = []
     position, due = 0, segment.first_offset
+    index = IndexFile(directory, segment)
     while True:
         position, due = good_end(file, position, due)
-        damage = find_damage(file, position, due)
+        damage = index.find_damage(file, segment.first_offset, position, due)
         if damage is None:
             break
         problem = _problem(segment, damage, last=last)
@@ -128,7 +129,7 @@ def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) 
             break
         position, due = problem.end, problem.next_offset
     if not problems:
-        for block in IndexFile(directory, segment).sound_blocks(file):
+        for block in index.sound_blocks(file):
             try:
                 verify_block(file, block)
             except CorruptionError as error:
@@ -140,11 +141,12 @@ def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) 
 
 def _problem(segment: Segment, damage: Damage, *, last: bool) -> Problem:
     if damage.follower is not None:
-        reason = f"{damage.reason}; message {damage.follower.offset} follows at position {damage.follower.position}"
         end, due = damage.follower.position, damage.follower.offset
         if due < damage.offset:  # an older message again
             end, due = damage.follower.end, damage.offset
-        return Problem("corruption", segment.path, damage.position, damage.offset, reason, end, due)
+        return Problem("corruption", segment.path, damage.position, damage.offset, damage.found, end, due)
+    if damage.indexed is not None:
+        return Problem("corruption", segment.path, damage.position, damage.offset, damage.found)
     if last:
         reason = f"{damage.reason}; the next writer cuts these {damage.size} bytes and keeps them in kept/"
         return Problem("torn tail", segment.path, damage.position, damage.offset, reason)

@@ -94,3 +94,32 @@ def test_what_looks_at_the_whole_works_on_a_damaged_journal(
 ) -> None:
     overwrite(path, 0, FAR)
     assert b"messages" in inside(monkeypatch, command, path).out
+
+
+@pytest.mark.parametrize("timeout", [0, 0.01])
+@pytest.mark.parametrize("trailer", [False, True], ids=["head", "head and trailer"])
+def test_a_reader_does_not_end_before_messages_of_the_index(trailer: bool, timeout: float, tmp_path: Path) -> None:
+    """A damaged length with more damage after it looks like a torn tail; the index shows that it is not one."""
+    rows = [sej.Message(n, n, 0, b"", b"message %02d" % n) for n in range(20)]
+    size = len(packed(rows[:1]))
+    by_hand(tmp_path, (0, packed(rows)))
+    sej.Journal(tmp_path).reindex()
+    overwrite(tmp_path, 5 * size + 18, b"\x7f")
+    overwrite(tmp_path, 18 * size + 18, b"\x7f")
+    if trailer:
+        overwrite(tmp_path, 6 * size - 1, b"\x01")
+    assert sej.Journal(tmp_path).end_offset == 20, "a writer continues after message 19"
+    (problem,) = sej.Journal(tmp_path).verify()
+    assert (problem.kind, problem.position, problem.offset) == ("corruption", 5 * size, 5)
+    with sej.Scanner(tmp_path, timeout=timeout) as scanner:
+        assert scanner.read() == rows[:5]
+        with pytest.raises(sej.CorruptionError, match="index has messages 5 to 19") as raised:
+            scanner.read()
+    assert (raised.value.position, raised.value.offset) == (5 * size, 5)
+    with sej.Scanner(tmp_path, timeout=timeout, on_corruption="skip") as scanner:
+        found = [message.offset for message in scanner]
+        missing = {offset for gap in scanner.gaps for offset in range(gap.start, gap.stop)}
+    assert sorted({*found, *missing}) == list(range(20))
+    sej.Journal(tmp_path).repair()
+    with sej.Scanner(tmp_path) as scanner:
+        assert [message.offset for message in scanner] == found
