@@ -53,7 +53,7 @@ class Origin(NamedTuple):
     Attributes:
         name: the argument of ``load``.
         options: how to reach the hub.
-        described: an absolute path, or hub and name: the same for each run.
+        described: an absolute path, or hub and name: the same for each run, in whatever order addresses are passed.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Origin(NamedTuple):
             path = local_path(root)
             return cls(path, {}, os.path.realpath(path))
         name = os.fspath(root)
-        return cls(name, remote.options(), f"hub {','.join(remote.addresses)} {name}")
+        return cls(name, remote.options(), f"hub {','.join(sorted(remote.addresses))} {name}")
 
 
 def run_to_end(writer: DataStreamWriter, progress: Progress | None) -> int:

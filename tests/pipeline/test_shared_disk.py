@@ -17,6 +17,7 @@ import sej
 from pipeline.cli import app
 from pipeline.formats.textqueue import TextQueueSource
 from pipeline.health import look
+from pipeline.jobs.running import Origin
 from pipeline.options import READ, STREAM, WRITE, OptionError, parse
 from pipeline.paths import local_path, spark_path
 from pipeline.reading.batch import SejReader
@@ -224,6 +225,12 @@ def test_a_path_that_is_on_no_local_disk_is_refused(
 def test_a_path_on_a_local_disk_keeps_its_name(given: str, local: str) -> None:
     assert local_path(given) == local
     assert spark_path(given) == os.path.abspath(local)
+
+
+def test_a_job_that_names_the_addresses_of_a_hub_in_another_order_is_the_same_job() -> None:
+    """Otherwise `compact` and `dedupe` would not replace what they wrote."""
+    first, second = (Origin.of("berlin", hub, None, None) for hub in ("a:1,b:2", ["b:2", "a:1"]))
+    assert first.described == second.described != Origin.of("tokyo", "a:1,b:2", None, None).described
 
 
 def test_an_address_for_spark_is_kept() -> None:
