@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sej.system.disk import File
 from textqueue import MessageMovedError, MessageStatus, TextQueue
+from textqueue.editing.queue_file import QueueFile, Session
 
 Save = Callable[[Path, bytes], None]
 
@@ -336,3 +338,34 @@ def test_a_damaged_or_lost_ledger_loses_only_its_own_records(path: Path) -> None
     c.mark_as_cleared()
     assert path.read_bytes() == b"=a\n=b\n\\order=17\n=c\n more\n"
     assert TextQueue(path).get_next() is None
+
+
+@pytest.mark.parametrize("edit", ["append", "mark"])
+def test_a_program_that_replaces_the_file_again_and_again_delays_an_edit(
+    edit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loaded machine may let an editor save between each look at the file and the write."""
+    path, new, saves = tmp_path / "jobs.tq", tmp_path / ".new", 150
+    path.write_bytes(b"-one\n")
+    begin, saved = QueueFile.begin, 0
+
+    def begin_late(queue: QueueFile, file: File) -> Session:
+        nonlocal saved
+        new.write_bytes(path.read_bytes())
+        session = begin(queue, file)
+        if saved < saves:
+            saved += 1
+            new.replace(path)
+        return session
+
+    with TextQueue(path) as q:
+        message = q.get_next()
+        assert message is not None
+        monkeypatch.setattr(QueueFile, "begin", begin_late)
+        if edit == "append":
+            q.append("two")
+        else:
+            message.mark_as_cleared()
+        monkeypatch.undo()
+    assert saved == saves
+    assert path.read_bytes() == (b"-one\n-two\n" if edit == "append" else b"=one\n")

@@ -9,8 +9,7 @@ from sej.system.disk import File, Status
 from sej.system.locks import end_lease
 from textqueue.editing.place import Place
 from textqueue.editing.queue_file import QueueFile, Session
-from textqueue.editing.source import Source
-from textqueue.errors import TextQueueError
+from textqueue.editing.source import Replaced, Source
 from textqueue.format.grammar import BOM, MessageStatus
 from textqueue.format.parser import render
 from textqueue.format.windows import Token
@@ -20,7 +19,6 @@ __all__ = ["New", "append"]
 
 New = tuple[str | bytes, Sequence[str | bytes]]
 """A text and its variables."""
-_MAX_ATTEMPTS: Final = 100
 _TAIL_BYTES: Final = 1 << 16
 _LOGGED: Final = 4096
 """If an append has more entries, the ledger gets only the last one: the others would displace its marks."""
@@ -51,13 +49,15 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
 
     Raises:
         InvalidTextError: the format has no way to write a text or a variable.
+        TextQueueError: other programs replaced the file 100 times in 10 seconds.
     """
     for text, variables in entries:  # check all before the file is changed
         render(text, variables, status=status)
 
     queue = source.file
+    replaced = Replaced("append", source.path)
     with queue.guard:
-        for _ in range(_MAX_ATTEMPTS):
+        while True:
             if queue.disk.status(source.path) is None:
                 queue.disk.open(source.path, "append").close()
             edit = _Append(queue, entries, status, copy=source.on_lost == "restore" and status is MessageStatus.queued)
@@ -66,11 +66,8 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
                     if queue.commit(session, edit):
                         return [place._replace(epoch=queue.ledger.epoch) for place in edit.places]
             except FileNotFoundError:
-                continue
-    raise TextQueueError(
-        f"cannot append: another program replaced the file {_MAX_ATTEMPTS} times: end that program, then append again",
-        path=source.path,
-    )
+                pass  # removed a moment ago
+            replaced.again()
 
 
 class _Append:

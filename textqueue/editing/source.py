@@ -30,7 +30,7 @@ from textqueue.format.windows import Token, settled, token_of
 from textqueue.hot import essence
 from textqueue.ledger.intent import read_intent
 
-__all__ = ["OnLost", "Source"]
+__all__ = ["OnLost", "Replaced", "Source"]
 
 OnLost = Literal["report", "restore"]
 
@@ -43,8 +43,36 @@ _HALF_WRITTEN_PAUSE_S: Final = 0.01
 _SYNC_WAIT_S: Final = 1.0
 _SYNC_PAUSE_S: Final = 0.01
 """How long a sync waits for a program that has the file open, and how often it tries."""
-_MAX_ATTEMPTS: Final = 100
+_REPLACED_MOST: Final = 100
+_REPLACED_S: Final = 10.0
+"""An edit is given up if the file was replaced so many times, and for so long: a loaded machine may be slow."""
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
+
+
+class Replaced:
+    """How often other programs replaced the file during one edit."""
+
+    def __init__(self, what: str, path: str) -> None:
+        """Begin an edit; ``what`` names it in the error."""
+        self._what = what
+        self._path = path
+        self._times = 0
+        self._start = time.monotonic()
+
+    def again(self) -> None:
+        """Count one more time.
+
+        Raises:
+            TextQueueError: it was too often, for too long.
+        """
+        self._times += 1
+        passed = time.monotonic() - self._start
+        if self._times >= _REPLACED_MOST and passed >= _REPLACED_S:
+            raise TextQueueError(
+                f"cannot {self._what}: another program replaced the file {self._times} times in {passed:.0f} seconds;"
+                " end that program, then try again",
+                path=self._path,
+            )
 
 
 class Source:
@@ -157,6 +185,7 @@ class Source:
 
         Raises:
             MessageMovedError: the message was changed or removed since it was read.
+            TextQueueError: other programs replaced the file 100 times in 10 seconds.
         """
         return self.edit_many([place], [change], what, [claim] if claim else (), row=row)[0]
 
@@ -186,8 +215,8 @@ class Source:
         start = still = time.monotonic()
         seen: Token | None = None
         token, alone = (0, 0, 0), True
-        replaced = 0
-        while replaced < _MAX_ATTEMPTS:
+        replaced = Replaced(what, self.path)
+        while True:
             try:
                 with self.file.session() as session:
                     token, alone = token_of(session.status), session.alone
@@ -218,11 +247,7 @@ class Source:
                 ) from None
             if current:
                 return done
-            replaced += 1
-        raise TextQueueError(
-            f"cannot {what}: another program replaced the file {_MAX_ATTEMPTS} times; end that program, then try again",
-            path=self.path,
-        )
+            replaced.again()
 
     def write(
         self,
