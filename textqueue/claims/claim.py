@@ -45,7 +45,7 @@ from textqueue.editing.edits import ClaimLostError
 from textqueue.editing.message import Message, marking
 from textqueue.editing.place import Change, Place, place_of
 from textqueue.editing.queue_file import Session
-from textqueue.editing.source import Source
+from textqueue.editing.source import Replaced, Source
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.lease import claimant
@@ -59,7 +59,6 @@ __all__ = ["Claim", "Claimer", "Claiming"]
 
 _FIRST_BYTES: Final = 1 << 12
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
-_MAX_ATTEMPTS: Final = 16
 _ALIVE_S: Final = 0.05
 _DIED: Final = "the worker died"
 _OVER: Final = "the lease ended"
@@ -280,29 +279,30 @@ class Claimer:
             lease_s: after this many seconds another worker may take the message; None: the claim has no deadline.
             pull: whether to reduce its retries.
             again: whether to take a message that failed here, if no other is free.
+
+        Raises:
+            TextQueueError: other programs changed the file 100 times in 10 seconds.
         """
         source = self._source
-        attempts = _MAX_ATTEMPTS
-        while attempts:
+        changed = Replaced("claim a message", source.path)
+        while True:
             try:
                 with source.file.session() as session:
                     self._catch_up()
                     found = self._next(session.file, again=again)
-                    if not session.still():  # another program is writing: the position may be wrong already
-                        attempts -= 1
-                        continue
-                    if found is None:
-                        return None
-                    if found.abandoned and _used_up(found.place.raw):
-                        attempts -= not self._give_up(session, found)
-                        continue
-                    claim = self._claim(session, found, owner, pull, lease_s)
+                    if session.still():  # otherwise another program is writing: the position may be wrong already
+                        if found is None:
+                            return None
+                        if found.abandoned and _used_up(found.place.raw):
+                            if self._give_up(session, found):
+                                continue
+                        elif (claim := self._claim(session, found, owner, pull, lease_s)) is not None:
+                            return claim
             except FileNotFoundError:
                 return None
-            if claim is not None:
-                return claim
-            attempts -= 1
-        return None
+            except MessageMovedError:
+                pass  # another program changed the file after the message was found
+            changed.again()
 
     def held_by(self, process: str) -> list[Claim]:
         """Return the claims of another process, ``pid@host/start``, so that this process can end them."""

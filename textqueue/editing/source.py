@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from sej.queue.clock import SYSTEM, Clock
 from sej.system.disk import Disk, File
-from sej.system.locks import end_lease
+from sej.system.locks import end_lease, leased
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.delivered import Delivered
 from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
@@ -220,7 +220,11 @@ class Source:
             try:
                 with self.file.session() as session:
                     token, alone = token_of(session.status), session.alone
-                    done, current = self.write(session, places, changes, what, claims, free=free)
+                    try:
+                        done, current = self.write(session, places, changes, what, claims, free=free)
+                    except MessageMovedError:
+                        alone = alone and leased(session.file)  # or another program has been let in meanwhile
+                        raise
                     if current and row and len(places) == 1:
                         self.marks.row(session)
             except ClaimLostError:
