@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from sej.system.disk import File
+from sej.system.locks import end_lease
 from textqueue import MessageMovedError, MessageStatus, TextQueue
-from textqueue.editing.queue_file import QueueFile, Session
+from textqueue.editing.edits import Changes
+from textqueue.editing.queue_file import Edit, QueueFile, Session
 
 Save = Callable[[Path, bytes], None]
 
@@ -369,3 +371,80 @@ def test_a_program_that_replaces_the_file_again_and_again_delays_an_edit(
         monkeypatch.undo()
     assert saved == saves
     assert path.read_bytes() == (b"-one\n-two\n" if edit == "append" else b"=one\n")
+
+
+@pytest.mark.parametrize("edit", ["claim", "end of a claim"])
+def test_a_save_between_the_look_at_a_message_and_its_write_delays_an_edit(
+    edit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An editor empties the file and writes it again, after it has waited for the lease of the edit."""
+    path, saves = tmp_path / "jobs.tq", 0
+    path.write_bytes(b"-one\n")
+    commit = QueueFile.commit
+
+    def commit_in_a_save(queue: QueueFile, session: Session, change: Edit) -> bool:
+        nonlocal saves
+        saves += 1
+        if saves > 1:
+            return commit(queue, session, change)
+        end_lease(session.file)
+        with path.open("r+b") as file:
+            file.truncate(0)
+            try:
+                return commit(queue, session, change)
+            finally:
+                file.write(b"-one\n")
+
+    with TextQueue(path) as q:
+        claim = q.take() if edit == "end of a claim" else None
+        monkeypatch.setattr(QueueFile, "commit", commit_in_a_save)
+        if claim is None:
+            claim = q.take()
+            assert claim is not None and claim.message.value == "one"
+        else:
+            assert claim.done()
+        monkeypatch.undo()
+        assert not q.conflicts
+    assert saves == 2
+
+
+@pytest.mark.parametrize("moment_s", [0.0, 60.0])
+def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
+    moment_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark is written into the older buffer, and stays there. It does not show that the buffer was newer."""
+    monkeypatch.setattr("textqueue.editing.queue_file.MOMENT_S", moment_s)
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-one\n-two\n-three\n-four\n")
+    write, stale = Changes.write, b""
+
+    def write_after_a_save(change: Changes, session: Session) -> bool:
+        nonlocal stale
+        assert not session.alone
+        if stale:
+            editor.seek(0)
+            editor.write(stale)
+            stale = b""
+        return write(change, session)
+
+    with TextQueue(path) as q, path.open("r+b", buffering=0) as editor:  # so that no edit gets a lease
+        one, two, three = q.get_next(), q.get_next(), q.get_next()
+        assert one is not None and two is not None and three is not None
+        one.mark_as_cleared()
+        before = path.read_bytes()
+        two.mark_as_critical_error()
+        stale = before
+        monkeypatch.setattr(Changes, "write", write_after_a_save)
+        three.mark_as_cleared()
+        monkeypatch.undo()
+        assert path.read_bytes() == b"=one\n-two\n=three\n-four\n"
+        four = q.get_next()
+        assert four is not None and four.value == "four"
+        assert [(each.kind, each.text) for each in q.conflicts] == [("reverted", "two")]
+        assert path.read_bytes() == b"=one\n!two\n=three\n-four\n"
+        # From now on the mark counts as any other: a user who reopens an older one means it.
+        editor.seek(0)
+        editor.write(b"=one\n-two\n=three\n-four\n")
+        four.mark_as_cleared()
+        again = q.get_next()
+        assert again is not None and again.value == "two"

@@ -10,7 +10,7 @@
 **The ledger tells a stale save from an edit.** A buffer has the state of one moment. A save of it keeps all edits
 before that moment and removes all later ones. *So a stale save reverts a suffix of the ledger.* If a later edit by this
 library is still in the file, the buffer was newer than the mark. Then the user made the change on purpose, and it has
-precedence.
+precedence. An edit during which the other program may have saved shows nothing: perhaps it was written after the save.
 
 ==================  ===========================  ==========================================================
 in the ledger       in the file                  what is done
@@ -57,6 +57,7 @@ from typing import Final, NamedTuple
 
 from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_claim, mutex_of
+from textqueue.format.windows import is_known
 from textqueue.ledger.log import APPENDED, ARCHIVED, CLAIMS, EMPTY, IN_LEDGER, IN_MUTEX, MARKS, SET, WAITING, Record
 
 __all__ = ["Action", "Known", "Plan", "Seen", "older_names", "plan"]
@@ -227,7 +228,7 @@ class _Planning:
             if number in places:
                 self._made.kept[number] = record._replace(position=places[number].position, owner=EMPTY)
                 if places[number].raw[0] == record.kind:  # the mark of a user does not show how new the buffer was
-                    self._in_file = max(self._in_file, number)
+                    self._is_there(number)
         left = [one for one in marks if one[0] not in places]
         named = {(at.position, holder_of(at.raw)) for at in waiting.values()} if claims else set()
         # A message may have an older mark, which a user took back. A stale save reverts the newest marks.
@@ -239,17 +240,22 @@ class _Planning:
                 if record.kind == APPENDED and self._is_own(
                     record, moved.position
                 ):  # a message that was given back may have been queued before as well
-                    self._in_file = max(self._in_file, number)
+                    self._is_there(number)
         for number, record in left:
             if number in places:
                 self._unmarked[number] = record, places[number]
         for number, record in claims:
             if number in places:
                 if record.kind == IN_MUTEX and (places[number].position, record.holder) in named:
-                    self._in_file = max(self._in_file, number)
+                    self._is_there(number)
                 self._still_claimed(number, record, places[number])
         places |= self._paired([[one for one in waits if one[0] not in places]], marked)  # a user marked them
         return [one for one in (*waits, *left, *claims) if one[0] not in places]
+
+    def _is_there(self, number: int) -> None:
+        """Note that an edit is still in the file."""
+        if is_known(self._edits[number].token):
+            self._in_file = max(self._in_file, number)
 
     def _is_own(self, record: Record, position: int) -> bool:
         return record.position >= 0 and position in (record.position, record.position + self._grown)
@@ -277,7 +283,7 @@ class _Planning:
         older = {record.owner for record in self._edits if record.kind == SET}
         for number, record in enumerate(self._edits):
             if record.kind == SET and record.digest in self._seen and record.digest not in older:
-                self._in_file = max(self._in_file, number)
+                self._is_there(number)
 
     def _under_older_name(self, number: int, record: Record, older: Mapping[bytes, Sequence[bytes]]) -> bool:
         """Look for the message as it was before a variable was set, because a stale save reverts variables, too."""

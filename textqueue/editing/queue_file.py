@@ -12,7 +12,8 @@ An editor writes to the file without taking the queue's lock. So an edit has the
    If the message is not there, raise ``MessageMovedError`` and write nothing.
 4. Write one control byte, or a variable in its reserved space. The length of the file does not change.
 5. Compare the path again. If an editor has put another file there, begin again with that file.
-6. Append a line with the new state of the file to the ledger.
+6. Append a line with the new state of the file to the ledger. If another program may have written to the file during
+   the edit, the line says that the state is not known, and the next session examines the file.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from textqueue.editing.proof import entry_at
 from textqueue.editing.reconcile import OnRevert, reconcile
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import digest, value_of
-from textqueue.format.windows import Token, token_of
+from textqueue.format.windows import Token, token_of, unknown
 from textqueue.hot import essence
 from textqueue.ledger.compaction import compact, is_wasteful
 from textqueue.ledger.copies import Copies
 from textqueue.ledger.lock import Guard
-from textqueue.ledger.log import CLAIMS, GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, SET, WAITING, Ledger
+from textqueue.ledger.log import CLAIMS, GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, SET, WAITING, Ledger, Record
 from textqueue.ledger.sidecar import Sidecars, real_path
 from textqueue.ledger.upgrade import upgrade
 
@@ -220,25 +221,28 @@ class QueueFile:
             proven = edit.prove(session)
         if not proven:
             return False
-        began, still = time.monotonic(), session.alone or session.still()
+        began, still, previous = time.monotonic(), session.alone or session.still(), self.ledger.last
         whole = edit.write(session)
         if edit.last is None:
             return whole
+        kept = session.alone or previous is None or previous.position == edit.last[0] or _is_in(session.file, previous)
         there = self.disk.status(self.path)
         if whole and (there is None or there.identity != session.status.identity):
             return False
-        # A foreign change at this moment must not be taken for a part of this edit. If there was time for one, the
-        # ledger gets the state before the edit, so that the next session reconciles. If a lease that another process
-        # waits for can still be released, it was valid until now.
+        # A foreign change at this moment must not be taken for a part of this edit. If there was time for one, or it
+        # reverted the edit before, the ledger gets no state of the file, so that the next session reconciles. If a
+        # lease that another process waits for can still be released, it was valid until now.
         ours = whole and (
-            session.alone or (alone and end_lease(session.file)) or (still and time.monotonic() - began < MOMENT_S)
+            session.alone
+            or (alone and end_lease(session.file))
+            or (still and kept and time.monotonic() - began < MOMENT_S)
         )
         if within is not None:
             edit.log(self.ledger, within)
             self.mine = edit.last
             return ours
         before = token_of(session.status)
-        token = token_of(there) if ours and there is not None else before
+        token = token_of(there) if ours and there is not None else unknown(before)
         edit.log(self.ledger, token)
         self.mine = edit.last
         self.compact()
@@ -336,14 +340,7 @@ class QueueFile:
             data = file.read(len(self.mine[1]) + _NEAR_BYTES, at)  # the next edit may be near
             if data.startswith(self.mine[1]):
                 return True, (at, data)
-        raw = entry_at(file, at)
-        if not raw or digest(essence(raw)) != last.digest:
-            return False, _NOTHING
-        if last.kind in MARKS:  # a user may have changed it to another mark
-            return raw[0] in MARKS, _NOTHING
-        if last.kind == GIVEN_BACK:
-            return raw[0] == GIVEN_BACK, _NOTHING
-        return last.kind != IN_MUTEX or last.holder == holder_of(raw), _NOTHING
+        return _is_in(file, last), _NOTHING
 
     def _reconcile(self, file: File, *, whole: bool = False) -> None:
         self.mine = None
@@ -352,3 +349,15 @@ class QueueFile:
             self.ledger, file, take, path=self.path, on_revert=self._on_revert, copies=self.copies, whole=whole
         )
         self.note(found)
+
+
+def _is_in(file: File, edit: Record) -> bool:
+    """Return whether an edit is still in the file, at its position."""
+    raw = entry_at(file, edit.position)
+    if not raw or digest(essence(raw)) != edit.digest:
+        return False
+    if edit.kind in MARKS:  # a user may have changed it to another mark
+        return raw[0] in MARKS
+    if edit.kind == GIVEN_BACK:
+        return raw[0] == GIVEN_BACK
+    return edit.kind != IN_MUTEX or edit.holder == holder_of(raw)

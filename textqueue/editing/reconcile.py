@@ -49,7 +49,7 @@ from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import chunks, digest, value_of
-from textqueue.format.windows import Token, scan, token_of
+from textqueue.format.windows import Token, is_known, scan, token_of
 from textqueue.hot import essence, proven
 from textqueue.ledger.copies import Copies
 from textqueue.ledger.log import ARCHIVED, CLAIMS, IN_MUTEX, MARKS, SET, WAITING, Ledger, Record
@@ -115,7 +115,7 @@ def reconcile(
         lost = _lost(edits, [*made.lost, *removed.pending])
         names = seen.keys() | {record.digest for record in lost.values()}
         records = {**lost, **_variables(edits, names), **made.kept}
-        kept = [record for _, record in sorted(records.items())]
+        kept = [_examined(record, token) for _, record in sorted(records.items())]
         ledger.rewrite([*kept, *removed.records(token)], token=token, epoch=time.time_ns())
     else:
         end_lease(file)
@@ -129,7 +129,7 @@ def _only_moved(ledger: Ledger, file: File, token: Token, grown: int) -> bool:
     this begins a new epoch in the ledger. Otherwise the whole file must be read.
     """
     shown = ledger.shown
-    if shown is None or shown.position < 0:
+    if shown is None or shown.position < 0 or not is_known(shown.token):
         return False
     found = []
     for record in (shown, *ledger.claims.values()):
@@ -221,6 +221,11 @@ def _remembered(edits: Sequence[Record]) -> list[Record]:
 def _is_recent(record: Record, now: int) -> bool:
     limit = _REMEMBER_ARCHIVED_NS if record.owner.startswith(ARCHIVED) else _REMEMBER_NS
     return now + record.position < limit or (record.kind in CLAIMS and is_alive(record.holder))
+
+
+def _examined(record: Record, token: Token) -> Record:
+    """Return a record that shows how new a buffer is from now on, with the time of its edit."""
+    return record if is_known(record.token) else record._replace(token=(token[0], *record.token[1:]))
 
 
 def _lost(edits: Sequence[Record], lost: Sequence[int]) -> dict[int, Record]:

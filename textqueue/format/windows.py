@@ -17,7 +17,9 @@ from sej.system.locks import let_in
 from textqueue.format.grammar import BOM
 from textqueue.format.parser import whole
 
-__all__ = ["FIRST_WINDOW", "WINDOW", "Token", "Window", "read_window", "scan", "settled", "token_of"]
+__all__ = [
+    "FIRST_WINDOW", "WINDOW", "Token", "Window", "is_known", "read_window", "scan", "settled", "token_of", "unknown",
+]  # fmt: skip
 
 WINDOW: Final = 1 << 20
 """The largest window, in bytes. Only a message that is longer makes a window larger."""
@@ -38,6 +40,16 @@ class Window(NamedTuple):
 def token_of(status: Status) -> Token:
     """Return what identifies a state of the file: inode, size and modification time."""
     return status.inode, status.size, status.mtime_ns
+
+
+def unknown(token: Token) -> Token:
+    """Return the state after an edit during which another program may have written, from the state before."""
+    return 0, token[1], token[2]
+
+
+def is_known(token: Token) -> bool:
+    """Return False for a state of :func:`unknown`."""
+    return token[0] != 0
 
 
 def read_window(file: File, position: int, size: int, *, settled: Callable[[], bool]) -> Window:

@@ -14,7 +14,7 @@ ESSENCE   96 bits of BLAKE2b over the message's text and variables (``parser.ess
           In an ``r`` line: the version of this hash, ``2``; version 1 wrote ``-``
 INODE,    the state of the file after the edit. For marks in a row: the state before the first of them; an ``r``
 SIZE,     line after the last one has the new state. If the file has a different state, another program changed it
-MTIME_NS
+MTIME_NS  INODE is 0 if another program may have written to the file during the edit
 OWNER     of a claim: its process, and its lease if it has one (``format.lease``); of ``v``: the message's ESSENCE
           before; of a mark of an archived message: ``archived/`` and the number of the archive run; of the newest
           mark or append, copied into a new epoch: ``again``; of ``-``, if the message was marked before: ``was/`` and
