@@ -48,7 +48,7 @@ from sej.reading.offset import Offset, read_offset
 from sej.system.disk import OS, read_small, replace_file
 from sej.system.sealed import seal, unseal
 
-__all__ = ["MAX_LEASE_S", "Holder", "Kept", "Place", "Readers", "holders"]
+__all__ = ["MAX_LEASES", "MAX_LEASE_S", "Holder", "Kept", "Place", "Readers", "holders"]
 
 _log = logging.getLogger(__name__)
 MAX_LEASE_S: Final = 600.0
@@ -57,7 +57,7 @@ _RECORD_BYTES: Final = 1 << 28
 _READER_BYTES: Final = 4096
 """About the bytes that a new reader takes on the disk."""
 _HOLDER_CHARS: Final = 64
-_MOST: Final = 4096
+MAX_LEASES: Final = 4096
 """Leases at one time: each holds an open file."""
 
 
@@ -222,8 +222,8 @@ class Readers:
                 held = None
         path = self._check(reader, source)
         if held is None:
-            if self.held >= _MOST:
-                raise UnavailableError(f"the hub already has {_MOST} leases of readers; try again later")
+            if self.held >= MAX_LEASES:
+                raise UnavailableError(f"the hub already has {MAX_LEASES} leases of readers; try again later")
             if OS.status(os.path.join(path, "ofs", f"{reader}.ofs")) is None:
                 self._store.admit(source.client, _READER_BYTES)
             held = _Held(holder)

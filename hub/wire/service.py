@@ -26,7 +26,7 @@ import grpc
 from hub.errors import AccessError, DiskLowError, UnavailableError
 from hub.jobs import Jobs
 from hub.naming import Source, check_client, check_journal
-from hub.readers import Place, Readers
+from hub.readers import MAX_LEASES, Place, Readers
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Guard, Role
@@ -325,6 +325,8 @@ class Service:
         with self._answering(context):
             self._require_running()
             request = parse(pb.HoldRequest, data)
+            if len(request.Places) > MAX_LEASES:
+                raise ValueError(f"places must have at most {MAX_LEASES} journals, got {len(request.Places)}")
             places = [
                 Place(
                     self._allow(context, "reader", place.ClientID, place.JournalDir),

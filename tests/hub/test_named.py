@@ -16,6 +16,7 @@ import sej
 from hub.naming import Source
 from hub.readers import Place, Readers
 from hub.wire import Client, Reader, Server, Tokens, make_token
+from hub.wire import hub_pb2 as pb
 from hub.wire.access import Grant, hash_token
 from hub.wire.named import HeldReaders
 from tests.cli.inside import inside
@@ -358,6 +359,17 @@ def test_roles_and_quotas_apply(tmp_path: Path) -> None:
         with pytest.raises(hub.QuotaError):
             Reader(client, "new", *ORDERS)
         Reader(client, "r", *ORDERS).close()
+
+
+def test_a_call_for_too_many_or_no_journals_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path / "EWR.orders", sample(1))
+    with serving(tmp_path, tokens=Tokens([])) as (_, server), Client(server.address) as client:
+        for count, says in ((0, "places must have at least 1"), (4097, "places must have at most 4096 journals")):
+            places = [pb.Place(ClientID="EWR", JournalDir="orders")] * count
+            request = pb.HoldRequest(Reader="r", Holder=A, LeaseMs=1000, Take=True, Places=places)
+            with pytest.raises(sej.InvalidMessageError, match=says):
+                client.call("Hold", request, pb.HoldResponse, timeout_s=60.0)
+        assert server.service.readers._names == {}
 
 
 def test_an_older_hub_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
