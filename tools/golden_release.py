@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tools.golden_release
 
-Run once for each release, before its tag. Later versions must read these files for as long as they are supported, so an
-existing folder is never written again.
+Run for each release, before its tag. Later versions must read these files for as long as they are supported, so a part
+that exists is never written again. A run adds the parts that are missing.
 """
 
 import json
@@ -23,24 +23,29 @@ START = 1_700_000_000_000_000_000
 
 
 def main() -> None:
-    """Write everything, and the offsets, values and states that a later version must find."""
-    if FOLDER.exists():
-        sys.exit(f"{FOLDER} exists: files of a release do not change")
-    FOLDER.mkdir(parents=True)
+    """Write the missing parts, and the offsets, values and states that a later version must find."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
     os.chdir(FOLDER)  # dead letters have the path of their queue
-    expected = {
-        "journal": journal(Path("journal")),
-        "queue": queue(Path("queue")),
-        "shards": shards(Path("shards")),
-        "text": text(Path("text")),
-        "kestrel": kestrel(Path("spool", "cars"), "kestrel"),
-        "libkestrel": kestrel(Path("segmented", "cars"), "libkestrel"),
+    note = Path("expected.json")
+    expected = json.loads(note.read_text()) if note.exists() else {}
+    parts = {
+        "journal": lambda: journal(Path("journal")),
+        "queue": lambda: queue(Path("queue")),
+        "keyed": lambda: keyed(Path("keyed")),
+        "shards": lambda: shards(Path("shards")),
+        "text": lambda: text(Path("text")),
+        "kestrel": lambda: kestrel(Path("spool", "cars"), "kestrel"),
+        "libkestrel": lambda: kestrel(Path("segmented", "cars"), "libkestrel"),
     }
+    missing = [name for name in parts if name not in expected]
+    if not missing:
+        sys.exit(f"{FOLDER} has every part: files of a release do not change")
+    expected |= {name: parts[name]() for name in missing}
     # Locks are not data, and name the machine. The reserve for a full disk is made again.
     for pattern in ("*.lck", "*~~lock", "*.reserve"):
         for path in FOLDER.rglob(pattern):
             path.unlink()
-    (FOLDER / "expected.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
+    note.write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
     shutil.rmtree(FOLDER / "journal" / "tmp", ignore_errors=True)
 
 
@@ -73,6 +78,45 @@ def queue(path: Path) -> object:
         item.fail("it cannot be done")
         stats = opened.stats()
     return {"ready": ["job 3", "job 4", "job 5"], "delayed": stats.delayed, "dead": [["job 2", "it cannot be done"]]}
+
+
+class FixedClock:
+    """A clock that does not move. A later test sets its own clock to the next moment, after a restart."""
+
+    def boot_ns(self) -> int:
+        """Return nanoseconds since the machine started."""
+        return 1_000_000_000_000
+
+    def wall_ns(self) -> int:
+        """Return nanoseconds since the epoch."""
+        return START
+
+    def boot_id(self) -> bytes:
+        """Return 16 bytes."""
+        return b"golden releases."
+
+
+def keyed(path: Path) -> object:
+    """A paused queue with order per key, headers, a rate, and a dead letter whose key is blocked."""
+    with sej.open_queue(
+        path, "worker", order="key", on_dead="block", max_attempts=1, rate="3/d", clock=FixedClock()
+    ) as opened:
+        for number in range(6):
+            opened.put(b"job %d" % number, b"key %d" % (number % 2), headers={"number": str(number), "ünï": "cödé"})
+        opened.put(b"without a key or headers")
+        item = opened.get(timeout=0)
+        assert item is not None
+        item.done()
+        item = opened.get(timeout=0)
+        assert item is not None
+        item.fail("it cannot be done")
+        opened.pause()
+    return {
+        "headers": {f"job {number}": {"number": str(number), "ünï": "cödé"} for number in range(1, 6)},
+        "ready": ["job 2", "job 4", "without a key or headers"],
+        "redriven": ["job 3", "job 5", "job 1"],
+        "dead": ["job 1", "it cannot be done"],
+    }
 
 
 def shards(path: Path) -> object:

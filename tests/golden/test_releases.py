@@ -10,6 +10,7 @@ import pytest
 import sej
 import shard
 import textqueue
+from tests.queue.support import FakeClock
 
 RELEASES = sorted(path for path in (Path(__file__).parent / "releases").iterdir() if path.is_dir())
 
@@ -63,6 +64,33 @@ def test_a_queue_continues_with_the_state_of_each_item(release: Path) -> None:
         assert again is not None
         assert again.value.decode() == found["dead"][0][0]
         again.done()
+
+
+def test_a_queue_with_order_per_key_continues(release: Path) -> None:
+    path, found = release / "keyed", expected(release, "keyed")
+
+    def take_all(queue: sej.WorkQueue) -> list[str]:
+        values = []
+        while (item := queue.get(timeout=0)) is not None:
+            values.append(item.value.decode())
+            assert item.headers == found["headers"].get(values[-1], {})
+            item.done()
+        return values
+
+    with sej.open_queue(path, "worker", max_attempts=1, rate="3/d", clock=FakeClock()) as queue:
+        stats = queue.stats()
+        assert (stats.paused, stats.leased, stats.dead, stats.done) == (True, 0, 1, 1)
+        (dead,) = queue.items("dead")
+        assert (dead.value.decode(), dead.headers) == (found["dead"][0], found["headers"][found["dead"][0]])
+        assert take_all(queue) == []
+        queue.resume()
+        assert take_all(queue) == found["ready"][:1], "two of the three items of the day were taken before"
+    with sej.open_queue(path, "worker", max_attempts=1) as queue:
+        assert take_all(queue) == found["ready"][1:], "the key of the dead letter is blocked"
+        assert queue.redrive() == 1
+        assert take_all(queue) == found["redriven"]
+    with pytest.raises(ValueError, match="order"):
+        sej.open_queue(path, "worker", order="ready")
 
 
 def test_a_sharded_journal_is_read_and_continued(release: Path) -> None:
