@@ -284,13 +284,28 @@ class Journal:
             file.close()
         try:
             # The first block that is new enough holds the message; without one it can only be in the short rest.
-            while messages := reader.read(_SCAN_MESSAGES):
+            while messages := self._read_good(segment, reader):
                 for message in messages:
                     if message.timestamp >= timestamp:
                         return message.offset
         finally:
             reader.close()
         return None
+
+    def _read_good(self, segment: Segment, reader: SegmentReader) -> list[Message]:
+        """Read the next messages of a segment; none at its end, and none at a torn tail."""
+        while True:
+            try:
+                return reader.read(_SCAN_MESSAGES)
+            except CorruptionError:
+                position, due = reader.position, reader.due
+                index = IndexFile(self._directory, segment)
+                damage = index.find_damage(reader.file, segment.first_offset, position, due)
+                if damage is not None:
+                    if damage.torn and self._directory.segments()[-1:] == [segment]:
+                        return []
+                    raise
+                reader.skip(position, due)  # a writer has completed the message in the meantime
 
     def _good_end(self, segment: Segment, file: File) -> tuple[int, int]:
         _, index = IndexFile(self._directory, segment).load_end(file, segment.first_offset)

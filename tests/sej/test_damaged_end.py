@@ -123,3 +123,18 @@ def test_a_reader_does_not_end_before_messages_of_the_index(trailer: bool, timeo
     sej.Journal(tmp_path).repair()
     with sej.Scanner(tmp_path) as scanner:
         assert [message.offset for message in scanner] == found
+
+
+@pytest.mark.parametrize("tail", [bytes(4096), bytes(17) + b"\x90" * 30], ids=["zeros", "key size"])
+def test_a_time_is_found_before_a_torn_tail(tail: bytes, tmp_path: Path) -> None:
+    rows = sample(3)
+    by_hand(tmp_path, (0, packed(rows) + tail))
+    journal = sej.Journal(tmp_path)
+    assert [journal.find_time(row.timestamp) for row in rows] == [0, 1, 2]
+    assert journal.find_time(rows[-1].timestamp + 1) == 3
+    by_hand(tmp_path, (0, packed(rows) + tail + packed(sample(5, start=4))))
+    with pytest.raises(sej.CorruptionError):
+        journal.find_time(rows[-1].timestamp + 1)
+    by_hand(tmp_path, (0, packed(rows) + tail), (4, packed(sample(1, start=4))))
+    with pytest.raises(sej.CorruptionError):
+        journal.find_time(rows[-1].timestamp + 1)
