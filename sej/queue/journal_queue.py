@@ -20,6 +20,7 @@ import errno
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, TypeVar, Unpack
 
 from sej.checks import (
@@ -76,6 +77,7 @@ _KEEP_NS: Final = _NS
 _SEGMENT_BYTES: Final = 1 << 26
 _SUFFIX: Final = ".queue"
 _T = TypeVar("_T")
+_Letters = TypeVar("_Letters", DeadLetter, Sequence[DeadLetter])
 
 
 class JournalQueue(WorkQueue):
@@ -328,25 +330,13 @@ class JournalQueue(WorkQueue):
 
     def _tell(self, items: list[Item]) -> None:
         """Warn once about items that are missing or cannot be given up."""
-        (lost, self._taker.lost), (error, self._taker.unwritten) = (self._taker.lost, 0), (self._taker.unwritten, None)
         try:
-            if lost:
-                self._warn(
-                    f"retention removed {lost} items from the journal before they were delivered, because its caller"
-                    " ignored this queue; stats().lost counts them"
-                )
-            if error is not None:
-                self._warn(
-                    f"exhausted items cannot be written to the dead letters ({error}); this is tried again every 10"
-                    " seconds, and stats().delayed counts them meanwhile"
-                )
+            for problem in self._taker.problems():
+                warnings.warn(f"queue {self.name!r} in {self.path}: {problem}", RuntimeWarning, stacklevel=5)
         except RuntimeWarning:  # the program turns warnings into errors
             for item in items:
                 item.give_back()
             raise
-
-    def _warn(self, what: str) -> None:
-        warnings.warn(f"queue {self.name!r} in {self.path}: {what}", RuntimeWarning, stacklevel=6)
 
     def _due_s(self) -> float | None:
         state = self._log.state
@@ -425,7 +415,7 @@ class JournalQueue(WorkQueue):
         """Put one dead letter back as a new message, with 0 attempts; see :meth:`redrive`."""
         OFFSET("offset", offset)
         self._life.require()
-        return self._dead_letters.requeue(offset, self._put_one_back)
+        return self._dead_letters.requeue(offset, partial(self._in_turn, self._putter.put_one_back))
 
     def discard(self, offset: int) -> bool:
         """Remove one dead letter for good: no worker receives its item, and :meth:`redrive` skips it.
@@ -442,15 +432,7 @@ class JournalQueue(WorkQueue):
         """
         OFFSET("offset", offset)
         self._life.require()
-        return bool(self._dead_letters.requeue(offset, self._discard_one))
-
-    def _discard_one(self, journal: int, letter: DeadLetter) -> bool:
-        found: bool = self._writer.turn(self._end, self._putter.remove_letter, journal, letter)
-        return found
-
-    def _put_one_back(self, journal: int, letter: DeadLetter) -> int | None:
-        found: int | None = self._writer.turn(self._end, self._putter.put_one_back, journal, letter)
-        return found
+        return bool(self._dead_letters.requeue(offset, partial(self._in_turn, self._putter.remove_letter)))
 
     def redrive(self, limit: int | None = None) -> int:
         """Put this queue's dead letters back as new messages, oldest first, with 0 attempts.
@@ -464,12 +446,15 @@ class JournalQueue(WorkQueue):
         """
         optional(COUNT)("limit", limit)
         self._life.require()
-        return self._dead_letters.redrive(limit, self._put_back)
+        return self._dead_letters.redrive(limit, partial(self._in_turn, self._putter.put_back))
 
-    def _put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
-        # The journal's lock first: no process waits for the queue while another one holds the journal.
-        put_back: int = self._writer.turn(self._end, self._putter.put_back, journal, letters)
-        return put_back
+    def _in_turn(self, act: Callable[[int, _Letters], _T], journal: int, letters: _Letters) -> _T:
+        """Change dead letters under both locks.
+
+        The journal's lock first: no process waits for the queue while another one holds the journal.
+        """
+        found: _T = self._writer.turn(self._end, act, journal, letters)
+        return found
 
     def sync(self) -> None:
         """Sync to the disk what was put and ended through this object so far."""

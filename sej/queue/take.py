@@ -137,6 +137,22 @@ class Taker:
         """Return when the rate allows the next item; None: it has no limit."""
         return self._flow.next_ns(self._log.state)
 
+    def problems(self) -> list[str]:
+        """Return why items were not delivered since the last call, for the user."""
+        (lost, self.lost), (error, self.unwritten) = (self.lost, 0), (self.unwritten, None)
+        found = []
+        if lost:
+            found.append(
+                f"retention removed {lost} items from the journal before they were delivered, because its caller"
+                " ignored this queue; stats().lost counts them"
+            )
+        if error is not None:
+            found.append(
+                f"exhausted items cannot be written to the dead letters ({error}); this is tried again every 10"
+                " seconds, and stats().delayed counts them meanwhile"
+            )
+        return found
+
     def _fits(self, message: Message, *taken: list[tuple[Message, int]]) -> bool:
         """Return whether an item may be added to those that were taken; if not, nothing more is taken."""
         if self._max_bytes is None or not any(taken):
