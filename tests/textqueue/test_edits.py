@@ -3,12 +3,14 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sej.system.disk import File
 from sej.system.locks import end_lease
 from textqueue import MessageMovedError, MessageStatus, TextQueue
+from textqueue.editing import reconcile
 from textqueue.editing.edits import Changes
 from textqueue.editing.queue_file import Edit, QueueFile, Session
 
@@ -448,3 +450,33 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
         four.mark_as_cleared()
         again = q.get_next()
         assert again is not None and again.value == "two"
+
+
+def test_a_save_that_goes_on_while_marks_are_made_again_delivers_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is examined when half of an older buffer is in it. The other half comes before the first write."""
+    path = tmp_path / "jobs.tq"
+    stale = b"".join(b"-%d\n" % number for number in range(10, 50))
+    path.write_bytes(stale)
+    apply, saves = reconcile._apply, 0
+
+    def apply_later(*args: Any) -> Any:
+        nonlocal saves
+        if not saves:
+            saves = editor.write(stale[60:])
+        return apply(*args)
+
+    with TextQueue(path) as q, path.open("r+b", buffering=0) as editor:  # so that no edit gets a lease
+        order = [q.get_next() for _ in range(30)]
+        for message in reversed(order):  # so that the last mark is in the first half
+            assert message is not None
+            message.mark_as_cleared()
+        editor.truncate(0)
+        editor.write(stale[:60])
+        monkeypatch.setattr(reconcile, "_apply", apply_later)
+        claim = q.take()
+        monkeypatch.undo()
+        assert saves
+        assert claim is not None and claim.message.value == "40"
+        assert path.read_bytes() == stale.replace(b"-", b"=", 30)

@@ -49,7 +49,7 @@ from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import chunks, digest, value_of
-from textqueue.format.windows import Token, is_known, scan, token_of
+from textqueue.format.windows import Token, is_known, scan, token_of, unknown
 from textqueue.hot import essence, proven
 from textqueue.ledger.copies import Copies
 from textqueue.ledger.log import ARCHIVED, CLAIMS, IN_MUTEX, MARKS, SET, WAITING, Ledger, Record
@@ -111,7 +111,9 @@ def reconcile(
         removed = settle(file, missing, older_names(edits), copies, path)
         conflicts += removed.conflicts
         token = token_of(file.status())
-        end_lease(file)
+        # Without a lease, the other program may have gone on saving while this wrote. Then the next call looks again.
+        if not end_lease(file) and token != before:
+            token = unknown(token)
         lost = _lost(edits, [*made.lost, *removed.pending])
         names = seen.keys() | {record.digest for record in lost.values()}
         records = {**lost, **_variables(edits, names), **made.kept}
@@ -224,8 +226,9 @@ def _is_recent(record: Record, now: int) -> bool:
 
 
 def _examined(record: Record, token: Token) -> Record:
-    """Return a record that shows how new a buffer is from now on, with the time of its edit."""
-    return record if is_known(record.token) else record._replace(token=(token[0], *record.token[1:]))
+    """Return a record, with the time of its edit, that shows how new a buffer is if the state of the file is known."""
+    inode = (record.token[0] or token[0]) if is_known(token) else 0
+    return record._replace(token=(inode, *record.token[1:]))
 
 
 def _lost(edits: Sequence[Record], lost: Sequence[int]) -> dict[int, Record]:
