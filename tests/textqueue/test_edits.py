@@ -444,10 +444,11 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
         assert four is not None and four.value == "four"
         assert [(each.kind, each.text) for each in q.conflicts] == [("reverted", "two")]
         assert path.read_bytes() == b"=one\n!two\n=three\n-four\n"
-        # From now on the mark counts as any other: a user who reopens an older one means it.
-        editor.seek(0)
-        editor.write(b"=one\n-two\n=three\n-four\n")
+        # A user who reopens a message that was marked before later ones means it.
+        monkeypatch.setattr("textqueue.editing.queue_file.MOMENT_S", 60.0)
         four.mark_as_cleared()
+        editor.seek(0)
+        editor.write(b"=one\n-two\n=three\n=four\n")
         again = q.get_next()
         assert again is not None and again.value == "two"
 

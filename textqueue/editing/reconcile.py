@@ -111,13 +111,15 @@ def reconcile(
         removed = settle(file, missing, older_names(edits), copies, path)
         conflicts += removed.conflicts
         token = token_of(file.status())
-        # Without a lease, the other program may have gone on saving while this wrote. Then the next call looks again.
-        if not end_lease(file) and token != before:
+        # Without a lease, the other program may have gone on saving while this wrote, so the next call looks again. Or
+        # it has read the file meanwhile, and its buffer may have some of the writes and not others.
+        alone = end_lease(file) or token == before
+        if not alone:
             token = unknown(token)
         lost = _lost(edits, [*made.lost, *removed.pending])
         names = seen.keys() | {record.digest for record in lost.values()}
         records = {**lost, **_variables(edits, names), **made.kept}
-        kept = [_examined(record, token) for _, record in sorted(records.items())]
+        kept = [record if alone else _doubted(record) for _, record in sorted(records.items())]
         ledger.rewrite([*kept, *removed.records(token)], token=token, epoch=time.time_ns())
     else:
         end_lease(file)
@@ -225,10 +227,9 @@ def _is_recent(record: Record, now: int) -> bool:
     return now + record.position < limit or (record.kind in CLAIMS and is_alive(record.holder))
 
 
-def _examined(record: Record, token: Token) -> Record:
-    """Return a record, with the time of its edit, that shows how new a buffer is if the state of the file is known."""
-    inode = (record.token[0] or token[0]) if is_known(token) else 0
-    return record._replace(token=(inode, *record.token[1:]))
+def _doubted(record: Record) -> Record:
+    """Return a record that does not show how new a buffer is any more."""
+    return record._replace(token=unknown(record.token))
 
 
 def _lost(edits: Sequence[Record], lost: Sequence[int]) -> dict[int, Record]:
