@@ -84,7 +84,7 @@ def _timestamp_ns(found: Columns, _: int) -> pa.Array:
 def _timestamp(found: Columns, _: int) -> pa.Array:
     ns = np.frombuffer(found.timestamps, np.int64)
     us = ns // _NS_IN_US
-    if ns.size and int(ns.min()) == NO_TIMESTAMP:
+    if ns.size and int(np.min(ns)) == NO_TIMESTAMP:
         return pa.array(us, pa.timestamp("us", "UTC"), mask=ns == NO_TIMESTAMP)
     return _fixed(pa.timestamp("us", "UTC"), found.messages, us)
 
