@@ -202,6 +202,9 @@ class TextQueue:
         Args:
             owner: the process to claim for, as ``pid@host/start``. Any other text, or None, means this process.
             lease_s: the lease of this claim, in seconds; None: that of the queue. Infinity: none.
+
+        Raises:
+            TextQueueError: other programs changed the file 100 times in 10 seconds.
         """
         lease_s = seconds("lease_s", lease_s)
         require(owner=(owner, optional(TEXT)), lease_s=(lease_s, optional(POSITIVE_SECONDS)))
@@ -216,6 +219,9 @@ class TextQueue:
 
         Returns:
             The claim, or None if no message is free.
+
+        Raises:
+            TextQueueError: as for :meth:`claim`.
         """
         lease_s = seconds("lease_s", lease_s)
         require(owner=(owner, optional(TEXT)), lease_s=(lease_s, optional(POSITIVE_SECONDS)))

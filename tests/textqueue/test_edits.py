@@ -483,3 +483,23 @@ def test_a_save_that_goes_on_while_marks_are_made_again_delivers_nothing_twice(
         assert saves
         assert claim is not None and claim.message.value == "40"
         assert path.read_bytes() == stale.replace(b"-", b"=", 30)
+
+
+def test_a_person_may_reopen_a_message_after_marks_were_made_again_without_a_lease(tmp_path: Path) -> None:
+    """Marks that were in the older buffer still show that a later buffer is newer than the marks before them."""
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n-b\n-c\n")
+    with TextQueue(path) as q:
+        for _ in range(3):
+            message = q.get_next()
+            assert message is not None
+            message.mark_as_cleared()
+        with path.open("rb"):  # so that no edit gets a lease
+            path.write_bytes(b"=a\n=b\n-c\n")
+            assert q.take() is None
+            assert path.read_bytes() == b"=a\n=b\n=c\n"
+        path.write_bytes(b"-a\n=b\n=c\n")
+        later = path.stat().st_mtime_ns + 10_000_000  # the clock of some file systems is coarse
+        os.utime(path, ns=(later, later))
+        claim = q.take()
+        assert claim is not None and claim.message.value == "a"

@@ -112,12 +112,14 @@ class Plan(NamedTuple):
         kept: the records that remain, by number, even if their writes cannot be made.
         lost: the numbers of the marks and claims whose messages are not in the file.
         removed: the numbers of the queued messages that are not in the file, and that a stale save may have removed.
+        written: the numbers of the marks and claims that the actions write again.
     """
 
     actions: list[Action]
     kept: dict[int, Record]
     lost: list[int]
     removed: list[int]
+    written: Set[int] = frozenset()
 
 
 def plan(known: Known, seen: Mapping[bytes, Collection[Seen]], *, reapply: bool) -> Plan:
@@ -169,6 +171,7 @@ class _Planning:
         self._unmarked: dict[int, tuple[Record, Seen]] = {}  # marks whose message is queued
         self._actions: list[tuple[int, Action]] = []  # with the numbers of their edits
         self._made = Plan([], {}, [], [])
+        self._written: set[int] = set()
 
     def plan(self, *, reapply: bool) -> Plan:
         groups: dict[bytes, list[_Numbered]] = defaultdict(list)
@@ -195,7 +198,7 @@ class _Planning:
             self._reverted(number, record, place, reapply=reapply)
         self._blank_ended()
         self._made.actions.extend(action for _, action in sorted(self._actions, key=lambda one: one[0]))
-        return self._made
+        return self._made._replace(written=self._written)
 
     def _rewritten(self) -> set[bytes]:
         """Return the archive runs whose queued messages are new ones, because no stale save restored these runs.
@@ -312,6 +315,7 @@ class _Planning:
             return
         report = f"marked again as {STATUS_OF[record.kind].name}"
         self._actions.append((number, Action(place, [(0, bytes([record.kind]))], "reverted", report)))
+        self._written.add(number)
         self._made.kept[number] = record._replace(position=place.position, owner=EMPTY)
 
     def _still_claimed(self, number: int, record: Record, place: Seen) -> None:
@@ -326,6 +330,7 @@ class _Planning:
             return
         writes = [(room.position, room.filled(holder))]
         self._actions.append((number, Action(place, writes, "claim", "claimed again for its owner")))
+        self._written.add(number)
 
     def _blank_ended(self) -> None:
         unmarked = {place.position for _, place in self._unmarked.values()}

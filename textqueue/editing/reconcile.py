@@ -119,7 +119,8 @@ def reconcile(
         lost = _lost(edits, [*made.lost, *removed.pending])
         names = seen.keys() | {record.digest for record in lost.values()}
         records = {**lost, **_variables(edits, names), **made.kept}
-        kept = [record if alone else _doubted(record) for _, record in sorted(records.items())]
+        doubted = set() if alone else made.written  # the others were in the file before: they show how new it is
+        kept = [_doubted(record) if number in doubted else record for number, record in sorted(records.items())]
         ledger.rewrite([*kept, *removed.records(token)], token=token, epoch=time.time_ns())
     else:
         end_lease(file)

@@ -45,7 +45,9 @@ _SYNC_PAUSE_S: Final = 0.01
 """How long a sync waits for a program that has the file open, and how often it tries."""
 _REPLACED_MOST: Final = 100
 _REPLACED_S: Final = 10.0
-"""An edit is given up if the file was replaced so many times, and for so long: a loaded machine may be slow."""
+_REPLACED_PAUSE_S: Final = 0.000_5
+"""An edit is given up if the file was replaced so many times, and for so long: a loaded machine may be slow. Between
+two attempts it waits for the third."""
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 
 
@@ -60,7 +62,7 @@ class Replaced:
         self._start = time.monotonic()
 
     def again(self) -> None:
-        """Count one more time.
+        """Count one more time, and wait for a moment.
 
         Raises:
             TextQueueError: it was too often, for too long.
@@ -73,6 +75,7 @@ class Replaced:
                 " end that program, then try again",
                 path=self._path,
             )
+        time.sleep(_REPLACED_PAUSE_S)
 
 
 class Source:
