@@ -206,6 +206,9 @@ def test_check_passes_with_hints_only(tmp_path: Path) -> None:
     path.write_bytes(b"-a\n\\mutex=   \n")
     done = sej("tq", "check", "--json", path)
     assert (done.returncode, json.loads(done.stdout)["severity"]) == (0, "hint")
+    path.write_bytes(b"-a\n-b")  # some editors write no last newline
+    done = sej("tq", "check", "--json", path)
+    assert (done.returncode, json.loads(done.stdout)["severity"]) == (0, "hint")
     path.write_bytes(b"-a\n\\mutex=   \n?\n")
     assert sej("tq", "check", path).returncode == 1
 

@@ -126,7 +126,7 @@ def test_problems_follow_the_buffer_and_have_severities(path: Path) -> None:
         assert [(one[0], one[2]) for one in found] == [
             (1, lsp.DiagnosticSeverity.Hint),
             (3, lsp.DiagnosticSeverity.Warning),
-            (4, lsp.DiagnosticSeverity.Warning),
+            (4, lsp.DiagnosticSeverity.Hint),
         ]
         editor.client.text_document_did_close(lsp.DidCloseTextDocumentParams(editor.document))
         assert await editor.problems() == []

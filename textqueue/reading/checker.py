@@ -114,7 +114,8 @@ def _problems(name: str, data: bytes, position: int, line: int, *, end: bool) ->
     if end and data and not data.endswith(b"\n"):
         column = len(decode(data[data.rfind(b"\n") + 1 :])) + 1
         what = "the last line has no newline, so it counts only after the file has been unchanged for a while"
-        yield Problem(name, line, column, what, "end it with a newline", position + len(data))
+        mend = "no fix is needed; a newline at its end makes it count now"
+        yield Problem(name, line, column, what, mend, position + len(data), "hint")
 
 
 def _stray(part: Stray) -> Iterator[_Finding]:
