@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.measure import Row, machine
 
-SECTIONS = ("core", "queue", "shard", "hub", "textqueue", "kestrel", "spark", "tables")
+SECTIONS = ("core", "queue", "shard", "hub", "textqueue", "kestrel", "spark", "cluster", "tables")
 
 
 def main() -> int:
