@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyspark
 
 import pipeline
 import sej
@@ -53,6 +54,9 @@ def run() -> list[Row]:
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         _fill(root)
+        work = Path(pyspark.__file__).with_name("work")  # where its workers write, whatever is set
+        if not work.exists():
+            stack.callback(shutil.rmtree, work, ignore_errors=True)
         spark = _session(folder)
         stack.callback(spark.stop)
         plain = {"hub": stack.enter_context(_hub(root))}
