@@ -44,6 +44,12 @@ def test_no_large_file() -> None:
     assert not large
 
 
+def test_no_file_that_a_program_left_behind() -> None:
+    """A lock, or a directory that an address such as ``s3a://bucket`` became."""
+    left = [name for path in tracked() if ":" in (name := str(path.relative_to(ROOT))) or path.suffix == ".lck"]
+    assert not left, "tracked files were written by a test or a command"
+
+
 def test_nothing_outside_the_tree_is_named() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {match[0].decode()}"
