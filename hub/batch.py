@@ -98,7 +98,7 @@ class Encoded:
         if len(data) < OVERHEAD_SIZE:
             raise DecodeError(f"{len(data)} bytes are too few for a message", position=0)
         self.first: int = OFFSET.unpack_from(data)[0]
-        if self.first > MAX_OFFSET:
+        if self.first >= MAX_OFFSET:
             raise _beyond(self.first)
         self.known: Sequence[Message] = ()
         self.size = len(data)
@@ -115,9 +115,9 @@ class Encoded:
         if due == first <= MAX_OFFSET - size // OVERHEAD_SIZE:
             return
         run = measure(data, 0, size, first, size)
-        if first + run.messages > MAX_OFFSET:
-            raise _beyond(first)
         if run.position != size:
+            if first + run.messages == MAX_OFFSET:
+                raise _beyond(first)
             measure(data, run.position, size, first + run.messages, 1)  # raises DecodeError for wrong bytes
             raise DecodeError(f"the last {size - run.position} bytes are not a whole message", position=run.position)
         if due is not None and due > first:

@@ -12,7 +12,7 @@ from cpython.long cimport PyLong_FromLongLong
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
-from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint64_t
 from libc.string cimport memcpy
 
 from sej.codec._layout cimport HEAD, MAX_SIZE, OVERHEAD, get32, get64, whole
@@ -49,6 +49,12 @@ cdef inline int64_t claimed(const unsigned char *p, int64_t room) noexcept nogil
         return 0
     size = <int32_t> get32(p + HEAD + key)
     return 0 if size < 0 or size + OVERHEAD + key > MAX_SIZE else size + OVERHEAD + key
+
+
+cdef inline bint is_due(const unsigned char *p, int64_t due, int64_t count) noexcept nogil:
+    """Return whether the message at p has the offset due + count. The largest offset is only expected, never used."""
+    cdef uint64_t offset = <uint64_t> due + <uint64_t> count
+    return get64(p) == offset and offset != <uint64_t> INT64_MAX
 
 
 cdef class _View:
@@ -138,7 +144,7 @@ def decode_many(data, int64_t position, int64_t end, int64_t due, int64_t limit)
     cdef list messages = []
     while count < limit:
         size = whole(p, stop - p)
-        if size == 0 or <int64_t> get64(p) != due:
+        if size == 0 or not is_due(p, due, 0):
             break
         if <int64_t> get64(p + 8) != time:  # a batch that came together shares one number
             time = <int64_t> get64(p + 8)
@@ -159,7 +165,7 @@ cdef object _measure(_View view, object data, int64_t position, int64_t end, int
     cdef int64_t count = 0, size, first = NO_TIME, last = NO_TIME, newest = NO_TIME
     while p - start < limit:
         size = whole(p, stop - p)
-        if size == 0 or <int64_t> get64(p) != due + count:
+        if size == 0 or not is_due(p, due, count):
             break
         last = <int64_t> get64(p + 8)
         if count == 0:
@@ -194,7 +200,7 @@ def walk(data, int64_t position, int64_t end, int64_t due, offsets, timestamps, 
     with nogil:
         while count < limit:
             size = whole(p, stop - p)
-            if size == 0 or <int64_t> get64(p) != due + count:
+            if size == 0 or not is_due(p, due, count):
                 break
             to_offset[count] = due + count
             to_timestamp[count] = <int64_t> get64(p + 8)
@@ -220,7 +226,7 @@ cdef object fixed_columns(_View view, int64_t position, int64_t end, int64_t due
     with nogil:
         while count < room:
             size = whole(p, stop - p)
-            if size == 0 or <int64_t> get64(p) != due + count:
+            if size == 0 or not is_due(p, due, count):
                 break
             to_timestamp[count] = <int64_t> get64(p + 8)
             to_type[count] = p[16]
@@ -236,15 +242,16 @@ def renumber(data, int64_t position, int64_t end, int64_t due, int64_t first):
     cdef _View view = _View(data, position, end)
     cdef unsigned char *p = <unsigned char *> view.data + position
     cdef const unsigned char *stop = view.data + end
-    cdef int64_t count = 0, size, number, shift
+    cdef int64_t count = 0, size, shift
+    cdef uint64_t number
     if not isinstance(data, bytearray):
         raise TypeError(f"data must be a bytearray, got {type(data).__name__}")
     with nogil:
         while True:
             size = whole(p, stop - p)
-            if size == 0 or <int64_t> get64(p) != due + count:
+            if size == 0 or not is_due(p, due, count):
                 break
-            number = first + count
+            number = <uint64_t> first + <uint64_t> count
             for shift in range(8):
                 p[shift] = <unsigned char> ((number >> (56 - 8 * shift)) & 0xFF)
             p += size
@@ -276,7 +283,7 @@ def columns(data, int64_t position, int64_t end, int64_t due, int64_t limit, bin
     with nogil:
         while count < limit:
             size = whole(p, stop - p)
-            if size == 0 or <int64_t> get64(p) != due + count:
+            if size == 0 or not is_due(p, due, count):
                 break
             key = p[17]
             if key_bytes + key > MAX_SIZE or value_bytes + size - OVERHEAD - key > MAX_SIZE:
@@ -332,7 +339,7 @@ def find_candidate(data, int64_t position, int64_t end, int64_t due, int64_t dam
     with nogil:
         while at <= end - OVERHEAD:
             offset = get64(start + at)
-            if (offset <= 9223372036854775807ULL and <int64_t> offset > due
+            if (offset < <uint64_t> INT64_MAX and <int64_t> offset > due
                     and <int64_t> offset - due <= (at - damage) // OVERHEAD):
                 size = claimed(start + at, end - at)
                 if size and size <= end - at:

@@ -164,7 +164,8 @@ def decode_many(data: BytesLike, position: int, end: int, due: int, limit: int) 
     messages: list[Message] = []
     add = messages.append
     head, int32, make = HEAD.unpack_from, INT32.unpack_from, Message._make
-    while len(messages) < limit and end - position >= OVERHEAD_SIZE:
+    most = min(limit, MAX_OFFSET - due)  # the largest offset is only expected, never used
+    while len(messages) < most and end - position >= OVERHEAD_SIZE:
         offset, timestamp, type, key_size = head(data, position)
         key_end = position + HEAD_SIZE + key_size
         if key_size < 0 or key_end > end - 8:
@@ -195,7 +196,7 @@ def measure(data: BytesLike, position: int, end: int, due: int, limit: int) -> R
     """
     start, count = position, 0
     first = last = newest = NO_TIMESTAMP
-    while position - start < limit and end - position >= OVERHEAD_SIZE:
+    while position - start < limit and end - position >= OVERHEAD_SIZE and due + count < MAX_OFFSET:
         offset, timestamp, _, key_size = HEAD.unpack_from(data, position)
         key_end = position + HEAD_SIZE + key_size
         if key_size < 0 or key_end > end - 8 or offset != due + count:
@@ -321,9 +322,9 @@ def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: i
         One that ends after these bytes but inside the file is returned too: its trailing size is still to be checked.
     """
     reach = (end - damage) // OVERHEAD_SIZE
-    if reach < 1:
+    if reach < 1 or due >= MAX_OFFSET - 1:
         return None
-    low, high = OFFSET.pack(due + 1), OFFSET.pack(min(due + reach, MAX_OFFSET))
+    low, high = OFFSET.pack(due + 1), OFFSET.pack(min(due + reach, MAX_OFFSET - 1))
     same = next((i for i in range(8) if low[i] != high[i]), 8)
     prefix = low[:same]
     text = bytes(data[position:end])
@@ -332,7 +333,7 @@ def find_candidate(data: BytesLike, position: int, end: int, due: int, damage: i
         offset = OFFSET.unpack_from(text, at)[0]
         if not offset and prefix and not prefix.strip(b"\0"):  # a zero-filled range matches everywhere
             at = _skip_zeros(text, at, OFFSET_SIZE if due >= 0 else OVERHEAD_SIZE)
-        if due < offset <= min(due + (position + at - damage) // OVERHEAD_SIZE, MAX_OFFSET):
+        if due < offset <= min(due + (position + at - damage) // OVERHEAD_SIZE, MAX_OFFSET - 1):
             found = _whole(text, at, file_end - position)
             if found is not None:
                 return Candidate(position + at, position + found, offset)
@@ -379,12 +380,11 @@ def _check_due(data: BytesLike, position: int, end: int, due: int) -> None:
         raise
     if found is None:
         return
-    raise DecodeError(
-        f"the message must have offset {due}, got {found[0].offset}",
-        position=position,
-        offset=due,
-        found=found[0].offset,
-    )
+    offset = found[0].offset
+    reason = f"the message must have offset {due}, got {offset}"
+    if offset == due:
+        reason = f"offset {offset} exceeds the largest offset, {MAX_OFFSET - 1}"
+    raise DecodeError(reason, position=position, offset=due, found=offset)
 
 
 def _as_bytes(value: object, name: str) -> bytes:

@@ -164,10 +164,10 @@ def _look(file: File, position: int, due: int, size: int) -> _Look | None:
     trailer = size_before(file, position + claimed)
     if trailer != claimed:
         return _Look(f"the size field at the message's end must be {claimed}, got {trailer}")
+    if offset is None or offset >= MAX_OFFSET:
+        return _Look(f"offset {offset} exceeds the largest offset, {MAX_OFFSET - 1}")
     if offset == due:
         return None
-    if offset is None or offset > MAX_OFFSET:
-        return _Look(f"offset {offset} exceeds the largest offset")
     reason = f"the message must have offset {due}, got {offset}"
     return _Look(reason, Candidate(position, position + claimed, offset))
 

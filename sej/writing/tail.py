@@ -446,16 +446,18 @@ class Tail:
     def extend(self, data: BytesLike) -> None:
         """Check encoded messages, then append them. Errors as for :meth:`append_encoded`."""
         buffer, size = self.buffer, len(data)
+        if buffer.offset == MAX_OFFSET and size:
+            raise _full()
         whole = measure(data, 0, size, buffer.offset, size)
         if whole.position != size:
+            if buffer.offset + whole.messages == MAX_OFFSET:
+                raise _full()
             measure(data, whole.position, size, buffer.offset + whole.messages, 1)  # raises if the next message is bad
             raise DecodeError(
                 f"the last {size - whole.position} bytes are not a whole message",
                 position=whole.position,
                 offset=buffer.offset + whole.messages,
             )
-        if buffer.offset + whole.messages > MAX_OFFSET:
-            raise _full()
         at = 0
         while at < size:
             run = measure(data, at, size, buffer.offset, buffer.batch_limit)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import sej.codec
 from sej import DecodeError, InvalidMessageError, Message
+from sej.codec.format import MAX_OFFSET
 from tests.sej.support import encoded, packed, sample
 
 pytestmark = pytest.mark.both_codecs
@@ -244,6 +245,41 @@ def test_messages_are_renumbered_in_place(codec: ModuleType, found: list[Message
         with pytest.raises(DecodeError):
             codec.renumber(data, 1, len(data), first + 1, 0)
         assert data == before
+
+
+def filled(codec: ModuleType, data: bytes, position: int, due: int) -> tuple[int, int]:
+    arrays = (memoryview(array(kind, [0] * 9)) for kind in "qqi")
+    found: tuple[int, int] = codec.walk(data, position, len(data), due, *arrays)
+    return found
+
+
+@both
+def test_no_message_has_the_largest_offset(codec: ModuleType) -> None:
+    """It would leave no offset for the next one."""
+    data = b"".join(encoded(MAX_OFFSET - 1 + n, 1, 2, b"k", b"v") for n in range(3))
+    size = len(data) // 3
+    for name, more in (
+        ("decode_many", (9,)), ("measure", (1 << 20,)), ("columns", (9,)), ("columns", (9, False, False)),
+    ):  # fmt: skip
+        found = getattr(codec, name)(data, 0, len(data), MAX_OFFSET - 1, *more)
+        assert (len(found[0]) if name == "decode_many" else found[0], found[1]) == (1, size), name
+        with pytest.raises(DecodeError, match=f"exceeds the largest offset, {MAX_OFFSET - 1}") as raised:
+            getattr(codec, name)(data, size, len(data), MAX_OFFSET, *more)
+        assert (raised.value.position, raised.value.offset, raised.value.found) == (size, MAX_OFFSET, MAX_OFFSET)
+        assert getattr(codec, name)(data[:-1], 2 * size, len(data) - 1, MAX_OFFSET, *more)[1] == 2 * size
+    assert filled(codec, data, 0, MAX_OFFSET - 1) == (1, size)
+    with pytest.raises(DecodeError, match="exceeds the largest offset"):
+        filled(codec, data, size, MAX_OFFSET)
+    assert codec.renumber(bytearray(data), 0, len(data), MAX_OFFSET - 1, 0) == (1, size)
+    with pytest.raises(DecodeError, match="exceeds the largest offset"):
+        codec.renumber(bytearray(data), size, len(data), MAX_OFFSET, 0)
+
+
+@both
+@pytest.mark.parametrize("due", [-1, 0, MAX_OFFSET - 2, MAX_OFFSET - 1, MAX_OFFSET])
+def test_no_message_with_the_largest_offset_follows_damage(codec: ModuleType, due: int) -> None:
+    data = b"".join(encoded(MAX_OFFSET + n, 1, 2, b"k", b"v") for n in range(2)) + encoded(due % 2**64, 1, 2, b"k", b"")
+    assert codec.find_candidate(data, 0, len(data), due, -(1 << 62), len(data)) is None
 
 
 def test_there_is_a_twin() -> None:

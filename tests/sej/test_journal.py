@@ -154,6 +154,40 @@ def test_the_last_offsets_that_fit(tmp_path: Path) -> None:
         assert [message.offset for message in s] == [2**63 - 3, 2**63 - 2]
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_message_after_the_last_offsets_that_fit_is_corruption(count: int, tmp_path: Path) -> None:
+    last = 2**63 - 2
+    rows = [encoded(last + n, STAMP, 0, b"", b"value") for n in range(count)]
+    by_hand(tmp_path, (last, b"".join(rows)))
+    j = sej.Journal(tmp_path)
+    with sej.Scanner(tmp_path) as s:
+        assert [message.offset for message in s.read(9)] == [last]
+        with pytest.raises(CorruptionError, match="exceeds the largest offset") as raised:
+            s.read(9)
+    assert (raised.value.position, raised.value.offset) == (len(rows[0]), last + 1)
+    assert [each.position for each in j.verify()] == [len(rows[0])]
+    for look in (lambda: j.end_offset, lambda: j.tail(3)):
+        with pytest.raises(CorruptionError):
+            look()
+    with sej.Scanner(tmp_path, on_corruption="skip") as s:
+        assert [message.offset for message in s] == [last]
+    with sej.Writer(tmp_path) as w:
+        assert w.recovery is not None and Path(w.recovery.kept).read_bytes() == b"".join(rows[1:])
+    assert (j.end_offset, [message.offset for message in j.reversed()]) == (last + 1, [last])
+
+
+def test_a_repair_passes_over_a_message_that_has_the_largest_offset(tmp_path: Path) -> None:
+    good = [encoded(n, STAMP, 0, b"", b"value") for n in range(4)]
+    far = encoded(2**63 - 1, STAMP, 0, b"", b"".join(good[1:3]))  # all of them, if its sizes were believed
+    by_hand(tmp_path, (0, bytes(30) + far + good[3]))
+    j = sej.Journal(tmp_path)
+    with sej.Scanner(tmp_path, on_corruption="skip") as s:
+        assert [message.offset for message in s] == [1, 2, 3]
+    j.repair()
+    with sej.Scanner(tmp_path) as s:
+        assert [message.offset for message in s] == [1, 2, 3]
+
+
 def test_hundreds_of_segments(tmp_path: Path) -> None:
     with sej.Writer(tmp_path, segment_bytes=1) as w:
         w.append_many([b"%d" % n for n in range(300)], timestamp=list(range(300)))
