@@ -247,7 +247,7 @@ cdef class Buffer:
 
     def append_many(self, values, keys=None, type=0, timestamp=None):
         """Encode many messages; none if one of them is invalid. Return their offsets."""
-        cdef list value_list = values if values.__class__ is list else list(values)
+        cdef list value_list = list(values)  # a copy: what is checked here, other code could change
         cdef Py_ssize_t count = len(value_list), index
         cdef list key_list = None
         cdef list type_list = None
@@ -256,7 +256,7 @@ cdef class Buffer:
         cdef object value, key = b""
         cdef PyObject *raw_key = <PyObject *> key
         if keys is not None:
-            key_list = keys if keys.__class__ is list else list(keys)
+            key_list = list(keys)
         if isinstance(type, int):
             _reference._check(b"", b"", type, 0)
             kind = type
@@ -282,10 +282,6 @@ cdef class Buffer:
                 key = key_list[index]
             if (not PyBytes_CheckExact(value) or not PyBytes_CheckExact(key) or PyBytes_GET_SIZE(key) > MAX_KEY
                     or PyBytes_GET_SIZE(value) > MAX_VALUE):
-                if value_list is values:
-                    value_list = list(value_list)
-                if key_list is not None and key_list is keys:
-                    key_list = list(key_list)
                 value_list[index] = value = _reference._as_bytes(value, "value")
                 key = _reference._as_bytes(key, "key")
                 if key_list is not None:
@@ -294,10 +290,6 @@ cdef class Buffer:
             if type_list is not None or time_list is not None:
                 _reference._check(b"", b"", 0 if type_list is None else type_list[index],
                                   0 if time_list is None else time_list[index])
-        if value_list is values:
-            value_list = list(value_list)  # a copy: while a drain waits, other threads may run
-        if key_list is not None and key_list is keys:
-            key_list = list(key_list)
         if self._refuse is not None:
             self._refuse()
         inside = self._owned is not None and self._owned()

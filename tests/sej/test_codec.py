@@ -231,6 +231,36 @@ def test_what_the_format_cannot_hold_is_refused(codec: ModuleType, fields: dict[
     assert (buffer.offset, len(buffer)) == (0, 0), "nothing of a refused batch is taken"
 
 
+class Kind(int):
+    """A type whose comparison, which is a part of the check, runs other code."""
+
+    then: Any
+
+    def __ge__(self, other: int) -> bool:
+        Kind.then()
+        return True
+
+    __le__ = __ge__
+
+
+@both
+def test_a_batch_is_what_it_was_when_the_call_began(codec: ModuleType) -> None:
+    for keys, type in ((True, 0), (False, [0] * 999 + [Kind(0)])):
+        values = [b"value"] * 1000
+
+        def spoil(values: list[Any] = values) -> bytes:
+            values[:] = ["text"]
+            return b"k"
+
+        Kind.then = spoil
+        buffer = buffer_of(codec)(0, lambda: None, threading.Lock())
+        buffer.limit = buffer.batch_limit = 1 << 30
+        assert buffer.append_many(values, (spoil() for _ in range(1000)) if keys else None, type) == range(1000)
+        with buffer.block() as view:
+            found, _ = codec.decode_many(view, 0, len(view), 0, 1000)
+        assert [message.value for message in found] == [b"value"] * 1000
+
+
 @pytest.mark.skipif(len(TWINS) == 1, reason="the compiled codec is not built here")
 @both
 @given(found=st.lists(messages, max_size=6), first=st.integers(0, 2**62), cut=st.integers(0, 60))
