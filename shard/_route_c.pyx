@@ -188,26 +188,25 @@ cdef class Parts:
     cdef Py_ssize_t _starts[MAX_SHARDS + 1]
 
     def __init__(self, values, keys, int bits, indexes, types, times, name="xxh64"):
-        cdef Py_ssize_t place, count = len(values)
+        cdef Py_ssize_t place, count
         cdef Py_ssize_t sizes[MAX_SHARDS]
         cdef uint64_t mask, index
         cdef PyObject *value
         cdef PyObject *key
         cdef uint16_t *shards
+        cdef list index_list
         cdef bint fnv = name == "fnv"
         if not 0 <= bits <= 10:
             raise ValueError(f"bits must be 0 to 10, got {bits}")
         if self._places != NULL:
             raise RuntimeError("the parts were already created")
-        if len(keys) != count:
-            _reference.check_counts(count, keys, types, times)
         self._values = list(values)  # ours: while a part is written, others may run
+        count = len(self._values)
         self._keys = list(keys)
         self._types = None if isinstance(types, int) else list(types)
         self._times = None if isinstance(times, int) else list(times)
-        _reference.check_counts(count, self._keys, self._types, self._times)
-        self._type = number(0, "type", types, 0, MAX_TYPE) if self._types is None else 0
-        self._time = number(0, "timestamp", times, INT64_MIN, INT64_MAX) if self._times is None else 0
+        index_list = None if indexes is None else list(indexes)
+        _reference.check_counts(count, self._keys, self._types, self._times, index_list)
         self.indexes = []
         mask = (1 << bits) - 1
         memset(sizes, 0, sizeof(sizes))
@@ -228,18 +227,22 @@ cdef class Parts:
                     )
                     value = PyList_GET_ITEM(<PyObject *> self._values, place)
                     key = PyList_GET_ITEM(<PyObject *> self._keys, place)
-                if indexes is None:
+                if index_list is None:
                     index = sej_hash(fnv, <const uint8_t *> raw_bytes(key), Py_SIZE(key)) & mask
                 else:
-                    index = <uint64_t> indexes[place] & mask
+                    index = <uint64_t> index_list[place] & mask
                 shards[place] = <uint16_t> index
                 if sizes[index] == 0:
                     self.indexes.append(index)
                 sizes[index] += 1
-            if self._types is not None:
+            if self._types is None:
+                self._type = number(0, "type", types, 0, MAX_TYPE)
+            else:
                 for place in range(count):
                     number(place, "type", self._types[place], 0, MAX_TYPE)
-            if self._times is not None:
+            if self._times is None:
+                self._time = number(0, "timestamp", times, INT64_MIN, INT64_MAX)
+            else:
                 for place in range(count):
                     number(place, "timestamp", self._times[place], INT64_MIN, INT64_MAX)
             self._starts[0] = 0

@@ -115,7 +115,8 @@ class Parts:
             name: the hash of the keys.
 
         Raises:
-            ValueError: the number of keys, types or timestamps differs from the number of values; bits is out of range.
+            ValueError: the number of keys, types, timestamps or indexes differs from the number of values; bits is out
+                of range.
             TypeError: a value or key is not bytes, a type or timestamp is not an int.
             InvalidMessageError: a field is out of its range.
         """
@@ -124,7 +125,7 @@ class Parts:
         count = len(values)
         kinds = [types] * count if isinstance(types, int) else list(types)
         stamps = [times] * count if isinstance(times, int) else list(times)
-        check_counts(count, keys, kinds, stamps)
+        check_counts(count, keys, kinds, stamps, indexes)
         mask = (1 << bits) - 1
         self._rows: dict[int, list[tuple[int, int, bytes, bytes]]] = {}
         for place, (value, key) in enumerate(zip(values, keys, strict=True)):
@@ -211,9 +212,9 @@ class Appender:
         return self._owner(value, key, type, timestamp)
 
 
-def check_counts(count: int, keys: object, types: object, times: object) -> None:
+def check_counts(count: int, keys: object, types: object, times: object, indexes: object) -> None:
     """Refuse columns whose length differs from the number of values."""
-    for name, column in (("keys", keys), ("type", types), ("timestamp", times)):
+    for name, column in (("keys", keys), ("type", types), ("timestamp", times), ("indexes", indexes)):
         if isinstance(column, Sized) and len(column) != count:
             raise ValueError(f"{name} must have {count} entries, one for each value, got {len(column)}")
 

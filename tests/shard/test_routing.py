@@ -147,6 +147,13 @@ def test_parts_take_what_bytes_and_ints_there_are(parts: type[routing.Parts]) ->
     assert parts([], [], 3, None, 0, 0).indexes == []
 
 
+class Longer(list[bytes]):
+    """It says that it has more values than it has."""
+
+    def __len__(self) -> int:
+        return 1000
+
+
 @pytest.mark.parametrize("parts", [_route_py.Parts, routing.Parts], ids=["python", "chosen"])
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
@@ -166,6 +173,9 @@ def test_parts_take_what_bytes_and_ints_there_are(parts: type[routing.Parts]) ->
             "timestamp must be -?[0-9]+ to [0-9]+, got 9223372036854775808",
         ),
         (([b"a"], [b""], 3, None, 0, [1.5]), TypeError, "timestamp 0 must be an int, not float"),
+        (([b"a", "b"], [b"", b""], 3, None, 256, 1 << 63), TypeError, "value 1 must be bytes, not str: encode it first"),
+        (([b"a", b"b"], [b"", b""], 3, [0], 0, 0), ValueError, "indexes must have 2 entries, one for each value, got 1"),
+        ((Longer([b"a"]), [b""] * 1000, 3, None, 0, 0), ValueError, "longer|keys must have 1 entries"),
     ],
 )
 def test_bad_parts_are_refused_in_the_same_words(
