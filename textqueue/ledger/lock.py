@@ -9,7 +9,7 @@ it.
 **Turns.** Workers that share a file need the lock again and again. With each change of the holder, the new one reads
 what the others have written, so it is best if a holder makes many operations. A process that finds the lock taken tries
 again after pauses. They begin short, so a process that comes from its work waits little. But if it has had the lock a
-moment ago, it pauses for a turn.
+moment ago, it pauses for a turn; and if it has had it again and again without a pause, for a long turn.
 
 This library never removes the lock file. If another program removes or replaces it, operations use the new file
 after at most ``_LOOK_S``. A forked child opens the lock file again, because it would share an open file's lock with its
@@ -35,6 +35,13 @@ _FIRST_PAUSE_S: Final = 0.000_05
 _LONGEST_PAUSE_S: Final = 0.005
 _TURN_S: Final = 0.005
 """If an object that has just released the lock finds it taken, it leaves it to the others for this long."""
+_ROW_S: Final = 0.001
+_LONG_ROW: Final = 8
+_LONG_TURN_S: Final = 0.15
+_IDLE_S: Final = 0.02
+_LOOK_PAUSE_S: Final = 0.01
+"""After so many operations with at most the first time between them, it leaves the lock to the others for so long, or
+until none has written for the last time."""
 _ASK_AFTER_S: Final = 0.0004
 """An operation takes less time than this."""
 
@@ -81,6 +88,7 @@ class Guard:
         self._pid = 0
         self.kept: Kept | None = None
         self._left = 0.0  # when this object released the lock
+        self._row = 0  # operations that followed each other without a pause
         self._looked = 0.0  # when the open file was last compared with the file at the path
 
     @property
@@ -148,6 +156,7 @@ class Guard:
 
     def _take(self) -> None:
         now = time.monotonic()
+        self._row = self._row + 1 if now - self._left < _ROW_S else 0
         while True:
             file = self._opened()
             if not file.lock():
@@ -173,8 +182,20 @@ class Guard:
             self._looked = 0.0
         return self._file
 
+    def _leave(self, until: float) -> None:
+        """Leave the lock to the others as long as they write to the ledger, but not for longer than a long turn."""
+        path = self._sidecars.path(".log")
+        seen, grew = self._disk.status(path), time.monotonic()
+        while (now := time.monotonic()) < until and now - grew < _IDLE_S:
+            time.sleep(_LOOK_PAUSE_S)
+            there = self._disk.status(path)
+            if there != seen:
+                seen, grew = there, now
+
     def _wait(self, file: File, deadline: float) -> None:
         pause = _TURN_S if time.monotonic() - self._left < _TURN_S else _FIRST_PAUSE_S
+        if self._row >= _LONG_ROW:
+            self._leave(time.monotonic() + _LONG_TURN_S)
         waited = 0.0
         asked = False
         while not file.lock():
