@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # type checkers see the reference
         Held,
         ends,
         essence,
+        newest,
         proven,
         ready,
         status_lines,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # type checkers see the reference
 else:
     _hot = _twin("textqueue.hot._hot_c", "textqueue.hot.reference")
     DONE, GONE, NOT_DONE, Core, Held = _hot.DONE, _hot.GONE, _hot.NOT_DONE, _hot.Core, _hot.Held
-    ends, essence, proven = _hot.ends, _hot.essence, _hot.proven
+    ends, essence, newest, proven = _hot.ends, _hot.essence, _hot.newest, _hot.proven
     ready, status_lines, variable_at = _hot.ready, _hot.status_lines, _hot.variable_at
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Held",
     "ends",
     "essence",
+    "newest",
     "proven",
     "ready",
     "status_lines",

@@ -18,6 +18,7 @@ from hashlib import blake2b
 
 from textqueue.hot import reference as _reference
 from textqueue.format.grammar import RESERVED, STATUS_OF
+from textqueue.format.kinds import CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, VISIBLE
 from textqueue.format.parser import essence as _essence_of
 
 cdef extern from *:
@@ -77,12 +78,24 @@ cdef Py_ssize_t _FEW_BYTES = _reference.FEW_BYTES
 assert (NOT_DONE, DONE, GONE) == (_NOT_DONE, _DONE, _GONE)
 
 cdef enum:
+    _NEAR = 4096  # bytes that are read at once to prove messages during a hold
     _HEX = 24  # digits of the hash of an essence
     _LINE_ROOM = 64  # of a ledger line without its tail: kind, position, essence, CRC, blanks
 
 cdef bint _is_head[256]
+# Of a ledger line, by its first byte:
+cdef bint _is_visible[256]
+cdef bint _is_end[256]
+cdef bint _is_claim[256]
+cdef bint _is_kept[256]
 for _byte in range(256):
     _is_head[_byte] = _byte in STATUS_OF
+    _is_visible[_byte] = _byte in VISIBLE
+    _is_end[_byte] = _byte in ENDS
+    _is_claim[_byte] = _byte in CLAIMS
+    _is_kept[_byte] = _byte in _reference.ALWAYS
+cdef int _GIVEN_BACK = GIVEN_BACK, _IN_MUTEX = IN_MUTEX
+cdef int _DIGITS = _reference.DIGITS, _BLANKS = _reference.BLANKS
 
 # The names of the reserved variables: few and short.
 cdef char _reserved[8][16]
@@ -117,6 +130,10 @@ cdef class Core:
     cdef readonly bytes raw
     cdef readonly Py_ssize_t position
     cdef readonly int64_t epoch
+    cdef public bytes claim
+
+    def __cinit__(self):
+        self.claim = b""
 
     def __init__(self, source, bytes raw not None, Py_ssize_t position, int64_t epoch):
         self.source = source
@@ -395,6 +412,79 @@ def status_lines(int control, places, bytes tail not None):
         PyMem_RawFree(out)
 
 
+cdef inline int _place_end(const char *line, Py_ssize_t size, uint64_t *digits, bint *negative) noexcept nogil:
+    """Read the position in a ledger line, and return the end of its digits; 0: there is none, or it is too large."""
+    cdef Py_ssize_t at = 2, first
+    if size < 3:
+        return 0
+    negative[0] = line[at] == c"-"
+    first = at = at + negative[0]
+    digits[0] = 0
+    while at < size and c"0" <= line[at] <= c"9" and at - first < _DIGITS:
+        digits[0] = 10 * digits[0] + <uint64_t>(line[at] - c"0")
+        at += 1
+    return <int>at if at > first and at < size and line[at] == c" " else 0
+
+
+cdef bytes _checked(const char *line, Py_ssize_t size):
+    """Return a ledger line without its CRC32; None: it is torn or damaged."""
+    cdef const char *digits = "0123456789abcdef"
+    cdef Py_ssize_t end = size - 9, at
+    cdef int blanks = 0
+    if end < 0 or line[end] != c" ":
+        return None
+    cdef bytes text = PyBytes_FromStringAndSize(line, end)
+    cdef unsigned long crc = zlib.crc32(text)
+    for at in range(8):
+        if line[end + 1 + at] != digits[(crc >> (28 - 4 * at)) & 15]:
+            return None
+    for at in range(end):
+        blanks += line[at] == c" "
+    return text if blanks == _BLANKS else None
+
+
+def newest(bytes lines not None, claimed):
+    cdef const char *data = PyBytes_AS_STRING(lines)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(lines), start, count = 0, spent = 0
+    cdef uint64_t digits
+    cdef bint negative, placed = False, shown = False, over, visible
+    cdef int kind
+    cdef bytes text
+    cdef set decided = set()
+    cdef list kept = []
+    while end >= 0:
+        start = end
+        while start and data[start - 1] != c"\n":
+            start -= 1
+        if not _place_end(data + start, end - start, &digits, &negative):
+            end = start - 1
+            continue
+        kind, position = <unsigned char>data[start], -<object>digits if negative else <object>digits
+        over = kind != _GIVEN_BACK and position in decided
+        visible = not shown and _is_visible[kind]
+        if over and not visible:
+            count += 1
+            spent += kind != _IN_MUTEX
+            end = start - 1
+            continue
+        text = _checked(data + start, end - start)
+        end = start - 1
+        if text is None:
+            continue
+        count += 1
+        spent += over and kind != _IN_MUTEX
+        if (
+            not kept or visible or (not placed and not (negative and digits)) or _is_kept[kind]
+            or (_is_end[kind] and (not shown or position in claimed))
+        ):
+            kept.append(text)
+            placed = placed or not (negative and digits)
+            shown = shown or visible
+        if _is_end[kind] or _is_claim[kind]:
+            decided.add(position)
+    return count, spent, kept
+
+
 cdef class Held:
     cdef object _file, _log
     cdef bytes _path, _tail
@@ -403,6 +493,8 @@ cdef class Held:
     cdef int _fd, _log_fd
     cdef char *_buffer
     cdef Py_ssize_t _buffer_size
+    cdef char _near[_NEAR]  # bytes of the file, which nobody else changes while the lease holds
+    cdef Py_ssize_t _near_at, _near_size
     cdef readonly bint disturbed
     cdef readonly Py_ssize_t lines, marks, log_bytes, high
     cdef readonly int kind
@@ -484,12 +576,7 @@ cdef class Held:
             if not TQ_LEASED(self._fd):
                 self.disturbed = True
             else:
-                if position:
-                    got = pread(self._fd, data, size + 2, position - 1)
-                else:
-                    data[0] = c"\n"
-                    got = pread(self._fd, data + 1, size + 1, 0)
-                    got += got >= 0
+                got = self._bytes_at(position - 1, size + 2, data)
                 if got < 0:
                     error = errno
                 elif (got >= size + 1 and data[0] == c"\n" and not memcmp(data + 1, text, size)
@@ -507,6 +594,10 @@ cdef class Held:
                             done += got
                         else:
                             result = _DONE
+        if result != _DONE or size + 2 > _NEAR:
+            self._near_size = 0
+        else:
+            memcpy(self._near + position + relative - self._near_at, changed, count)
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self._path))
         if result == _DONE:
@@ -518,3 +609,21 @@ cdef class Held:
             if position > self.high:
                 self.high = position
         return result
+
+    cdef Py_ssize_t _bytes_at(self, Py_ssize_t position, Py_ssize_t size, char *data) noexcept nogil:
+        """Copy bytes of the file, and return how many there are; -1: an error. Before the file is a newline."""
+        cdef Py_ssize_t got, at = position - self._near_at
+        if position < 0:
+            data[0] = c"\n"
+            got = self._bytes_at(0, size - 1, data + 1)
+            return got + (got >= 0)
+        if size > _NEAR:
+            return pread(self._fd, data, size, position)
+        if at < 0 or at + size > self._near_size:
+            got = pread(self._fd, self._near, _NEAR, position)
+            if got < 0:
+                return got
+            self._near_at, self._near_size, at = position, got, 0
+        got = min(size, self._near_size - at)
+        memcpy(data, self._near + at, got)
+        return got

@@ -1,24 +1,26 @@
 """The hot paths in pure Python: the reference for the compiled ``_hot_c``, with the same names, results and errors.
 
-They yield the messages of a window, mark a message during a hold, and write the ledger lines of many marks.
+They yield the messages of a window, mark a message during a hold, write the ledger lines of many marks, and find the
+ledger lines of other processes that matter.
 """
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Protocol, TypeVar
 
 from sej.system.disk import Disk, File
 from sej.system.locks import leased
 from textqueue.format.grammar import CONTINUATION, VARIABLE
+from textqueue.format.kinds import CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, SET, VISIBLE
 from textqueue.format.parser import chunks, essence, variables_of
 
 __all__ = [
-    "DONE", "FEW_BYTES", "FRESH_S", "GONE", "NOT_DONE", "Core", "Held", "Place", "Reader", "ends", "essence", "proven",
-    "ready", "status_lines", "variable_at",
+    "ALWAYS", "BLANKS", "DIGITS", "DONE", "FEW_BYTES", "FRESH_S", "GONE", "NOT_DONE", "Core", "Held", "Place", "Reader",
+    "ends", "essence", "newest", "proven", "ready", "status_lines", "variable_at",
 ]  # fmt: skip
 
 NOT_DONE: Final = 0
@@ -32,17 +34,22 @@ FEW_BYTES: Final = 2048
 """In this many bytes of a window, the file is checked after each message: so in a short file, always."""
 _NEWLINE: Final = 10
 _QUEUED: Final = ord("-")
-_SET: Final = ord("v")
+DIGITS: Final = 19
+BLANKS: Final = 6
+"""Of a ledger line: the most digits of a position, and the number of blanks before the CRC32."""
+ALWAYS: Final = CLAIMS | {GIVEN_BACK, SET}
+"""The kinds of ledger lines that always matter."""
 
 Place = tuple[int, bytes, int]
 """Position, bytes and epoch of a message as it was read, such as a ``textqueue.editing.place.Place``."""
 
 
 class Core:
-    """The fields of a message: its source, and its bytes, position and epoch when it was read."""
+    """The fields of a message: its source; its bytes, position and epoch when it was read; and its claim, if any."""
 
-    __slots__ = ("_epoch", "_position", "_raw", "_source")
+    __slots__ = ("_epoch", "_position", "_raw", "_source", "claim")
     _source: Any
+    claim: bytes
 
     def __init__(self, source: Any, raw: bytes, position: int, epoch: int) -> None:
         """Create a message; only a queue does."""
@@ -50,6 +57,7 @@ class Core:
         self._raw = raw
         self._position = position
         self._epoch = epoch
+        self.claim = b""
 
     @property
     def source(self) -> Any:
@@ -173,6 +181,48 @@ def status_lines(control: int, places: Sequence[Place], tail: bytes) -> bytes:
     return b"".join(lines)
 
 
+def newest(lines: bytes, claimed: Container[int]) -> tuple[int, int, list[bytes]]:
+    """Return the ledger lines that matter, if the newest line about a position decides whether it is claimed.
+
+    Args:
+        lines: lines of one epoch.
+        claimed: the positions that were claimed before these lines.
+
+    Returns:
+        How many lines there are, without torn and damaged ones; how many of them mean nothing any more; and the lines
+        that matter, newest first, without their CRC32.
+    """
+    count = spent = 0
+    kept: list[bytes] = []
+    decided: set[int] = set()
+    placed = shown = False  # whether a line with a position in the file was kept, and a visible one
+    for line in reversed(lines.split(b"\n")):
+        stop = line.find(b" ", 2)
+        digits = line[2:stop].removeprefix(b"-")
+        if stop < 0 or not digits.isdigit() or len(digits) > DIGITS:
+            continue
+        kind, position = line[0], int(line[2:stop])
+        over = position in decided and kind != GIVEN_BACK
+        visible = not shown and kind in VISIBLE
+        if over and not visible:
+            count += 1
+            spent += kind != IN_MUTEX
+            continue
+        text, _, crc = line.rpartition(b" ")
+        if b"%08x" % zlib.crc32(text) != crc or text.count(b" ") != BLANKS:
+            continue
+        count += 1
+        spent += over and kind != IN_MUTEX
+        first = not kept or visible or (not placed and position >= 0)
+        if first or kind in ALWAYS or (kind in ENDS and (not shown or position in claimed)):
+            kept.append(text)
+            placed = placed or position >= 0
+            shown = shown or visible
+        if kind in ENDS or kind in CLAIMS:
+            decided.add(position)
+    return count, spent, kept
+
+
 class Held:
     """Marks and variables in a file during a hold. After ``DONE``, the edit is in the file and in the ledger.
 
@@ -254,7 +304,7 @@ class Held:
             return NOT_DONE
         was, name = essence(raw), essence(raw[:relative] + data + raw[relative + len(data) :])
         owner = b"-" if was == name else blake2b(was, digest_size=12).hexdigest().encode()
-        return self._write(message, relative, data, _SET, self._tail[:-1] + owner)
+        return self._write(message, relative, data, SET, self._tail[:-1] + owner)
 
     def _write(self, message: Core, relative: int, data: bytes, kind: int, tail: bytes) -> int:
         if not leased(self._file):

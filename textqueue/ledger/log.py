@@ -43,9 +43,23 @@ from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File
 from sej.system.durable import renew
+from textqueue.format.kinds import (
+    APPENDED,
+    CLAIMS,
+    ENDED,
+    ENDS,
+    GIVEN_BACK,
+    IN_LEDGER,
+    IN_MUTEX,
+    MARKS,
+    SET,
+    STATE,
+    VISIBLE,
+    WAITING,
+)
 from textqueue.format.lease import claimant
 from textqueue.format.windows import Token
-from textqueue.hot import status_lines
+from textqueue.hot import newest, status_lines
 from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
 
 __all__ = [
@@ -53,23 +67,10 @@ __all__ = [
     "MARKS_KEPT", "READ_ONLY_ERRORS", "SET", "STATE", "WAITING", "WAS", "Checkpoint", "Ledger", "Record", "is_copy",
 ]  # fmt: skip
 
-MARKS: Final = frozenset(b"=!#")
-CLAIMS: Final = frozenset(b"cm")
 MARKS_KEPT: Final = 1 << 18
 """The number of marks that the ledger keeps. If an old buffer reverts an older mark, that is not recognised."""
-GIVEN_BACK: Final = ord("-")
-SET: Final = ord("v")
-APPENDED: Final = ord("a")
-IN_LEDGER: Final = ord("c")
-IN_MUTEX: Final = ord("m")
-WAITING: Final = frozenset({APPENDED, GIVEN_BACK})
-"""The kinds of lines for messages that this library queued."""
-ENDED: Final = ord("e")
-STATE: Final = ord("r")
 _VERSION: Final = b"2"
 _AGAIN: Final = b"again"
-_VISIBLE: Final = MARKS | {APPENDED, IN_MUTEX}
-ENDS: Final = MARKS | {GIVEN_BACK, ENDED}
 EMPTY: Final = b"-"
 ARCHIVED: Final = b"archived/"
 """The start of the owner of a mark whose message was archived; the number of the run follows."""
@@ -198,7 +199,7 @@ class Ledger:
                     self._appends -= record.kind == APPENDED
                     self._apply(record)
                     applied = True
-                if record.kind in _VISIBLE:
+                if record.kind in VISIBLE:
                     self.shown = record
                     return
             end = start
@@ -206,48 +207,35 @@ class Ledger:
     def _apply_backwards(self, lines: bytes) -> None:
         """Apply lines of one epoch. Of the lines about a position, the last one decides whether it is claimed.
 
-        Workers that share a file read all lines of each other. So a line that does not matter is not parsed as a whole.
+        Workers that share a file read all lines of each other. So most lines are dropped before they are parsed.
         """
-        decided: set[bytes] = set()
+        count, spent, kept = newest(lines, self.claims)
+        self.lines += count
+        self.spent += spent
+        decided: set[int] = set()
         renamed: dict[int, bytes] = {}  # the digest after the last change of a variable
         token = last = shown = None
-        for line in reversed(lines.split(b"\n")):
-            place = line[2 : line.find(b" ", 2)]
-            kind = line[0] if line else 0
-            is_shown = shown is None and kind in _VISIBLE
-            if place in decided and kind != GIVEN_BACK and not is_shown:
-                self.lines += 1
-                self.spent += kind != IN_MUTEX
-                continue
-            text, _, crc = line.rpartition(b" ")
-            if not text or b"%08x" % zlib.crc32(text) != crc or text.count(b" ") != 6:
-                continue
-            self.lines += 1
-            position = int(place)
-            if token is None:
-                token = self.token = _record(text).token
-            if is_shown or (last is None and position >= 0):
-                record = _record(text)
-                if position >= 0:
-                    last = self.last = last or record
-                if is_shown:
-                    shown = self.shown = record
-            if place in decided and kind != GIVEN_BACK:
-                self.spent += kind != IN_MUTEX
-                continue
+        for text in kept:
+            record = _record(text)
+            kind, position = record.kind, record.position
+            token = self.token = token or record.token
+            if position >= 0:
+                last = self.last = last or record
+            if kind in VISIBLE:
+                shown = self.shown = shown or record
             if kind == GIVEN_BACK:
                 self.given_back.append(position)
+            if position in decided:
+                continue
             if kind in ENDS:
-                if place not in decided and position in self.claims:
-                    self._unclaim(position)
-                decided.add(place)
+                self._unclaim(position)
+                decided.add(position)
             elif kind in CLAIMS:
-                record = _record(text)
                 self._unclaim(position)
                 self._add_claim(record._replace(digest=renamed.pop(position, record.digest)))
-                decided.add(place)
+                decided.add(position)
             elif kind == SET:
-                renamed.setdefault(position, text.split(b" ", 3)[2])
+                renamed.setdefault(position, record.digest)
         for position in renamed.keys() & self.claims.keys():
             self.claims[position] = self.claims[position]._replace(digest=renamed[position])
 
@@ -551,7 +539,7 @@ class Ledger:
             return
         if record.position >= 0:
             self.last = record
-        if record.kind in _VISIBLE:
+        if record.kind in VISIBLE:
             self.shown = record
         if record.kind in CLAIMS:
             self._unclaim(record.position)
