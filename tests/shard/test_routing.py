@@ -173,8 +173,16 @@ class Longer(list[bytes]):
             "timestamp must be -?[0-9]+ to [0-9]+, got 9223372036854775808",
         ),
         (([b"a"], [b""], 3, None, 0, [1.5]), TypeError, "timestamp 0 must be an int, not float"),
-        (([b"a", "b"], [b"", b""], 3, None, 256, 1 << 63), TypeError, "value 1 must be bytes, not str: encode it first"),
-        (([b"a", b"b"], [b"", b""], 3, [0], 0, 0), ValueError, "indexes must have 2 entries, one for each value, got 1"),
+        (
+            ([b"a", "b"], [b"", b""], 3, None, 256, 1 << 63),
+            TypeError,
+            "value 1 must be bytes, not str: encode it first",
+        ),
+        (
+            ([b"a", b"b"], [b"", b""], 3, [0], 0, 0),
+            ValueError,
+            "indexes must have 2 entries, one for each value, got 1",
+        ),
         ((Longer([b"a"]), [b""] * 1000, 3, None, 0, 0), ValueError, "longer|keys must have 1 entries"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,36 @@ def test_lines_of_the_ledger(kind: Any, raws: list[bytes], tail: bytes) -> None:
     for record, (position, raw, _) in zip(found, places, strict=True):
         assert (record.kind, record.position, record.digest) == (ord("="), position, digest(essence(raw)))
     assert lines == _hot_py.status_lines(ord("="), places, tail)
+
+
+NUMBERS = st.sampled_from(
+    [b"0", b"-0", b"7", b"07", b"-7", b"9" * 19, b"-" + b"9" * 19, b"1" + b"0" * 19, b"", b"-", b"--1"]
+)
+
+
+@BOTH
+@given(
+    edits=st.lists(
+        st.tuples(
+            st.sampled_from(b"=!#-avmcex"),
+            NUMBERS,
+            st.sampled_from([b" aa 1 2 3 -", b" aa 1 2 3", b" aa 1 2 3 4 5", b""]),
+            st.sampled_from([b" %08x", b" %08X", b"%08x", b" %08x0", b" 00000000"]),
+            st.integers(0, 40),
+        ),
+        max_size=12,
+    ),
+    claimed=st.sets(st.sampled_from([0, 7, -7])),
+)
+def test_lines_of_the_ledger_that_matter(
+    kind: Any, edits: list[tuple[int, bytes, bytes, bytes, int]], claimed: set[int]
+) -> None:
+    lines = b""
+    for control, number, rest, crc, cut in edits:
+        text = b"%c %s%s" % (control, number, rest)
+        lines += ((text + crc % zlib.crc32(text)) if b"%" in crc else text + crc)[: cut or None] + b"\n"
+    for part in (lines, lines[:-1], lines + b"= 7 "):
+        assert kind.newest(part, claimed) == _hot_py.newest(part, claimed)
 
 
 @BOTH
@@ -305,3 +336,41 @@ def test_an_error_of_the_system_is_raised(kind: Any, held_file: Path) -> None:
     held = kind.Held(OS, file, log, identity=identity, tail=b" 1 2 3 -", until=time.monotonic() + 60)
     with pytest.raises(OSError):
         held.mark(kind.Core(None, b"-a\n", 0, 1), ord("="))
+
+
+@given(
+    sizes=st.lists(st.sampled_from([1, 9, 200, 2000, 4090, 4095, 5000]), min_size=2, max_size=8),
+    edits=st.lists(st.tuples(st.integers(0, 7), st.sampled_from([b"=", b"!", b"v"])), min_size=2, max_size=20),
+)
+def test_edits_of_one_hold_are_the_same_in_both(sizes: list[int], edits: list[tuple[int, bytes]]) -> None:
+    """The compiled one reads a block, and proves several messages from it."""
+    if hot.IMPLEMENTATION != "c":
+        return
+    from textqueue.hot import _hot_c  # type: ignore[attr-defined]
+
+    raws = [b"-" + b"x" * size + b"\n\\v=1 \n" for size in sizes]
+    found = []
+    for kind in (_hot_py, _hot_c):
+        with tempfile.TemporaryDirectory() as folder:
+            path, log = Path(folder) / "jobs.tq", Path(folder) / "log"
+            path.write_bytes(b"".join(raws))
+            file, ledger = OS.open(path, "edit"), OS.open(log, "append")
+            assert lease(file)
+            identity = file.status().identity
+            held = kind.Held(OS, file, ledger, identity=identity, tail=b" 1 2 3 -", until=time.monotonic() + 60)
+            cores, position = [], 0
+            for raw in raws:
+                cores.append(kind.Core(None, raw, position, 1))
+                position += len(raw)
+            results = []
+            for number, (which, edit) in enumerate(edits):
+                core = cores[which % len(cores)]
+                size = len(raws[which % len(cores)])
+                if edit == b"v":
+                    results.append(held.variable(core, size - 3, b"%d" % (number % 10)))
+                else:
+                    results.append(held.mark(core, edit[0]))
+            file.close()
+            ledger.close()
+            found.append((results, path.read_bytes(), log.read_bytes(), [core.raw for core in cores]))
+    assert found[0] == found[1]

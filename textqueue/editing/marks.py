@@ -61,7 +61,8 @@ class Marks:
         """
         queue = self._queue
         with queue.threads:
-            if queue.guard.kept is not None and (hold := self.hold) is not None:
+            hold = queue.guard.kept
+            if isinstance(hold, Hold):
                 try:
                     done = hold.marks.mark(message, control)
                 except OSError:
@@ -85,8 +86,10 @@ class Marks:
         Returns:
             Whether it was written. If not, the caller writes it in another way.
         """
-        with self._queue.threads:
-            if self._queue.guard.kept is not None and (hold := self.hold) is not None:
+        queue = self._queue
+        with queue.threads:
+            hold = queue.guard.kept
+            if isinstance(hold, Hold):
                 try:
                     done = hold.marks.variable(message, relative, data)
                 except OSError:
