@@ -39,7 +39,7 @@ cdef int64_t INT64_MAX = 9223372036854775807
 
 
 cdef inline bint varint(const uint8_t **at, const uint8_t *end, uint64_t *out) noexcept nogil:
-    """Read a number; false where there is none."""
+    """Read a number; false if there is none in as few bytes as it needs. Protobuf decides about others."""
     cdef uint64_t value = 0
     cdef uint8_t byte
     cdef int shift = 0
@@ -49,6 +49,8 @@ cdef inline bint varint(const uint8_t **at, const uint8_t *end, uint64_t *out) n
         p += 1
         value |= <uint64_t> (byte & 0x7F) << shift
         if byte < 0x80:
+            if shift and (not byte or (shift == 63 and byte > 1)):
+                return False
             at[0] = p
             out[0] = value
             return True
@@ -239,9 +241,9 @@ def transcode(bytes data not None):
             return None
         if tag == MESSAGES:
             room += OVERHEAD + size
-        elif tag == CLIENT_ID:
+        elif tag == CLIENT_ID and client == begin:  # the first one: protobuf looks at those that are replaced, too
             client, client_size = part, size
-        elif tag == JOURNAL_DIR:
+        elif tag == JOURNAL_DIR and journal == begin:
             journal, journal_size = part, size
         else:
             return None

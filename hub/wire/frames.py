@@ -184,14 +184,18 @@ def open_read_response(data: bytes) -> bytes | memoryview:
 
 
 def _only_encoded(data: bytes) -> memoryview | None:
-    """Return the bytes of the field Encoded without copying them, if there is no other field."""
+    """Return the bytes of the field Encoded without copying them, if there is no other field.
+
+    None also if the size has more bytes than it needs: protobuf decides about that.
+    """
     if data[:1] == bytes((_ENCODED_TAG,)):
         size = shift = 0
         for at in range(1, min(len(data), 1 + _VARINT_BYTES)):
             size |= (data[at] & 0x7F) << shift
             shift += 7
             if data[at] < 0x80:
-                return memoryview(data)[at + 1 :] if at + 1 + size == len(data) else None
+                plain = at + 1 + size == len(data) and (data[at] or at == 1)
+                return memoryview(data)[at + 1 :] if plain else None
     return None
 
 

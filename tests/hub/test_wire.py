@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import DecodeError as ProtobufDecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
@@ -942,6 +943,43 @@ def test_bytes_that_are_not_a_put_request_do_no_harm(data: bytes, cut: int) -> N
         plain = encode_put_request(request)
         if plain is not None:
             assert (plain[0], plain[1], bytes(plain[2])) == (client, journal, packed(messages))
+
+
+def test_a_name_that_is_replaced_must_be_text_too() -> None:
+    for request in (b"\x0a\x01\xff\x0a\x01c", b"\x12\x01\xff\x12\x00", b"\x0a\x01\xff\x1a\x00\x0a\x01c"):
+        assert encode_put_request(request) is None
+        with pytest.raises(sej.InvalidMessageError):
+            open_put_request(request)
+
+
+def longer(number: int, more: int) -> bytes:
+    """A number of less than 128 in more bytes than it needs."""
+    return bytes((number | 0x80,)) + b"\x80" * (more - 1) + b"\0"
+
+
+@pytest.mark.parametrize("more", [1, 3, 4, 5, 8, 9])
+def test_what_protobuf_says_of_numbers_in_too_many_bytes_holds(more: int) -> None:
+    offset, key = b"\x08\x05", b"\x22\x01k"
+    requests = [
+        longer(10, more) + b"\x01c",
+        b"\x0a" + longer(1, more) + b"c",
+        b"\x1a" + longer(5, more) + offset + key,
+    ]
+    for message in (
+        longer(8, more) + b"\x05", b"\x08" + longer(5, more), b"\x08" + b"\x80" * 9 + b"\x02",
+        b"\x22" + longer(1, more) + b"k",
+    ):  # fmt: skip
+        requests.append(b"\x1a" + bytes((len(message),)) + message)
+    for request in requests:
+        assert encode_put_request(request) is None, request
+    for data in (b"\x1a" + longer(3, more) + b"abc", longer(26, more) + b"\x03abc"):
+        try:
+            expected = pb.CopyRequest.FromString(data).Encoded
+        except ProtobufDecodeError:
+            with pytest.raises(sej.InvalidMessageError):
+                open_copy_request(data)
+        else:
+            assert open_copy_request(data)[2] == expected
 
 
 def test_the_generated_files_are_current() -> None:
