@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, nonecheck=True
 """What both formats do at every append, compiled: the same as ``reference``, which explains it.
 
 A file of the system is written without a call into Python. So between two of its bytecodes an operation has happened as

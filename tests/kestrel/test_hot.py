@@ -257,3 +257,40 @@ def test_an_interrupted_commit_may_be_repeated(when: str) -> None:
     with segmented.Queue("/q", "jobs", disk=disk) as queue:
         left = [item.data for item in iter(queue.reader().get, None)]
     assert left == [b"two", b"three"][: 1 + (when == "after")]
+
+
+class Late(kestrel.Queue):
+    """A queue that is used before it is opened."""
+
+    def __init__(self, use: Callable[[kestrel.Queue], object]) -> None:
+        use(self)
+
+
+class LateQueue(segmented.Queue):
+    """The same for libkestrel's files."""
+
+    def __init__(self, use: Callable[[segmented.Queue], object]) -> None:
+        use(self)
+
+
+class LateReader(segmented.Reader):
+    """The same for a reader."""
+
+    def __init__(self, use: Callable[[segmented.Reader], object]) -> None:
+        use(self)
+
+
+def test_a_queue_that_is_not_open_yet_raises() -> None:
+    for use in (
+        lambda queue: queue.put(b"data"),
+        lambda queue: queue.get(),
+        lambda queue: queue.reserve(),
+        lambda queue: queue.confirm(1),
+    ):
+        with pytest.raises(AttributeError):
+            Late(use)
+    with pytest.raises(AttributeError):
+        LateQueue(lambda queue: queue.put(b"data"))
+    for look in (lambda reader: reader.get(), lambda reader: reader.commit(1)):
+        with pytest.raises(AttributeError):
+            LateReader(look)

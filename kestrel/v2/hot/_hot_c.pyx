@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, nonecheck=True
 """The calls of a Kestrel 2 queue that are made for each item, compiled: the same as ``reference``, which explains it."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -197,8 +197,7 @@ def replay_block(Reserving machine, Waiting backlog, piece, bytes data not None,
     """Apply the whole operations of a block, up to the first one that the caller must look at."""
     cdef const uint8_t *start = <const uint8_t *> PyBytes_AS_STRING(data)
     cdef const uint8_t *p
-    cdef int64_t left = PyBytes_GET_SIZE(data) - at
-    cdef int32_t size
+    cdef int64_t left = PyBytes_GET_SIZE(data) - at, size
     cdef _Replay replay = _Replay()
     replay.machine, replay.backlog, replay.piece, replay.count = machine, backlog, piece, len(backlog.memory)
     while left > 0:
@@ -209,7 +208,7 @@ def replay_block(Reserving machine, Waiting backlog, piece, bytes data not None,
             size = get32(p + 1)
             if size < ADDX_BLOCK or size > left - 5:
                 break
-            replay.add(p, size, base + at)
+            replay.add(p, <int32_t> size, base + at)
             size += 5
         elif p[0] == REMOVE:
             replay.take()
