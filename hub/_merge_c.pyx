@@ -109,6 +109,8 @@ cdef class Merger:
         cdef object message
         if size == 0:
             raise ValueError("a batch holds at least one message")
+        if state.position < state.size:  # the heap has room for one message of each slot
+            raise ValueError(f"slot {slot} still holds messages")
         if size > state.room:
             grown = PyMem_Realloc(state.stamps, 2 * size * sizeof(int64_t))
             if grown == NULL:

@@ -55,6 +55,10 @@ class Merger:
 
     def feed(self, slot: int, batch: list[Message]) -> None:
         """Give an empty slot its next messages, at least one."""
+        if not batch:
+            raise ValueError("a batch holds at least one message")
+        if self.head(slot) is not None:
+            raise ValueError(f"slot {slot} still holds messages")
         self._batches[slot] = batch
         self._positions[slot] = 0
         heappush(self._heap, self._head(slot, batch[0]))

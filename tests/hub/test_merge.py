@@ -115,6 +115,19 @@ def test_a_slot_can_be_left_out(merger: Any) -> None:
     assert [message.timestamp for _, message in merge.take(1)] == [1]
 
 
+@pytest.mark.parametrize("merger", TWINS)
+def test_a_slot_is_fed_with_messages_when_it_is_empty(merger: Any) -> None:
+    merge = merger()
+    slot = merge.add(Source("c", "j"))
+    with pytest.raises(ValueError, match="at least one message"):
+        merge.feed(slot, [])
+    merge.feed(slot, [at(0, 0)])
+    for _ in range(100):
+        with pytest.raises(ValueError, match="slot 0 still holds messages"):
+            merge.feed(slot, [at(1, 1)])
+    assert [message.timestamp for _, message in merge.take(9)] == [0]
+
+
 # --- remembering
 
 

@@ -308,7 +308,7 @@ cdef object _essence(bytes raw):
     cdef const char *found
     cdef char *out
     cdef int name
-    if memchr(text, c"\r", size) is not NULL:
+    if size < 0 or memchr(text, c"\r", size) is not NULL:
         return _essence_of(raw)
     if size and text[size - 1] == c"\n":
         size -= 1
@@ -539,7 +539,7 @@ cdef class Held:
     def variable(self, Core message not None, Py_ssize_t relative, bytes data not None):
         cdef bytes raw = message.raw, new, was, name, tail = self._tail
         cdef Py_ssize_t size = PyBytes_GET_SIZE(raw), count = PyBytes_GET_SIZE(data)
-        if relative < 1 or relative + count > size:
+        if relative < 1 or relative > size - count:
             raise ValueError(f"a variable must be within the message, got position {relative} and {count} bytes")
         if tq_now() > self._until:
             return NOT_DONE
