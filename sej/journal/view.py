@@ -294,18 +294,22 @@ class Journal:
 
     def _read_good(self, segment: Segment, reader: SegmentReader) -> list[Message]:
         """Read the next messages of a segment; none at its end, and none at a torn tail."""
+        index = IndexFile(self._directory, segment)
         while True:
             try:
-                return reader.read(_SCAN_MESSAGES)
+                messages = reader.read(_SCAN_MESSAGES)
             except CorruptionError:
-                position, due = reader.position, reader.due
-                index = IndexFile(self._directory, segment)
-                damage = index.find_damage(reader.file, segment.first_offset, position, due)
-                if damage is not None:
-                    if damage.torn and self._directory.segments()[-1:] == [segment]:
-                        return []
-                    raise
-                reader.skip(position, due)  # a writer has completed the message in the meantime
+                messages = []
+            position, due = reader.position, reader.due
+            if messages or reader.rest() <= 0:
+                return messages
+            is_last = self._directory.segments()[-1:] == [segment]  # first: a writer may complete it and rotate
+            damage = index.find_damage(reader.file, segment.first_offset, position, due)
+            if damage is not None and not (damage.torn and is_last):
+                raise damage.error(reader.path)
+            if damage is not None:
+                return []
+            reader.skip(position, due)  # a writer has completed the message in the meantime
 
     def _good_end(self, segment: Segment, file: File) -> tuple[int, int]:
         _, index = IndexFile(self._directory, segment).load_end(file, segment.first_offset)

@@ -138,3 +138,20 @@ def test_a_time_is_found_before_a_torn_tail(tail: bytes, tmp_path: Path) -> None
     by_hand(tmp_path, (0, packed(rows) + tail), (4, packed(sample(1, start=4))))
     with pytest.raises(sej.CorruptionError):
         journal.find_time(rows[-1].timestamp + 1)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["an earlier segment", "the last segment"])
+def test_a_time_is_not_searched_after_an_incomplete_message(last: bool, tmp_path: Path) -> None:
+    """A damaged length may hide the messages of the rest of the segment, and one of them may have the time."""
+    rows = sample(20)
+    by_hand(tmp_path, (0, packed(rows[:10])), *([] if last else [(10, packed(rows[10:]))]))
+    sej.Journal(tmp_path).reindex()
+    overwrite(tmp_path, len(packed(rows[:3])) + 18, b"\x7f")
+    journal = sej.Journal(tmp_path)
+    assert [journal.find_time(row.timestamp) for row in rows[:3]] == [0, 1, 2]
+    for row in rows[3:10]:
+        with pytest.raises(sej.CorruptionError) as raised:
+            journal.find_time(row.timestamp)
+        assert (raised.value.position, raised.value.offset) == (len(packed(rows[:3])), 3)
+    journal.repair()
+    assert [journal.find_time(row.timestamp) for row in rows[4:10]] == list(range(4, 10))
