@@ -519,16 +519,16 @@ class Cursor:
         if there is not None and there.identity != reader.status().identity:
             return self._reopen()  # segments that a merge has not removed yet have these messages too
         following = segments[at + 1].first_offset if at + 1 < len(segments) else None
-        if following is None and self._plan is None and is_torn(reader.file, reader.position, reader.due):
-            damage = self._find_damage(reader)
-            if damage is not None and damage.indexed is not None:  # a repair cuts them nevertheless
-                self._report_end(Gap(max(self.due, reader.due), damage.indexed, str(damage.error(reader.path))))
+        assert self._segment is not None
+        first_offset = self._segment.first_offset
+        _, index = IndexFile(self._directory, self._segment).load_end(reader.file, first_offset)
+        unplanned = following is None and self._plan is None and index.position <= reader.position
+        if unplanned and is_torn(reader.file, reader.position, reader.due):
             return False
         ceiling = MAX_OFFSET if following is None else following
         size = reader.file.size()
         if self._plan is None or (self._plan.size, self._plan.ceiling) != (size, ceiling):
-            assert self._segment is not None
-            runs = plan_segment(reader.file, self._segment.first_offset, ceiling).runs
+            runs = plan_segment(reader.file, first_offset, ceiling, indexed=index.position).runs
             self._plan = _Plan(runs, size, ceiling)
         if self._next_run(reader, self._plan):
             return True

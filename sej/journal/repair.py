@@ -86,7 +86,8 @@ def repair(
             file = directory.disk.open(segment.path, "read")
             try:
                 ceiling = MAX_OFFSET if last else segments[at + 1].first_offset
-                plan = plan_segment(file, segment.first_offset, ceiling, floor=behind)
+                _, index = IndexFile(directory, segment).load_end(file, segment.first_offset)
+                plan = plan_segment(file, segment.first_offset, ceiling, floor=behind, indexed=index.position)
                 kept = _keep(directory, segment, file, plan.damage, done, dry_run)
                 starts = [(run.start, run.first, run.stop) for run in plan.runs]
                 if last and not starts:  # its name tells where the journal continues

@@ -8,7 +8,8 @@ the most messages. The others have a damaged offset, or are messages in the valu
     good            good    no      good    no     good
 
 Two more limits: offsets that the next segment has belong to it, and a single message far ahead at the very end of a
-segment is not accepted. If the last segment only ends with a torn write, nothing after it counts.
+segment is not accepted. If the last segment only ends with a torn write, nothing after it counts. Bytes that the index
+covers are not a torn write.
 
 Reads with bounded memory, except for one small entry for each run.
 """
@@ -47,7 +48,7 @@ class Plan(NamedTuple):
     damage: list[tuple[int, int, str]]
 
 
-def plan_segment(file: File, first_offset: int, ceiling: int, *, floor: int = 0) -> Plan:
+def plan_segment(file: File, first_offset: int, ceiling: int, *, floor: int = 0, indexed: int = 0) -> Plan:
     """Find the good messages of a segment, and the bytes between them. Reads the segment once, in pieces.
 
     Args:
@@ -55,6 +56,7 @@ def plan_segment(file: File, first_offset: int, ceiling: int, *, floor: int = 0)
         first_offset: its first offset, by its name.
         ceiling: where the next segment starts; MAX_OFFSET if this is the last one.
         floor: offsets below it are in an earlier segment.
+        indexed: the position up to which the index has messages.
     """
     size = file.status().size
     end, stop = good_end(file, 0, first_offset)
@@ -62,7 +64,8 @@ def plan_segment(file: File, first_offset: int, ceiling: int, *, floor: int = 0)
     if stop > ceiling:
         runs = [Run(0, _place(file, runs[0], ceiling), first_offset, ceiling)]
     # The last segment may end with a torn write, as opening would cut it; the others were whole when they were sealed.
-    if end < size and stop <= ceiling and not (ceiling == MAX_OFFSET and is_torn(file, end, stop)):
+    torn = ceiling == MAX_OFFSET and indexed <= end < size and is_torn(file, end, stop)
+    if end < size and stop <= ceiling and not torn:
         runs = _rising([*runs, *_islands(file, end, max(stop, floor), ceiling)])
     if len(runs) > 1 and _is_far(*runs[-2:]):
         runs.pop()
