@@ -488,12 +488,12 @@ class Cursor:
             return self._skip_damage(reader)
         if isinstance(error.__cause__, DecodeError) and error.__cause__.found is not None:
             raise error
+        segments = self._directory.segments()  # first: a writer completes the message before it starts another segment
         damage = self._find_damage(reader)
         if damage is None:
             return False
         if not damage.torn:
             raise damage.error(reader.path) from error
-        segments = self._directory.segments()
         if containing(segments, reader.due) + 1 >= len(segments):
             return False
         raise CorruptionError(error.reason, path=error.path, position=error.position, offset=error.offset)
@@ -510,9 +510,8 @@ class Cursor:
         good nor a torn tail, they are reported too, but the position stays before them: a repair cuts them, and the
         next appended message then has the expected offset.
         """
-        reason = what_is_wrong(reader.file, reader.position, reader.due)
-        if reason is None and reader.position != reader.end:
-            return False  # a writer has completed the message in the meantime
+        if self._is_completed(reader):
+            return False
         segments = self._directory.segments()
         at = containing(segments, reader.due)
         there = self._disk.status(segments[at].path) if at >= 0 else None
@@ -527,12 +526,16 @@ class Cursor:
             return False
         ceiling = MAX_OFFSET if following is None else following
         size = reader.file.size()
-        if self._plan is None or (self._plan.size, self._plan.ceiling) != (size, ceiling):
+        plan = self._plan
+        if plan is None or (plan.size, plan.ceiling) != (size, ceiling):
             runs = plan_segment(reader.file, first_offset, ceiling, indexed=index.position).runs
-            self._plan = _Plan(runs, size, ceiling)
-        if self._next_run(reader, self._plan):
+            plan = _Plan(runs, size, ceiling)
+        if self._is_completed(reader):  # after all these looks: they may have seen the message before and after that
+            return False
+        self._plan = plan
+        if self._next_run(reader, plan):
             return True
-        error = self._damage_at(reader, reason)
+        error = self._damage_at(reader, what_is_wrong(reader.file, reader.position, reader.due))
         due = max(self.due, reader.due)
         if following is not None:
             return self._pass_gap(Gap(due, max(due, following), str(error)))
@@ -540,9 +543,13 @@ class Cursor:
         while (end := frame_end(reader.file, position)) is not None:
             lost, position = lost + 1, end
         damage = find_damage(reader.file, reader.position, reader.due)
-        if lost or (damage is not None and damage.follower is not None):
+        if damage is not None and (lost or damage.follower is not None):
             self._report_end(Gap(due, due + max(lost, 1), str(error)))
         return False
+
+    def _is_completed(self, reader: SegmentReader) -> bool:
+        """Return whether a writer has completed the next message in the meantime."""
+        return what_is_wrong(reader.file, reader.position, reader.due) is None and reader.position != reader.end
 
     def _next_run(self, reader: SegmentReader, plan: _Plan) -> bool:
         """Continue at the next run of the plan with messages from the next offset on; return whether there is one."""

@@ -179,13 +179,9 @@ def _message_at(file: File, position: int, due: int, size: int) -> Candidate | N
     return None if claimed is None else Candidate(position, position + claimed, due)
 
 
-def frame_end(file: File, position: int, size: int | None = None) -> int | None:
-    """Return where the message that starts at position ends, whatever offset it has; None: it is not whole.
-
-    size: of the file, if the caller has looked before. A writer may have made it longer in the meantime.
-    """
-    if size is None:
-        size = file.size()
+def frame_end(file: File, position: int) -> int | None:
+    """Return where the message that starts at position ends, whatever offset it has; None: it is not whole."""
+    size = file.size()
     head = file.read(min(_HEADS_BYTES, max(size - position, 0)), position)
     try:
         claimed = message_size(head, 0, len(head))
@@ -220,19 +216,23 @@ def find_damage(file: File, position: int, due: int) -> Damage | None:
         follower = next((start for start, reaches_end in chains if reaches_end), None)
     else:
         follower = next_candidate(file, position + 1, size, due, position)
+    if follower is not None and _look(file, position, due, file.size()) is None:
+        return None  # a writer has cut a torn tail and appended in the meantime: the follower follows its message
     return Damage(position, due, size - position, found.reason, follower)
 
 
 def corruption_at(file: File, position: int, due: int) -> CorruptionError | None:
     """Return the error for the end of the last segment's good messages; None: the end of the file, or a torn tail.
 
-    A whole message with another offset is not a torn tail either, even if nothing follows it. Both looks see the same
-    size: a message that a writer completes between them is not damaged.
+    A whole message with another offset is not a torn tail either, even if nothing follows it. A message that a writer
+    completes in the meantime is not damaged.
     """
     damage = find_damage(file, position, due)
     if damage is None:
         return None
-    if damage.follower is None and frame_end(file, position, damage.position + damage.size) is None:
+    if damage.follower is None and (
+        frame_end(file, position) is None or _look(file, position, due, file.size()) is None
+    ):
         return None
     return damage.error(file.path)
 

@@ -123,19 +123,23 @@ class Journal:
         Timestamps may be unordered: it is the first in the order of offsets.
         """
         TIMESTAMP("timestamp", timestamp)
-        segments, at = self._directory.segments(), 0
+        segments, at, due = self._directory.segments(), 0, 0
         while at < len(segments):
             try:
-                found = self._find_time(segments[at], timestamp)
+                found, due = self._find_time(segments[at], timestamp)
             except FileNotFoundError:  # retention removed it, or a merge joined it into another one
                 first_offset = segments[at].first_offset
                 segments = self._directory.segments()
                 at = max(containing(segments, first_offset), 0)
                 continue
-            if found is not None:
-                return found
+            if found:
+                return due
             at += 1
-        return Tail(self._directory).end_offset()
+            if at == len(segments):  # a writer may have started another one, after more messages in this one
+                again = self._directory.segments()
+                if again[-1:] != segments[-1:]:
+                    segments, at = again, max(containing(again, due), 0)
+        return due
 
     def tail(self, count: int = 10) -> list[Message]:
         """Return the last messages, oldest first. Reads only these, not the segment.
@@ -271,8 +275,8 @@ class Journal:
         """Return whether all offsets between are in a recorded gap."""
         return any(gap.start <= due and following <= gap.stop for gap in read_gaps(self._directory))
 
-    def _find_time(self, segment: Segment, timestamp: int) -> int | None:
-        """Return the first offset in a segment from a timestamp on."""
+    def _find_time(self, segment: Segment, timestamp: int) -> tuple[bool, int]:
+        """Return whether a segment has a message from a timestamp on, and its offset; else the offset at its end."""
         file = self._disk.open(segment.path, "read")
         try:
             found = IndexFile(self._directory, segment).find(file, segment.first_offset, _newest, timestamp)
@@ -287,10 +291,10 @@ class Journal:
             while messages := self._read_good(segment, reader):
                 for message in messages:
                     if message.timestamp >= timestamp:
-                        return message.offset
+                        return True, message.offset
+            return False, reader.due
         finally:
             reader.close()
-        return None
 
     def _read_good(self, segment: Segment, reader: SegmentReader) -> list[Message]:
         """Read the next messages of a segment; none at its end, and none at a torn tail."""

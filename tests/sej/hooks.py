@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sej.system.disk import OS, Disk, File, Mode, OsDisk, OsFile
+from sej.system.disk import OS, Disk, File, Mode, OsDisk, OsFile, Status
 from tests.crash.disk import FaultyDisk
 
 ROOT = Path(__file__).parent.parent.parent
@@ -54,6 +54,61 @@ class _CountingFile(OsFile):
         count = super().read_into(buffer, position)
         self.disk.bytes_read += count
         return count
+
+
+class MeanwhileDisk(OsDisk):
+    """The real disk; another process acts just before the k-th call that looks at something."""
+
+    def __init__(self, k: int, act: Callable[[], object]) -> None:
+        self.calls = 0
+        self._k = k
+        self._act = act
+
+    def look(self) -> None:
+        self.calls += 1
+        if self.calls == self._k:
+            self.act()
+
+    def act(self) -> None:
+        """Act now, unless it has happened."""
+        act, self._act = self._act, lambda: None
+        act()
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        self.look()
+        file = super().open(path, mode)
+        watched = _WatchedFile(os.dup(file.fileno()), file.path)
+        file.close()
+        watched.disk = self
+        return watched
+
+    def list(self, path: str | os.PathLike[str]) -> list[str]:
+        self.look()
+        return super().list(path)
+
+    def status(self, path: str | os.PathLike[str]) -> Status | None:
+        self.look()
+        return super().status(path)
+
+
+class _WatchedFile(OsFile):
+    disk: MeanwhileDisk
+
+    def read(self, size: int, position: int) -> bytes:
+        self.disk.look()
+        return super().read(size, position)
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        self.disk.look()
+        return super().read_into(buffer, position)
+
+    def size(self) -> int:
+        self.disk.look()
+        return super().size()
+
+    def status(self) -> Status:
+        self.disk.look()
+        return super().status()
 
 
 def script(code: str, *arguments: object) -> subprocess.Popen[str]:

@@ -1,0 +1,82 @@
+"""A writer completes the last message while a reader decides whether it is damaged; it is never taken for damage."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+import sej
+from tests.sej.hooks import MeanwhileDisk
+from tests.sej.support import by_hand, packed, sample, segment
+
+ROWS = sample(8)
+WHOLE = packed(ROWS[:4])
+ENDS = {
+    "few bytes": packed(ROWS[4:5])[:10],
+    "most bytes": packed(ROWS[4:5])[:30],
+    "zeros": bytes(50),
+    "noise": packed(ROWS[4:5])[:20] + b"\x90" * 30,
+}
+"""What an append that is not finished leaves, and what a killed writer may leave for the next one to cut."""
+
+
+def append(path: Path, *, rotate: bool) -> None:
+    """Cut a torn tail if there is one, then append messages 4 to 7."""
+    with segment(path, 0).open("r+b") as file:
+        file.truncate(len(WHOLE))
+        file.seek(len(WHOLE))
+        file.write(packed(ROWS[4:6] if rotate else ROWS[4:]))
+    if rotate:
+        by_hand(path, (6, packed(ROWS[6:])))
+
+
+def read(
+    path: Path, disk: MeanwhileDisk, *, on_corruption: Literal["raise", "skip"] = "raise", verify: bool = False
+) -> None:
+    with sej.Scanner(path, on_corruption=on_corruption, verify=verify, disk=disk) as scanner:
+        found = [*scanner.read(), *scanner.read()]
+        disk.act()
+        assert [*found, *scanner] == ROWS
+        assert scanner.gaps == []
+
+
+def find_times(path: Path, disk: MeanwhileDisk) -> None:
+    assert sej.Journal(path, disk=disk).find_time(ROWS[4].timestamp) == 4
+    assert 4 <= sej.Journal(path, disk=disk).find_time(ROWS[6].timestamp) <= 6
+
+
+def look_at_end(path: Path, disk: MeanwhileDisk) -> None:
+    journal = sej.Journal(path, disk=disk)
+    assert 4 <= journal.end_offset <= 8
+    tail = journal.tail(2)
+    assert tail == ROWS[tail[0].offset :][:2]
+    assert {problem.kind for problem in journal.verify()} <= {"torn tail"}
+
+
+READERS: dict[str, Callable[[Path, MeanwhileDisk], None]] = {
+    "scanner": read,
+    "verifying scanner": lambda path, disk: read(path, disk, verify=True),
+    "skipping scanner": lambda path, disk: read(path, disk, on_corruption="skip"),
+    "skipping and verifying scanner": lambda path, disk: read(path, disk, on_corruption="skip", verify=True),
+    "find_time": find_times,
+    "end": look_at_end,
+}
+
+
+@pytest.mark.parametrize("rotate", [False, True], ids=["appends", "appends and rotates"])
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_message_that_is_completed_in_the_meantime_is_read(
+    reader: str, end: str, rotate: bool, tmp_path: Path
+) -> None:
+    k = 1
+    while True:
+        path = by_hand(tmp_path / str(k), (0, WHOLE + ENDS[end]))
+        disk = MeanwhileDisk(k, partial(append, path, rotate=rotate))
+        READERS[reader](path, disk)
+        if disk.calls < k:
+            break
+        k += 1
+    assert k > 10
