@@ -4,19 +4,27 @@ The model is a list of items. It looks at all of them for each delivery.
 """
 
 import os
+import random
 import tempfile
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import sej
 from sej.queue.journal_queue import JournalQueue
+from tests.crash.harness import seeded_random
 from tests.queue.support import NS, FakeClock, kill, opened
 
 LEASE_S, ATTEMPTS = 60.0, 3
-KEYS = st.sampled_from([b"", b"a", b"a", b"b", b"c"])
+KEYS = [b"", b"a", b"a", b"b", b"c"]
+BANDS = [0, 0, 0, 1, -1]
+DELAYS = [0, 0, 5, 70]
+ENDS = ["done", "retry", "delay", "fail", "extend", "back"]
+MOVES = [1, 20, 61, 1000]
+PICK = st.integers(0, 100)
 
 
 class Entry:
@@ -43,20 +51,21 @@ class Model:
         self.end += 1
         return self.end - 1
 
-    def may_come(self, entry: Entry, now: int) -> bool:
-        if entry.at > now:
-            return False
-        if not entry.key or entry.begun:
-            return True
-        others = [other for other in self.entries if other.key == entry.key]
-        busy = sum(other.begun for other in others)
-        if self.block:
-            busy += sum(letter.key == entry.key for letter in self.dead)
-        first = min(other.offset for other in others if other.at <= now and not other.begun)
-        return busy < self.per_key and entry.offset == first
+    def coming(self, now: int) -> list[Entry]:
+        """The items that may be delivered: those delivered before, those without a key, and the first of each key."""
+        found = [entry for entry in self.entries if entry.at <= now and (not entry.key or entry.begun)]
+        for key in {entry.key for entry in self.entries} - {b""}:
+            others = [entry for entry in self.entries if entry.key == key]
+            busy = sum(other.begun for other in others)
+            if self.block:
+                busy += sum(letter.key == key for letter in self.dead)
+            waiting = [other for other in others if other.at <= now and not other.begun]
+            if waiting and busy < self.per_key:
+                found.append(min(waiting, key=lambda other: other.offset))
+        return found
 
     def get(self, who: int, now: int) -> tuple[int, int, bytes] | None:
-        while ready := [entry for entry in self.entries if self.may_come(entry, now)]:
+        while ready := self.coming(now):
             best = max(ready, key=lambda entry: (entry.band, -entry.offset))
             if best.tries == ATTEMPTS:
                 self.kill(best)
@@ -87,6 +96,7 @@ class Machine(RuleBasedStateMachine):
         self.held: list[tuple[int, Any]] = []
         self.queues: list[JournalQueue] = []
         self.model = Model(1, False)
+        self.sizes: dict[str, Any] = {"segment_bytes": 400, "compact_bytes": 1500}
 
     @initialize(per_key=st.sampled_from([1, 1, 2]), block=st.booleans())
     def begin(self, per_key: int, block: bool) -> None:
@@ -99,32 +109,27 @@ class Machine(RuleBasedStateMachine):
             self.clock,
             lease_s=LEASE_S,
             max_attempts=ATTEMPTS,
-            segment_bytes=400,
-            compact_bytes=1500,
+            **self.sizes,
             order="key",
             on_dead="block" if self.model.block else "next",
             per_key=self.model.per_key,
         )
 
-    @rule(
-        who=st.integers(0, 1),
-        key=KEYS,
-        band=st.sampled_from([0, 0, 0, 1, -1]),
-        delay=st.sampled_from([0, 0, 5, 70]),
-    )
+    @rule(who=st.integers(0, 1), key=st.sampled_from(KEYS), band=st.sampled_from(BANDS), delay=st.sampled_from(DELAYS))
     def put(self, who: int, key: bytes, band: int, delay: int) -> None:
         expected = self.model.put(key, band, self.clock.boot + delay * NS if delay else 0)
         assert self.queues[who].put(b"%d" % expected, key, priority=band, delay_s=delay) == expected
 
-    @rule(who=st.integers(0, 1), keys=st.lists(KEYS, min_size=1, max_size=6))
+    @rule(who=st.integers(0, 1), keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6))
     def put_many(self, who: int, keys: list[bytes]) -> None:
         expected = [self.model.put(key) for key in keys]
         assert list(self.queues[who].put_many([b"%d" % n for n in expected], keys)) == expected
 
     @rule(who=st.integers(0, 1), n=st.integers(1, 5))
-    def get(self, who: int, n: int) -> None:
+    def get(self, who: int, n: int, look: bool = True) -> None:
         self.clock.move(0.2)
-        seen = [item.offset for item in self.queues[who].peek()] if self.model.per_key == 1 else None
+        look = look and self.model.per_key == 1
+        seen = [item.offset for item in self.queues[who].peek()] if look else None
         found = self.queues[who].get_many(n, timeout=0)
         exhausted = len(self.model.dead)
         expected = [row for _ in range(n) if (row := self.model.get(who, self.clock.boot)) is not None]
@@ -134,9 +139,9 @@ class Machine(RuleBasedStateMachine):
         self.held += [(who, item) for item in found]
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data(), how=st.sampled_from(["done", "retry", "delay", "fail", "extend", "back"]))
-    def end(self, data: st.DataObject, how: str) -> None:
-        who, item = data.draw(st.sampled_from(self.held))
+    @rule(pick=PICK, how=st.sampled_from(ENDS))
+    def end(self, pick: int, how: str) -> None:
+        who, item = self.held[pick % len(self.held)]
         now, entry = self.clock.boot, self.model.find(item.message.offset)
         good = entry is not None and (entry.who, entry.tries) == (who, item.attempts) and not item.ended
         call = {
@@ -167,7 +172,7 @@ class Machine(RuleBasedStateMachine):
             entry.who, entry.at = None, now + 30 * NS if how == "delay" else 0
             entry.tries -= how == "back"
 
-    @rule(seconds=st.sampled_from([1, 20, 61, 1000]))
+    @rule(seconds=st.sampled_from(MOVES))
     def move(self, seconds: int) -> None:
         self.clock.move(seconds)
 
@@ -184,9 +189,9 @@ class Machine(RuleBasedStateMachine):
         self.held = [(other, item) for other, item in self.held if other != who]
 
     @precondition(lambda self: self.model.end)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        offset = data.draw(st.integers(0, self.model.end - 1))
+    @rule(pick=PICK)
+    def cancel(self, pick: int) -> None:
+        offset = max(self.model.end - 1 - pick, 0)
         entry = self.model.find(offset)
         letter = next((letter for letter in self.model.dead if letter.offset == offset), None)
         if letter is not None and self.model.block:
@@ -203,9 +208,9 @@ class Machine(RuleBasedStateMachine):
         assert self.queues[0].redrive() == len(letters)
 
     @precondition(lambda self: self.model.dead)
-    @rule(data=st.data())
-    def requeue(self, data: st.DataObject) -> None:
-        letter = data.draw(st.sampled_from(self.model.dead))
+    @rule(pick=PICK)
+    def requeue(self, pick: int) -> None:
+        letter = self.model.dead[pick % len(self.model.dead)]
         expected = self.model.end
         self.model.redrive([letter])
         assert self.queues[1].requeue(letter.offset) == expected
@@ -230,3 +235,54 @@ class Machine(RuleBasedStateMachine):
 TestOrderAgainstModel = Machine.TestCase
 TORTURE = "SEJ_TORTURE_S" in os.environ
 TestOrderAgainstModel.settings = settings(max_examples=500 if TORTURE else 12, stateful_step_count=30)
+
+MOST = 12
+"""Items that a long history keeps: the model looks at all of them for each delivery."""
+
+
+def history(dice: random.Random, operations: int) -> None:
+    """Run random operations. Kills, clocks that jump, and stops that are longer than a lease are among them."""
+    machine = Machine()
+    if dice.random() < 0.95:  # each new segment and each shorter log costs a sync
+        machine.sizes = {"segment_bytes": 1 << 20, "compact_bytes": 1 << 20}
+    machine.begin(dice.choice([1, 1, 2]), dice.random() < 0.3)
+    try:
+        for number in range(operations):
+            who, pick, chance = dice.randrange(2), dice.randrange(101), dice.random()
+            if chance < 0.35 and len(machine.model.entries) < MOST:
+                machine.put(who, dice.choice(KEYS), dice.choice(BANDS), dice.choice(DELAYS))
+            elif chance < 0.37 and len(machine.model.entries) < MOST:
+                machine.put_many(who, dice.choices(KEYS, k=dice.randrange(1, 7)))
+            elif chance < 0.65 or not machine.held:
+                machine.get(who, dice.randrange(1, 6), dice.random() < 0.05)  # a look reads the whole log
+            elif chance < 0.96:
+                machine.end(pick, "done" if chance < 0.85 else dice.choice(ENDS))
+            elif chance < 0.98:
+                machine.move(dice.choice(MOVES))
+            elif chance < 0.985:
+                machine.cancel(pick)
+            elif chance < 0.988:
+                machine.redrive()
+            elif chance < 0.991 and machine.model.dead:
+                machine.requeue(pick)
+            elif chance > 0.998:
+                machine.reopen(who, dice.random() < 0.5)
+            if not number % 40:
+                machine.adds_up()
+    finally:
+        machine.teardown()
+
+
+def histories(operations: int) -> None:
+    dice = seeded_random()
+    for _ in range(operations // 2000):
+        history(dice, 2000)
+
+
+def test_many_random_operations() -> None:
+    histories(10_000)
+
+
+@pytest.mark.torture
+def test_ten_million_random_operations() -> None:
+    histories(10_000_000)
