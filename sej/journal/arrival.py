@@ -13,14 +13,18 @@ from sej.system.watch import Watch
 __all__ = ["wait_for_journal"]
 
 _LOOK_S: Final = 0.2
+_SOON_S: Final = 0.01
 _GRACE_S: Final = 1.0
-"""A directory with other entries and without ``jnl/`` may be a journal that a writer is creating at this moment."""
+"""A directory with other entries and without ``jnl/``, or without a segment, may be a journal that a writer is creating
+at this moment."""
 
 
 def wait_for_journal(
     directory: Directory, timeout: float | None, stopped: Callable[[], bool] = lambda: False
 ) -> bool | None:
     """Wait until a journal exists; return False if it was there already, None if the wait was stopped.
+
+    A journal that appears usually has a segment when this returns, so that its first offset is known.
 
     Args:
         directory: the journal; its parent directories may be missing too.
@@ -45,12 +49,18 @@ def wait_for_journal(
     with Watch(directory.path) as watch:
         while True:
             now = time.monotonic()
+            pause = _LOOK_S
             try:
                 directory.require()
-                return waited
+                odd_since = now if odd_since is None else odd_since
+                if not waited or directory.segments() or now - odd_since >= _GRACE_S:
+                    return waited
+                pause = _SOON_S
             except JournalNotFoundError:
                 if timeout is not None and now - start >= timeout:
                     raise
+                if timeout is not None:
+                    pause = min(start + timeout - now, _LOOK_S)
                 odd_since = None
             except NotAJournalError:
                 odd_since = now if odd_since is None else odd_since
@@ -60,5 +70,4 @@ def wait_for_journal(
             if stopped():
                 return None
             waited = True
-            left = _LOOK_S if timeout is None else max(start + timeout - now, 0.0)
-            watch.wait(min(left, _LOOK_S) if odd_since is None else _LOOK_S)
+            watch.wait(pause)

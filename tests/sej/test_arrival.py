@@ -87,10 +87,21 @@ def test_a_journal_that_is_being_created_is_waited_for(
     monkeypatch.setattr(sej.journal.arrival, "_GRACE_S", 60.0)
     (tmp_path / "jnl.lck").touch()  # a writer may have created this much
     with ThreadPoolExecutor(1) as thread:
-        opening = thread.submit(sej.Scanner, tmp_path, timeout=60, wait=True)
+        opening = thread.submit(_keep, tmp_path, sej.FIRST)
         assert waits.wait(60)
         (tmp_path / "jnl").mkdir()
-        opening.result(60).close()
+        waits.clear()
+        assert waits.wait(60), "its first offset is not known yet"
+        with sej.Writer(tmp_path, first_offset=7):
+            assert opening.result(60) == 7
+
+
+def test_a_journal_that_appears_without_a_segment_is_opened(waits: threading.Event, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        opening = thread.submit(_keep, tmp_path, sej.FIRST)
+        assert waits.wait(60)
+        (tmp_path / "jnl").mkdir()
+        assert opening.result(60) == 0
 
 
 def _consume(path: Path, default: sej.message.Start) -> int:
