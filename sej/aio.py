@@ -305,11 +305,21 @@ class Offset:
 
     async def open(self) -> Self:
         """Take the reader's lock; see :class:`sej.Offset` for errors. If it is cancelled, the lock is released."""
-        default = self._default
-        if self._waits and await _arrived(self._directory, self._timeout) and default is LAST:
-            default = FIRST
-        self._offset = await _opened(partial(self._open, default=default))
+        if self._waits and await _arrived(self._directory, self._timeout) and self._default is LAST:
+            self._offset = await _opened(self._open_first)
+        else:
+            self._offset = await _opened(partial(self._open, default=self._default))
         return self
+
+    def _open_first(self) -> sej.reading.offset.Offset:
+        """Open the offset of a journal that has just appeared, and keep what LAST means now."""
+        offset = self._open(default=FIRST)
+        try:
+            offset.commit(offset.value)
+        except BaseException:
+            offset.close()
+            raise
+        return offset
 
     @property
     def offset(self) -> sej.reading.offset.Offset:

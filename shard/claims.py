@@ -15,7 +15,7 @@ from typing import Final
 
 from sej.errors import LockLostError, RetriesExhaustedError
 from sej.journal.directory import Directory
-from sej.message import Message, Start
+from sej.message import FIRST, Message, Start
 from sej.reading.attempts import Attempts
 from sej.reading.dead_letters import append_dead_letter, source_of
 from sej.reading.offset import Offset
@@ -51,8 +51,15 @@ class Claim:
         retry_at: the message at ``done`` is not tried again before this time (monotonic, seconds).
     """
 
-    def __init__(self, index: int, path: str, name: str, terms: Terms) -> None:
+    def __init__(self, index: int, path: str, name: str, terms: Terms, *, is_new: bool = False) -> None:
         """Take the reader's lock.
+
+        Args:
+            index: the shard.
+            path: its directory.
+            name: the reader's name.
+            terms: the worker's options.
+            is_new: whether the shard is younger than the worker: it starts at its first message, whatever the default.
 
         Raises:
             LockedError: another process reads this shard under this name.
@@ -62,7 +69,7 @@ class Claim:
         self._path = path
         self._terms = terms
         self._directory = Directory(path, terms.disk)
-        self._kept = Offset(path, name, terms.default, disk=terms.disk)
+        self._kept = Offset(path, name, FIRST if is_new else terms.default, disk=terms.disk)
         self._lock_path = self._directory.at("ofs", f"{name}.lck")
         self._lock = terms.disk.status(self._lock_path)
         self.done = self._kept.value
@@ -70,6 +77,8 @@ class Claim:
         self._attempts = 0
         self._commit_at = time.monotonic() + _COMMIT_S
         try:
+            if is_new:
+                self._kept.commit(self.done)  # or a successor, for which the shard is old, starts at its own default
             self._note = Attempts(self._directory, name, self.done, 2 * COMMIT_MESSAGES)
             self._note.appear()
         except BaseException:

@@ -18,7 +18,6 @@ import threading
 import time
 import warnings
 from collections import deque
-from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
 
@@ -275,8 +274,7 @@ class Worker:
 
     def _claim(self, index: int, sources: Sources) -> None:
         try:
-            terms = replace(self._terms, default=FIRST) if index in self._late else self._terms
-            claim = Claim(index, self.path.dir(index), self.name, terms)
+            claim = Claim(index, self.path.dir(index), self.name, self._terms, is_new=index in self._late)
         except LockedError:
             return
         except JournalNotFoundError:  # removed since it was listed

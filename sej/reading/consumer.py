@@ -168,21 +168,22 @@ class Consumer:
         require(handler=(handler, CALLABLE), batch_messages=(batch_messages, POSITIVE))
         wait = self._timeout if isinstance(timeout, Start) else seconds("timeout", timeout)
         WAIT("timeout", wait)
-        default = self._default
+        is_new = False
         try:
             if self._waits:
                 arrived = wait_for_journal(self._directory, wait, self._stop.is_set)
                 if arrived is None:
                     return 0
-                if arrived and default is LAST:
-                    default = FIRST
+                is_new = arrived and self._default is LAST
             with (
-                Offset(self.path, self.name, default, disk=self._disk) as kept,
+                Offset(self.path, self.name, FIRST if is_new else self._default, disk=self._disk) as kept,
                 Scanner(self.path, kept.value, wait, disk=self._disk) as scanner,
                 Attempts(
                     self._directory, self.name, kept.value, max(self._commit_messages, _CAREFUL) + 2 * BATCH
                 ) as attempts,
             ):
+                if is_new:
+                    kept.commit(kept.value)  # LAST means this message, not the end at the next run
                 return self._run(handler, batch_messages, scanner, kept, attempts)
         finally:
             self._stop.clear()

@@ -121,8 +121,7 @@ class Offset:
             path, name, default, beyond_end=beyond_end, wait=wait, timeout=timeout, disk=disk
         )
         self.name = name
-        if wait and wait_for_journal(self._directory, timeout) and default is LAST:
-            default = FIRST
+        is_new = wait and wait_for_journal(self._directory, timeout) and default is LAST
         self._directory.require()
         self.path = self._directory.path
         self._disk = disk
@@ -142,7 +141,9 @@ class Offset:
         try:
             self._lock.acquire()
             with readers_lock(self._directory):
-                self._value = self._open(default)
+                self._value = self._open(FIRST if is_new else default)
+                if is_new and not self._kept:
+                    self._keep(self._value)  # LAST means this message, not the end at the next opening
         except BaseException:
             self._lock.release()
             raise

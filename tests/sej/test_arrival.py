@@ -157,6 +157,44 @@ def test_all_messages_of_a_journal_that_is_waited_for_are_new(
             assert waiting.result(60) == expected
 
 
+def _kept_by_offset(path: Path) -> int | None:
+    with sej.Offset(path, "r", sej.LAST, wait=True):
+        return sej.read_offset(path, "r")
+
+
+async def _kept_by_aio_offset(path: Path) -> int | None:
+    async with sej.aio.Offset(path, "r", sej.LAST, wait=True):
+        return sej.read_offset(path, "r")
+
+
+def _kept_by_consumer(path: Path) -> int | None:
+    kept: list[int | None] = []
+    consumer = sej.Consumer(path, "r", default=sej.LAST, wait=True)
+
+    def handle(_: sej.Message) -> None:
+        kept.append(sej.read_offset(path, "r"))
+        consumer.stop()
+
+    consumer.run(handle)
+    return kept[0]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [_kept_by_offset, lambda path: asyncio.run(_kept_by_aio_offset(path)), _kept_by_consumer],
+    ids=["Offset", "aio.Offset", "Consumer"],
+)
+def test_the_first_message_is_kept_as_last_so_that_a_reader_that_is_killed_begins_there_again(
+    call: Callable[[Path], int | None], waits: threading.Event, tmp_path: Path
+) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(call, tmp_path / "j")
+        assert waits.wait(60)
+        with sej.Writer(tmp_path / "j", first_offset=7) as writer:
+            writer.append_many([b"a", b"b"])
+            assert waiting.result(60) == 7
+
+
 def test_an_offset_of_a_journal_that_exists_is_as_without_waiting(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as writer:
         writer.append(b"a")

@@ -201,10 +201,10 @@ def test_bad_arguments_are_named(path: shard.Path) -> None:
 
 
 def test_a_shard_that_is_made_meanwhile_starts_at_its_first_message(path: shard.Path) -> None:
-    """Where others start at the end: no message of it is older than the worker."""
-    with sej.Writer(path.dir(0)) as writer, sej.Offset(path.dir(0), "w") as kept:
+    """Where others start at the end: no message of it is older than the worker. That is kept before it is handled."""
+    with sej.Writer(path.dir(0)) as writer, sej.Offset(path.dir(0), "w") as offset:
         writer.append_many([b"old", b"first"])
-        kept.commit(1)
+        offset.commit(1)
     with sej.Writer(path.dir(1)) as writer:
         writer.append(b"old")
     seen: list[tuple[int, bytes]] = []
@@ -215,11 +215,15 @@ def test_a_shard_that_is_made_meanwhile_starts_at_its_first_message(path: shard.
         if index == 0:
             with sej.Writer(path.dir(2)) as new:
                 new.append_many([b"a", b"b", b"c"])
+        if message.value == b"a":
+            kept.append(sej.read_offset(path.dir(2), "w"))
         if len(seen) == 4:
             worker.stop()
 
+    kept: list[int | None] = []
     worker.run(handle, timeout=30.0)
     assert seen == [(0, b"first"), (2, b"a"), (2, b"b"), (2, b"c")]
+    assert kept == [0]
 
 
 def test_a_worker_that_cannot_begin_leaves_signals_alone(path: shard.Path) -> None:
