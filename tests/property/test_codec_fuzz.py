@@ -1,6 +1,7 @@
 """Mutated and made-up bytes: the twins agree on everything, and the only error is DecodeError."""
 
 import threading
+from array import array
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sej import DecodeError
+from sej.codec.format import MAX_OFFSET
 from tests.sej.support import encoded, packed, sample
 from tests.sej.test_codec import REFERENCE, TWINS, buffer_of, outcome
 
@@ -16,11 +18,13 @@ pytestmark = pytest.mark.timeout(120)
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """Good messages with bytes flipped, cut out, doubled, or lengths replaced by lies."""
-    data = bytearray(packed(sample(draw(st.integers(0, 4)), size=draw(st.sampled_from([8, 40])))))
+    """Good messages with bytes flipped, cut out, doubled, or lengths and offsets replaced by lies."""
+    first = draw(st.sampled_from([0, 0, MAX_OFFSET - 2, MAX_OFFSET]))
+    rows = sample(draw(st.integers(0, 4)), size=draw(st.sampled_from([8, 40])))
+    data = bytearray(packed(row._replace(offset=first + row.offset) for row in rows))
     for _ in range(draw(st.integers(0, 4))):
         at = draw(st.integers(0, len(data)))
-        match draw(st.integers(0, 4)):
+        match draw(st.integers(0, 5)):
             case 0:
                 data[at : at + 1] = draw(st.binary(min_size=1, max_size=1))
             case 1:
@@ -31,12 +35,19 @@ def mutated(draw: st.DrawFn) -> bytes:
                 data[at : at + 4] = draw(st.sampled_from([2**31 - 1, 2**31 - 27, 2**31, 2**32 - 1, 0, 26])).to_bytes(
                     4, "big"
                 )
+            case 4:
+                offset = draw(st.sampled_from([1, MAX_OFFSET - 1, MAX_OFFSET, MAX_OFFSET + 1, 2**64 - 1]))
+                data[at : at + 8] = offset.to_bytes(8, "big")
             case _:
                 data[at:at] = bytes(draw(st.integers(1, 60)))
     return bytes(data)
 
 
-@given(data=st.one_of(mutated(), st.binary(max_size=200)), position=st.integers(0, 60), due=st.integers(0, 5))
+@given(
+    data=st.one_of(mutated(), st.binary(max_size=200)),
+    position=st.integers(0, 60),
+    due=st.integers(0, 5) | st.integers(MAX_OFFSET - 4, MAX_OFFSET),
+)
 def test_twins_agree_on_whatever_bytes(data: bytes, position: int, due: int) -> None:
     position = min(position, len(data))
     for name, arguments in (
@@ -46,13 +57,24 @@ def test_twins_agree_on_whatever_bytes(data: bytes, position: int, due: int) -> 
         ("measure", (data, position, len(data), due, 1 << 20)),
         ("measure", (data, position, len(data), due, 30)),
         ("columns", (data, position, len(data), due, 100)),
+        ("columns", (data, position, len(data), due, 100, False, False)),
         ("find_candidate", (data, position, len(data), due, position - 1, len(data))),
         ("find_candidate", (data, position, len(data), due, -300, len(data) + 100)),
+        ("find_candidate", (data, position, len(data), -1, -(1 << 50), len(data) + 100)),
     ):
         found = [outcome(getattr(codec, name), *arguments) for codec in TWINS]
         assert all(each == found[0] for each in found), name
         if isinstance(found[0], tuple) and found[0] and isinstance(found[0][0], type):
             assert found[0][0] is DecodeError, name
+    changed = []
+    for codec in TWINS:
+        offsets, timestamps, sizes = (array(kind, [0] * 3) for kind in "qqi")
+        views = (memoryview(offsets), memoryview(timestamps), memoryview(sizes))
+        copy = bytearray(data)
+        filled = outcome(codec.walk, data, position, len(data), due, *views)
+        renumbered = outcome(codec.renumber, copy, position, len(data), due, MAX_OFFSET - 1)
+        changed.append((filled, offsets, timestamps, sizes, renumbered, copy))
+    assert all(each == changed[0] for each in changed)
 
 
 @given(data=mutated(), due=st.integers(0, 5))
