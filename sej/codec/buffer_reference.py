@@ -120,6 +120,7 @@ class Buffer:
         types = [type] * count if isinstance(type, int) else list(type)
         if timestamp is None:
             timestamp = time.time_ns()
+        _check(b"", b"", type if isinstance(type, int) else 0, timestamp if isinstance(timestamp, int) else 0)
         timestamps = [timestamp] * count if isinstance(timestamp, int) else list(timestamp)
         for name, size in (("keys", len(labels)), ("type", len(types)), ("timestamp", len(timestamps))):
             if size != count:

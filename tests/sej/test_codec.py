@@ -228,6 +228,8 @@ def test_what_the_format_cannot_hold_is_refused(codec: ModuleType, fields: dict[
     given = (row["value"], row["key"], row["type"], row["timestamp"])
     assert outcome(buffer.append, *given)[:2] == found[:2]
     assert outcome(buffer.append_many, [b"good", given[0]], [b"", given[1]], [0, given[2]], [0, given[3]])[0] is error
+    if not {"key", "value"} & fields.keys() and all(isinstance(number, int) for number in given[2:]):
+        assert outcome(buffer.append_many, [], [], given[2], given[3])[0] is error, "also for no messages"
     assert (buffer.offset, len(buffer)) == (0, 0), "nothing of a refused batch is taken"
 
 
