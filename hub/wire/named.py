@@ -71,24 +71,25 @@ class HeldReaders:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def take(self, source: Source, start: int | None = None, *, reset: bool = False) -> Kept:
-        """Take the reader in a journal.
+    def take(self, starts: Mapping[Source, int | None], *, reset: bool = False) -> dict[Source, Kept]:
+        """Take the reader in journals, by one call of the hub.
 
         Args:
-            source: the journal.
-            start: where a reader that never committed starts; None: the first message.
-            reset: commit ``start`` whatever is kept.
+            starts: for each journal, where a reader that never committed starts; None: the first message.
+            reset: commit these offsets whatever is kept.
 
         Raises:
-            ReaderHeldError: another program has it.
+            ReaderHeldError: another program has it in one of them.
             NotSupportedError: the hub is an original one, or an older version.
+            JournalNotFoundError: there is no such journal; it was taken in the others.
             SejError: as :meth:`hub.readers.Readers.hold`.
         """
-        (kept,) = self._call({source: start}, take=True, reset=reset)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._renew, name=f"reader {self.name}", daemon=True)
-            self._thread.start()
-        return kept
+        try:
+            return dict(zip(starts, self._call(starts, take=True, reset=reset), strict=True))
+        finally:
+            if self._thread is None and self._kept:
+                self._thread = threading.Thread(target=self._renew, name=f"reader {self.name}", daemon=True)
+                self._thread.start()
 
     def commit(self, offsets: Mapping[Source, int]) -> None:
         """Commit offsets, durably on the hub when it returns; one at or below the kept one changes nothing.
@@ -277,7 +278,7 @@ class Reader:
         self._verify = verify
         self._on_retry = on_retry
         self._held = HeldReaders(lambda question: question(client), name, lease_s)
-        kept = self._held.take(self._source, start)
+        kept = self._held.take({self._source: start})[self._source]
         self.is_new = not kept.kept
         """True if the reader has never committed."""
         self.offset = kept.offset

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 
 from sej.errors import ClosedError, JournalNotFoundError, LockLostError, OffsetBeyondEndError, SejError
 from sej.reading.offset import Offset
@@ -34,14 +35,28 @@ class Progress:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def begin(self, path: str, offset: int, identity: str = "") -> None:
-        """Register as the reader of a journal at an offset: from now on retention waits for it.
+    def begin(self, places: Mapping[str, tuple[int, str]]) -> list[str]:
+        """Register as the reader of journals: from now on retention waits for it.
 
-        If the path has a journal of another identity now, its reader starts from scratch.
+        If a path has a journal of another identity now, its reader starts from scratch.
+
+        Args:
+            places: offset and identity of each journal, by path.
+
+        Returns:
+            The paths without those that were removed a moment ago.
 
         Raises:
             LockedError: another stream or process has this reader name.
         """
+        begun = []
+        for path, (offset, identity) in places.items():
+            with suppress(JournalNotFoundError):
+                self._begin(path, offset, identity)
+                begun.append(path)
+        return begun
+
+    def _begin(self, path: str, offset: int, identity: str) -> None:
         if self._ids.get(path, identity) != identity:
             self._forget(path, self._kept.get(path))
         if path not in self._kept:

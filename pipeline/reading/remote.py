@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hub.errors import ReaderHeldError, UnavailableError
@@ -195,28 +196,44 @@ class RemoteProgress:
         self._held = HeldReaders(self._line.ask, reader, _LEASE_S)
         self._ids: dict[str, str] = {}
 
-    def take(self, name: str, start: int | None = None, *, reset: bool = False) -> Kept:
-        """Take the reader in a journal; waits if another program has it, because a program that died has a lease.
+    def take(self, starts: Mapping[str, int | None], *, reset: bool = False) -> dict[str, Kept]:
+        """Take the reader in journals; waits if another program has it, because a program that died has a lease.
+
+        Args:
+            starts: by name; see :meth:`hub.wire.named.HeldReaders.take`.
+            reset: as there.
 
         Raises:
             ReaderHeldError: another program still has it after the time of a lease.
+            JournalNotFoundError: there is no such journal; the others were taken.
             UnavailableError: the hub was out of reach for longer than retry_s.
         """
+        if not starts:
+            return {}
+        sources = {_source(name): start for name, start in starts.items()}
         until = time.monotonic() + _LEASE_S + _SPARE_S
         while True:
             try:
-                return self._patiently(lambda: self._held.take(_source(name), start, reset=reset))
+                taken = self._patiently(lambda: self._held.take(sources, reset=reset))
+                return dict(zip(starts, taken.values(), strict=True))
             except ReaderHeldError as error:
                 if time.monotonic() >= until:
                     raise
                 _log.warning("%s", error)
                 time.sleep(_HELD_S)
 
-    def begin(self, name: str, offset: int, identity: str = "") -> None:
-        """Register as the reader of a journal at an offset: from now on retention waits for it."""
-        if self._ids.get(name) != identity or not self._held.holds(_source(name)):
-            self.take(name, offset, reset=True)
-            self._ids[name] = identity
+    def begin(self, places: Mapping[str, tuple[int, str]]) -> list[str]:
+        """Register as the reader of journals, as :meth:`pipeline.reading.progress.Progress.begin` does."""
+        fresh: dict[str, int | None] = {
+            name: offset
+            for name, (offset, identity) in places.items()
+            if self._ids.get(name) != identity or not self._held.holds(_source(name))
+        }
+        with suppress(JournalNotFoundError):
+            self.take(fresh, reset=True)
+        held = [name for name in places if self._held.holds(_source(name))]
+        self._ids.update((name, places[name][1]) for name in held)
+        return held
 
     def keep(self, offsets: Mapping[str, int], *, wait: bool = False) -> None:
         """Commit offsets by name, before it returns; a journal that was removed is logged.

@@ -38,7 +38,6 @@ from pipeline.reading.progress import Progress
 from pipeline.reading.remote import RemoteExtent, RemoteFollower, RemoteProgress, RemoteRoot
 from pipeline.reading.task import read, task_options
 from pipeline.schema import arrow_schema, check_projection
-from sej.errors import JournalNotFoundError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -240,15 +239,12 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         progress = self._progress
         if progress is None:
             return
-        kept = {}
-        for name, follower in followers.items():
-            known = done.get(name)
-            if known is not None and known["id"] in ("", follower.id):
-                try:
-                    progress.begin(follower.origin.path, int(known["offset"]), follower.id)
-                except JournalNotFoundError:
-                    continue  # removed a moment ago: the next poll handles it
-                kept[follower.origin.path] = int(known["offset"])
+        places = {
+            follower.origin.path: (int(known["offset"]), follower.id)
+            for name, follower in followers.items()
+            if (known := done.get(name)) is not None and known["id"] in ("", follower.id)
+        }
+        kept = {path: places[path][0] for path in progress.begin(places)}
         progress.keep(kept, wait=self._target is not None)  # a run that ends soon is not called again
 
     # --- reading

@@ -38,6 +38,7 @@ from sej.reading.offset import Offset, read_offset
 from sej.system.watch import Watch, wait_any
 
 if TYPE_CHECKING:
+    from hub.readers import Kept
     from hub.wire import ClientTLS
 
 __all__ = ["Arrived", "Known", "Settings", "Stream", "follow"]
@@ -110,6 +111,7 @@ class Stream:
         self._next: dict[str, dict[str, Any]] = {}
         self._kept: dict[str, Offset] = {}
         self._far = None if reader is None or way.remote is None else RemoteProgress(way.remote, reader)
+        self._there: dict[str, Kept] = {}
         self._watches: dict[str, Watch] = {}
         self._stopped = threading.Event()
         self._closed = False
@@ -251,8 +253,11 @@ class Stream:
         way, chosen = self._way, self._chosen
         how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, chosen.since, chosen.until)
         followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
-        for name, follower in sorted(followers.items()):
-            if not self._takes(follower.origin) or not self._begun(name, follower):
+        taken = {name: follower for name, follower in sorted(followers.items()) if self._takes(follower.origin)}
+        if self._far is not None:
+            self._there = self._far.take(dict.fromkeys(name for name in taken if name not in self._next))
+        for name, follower in taken.items():
+            if not self._begun(name, follower):
                 continue
             start = start_in(follower, self._next, fail=True)
             self._next[name]["id"] = follower.id
@@ -280,7 +285,7 @@ class Stream:
         first, start = self._start, follower.first
         known = self._known(follower)
         if self._far is not None:
-            there = self._far.take(follower.origin.name)
+            there = self._there[name]
             known = there.offset if known is None and there.kept else known
         elif self._reader is not None:
             kept = self._kept.get(name)

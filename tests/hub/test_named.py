@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 import hub
 import sej
 from hub.naming import Source
-from hub.readers import Place, Readers
+from hub.readers import Kept, Place, Readers
 from hub.wire import Client, Reader, Server, Tokens, make_token
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Grant, hash_token
@@ -395,10 +395,16 @@ def test_many_journals_are_taken_and_committed_together(tmp_path: Path) -> None:
     for source in sources:
         fill(tmp_path / source.name, sample(5))
     with serving(tmp_path) as (_, server), Client(server.address) as client:
-        held = HeldReaders(lambda question: question(client), "all", 30.0)
-        for source in sources:
-            assert held.take(source) == (0, False)
+        calls = []
+
+        def ask(question: Callable[[Client], list[Kept]]) -> list[Kept]:
+            calls.append(question)
+            return question(client)
+
+        held = HeldReaders(ask, "all", 30.0)
+        assert held.take(dict.fromkeys(sources)) == dict.fromkeys(sources, (0, False))
         held.commit(dict.fromkeys(sources, 4))
+        assert len(calls) == 2
         held.close()
         held.close()
     assert {sej.read_offset(tmp_path / source.name, "all") for source in sources} == {4}
@@ -410,8 +416,7 @@ def test_a_journal_that_was_removed_ends_no_other(tmp_path: Path) -> None:
         fill(tmp_path / source.name, sample(5))
     with serving(tmp_path) as (_, server), Client(server.address) as client:
         held = HeldReaders(lambda question: question(client), "all", 0.5)
-        for source in sources:
-            held.take(source)
+        held.take(dict.fromkeys(sources))
         shutil.rmtree(tmp_path / sources[1].name)
         until(lambda: not held.holds(sources[1]))  # the renewal has noticed
         held.commit({sources[0]: 3, sources[2]: 3})
@@ -420,7 +425,7 @@ def test_a_journal_that_was_removed_ends_no_other(tmp_path: Path) -> None:
             held.commit({sources[0]: 4, sources[2]: 4, sources[3]: 4})
         held.check()
         fill(tmp_path / sources[0].name, sample(3))
-        assert held.take(sources[0], 1) == (1, False)
+        assert held.take({sources[0]: 1})[sources[0]] == (1, False)
         held.close()
     assert [sej.read_offset(tmp_path / source.name, "all") for source in sources[2:]] == [4, 4]
 
