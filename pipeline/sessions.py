@@ -130,12 +130,14 @@ def _probe(_: Iterable[int]) -> Iterator[tuple[str, str | None]]:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the sources in a session: ``sej``, ``textqueue`` and ``kestrel``.
+    """Register the sources in a session: ``sej``, ``textqueue`` and ``kestrel``. Warn if the codec here is pure Python.
 
     Raises:
         RuntimeError: the version of Spark is too old.
     """
     _check_version()
+    if (reason := why_not_compiled()) is not None:
+        _log.warning("the codec of this program is pure Python, which is slow: %s", reason)
     from pipeline.formats.kestrel import KestrelSource
     from pipeline.formats.sej import SejSource
     from pipeline.formats.textqueue import TextQueueSource

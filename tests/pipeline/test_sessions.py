@@ -26,3 +26,14 @@ def test_a_version_of_spark_that_is_too_old_is_one_sentence(
     monkeypatch.setattr("pyspark.__version__", "4.1.4")
     with pytest.raises(RuntimeError, match=r"need Spark 4\.2 or newer, and this is PySpark 4\.1\.4: pip install"):
         pipeline.register(spark)
+
+
+def test_a_program_whose_codec_is_not_compiled_is_warned(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline.register(spark)
+    assert caplog.messages == []
+    monkeypatch.setattr("pipeline.sessions.why_not_compiled", lambda: "sej was imported from packages.zip")
+    pipeline.register(spark)
+    expected = "the codec of this program is pure Python, which is slow: sej was imported from packages.zip"
+    assert caplog.messages == [expected]
