@@ -165,7 +165,8 @@ class Journal:
             try:
                 file = self._disk.open(segments[at].path, "read")
             except FileNotFoundError:
-                at -= 1
+                self._directory.require()
+                at -= 1  # retention removed it and those before it, or a merge joined it into the one before it
                 continue
             try:
                 if below is None:

@@ -80,3 +80,18 @@ def test_a_message_that_is_completed_in_the_meantime_is_read(
             break
         k += 1
     assert k > 10
+
+
+def test_a_journal_that_is_moved_away_is_not_read_in_part(tmp_path: Path) -> None:
+    k, errors = 1, 0
+    while True:
+        path = by_hand(tmp_path / str(k), *((row.offset, packed([row])) for row in ROWS))
+        disk = MeanwhileDisk(k, partial(path.rename, tmp_path / f"{k}.moved"))
+        try:
+            assert sej.Journal(path, disk=disk).tail(8) == ROWS
+        except sej.JournalNotFoundError:
+            errors += 1
+        if disk.calls < k:
+            break
+        k += 1
+    assert errors > 8
