@@ -614,7 +614,8 @@ class Cursor:
         while True:
             if not self._blocks and (self._after or reader.status().size - self._indexed_size >= BLOCK_BYTES):
                 self._load_blocks(reader)  # there may be more, or the index may have grown with the segment
-            if not self._blocks or self._blocks[-1].position > reader.position:
+            reader.until = self._blocks[-1].position if self._blocks else 0
+            if reader.until > reader.position or not self._blocks:
                 return
             block = self._blocks[-1]
             if block.end <= reader.position or not self._is_likely(reader, block):

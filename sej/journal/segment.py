@@ -43,6 +43,7 @@ class SegmentReader:
         due: the offset of the next message.
         seen_size: the last known size of the file, in bytes.
         end: the byte to stop at, although the file may be longer; None: the end of the file.
+        until: the byte that a chunk from before it does not pass: the first one of the next block to verify.
     """
 
     __slots__ = (
@@ -57,6 +58,7 @@ class SegmentReader:
         "path",
         "position",
         "seen_size",
+        "until",
     )
 
     def __init__(
@@ -89,6 +91,7 @@ class SegmentReader:
         self.due = due
         self.seen_size = 0
         self.end: int | None = None
+        self.until = 0
         self._chunk: bytes | memoryview = b""
         self._chunk_at = position
         self._chunk_bytes = chunk_bytes
@@ -221,6 +224,8 @@ class SegmentReader:
             if self._room is not None:
                 self._room(claimed)
             want = claimed
+        elif max(had, 0) < self.until - self.position < want:
+            want = self.until - self.position
         self._fill(self.position, want)
         return len(self._chunk) > had
 

@@ -11,6 +11,7 @@ from sej.journal import cursor as cursor_module
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.index import Block, IndexFile
+from sej.journal.index_format import ENTRY_SIZE, HEAD_SIZE
 from sej.journal.segment import Place
 from sej.system.disk import OS
 
@@ -100,6 +101,37 @@ def test_a_block_is_checked_before_its_messages_are_returned(
             kept = [n for n in range(start, COUNT) if n not in lost]
             assert offsets_of(tmp_path, start, chunk_bytes=chunk_bytes, on_corruption="skip") == kept
         assert offsets_of(tmp_path, block.next_offset) == list(range(block.next_offset, COUNT))
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small messages", "large messages"])
+@pytest.mark.parametrize("missing", [False, True], ids=["a damaged entry", "a missing entry"])
+@pytest.mark.parametrize("chunk_bytes", [1 << 16, 1 << 18, 1 << 20])
+def test_a_block_after_one_without_an_entry_is_checked(
+    chunk_bytes: int, missing: bool, large: bool, tmp_path: Path
+) -> None:
+    """An entry may be damaged; and one that the disk had no room for is missing."""
+    count = 12 if large else COUNT
+    if large:
+        with sej.Writer(tmp_path) as writer:
+            writer.append_many([b"%0300000d" % n for n in range(count)])
+    else:
+        fill(tmp_path)
+    blocks, file = blocks_of(tmp_path), segment_of(tmp_path)
+    (index,) = (tmp_path / "idx").glob("0*")
+    entries, sound = index.read_bytes(), file.read_bytes()
+    for at in (0, 1, 5, len(blocks) - 2):
+        place = HEAD_SIZE + at * ENTRY_SIZE
+        other = b"" if missing else bytes(ENTRY_SIZE - 1) + b"\x01"
+        index.write_bytes(entries[:place] + other + entries[place + ENTRY_SIZE :])
+        assert offsets_of(tmp_path, chunk_bytes=chunk_bytes) == list(range(count))
+        block = blocks[at + 1]
+        data = bytearray(sound)
+        data[block.position + 100] ^= 1
+        file.write_bytes(data)
+        for start in (0, blocks[at].first_offset, block.first_offset - 1):
+            before = list(range(start, block.first_offset))
+            assert offsets_of(tmp_path, start, chunk_bytes=chunk_bytes) == [*before, -1]
+        file.write_bytes(sound)
 
 
 @pytest.mark.parametrize("ahead", [1, 3, 64])
