@@ -230,14 +230,15 @@ class Cursor:
         reader = self._reader
         if reader is None or (rest := reader.rest()) <= 0 or self._judged == (reader.position, rest):
             return False
-        self._judged = (reader.position, rest)
         if self._disk.status(reader.path) is None:
             return False
         if self._on_corruption == "skip":
+            self._judged = (reader.position, rest)
             return self._skip_damage(reader)
         damage = self._find_damage(reader)
         if damage is not None and not damage.torn:
             raise damage.error(reader.path)
+        self._judged = (reader.position, rest)
         return False
 
     def park(self) -> None:

@@ -113,9 +113,10 @@ def test_a_reader_does_not_end_before_messages_of_the_index(trailer: bool, timeo
     assert (problem.kind, problem.position, problem.offset) == ("corruption", 5 * size, 5)
     with sej.Scanner(tmp_path, timeout=timeout) as scanner:
         assert scanner.read() == rows[:5]
-        with pytest.raises(sej.CorruptionError, match="index has messages 5 to 19") as raised:
-            scanner.read()
-    assert (raised.value.position, raised.value.offset) == (5 * size, 5)
+        for _ in range(3):
+            with pytest.raises(sej.CorruptionError, match="index has messages 5 to 19") as raised:
+                scanner.read()
+            assert (raised.value.position, raised.value.offset) == (5 * size, 5)
     with sej.Scanner(tmp_path, timeout=timeout, on_corruption="skip") as scanner:
         found = [message.offset for message in scanner]
         missing = {offset for gap in scanner.gaps for offset in range(gap.start, gap.stop)}
