@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from sej.codec.format import MAX_OFFSET
-from sej.errors import CorruptionError
+from sej.errors import CorruptionError, LockedError
 from sej.journal.directory import Directory, Segment
 from sej.journal.gaps import Gap, read_gaps, record_gap
 from sej.journal.index import BlockIndex, IndexFile, read_blocks, verify_block
@@ -83,7 +83,13 @@ def repair(
                 progress(read, total)
             read += sizes[at]
             last = at == len(segments) - 1
-            file = directory.disk.open(segment.path, "read")
+            try:
+                file = directory.disk.open(segment.path, "read")
+            except FileNotFoundError:
+                raise LockedError(
+                    "retention or a merge removed this segment during the repair; run the repair again",
+                    path=segment.path,
+                ) from None
             try:
                 ceiling = MAX_OFFSET if last else segments[at + 1].first_offset
                 _, index = IndexFile(directory, segment).load_end(file, segment.first_offset)

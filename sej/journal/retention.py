@@ -439,7 +439,10 @@ def _offset_behind(disk: Disk, segment: Segment, size: int) -> int:
 
 def _ends_with(disk: Disk, segment: Segment, position: int, parts: list[Segment]) -> bool:
     """Return whether a segment holds exactly the bytes of those parts from that position on."""
-    whole = disk.open(segment.path, "read")
+    try:
+        whole = disk.open(segment.path, "read")
+    except FileNotFoundError:
+        return False
     try:
         for part in parts:
             file = disk.open(part.path, "read")

@@ -259,7 +259,7 @@ class Journal:
             progress: called before each segment with the bytes read and the total bytes.
 
         Raises:
-            LockedError: a writer runs.
+            LockedError: a writer runs, or another process removed a segment in the meantime.
         """
         require(dry_run=(dry_run, FLAG), progress=(progress, PROGRESS))
         return repair(self._directory, dry_run=dry_run, progress=progress)

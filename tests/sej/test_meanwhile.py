@@ -8,6 +8,9 @@ from typing import Literal
 import pytest
 
 import sej
+from sej.journal.directory import Directory
+from sej.journal.retention import clean
+from sej.system.disk import OS
 from tests.sej.hooks import MeanwhileDisk
 from tests.sej.support import by_hand, packed, sample, segment
 
@@ -95,3 +98,38 @@ def test_a_journal_that_is_moved_away_is_not_read_in_part(tmp_path: Path) -> Non
             break
         k += 1
     assert errors > 8
+
+
+def clean_now(path: Path) -> None:
+    """What a writer's retention does: nothing while another process removes segments."""
+    clean(Directory(path, OS), sej.Retention(max_bytes=1), wait=False)
+
+
+def test_retention_disturbs_no_merge_that_is_finished(tmp_path: Path) -> None:
+    """The marker of the merge is lost, as in a copy of jnl/."""
+    k = 1
+    while True:
+        path = by_hand(tmp_path / str(k), *((n, packed(ROWS[n : n + 2])) for n in (2, 4, 6)), (0, packed(ROWS[:6])))
+        disk = MeanwhileDisk(k, partial(clean_now, path))
+        sej.Writer(path, disk=disk).close()
+        assert sej.Journal(path).tail(2) == ROWS[6:]
+        if disk.calls < k:
+            break
+        k += 1
+    assert k > 20
+
+
+def test_a_repair_during_retention_is_done_or_says_what_to_do(tmp_path: Path) -> None:
+    k, errors = 1, set()
+    while True:
+        path = by_hand(tmp_path / str(k), *((n, packed(ROWS[n : n + 2])) for n in (0, 2, 4, 6)))
+        disk = MeanwhileDisk(k, partial(clean_now, path))
+        try:
+            assert sej.Journal(path, disk=disk).repair() == ([], [], [], [])
+        except sej.LockedError as error:
+            errors.add(error.reason)
+        assert sej.Journal(path).repair() == ([], [], [], [])
+        if disk.calls < k:
+            break
+        k += 1
+    assert errors == {"retention or a merge removed this segment during the repair; run the repair again"}
