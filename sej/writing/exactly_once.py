@@ -31,8 +31,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sej.checks import COUNT
 from sej.codec import encode
-from sej.errors import BatchConflictError, CorruptionError
-from sej.journal.directory import Directory, check_name, containing
+from sej.errors import BatchConflictError, CorruptionError, OffsetGapError, OffsetTooSmallError
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory, check_name
 from sej.journal.segment import SegmentReader
 from sej.message import BytesLike, Message
 from sej.system.checksum import crc32c
@@ -293,30 +294,36 @@ class Batches:
 
         Rows that retention has deleted were in the journal, unless other messages than the staged ones follow them.
         """
-        segments = self._directory.segments()
-        deleted = min(max(segments[0].first_offset - first, 0), count) if segments else 0
-        there = deleted
-        offset = first + deleted
-        stop = min(end, first + count)
-        rows = islice((message for messages in self._rows(staged, first) for message in messages), deleted, None)
-        while offset < stop:
-            at = containing(segments, offset)
-            if at < 0:
-                break
-            reader = SegmentReader(self._disk, segments[at].path, 0, segments[at].first_offset)
+        while True:
+            segments = self._directory.segments()
+            deleted = min(max(segments[0].first_offset - first, 0), count) if segments else 0
             try:
-                while offset < stop and (found := reader.read(_CHUNK_MESSAGES)):
-                    for message in found:
-                        if message.offset == offset < stop:
-                            if message != next(rows):
-                                return there if there > deleted else 0
-                            offset += 1
-                            there += 1
-            finally:
-                reader.close()
-            if at + 1 >= len(segments) or segments[at + 1].first_offset != offset:
-                break
-        return there
+                equal = self._equal_rows(staged, first, deleted, min(end, first + count))
+            except OffsetTooSmallError:
+                continue  # retention has deleted more in the meantime
+            return 0 if equal is None else deleted + equal
+
+    def _equal_rows(self, staged: str, first: int, skipped: int, stop: int) -> int | None:
+        """Return how many staged rows after the skipped ones are in the journal; None if another message is there.
+
+        Segments may be merged and deleted in the meantime.
+        """
+        rows = islice((message for messages in self._rows(staged, first) for message in messages), skipped, None)
+        start = offset = first + skipped
+        cursor = Cursor(self._directory, start)
+        try:
+            while offset < stop and (found := cursor.read(min(_CHUNK_MESSAGES, stop - offset))):
+                for message in found:
+                    if message.offset != offset:
+                        return offset - start
+                    if message != next(rows):
+                        return (offset - start) or None
+                    offset += 1
+        except OffsetGapError:
+            pass  # no message after a gap is of this batch
+        finally:
+            cursor.close()
+        return offset - start
 
     def _rows(self, staged: str, first: int) -> Iterable[list[Message]]:
         reader = SegmentReader(self._disk, staged, 0, first)

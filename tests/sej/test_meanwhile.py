@@ -1,6 +1,7 @@
 """A writer completes the last message while a reader decides whether it is damaged; it is never taken for damage."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,7 @@ import sej
 from sej.journal.directory import Directory
 from sej.journal.retention import clean
 from sej.system.disk import OS
-from tests.sej.hooks import MeanwhileDisk
+from tests.sej.hooks import HookedDisk, MeanwhileDisk
 from tests.sej.support import by_hand, packed, sample, segment
 
 ROWS = sample(8)
@@ -133,3 +134,55 @@ def test_a_repair_during_retention_is_done_or_says_what_to_do(tmp_path: Path) ->
             break
         k += 1
     assert errors == {"retention or a merge removed this segment during the repair; run the repair again"}
+
+
+def promise(path: Path) -> list[bytes]:
+    """Leave what a writer leaves that dies after it has appended a batch over five segments and before it is done."""
+    batch = [b"%030d" % n for n in range(10)]
+    kept: dict[Path, bytes] = {}
+    promised = [path / "txn" / "b.intent", path / "tmp" / "b.rows"]
+
+    def look(*_: object) -> None:
+        if all(file.exists() for file in promised):
+            kept.update({file: file.read_bytes() for file in promised})
+
+    by_hand(path, (0, packed(ROWS)))
+    with sej.Writer(path, segment_bytes=100, disk=HookedDisk(look)) as writer:
+        writer.append(b"before")
+        writer.append_once("b", 1, batch)
+    (path / "txn" / "b.done").unlink()
+    for file, data in kept.items():
+        file.write_bytes(data)
+    return batch
+
+
+def merge_now(path: Path) -> None:
+    """What a merge does, unless another process removes segments."""
+    with suppress(OSError):
+        lock = OS.open(path / "ofs" / ".lock", "append")
+        free = lock.lock()
+        lock.close()
+        if free:
+            sej.Journal(path).merge(150)
+
+
+@pytest.mark.parametrize("act", [merge_now, clean_now])
+def test_a_batch_is_completed_once_though_segments_are_joined_and_deleted(
+    act: Callable[[Path], None], tmp_path: Path
+) -> None:
+    k = 1
+    while True:
+        path = tmp_path / str(k)
+        batch = promise(path)
+        disk = MeanwhileDisk(k, partial(act, path))
+        sej.Writer(path, disk=disk).close()
+        with sej.Scanner(path) as scanner:
+            found = [message.value for message in scanner]
+        assert sej.Journal(path).end_offset == len(ROWS) + 1 + len(batch)
+        everything = [*(row.value for row in ROWS), b"before", *batch]
+        assert found == everything[len(everything) - len(found) :]
+        assert act is clean_now or found == everything
+        if disk.calls < k:
+            break
+        k += 1
+    assert k > 20
