@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sej.checks import CALLABLE, DISK, a, require
@@ -65,6 +66,12 @@ def lag(path: Path, name: str, *, now_ns: Callable[[], int] = time.time_ns, disk
 
 
 def _lag(path: Path, index: int, name: str, now: int, disk: Disk) -> Lag:
+    while True:
+        with suppress(FileNotFoundError):  # retention or a merge removed the segment in the meantime
+            return _lag_now(path, index, name, now, disk)
+
+
+def _lag_now(path: Path, index: int, name: str, now: int, disk: Disk) -> Lag:
     if not look(disk, path.dir(index)):
         return Lag(index, 0, 0, 0, 0, 0.0)
     directory = Directory(path.dir(index), disk)

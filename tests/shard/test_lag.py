@@ -1,11 +1,16 @@
 """shard.lag: messages, bytes and seconds behind, shard by shard."""
 
+from functools import partial
 from pathlib import Path as FilePath
 
 import pytest
 
 import sej
 import shard
+from sej.journal.directory import Directory
+from sej.journal.retention import clean
+from sej.system.disk import OS
+from tests.sej.hooks import MeanwhileDisk
 
 SECOND = 1_000_000_000
 
@@ -44,3 +49,19 @@ def test_a_place_beyond_the_end_is_an_error(tmp_path: FilePath) -> None:
         shard.lag(path, "r")
     with pytest.raises(sej.InvalidNameError):
         shard.lag(path, "../r")
+
+
+def test_retention_in_the_meantime_is_no_error(tmp_path: FilePath) -> None:
+    k, found = 1, set()
+    while True:
+        path = shard.Path(tmp_path / str(k), "orders", 0)
+        with sej.Writer(path.dir(0), segment_bytes=100) as writer:
+            writer.append_many([b"12345678"] * 10)
+        directory = Directory(path.dir(0), OS)
+        disk = MeanwhileDisk(k, partial(clean, directory, sej.Retention(max_bytes=1), wait=False))
+        (row,) = shard.lag(path, "mailer", disk=disk)
+        found.add(row.messages)
+        if disk.calls < k:
+            break
+        k += 1
+    assert found == {10, 1}
