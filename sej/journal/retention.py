@@ -339,9 +339,7 @@ def _is_joined(directory: Directory, begun: _Merge) -> bool:
 
 def _finish_merge(directory: Directory) -> None:
     begun = _read_marker(directory)
-    if begun is None:
-        return
-    if _is_joined(directory, begun):
+    if begun is not None and _is_joined(directory, begun):
         index_file = IndexFile(directory, begun.first)
         index_file.write(begun.blocks, 0)
         index_file.close()
@@ -363,6 +361,9 @@ def _join(directory: Directory, group: list[Segment], *, unless_followed: bool) 
             _copy(disk, segment.path, file)
         file.sync()
         size = file.size()
+    except BaseException:
+        disk.unlink(joined)  # the disk may be full
+        raise
     finally:
         file.close()
     first, *others = (segment.first_offset for segment in group)

@@ -1,5 +1,6 @@
 """Retention and merging: what goes, what stays, and who may be reading meanwhile."""
 
+import errno
 import json
 import os
 import threading
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 import sej
-from sej.system.disk import OS, OsDisk, OsFile
+from sej.system.disk import OS, File, OsDisk, OsFile
 from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk
+from tests.sej.hooks import HookedDisk
 from tests.sej.support import segments
 
 COUNT = 60
@@ -404,3 +406,17 @@ def test_a_name_that_a_listing_lacks_is_no_gap(path: Path, at: int) -> None:
     with pytest.raises(sej.OffsetGapError):
         list(sej.Journal(path, disk=Racing(missing, 1000)).reversed())
     assert [problem.kind for problem in sej.Journal(path, disk=Racing(missing, 1000)).verify()] == ["gap"]
+
+
+def test_a_merge_that_fails_or_dies_leaves_no_large_file(path: Path) -> None:
+    def refuse(verb: str, file: File | None, _: bytes) -> None:
+        if verb == "write" and file is not None and file.path.endswith("tmp/merge") and file.size() > 500:
+            raise OSError(errno.ENOSPC, "No space left on device", file.path)
+
+    with pytest.raises(OSError, match="No space left"):
+        sej.Journal(path, disk=HookedDisk(refuse)).merge(1 << 20)
+    assert not (path / "tmp" / "merge").exists()
+    (path / "tmp" / "merge").write_bytes(bytes(1000))  # what a merge leaves that is killed
+    sej.Journal(path).clean()
+    assert not (path / "tmp" / "merge").exists()
+    assert values(path) == list(range(COUNT))
