@@ -344,8 +344,9 @@ def _finish_merge(directory: Directory) -> None:
         index_file.write(begun.blocks, 0)
         index_file.close()
         _remove_joined(directory, begun.others)
-    directory.disk.unlink(directory.at("tmp", "merge"))
-    directory.disk.unlink(directory.at("txn", "merge"))
+    directory.disk.unlink(directory.at("tmp", "merge"))  # also that of a merge that was killed before its marker
+    if begun is not None:
+        directory.disk.unlink(directory.at("txn", "merge"))
 
 
 def _join(directory: Directory, group: list[Segment], *, unless_followed: bool) -> int:
