@@ -7,6 +7,7 @@ interpolated between the names of the segments. Only the unindexed tail is walke
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate
 from typing import Literal, NamedTuple
@@ -150,12 +151,13 @@ class Extent:
         if at not in self._knots:
             segment, before = self._segments[at], self._before[at]
             knots = [_Knot(segment.first_offset, before)]
-            file = OS.open(segment.path, "read")
-            try:
-                index = IndexFile(self._directory, segment).load(file, segment.first_offset)
-            finally:
-                file.close()
-            knots += [_Knot(block.next_offset, before + block.end) for block in index.blocks]
+            with suppress(FileNotFoundError):  # merged or deleted in the meantime: the tasks find out
+                file = OS.open(segment.path, "read")
+                try:
+                    index = IndexFile(self._directory, segment).load(file, segment.first_offset)
+                finally:
+                    file.close()
+                knots += [_Knot(block.next_offset, before + block.end) for block in index.blocks]
             end = _Knot(self._end_of(at), before + self._sizes[at])
             if knots[-1].offset < end.offset:
                 knots.append(end)

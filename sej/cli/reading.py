@@ -163,7 +163,7 @@ def dump(
 
 
 def _count(path: Path) -> int:
-    """Count by walking frames; errors in the journal are left for a scanner to report."""
+    """Count by walking frames; errors in the journal, and segments that retention removes, are left for a scanner."""
     directory = Directory(path, OS)
     directory.require()
     total = 0
@@ -172,7 +172,10 @@ def _count(path: Path) -> int:
     for at, segment in enumerate(segments):
         if due not in (None, segment.first_offset):
             return _count_slowly(path)
-        file = OS.open(segment.path, "read")
+        try:
+            file = OS.open(segment.path, "read")
+        except FileNotFoundError:
+            return _count_slowly(path)
         try:
             position, due = good_end(file, 0, segment.first_offset)
             sealed = at < len(segments) - 1

@@ -17,6 +17,9 @@ from pipeline.reading.extents import Extent
 from pipeline.reading.places import Origin, Slice
 from pipeline.reading.planning import pack
 from pipeline.reading.task import TaskOptions, read
+from sej.journal.directory import Directory
+from sej.journal.retention import merge
+from sej.system.disk import OS
 from sej.writing.shared_writer import SharedWriter
 from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
 from textqueue import TextQueue
@@ -75,6 +78,19 @@ def test_partitions_hold_every_message_once(seed: int, tmp_path: Path) -> None:
                 rows_together = sum(batch.num_rows for batch in read(partition, SCHEMA, TaskOptions()))
                 assert rows_together == sum(part.stop - part.start for part in partition)
             assert found == expected
+
+
+def test_segments_may_be_merged_while_partitions_are_planned(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, segment_bytes=3000) as w:
+        w.append_many([b"%0100d" % n for n in range(300)])
+    extent = Extent(Origin(str(tmp_path), "j"))
+    assert len(list((tmp_path / "jnl").iterdir())) > 5
+    assert merge(Directory(tmp_path, OS), 1 << 30)
+    slices = [extent.slice(start, start + 33) for start in range(0, 300, 33)]
+    with shrunk(WINDOWS):
+        partitions = pack(slices, {"j": extent}, at_least=8, at_once=2)
+    found = [row for part in partitions for batch in read(part, SCHEMA, TaskOptions()) for row in batch["offset"]]
+    assert [row.as_py() for row in found] == list(range(300))
 
 
 ITEMS = [bytes([65 + n]) * (800_000 if n % 3 else n) for n in range(12)]
