@@ -339,29 +339,26 @@ def test_an_error_of_the_system_is_raised(kind: Any, held_file: Path) -> None:
         held.mark(kind.Core(None, b"-a\n", 0, 1), ord("="))
 
 
+@BOTH
 @given(
     sizes=st.lists(st.sampled_from([1, 9, 200, 2000, 4090, 4095, 5000]), min_size=2, max_size=8),
     edits=st.lists(st.tuples(st.integers(0, 7), st.sampled_from([b"=", b"!", b"v"])), min_size=2, max_size=20),
 )
-def test_edits_of_one_hold_are_the_same_in_both(sizes: list[int], edits: list[tuple[int, bytes]]) -> None:
+def test_edits_of_one_hold(kind: Any, sizes: list[int], edits: list[tuple[int, bytes]]) -> None:
     """The compiled one reads a block, and proves several messages from it."""
-    if hot.IMPLEMENTATION != "c":
-        return
-    from textqueue.hot import _hot_c  # type: ignore[attr-defined]
-
     raws = [b"-" + b"x" * size + b"\n\\v=1 \n" for size in sizes]
     found = []
-    for kind in (_hot_py, _hot_c):
+    for each in (_hot_py, kind):
         with tempfile.TemporaryDirectory() as folder:
             path, log = Path(folder) / "jobs.tq", Path(folder) / "log"
             path.write_bytes(b"".join(raws))
             file, ledger = OS.open(path, "edit"), OS.open(log, "append")
             assert lease(file)
             identity = file.status().identity
-            held = kind.Held(OS, file, ledger, identity=identity, tail=b" 1 2 3 -", until=time.monotonic() + 60)
+            held = each.Held(OS, file, ledger, identity=identity, tail=b" 1 2 3 -", until=time.monotonic() + 60)
             cores, position = [], 0
             for raw in raws:
-                cores.append(kind.Core(None, raw, position, 1))
+                cores.append(each.Core(None, raw, position, 1))
                 position += len(raw)
             results = []
             for number, (which, edit) in enumerate(edits):

@@ -493,7 +493,7 @@ cdef class Held:
     cdef int _fd, _log_fd
     cdef char *_buffer
     cdef Py_ssize_t _buffer_size
-    cdef char _near[_NEAR]  # bytes of the file, which nobody else changes while the lease holds
+    cdef char _near[_NEAR]  # bytes of the file, which no other process changes during the lease
     cdef Py_ssize_t _near_at, _near_size
     cdef readonly bint disturbed
     cdef readonly Py_ssize_t lines, marks, log_bytes, high
