@@ -280,7 +280,7 @@ def histories(operations: int) -> None:
 
 
 def test_many_random_operations() -> None:
-    histories(10_000)
+    histories(4_000)
 
 
 @pytest.mark.torture
