@@ -37,7 +37,7 @@ _TURN_S: Final = 0.005
 """If an object that has just released the lock finds it taken, it leaves it to the others for this long."""
 _ROW_S: Final = 0.001
 _LONG_ROW: Final = 8
-_LONG_TURN_S: Final = 0.15
+_LONG_TURN_S: Final = 0.05
 _IDLE_S: Final = 0.02
 _LOOK_PAUSE_S: Final = 0.01
 """After so many operations with at most the first time between them, it leaves the lock to the others for so long, or
