@@ -184,9 +184,9 @@ def open_read_response(data: bytes) -> bytes | memoryview:
 
 
 def _only_encoded(data: bytes) -> memoryview | None:
-    """Return the bytes of the field Encoded without copying them, if there is no other field.
+    """Return the bytes of the field Encoded without copying them. None: protobuf must read the message.
 
-    None also if the size has more bytes than it needs: protobuf decides about that.
+    It must if there are other fields, or if the size has more bytes than it needs.
     """
     if data[:1] == bytes((_ENCODED_TAG,)):
         size = shift = 0

@@ -81,7 +81,7 @@ class HeldReaders:
         Raises:
             ReaderHeldError: another program has it in one of them.
             NotSupportedError: the hub is an original one, or an older version.
-            JournalNotFoundError: there is no such journal; it was taken in the others.
+            JournalNotFoundError: a journal does not exist; the reader was taken in the others.
             SejError: as :meth:`hub.readers.Readers.hold`.
         """
         try:

@@ -205,7 +205,7 @@ class RemoteProgress:
 
         Raises:
             ReaderHeldError: another program still has it after the time of a lease.
-            JournalNotFoundError: there is no such journal; the others were taken.
+            JournalNotFoundError: a journal does not exist; the reader was taken in the others.
             UnavailableError: the hub was out of reach for longer than retry_s.
         """
         if not starts:

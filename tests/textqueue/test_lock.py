@@ -1,6 +1,7 @@
 """The lock between programs: who pauses for how long."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,54 @@ def test_an_object_that_has_just_had_the_lock_lets_the_others_have_it(
         pass
     assert pauses.found == [600.0]
     assert asked == [], "the turn of the holder is not cut short"
+
+
+class Time:
+    """The clock of the lock. Each sleep moves it, and the holder may write or end its operation."""
+
+    def __init__(self, then: Callable[[int], None]) -> None:
+        self.now = 1024.0
+        self.slept: list[float] = []
+        self._then = then
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+        self._then(len(self.slept))
+
+
+@pytest.mark.parametrize(("row", "writes", "expected"), [(8, 100, 5), (8, 2, 3), (8, 0, 2), (6, 100, 0)])
+def test_a_row_of_operations_leaves_the_lock_while_the_others_write(
+    guards: tuple[Guard, Guard],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    row: int,
+    writes: int,
+    expected: int,
+) -> None:
+    """The turn is five pauses if the others write all the time, and ends two pauses after the look before their last write."""
+    pause = 1 / 128  # sums of it are exact
+    for name, pauses in (("_IDLE_PAUSE_S", 1), ("_IDLE_S", 2), ("_LONG_TURN_S", 5)):
+        monkeypatch.setattr(lock, name, pauses * pause)
+    holder, other = guards
+    log = tmp_path / ".jobs.tq.log"
+    log.touch()
+
+    def then(count: int) -> None:
+        if count <= writes:
+            log.write_bytes(bytes(count))
+        if count == max(expected, 1):
+            holder.__exit__()
+
+    clock = Time(then)
+    monkeypatch.setattr(lock, "time", clock)
+    for _ in range(row + 1):
+        with other:
+            pass
+    holder.__enter__()
+    with other:
+        pass
+    assert clock.slept == ([pause] * expected if expected else [lock._TURN_S])

@@ -412,18 +412,18 @@ def status_lines(int control, places, bytes tail not None):
         PyMem_RawFree(out)
 
 
-cdef inline int _place_end(const char *line, Py_ssize_t size, uint64_t *digits, bint *negative) noexcept nogil:
-    """Read the position in a ledger line, and return the end of its digits; 0: there is none, or it is too large."""
+cdef inline bint _position(const char *line, Py_ssize_t size, uint64_t *digits, bint *negative) noexcept nogil:
+    """Read the position in a ledger line; False: the line has none, or it is too large."""
     cdef Py_ssize_t at = 2, first
     if size < 3:
-        return 0
+        return False
     negative[0] = line[at] == c"-"
     first = at = at + negative[0]
     digits[0] = 0
     while at < size and c"0" <= line[at] <= c"9" and at - first < _DIGITS:
         digits[0] = 10 * digits[0] + <uint64_t>(line[at] - c"0")
         at += 1
-    return <int>at if at > first and at < size and line[at] == c" " else 0
+    return at > first and at < size and line[at] == c" "
 
 
 cdef bytes _checked(const char *line, Py_ssize_t size):
@@ -456,7 +456,7 @@ def newest(bytes lines not None, claimed):
         start = end
         while start and data[start - 1] != c"\n":
             start -= 1
-        if not _place_end(data + start, end - start, &digits, &negative):
+        if not _position(data + start, end - start, &digits, &negative):
             end = start - 1
             continue
         kind, position = <unsigned char>data[start], -<object>digits if negative else <object>digits
@@ -613,7 +613,7 @@ cdef class Held:
     cdef Py_ssize_t _bytes_at(self, Py_ssize_t position, Py_ssize_t size, char *data) noexcept nogil:
         """Copy bytes of the file, and return how many there are; -1: an error. Before the file is a newline."""
         cdef Py_ssize_t got, at = position - self._near_at
-        if position < 0:
+        if position == -1:
             data[0] = c"\n"
             got = self._bytes_at(0, size - 1, data + 1)
             return got + (got >= 0)

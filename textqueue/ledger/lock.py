@@ -38,10 +38,11 @@ _TURN_S: Final = 0.005
 _ROW_S: Final = 0.001
 _LONG_ROW: Final = 8
 _LONG_TURN_S: Final = 0.05
+"""Operations with at most ``_ROW_S`` between them are a row. After ``_LONG_ROW`` of them, it leaves the lock to the
+others for this long."""
 _IDLE_S: Final = 0.02
-_LOOK_PAUSE_S: Final = 0.01
-"""After so many operations with at most the first time between them, it leaves the lock to the others for so long, or
-until none has written for the last time."""
+_IDLE_PAUSE_S: Final = 0.01
+"""A long turn ends early if the others have not written for the first time. It looks after each pause."""
 _ASK_AFTER_S: Final = 0.0004
 """An operation takes less time than this."""
 
@@ -187,7 +188,7 @@ class Guard:
         path = self._sidecars.path(".log")
         seen, grew = self._disk.status(path), time.monotonic()
         while (now := time.monotonic()) < until and now - grew < _IDLE_S:
-            time.sleep(_LOOK_PAUSE_S)
+            time.sleep(_IDLE_PAUSE_S)
             there = self._disk.status(path)
             if there != seen:
                 seen, grew = there, now
@@ -195,7 +196,7 @@ class Guard:
     def _wait(self, file: File, deadline: float) -> None:
         pause = _TURN_S if time.monotonic() - self._left < _TURN_S else _FIRST_PAUSE_S
         if self._row >= _LONG_ROW:
-            self._leave(time.monotonic() + _LONG_TURN_S)
+            self._leave(min(time.monotonic() + _LONG_TURN_S, deadline))
         waited = 0.0
         asked = False
         while not file.lock():
