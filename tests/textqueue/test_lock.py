@@ -93,7 +93,7 @@ def test_a_row_of_operations_leaves_the_lock_while_the_others_write(
     writes: int,
     expected: int,
 ) -> None:
-    """The turn is five pauses if the others write all the time, and ends two pauses after the look before their last write."""
+    """The turn is five pauses long. It ends two pauses after the look before the last write of the others."""
     pause = 1 / 128  # sums of it are exact
     for name, pauses in (("_IDLE_PAUSE_S", 1), ("_IDLE_S", 2), ("_LONG_TURN_S", 5)):
         monkeypatch.setattr(lock, name, pauses * pause)
