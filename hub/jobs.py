@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from hub.errors import GapError
-from hub.naming import Source, check_client, check_journal, source_path
+from hub.naming import STAGING, Source, check_client, check_journal, source_path
 from hub.store import Store
 from sej.errors import InvalidNameError, SejError
 from sej.journal.directory import Directory, check_name
@@ -86,7 +86,7 @@ class _Target(NamedTuple):
 
     @property
     def staging(self) -> str:
-        return os.path.join(self.store.root, ".staging")
+        return os.path.join(self.store.root, STAGING)
 
     @property
     def tree(self) -> Path:
@@ -248,7 +248,7 @@ class Jobs:
 
     def _path(self, client: str, job: str, task: str, shard: int) -> str:
         folder = f"task-{self._id(client, job)}-{_checked(task)}"
-        return os.path.join(self._store.root, ".staging", folder, f"{shard:03x}.rows")
+        return os.path.join(self._store.root, STAGING, folder, f"{shard:03x}.rows")
 
     def _rows(self, client: str, job: str, file: Staged) -> Rows:
         path = self._path(client, job, file.task, file.shard)

@@ -1,17 +1,19 @@
 """How much a hub accepts: bytes for each client, and bytes that must stay free on its disk.
 
 Both are checked before a batch is written, so that a refused batch leaves nothing and the disk never fills up. A
-client's bytes are counted once from its segments and then updated by addition. Before a refusal they are counted again,
-because retention may have removed some.
+client's bytes, in its segments and in the rows of its jobs, are counted once and then updated by addition. Before a
+refusal they are counted again, because retention may have removed some.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from hub.errors import DiskLowError, QuotaError
-from hub.naming import find_sources, source_path
+from hub.naming import STAGING, Source, find_sources, source_path
 from sej.journal.view import Journal
 from sej.system.disk import Disk
 
@@ -74,9 +76,23 @@ class Limits:
         return self._quota
 
     def count(self, client: str) -> int:
-        """Return how many bytes a client's segments hold."""
-        return sum(
+        """Return how many bytes a client's segments and the rows that its jobs have staged hold."""
+        return sum(self._staged(client)) + sum(
             segment.size
             for source in find_sources(self._root, client=client, disk=self._disk)
             for segment in Journal(source_path(self._root, source), disk=self._disk).segments
         )
+
+    def _staged(self, client: str) -> Iterator[int]:
+        """Yield the size of each file that a task has staged; a job may be removed meanwhile."""
+        staging, tasks = os.path.join(self._root, STAGING), f"task-{Source(client, '')}"
+        if self._disk.status(staging) is None:
+            return
+        for task in self._disk.list(staging):
+            if task.startswith(tasks):
+                with suppress(FileNotFoundError):
+                    for name in self._disk.list(os.path.join(staging, task)):
+                        if not name.endswith(".rows"):
+                            continue
+                        status = self._disk.status(os.path.join(staging, task, name))
+                        yield 0 if status is None else status.size

@@ -18,6 +18,7 @@ from sej.system.disk import OS, Disk
 
 __all__ = [
     "MARKER",
+    "STAGING",
     "Incarnation",
     "Source",
     "check_client",
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 MARKER: Final = ".hub"
+STAGING: Final = ".staging"
+"""The folder of the rows that jobs have staged; each task has a folder there, ``task-CLIENT.JOB-TASK``."""
 _MARKER_TEXT: Final = b"This directory is the root of a SEJ hub: [client-id].[journal-dir]/ each.\n"
 _CLIENT: Final = re.compile(r"[0-9a-zA-Z_-]+(?:\.[0-9a-zA-Z_-]+)*")
 _JOURNAL: Final = re.compile(r"[0-9a-zA-Z_.-]+")

@@ -222,6 +222,23 @@ def test_quotas_apply_to_staged_rows(tmp_path: Path) -> None:
         JobCalls(client).stage("01", "02", 0, 0, rows(values_of(0, 100)))
 
 
+def test_staged_rows_count_until_they_are_committed_or_removed(tmp_path: Path) -> None:
+    data = rows(values_of(0))
+    with hub.Store(tmp_path, max_client_bytes=2 * len(data)) as store:
+        jobs = Jobs(store)
+        first = staged(jobs, "01", 0, values_of(0))
+        staged(jobs, "02", 0, values_of(0))
+        for job, task in (("02", "0a"), ("03", "0b")):
+            with pytest.raises(hub.QuotaError, match=f"{2 * len(data)} of {2 * len(data)} bytes used"):
+                jobs.stage("a", job, task, 0, 0, data)
+        jobs.stage("b", "01", "02", 0, 0, data)  # another client has its own
+        jobs.abort("a", "02")
+        assert jobs.commit("a", "01", "log", 0, None, 0, [first])
+        staged(jobs, "03", 0, values_of(0))
+        with pytest.raises(hub.QuotaError):
+            jobs.stage("a", "03", "0c", 0, 0, data)
+
+
 def test_a_job_that_was_decided_is_finished_when_the_hub_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
