@@ -33,10 +33,10 @@ from hub.errors import GapError
 from hub.naming import STAGING, Source, check_client, check_journal, source_path
 from hub.store import Store
 from sej.errors import InvalidNameError, SejError
-from sej.journal.directory import Directory, check_name
+from sej.journal.directory import Directory
 from sej.system.disk import OS, Disk
 from sej.writing.writer import Writer
-from shard.commits.committing import ANONYMOUS, Job, Target, commit, drop, finish_dead_jobs
+from shard.commits.committing import ANONYMOUS, Job, Target, check_job_name, commit, drop, finish_dead_jobs
 from shard.commits.staging import Owner, Rows, StagedRowsError, check_rows, prepare_task
 from shard.names import Path
 
@@ -44,6 +44,10 @@ __all__ = ["Jobs", "Staged", "target_of"]
 
 _log = logging.getLogger(__name__)
 
+_ALL: Final = ""
+"""In the place of a client: the jobs of all clients."""
+_NONE: Final = "."
+"""In the place of a client: of none, so that a job that cannot be finished stops no other."""
 _ID: Final = re.compile(r"[0-9a-f]{1,64}")
 _LOCKS: Final = 64
 _ABORTED: Final = 4096
@@ -104,6 +108,10 @@ class _Target(NamedTuple):
     def again(self, found: dict[str, Any]) -> _Target:
         return self._replace(**{name: found.pop(name) for name in ("client", "prefix", "bits")})
 
+    def waits_for(self, job: str) -> bool:
+        """Return whether the job is of the same client: a job of another one may be out of this caller's hands."""
+        return self.client == _ALL or job.startswith(str(Source(self.client, "")))
+
     def existing(self) -> list[int]:
         return [shard for shard in range(self.tree.count) if OS.status(self.directory(shard).jnl) is not None]
 
@@ -122,21 +130,24 @@ class _Target(NamedTuple):
 
 def target_of(store: Store) -> Target:
     """Return the target with which all jobs of a store are finished or discarded."""
-    return _Target(store, "", "unknown", 0)
+    return _Target(store, _ALL, "unknown", 0)
 
 
 class Jobs:
     """The jobs of a store; threads may share it."""
 
     def __init__(self, store: Store, disk: Disk = OS) -> None:
-        """Finish the jobs that were decided when the hub stopped; an error is logged, and the next commit raises it."""
+        """Finish the jobs that were decided when the hub stopped.
+
+        An error is logged, and the next commit of the same client raises it.
+        """
         self._store = store
         self._disk = disk
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._aborted: OrderedDict[str, None] = OrderedDict()
         try:
-            finish_dead_jobs(target_of(store))
-        except SejError as error:
+            finish_dead_jobs(_Target(store, _NONE, "unknown", 0))
+        except (SejError, OSError) as error:
             _log.error("a job is not finished: %s", error)
 
     def stage(self, client: str, job: str, task: str, shard: int, position: int, data: bytes | memoryview) -> int:
@@ -222,13 +233,16 @@ class Jobs:
 
         Raises:
             StagedRowsError: a file is missing, or has other bytes; nothing was written.
-            InvalidNameError: a name has characters that are not allowed.
+            InvalidNameError: a name has characters that are not allowed, or is the one of jobs without a name.
+            ValueError: there is no such shard.
         """
         check_client(client)
         target = _Target(self._store, client, prefix, bits)
-        target.source((1 << bits) - 1)
+        target.source(target.tree.count - 1)
         rows = [self._rows(client, job, file) for file in files]
-        named = ANONYMOUS if name is None else check_name(name, "the job's name")
+        for each in rows:
+            target.source(each.shard)
+        named = ANONYMOUS if name is None else check_job_name(name, "the job's name")
         return commit(target, Job(self._id(client, job), named, None if name is None else number, rows))
 
     def abort(self, client: str, job: str) -> None:

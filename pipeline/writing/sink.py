@@ -23,7 +23,7 @@ from pipeline.schema import COLUMNS
 from pipeline.writing.checkpoint import by_checkpoint
 from pipeline.writing.on_disk import OnDisk
 from pipeline.writing.on_hub import OnHub
-from sej.journal.directory import check_name
+from shard.commits.committing import check_job_name
 from shard.routing import group
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class SejWriter(_Sink, DataSourceArrowWriter):
         """
         if (options["txnAppId"] is None) != (options["txnVersion"] is None):
             raise OptionError("txnAppId and txnVersion need each other: the job's name, and a number that increases")
-        self._name = None if options["txnAppId"] is None else check_name(options["txnAppId"], "txnAppId")
+        self._name = None if options["txnAppId"] is None else check_job_name(options["txnAppId"], "txnAppId")
         super().__init__(root, options, schema, overwrite)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -148,7 +148,7 @@ class SejStreamWriter(_Sink, DataSourceStreamArrowWriter):
         if options["txnVersion"] is not None:
             raise OptionError("txnVersion applies to batch jobs only: Spark counts a stream's batches")
         if options["txnAppId"] is not None:
-            self._name = check_name(options["txnAppId"], "txnAppId")
+            self._name = check_job_name(options["txnAppId"], "txnAppId")
         elif checkpoint:
             self._name = by_checkpoint(checkpoint)
         else:

@@ -82,6 +82,10 @@ class Target(NamedTuple):
         """Return the target of a decision in this root, and remove its members."""
         return self._replace(prefix=found.pop("prefix"), bits=found.pop("bits"))
 
+    def waits_for(self, job: str) -> bool:
+        """Return whether a decided job that cannot be finished stops the jobs of this target: each one does."""
+        return True
+
     @property
     def tree(self) -> Path | None:
         """The sharded journal, or None if the root is the journal."""

@@ -27,8 +27,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Final, NamedTuple, Protocol, Self
 
-from sej.errors import CorruptionError, SejError
-from sej.journal.directory import Directory
+from sej.errors import CorruptionError, InvalidNameError, SejError
+from sej.journal.directory import Directory, check_name
 from sej.journal.kept_offsets import kept_offsets
 from sej.journal.retention import Retention, clean
 from sej.journal.view import Journal
@@ -45,6 +45,7 @@ __all__ = [
     "Job",
     "OverwriteError",
     "Target",
+    "check_job_name",
     "check_readers",
     "commit",
     "discard_dead_jobs",
@@ -98,6 +99,9 @@ class Target(Protocol):
     def again(self, found: dict[str, Any]) -> Self:
         """Return the target of a decision; removes its members from ``found``. KeyError: one is missing."""
 
+    def waits_for(self, job: str) -> bool:
+        """Return whether a decided job that cannot be finished stops the jobs of this target."""
+
     def existing(self) -> list[int]:
         """Return the shards that exist."""
 
@@ -133,6 +137,20 @@ class Job(NamedTuple):
     expected: dict[str, int] | None = None
 
 
+def check_job_name(name: str, what: str) -> str:
+    """Check a name under which a caller counts jobs.
+
+    Raises:
+        InvalidNameError: it has characters that are not allowed, or it counts the jobs without a name: their numbers
+            are times, so that every job with a number of the caller would be dropped.
+    """
+    if check_name(name, what) == ANONYMOUS:
+        raise InvalidNameError(
+            f"{what} must not be {ANONYMOUS!r}, which counts jobs without a name: choose another one"
+        )
+    return name
+
+
 def commit(target: Target, job: Job) -> bool:
     """Commit a job; return False if it was committed before.
 
@@ -143,14 +161,17 @@ def commit(target: Target, job: Job) -> bool:
     """
     with _locked(target):
         _finish_dead_jobs(target)
-        remembered = f"{_JOB}{job.id}" if job.number is None else ""
-        if remembered in _read_done(target):
-            return False
-        if job.number is None:
-            job = job._replace(number=max(time.time_ns(), _last(target, job) + 1))
+        recorded = _read_done(target)
+        done = recorded.get(target.key(job.name))
         number = job.number
-        assert number is not None
-        if number <= _read_done(target).get(target.key(job.name), -1):
+        if number is None:
+            if f"{_JOB}{job.id}" in recorded:
+                return False
+            number = max(time.time_ns(), _last(target, job) + 1, -1 if done is None else done + 1)
+            job = job._replace(number=number)
+        if done is None:  # done.json was lost: a number below the last one in the journals was committed before it
+            done = _last(target, job) - 1
+        if number <= done:
             forget(target.staging, job.id)
             return False
         check_rows(job.rows)
@@ -307,18 +328,27 @@ def _finish_dead_jobs(target: Target) -> None:
     if names:
         OS.sync_dir(target.staging)  # the driver may have renamed the decision and failed before this
     for name in names:
-        its, job, number = _load(target, name)
         try:
-            check_rows(job.rows)
-        except StagedRowsError as error:
-            raise StagedRowsError(
-                f"job {name} of {job.name!r} is decided but cannot be finished: {error.reason}. To remove it, run `sej"
-                f" spark finish --discard {target.root}`, and then run its job again",
-                path=error.path,
-            ) from error
-        with _writers(its, job) as writers:
-            _apply(its, job, number, writers)
-    sweep(target.staging)
+            _finish(target, name)
+        except (SejError, OSError) as error:
+            if target.waits_for(name):
+                raise
+            _log.error("a job is not finished: %s: %s", name, error)
+    sweep(target.staging, keep=decided(target.staging))
+
+
+def _finish(target: Target, name: str) -> None:
+    its, job, number = _load(target, name)
+    try:
+        check_rows(job.rows)
+    except StagedRowsError as error:
+        raise StagedRowsError(
+            f"job {name} of {job.name!r} is decided but cannot be finished: {error.reason}. To remove it, run `sej"
+            f" spark finish --discard {target.root}`, and then run its job again",
+            path=error.path,
+        ) from error
+    with _writers(its, job) as writers:
+        _apply(its, job, number, writers)
 
 
 def _load(target: Target, name: str) -> tuple[Target, Job, int]:
@@ -349,10 +379,17 @@ def _load(target: Target, name: str) -> tuple[Target, Job, int]:
 
 @contextmanager
 def _writers(target: Target, job: Job) -> Iterator[Callable[[int], AbstractContextManager[Writer]]]:
-    """Open and lock the writers of the journals concerned; if there are very many, each only while it is used."""
+    """Open and lock the writers of the journals concerned.
+
+    If there are very many, each that exists is opened once, to find errors before the decision, and again while it is
+    used.
+    """
     shards = {rows.shard for rows in job.rows} | set(target.existing() if job.overwrite else ())
     with ExitStack() as stack:
         if len(shards) > target.open_max:
+            for shard in sorted(shards.intersection(target.existing())):
+                with target.open(shard):
+                    pass
             yield target.open
         else:
             opened = {shard: stack.enter_context(target.open(shard)) for shard in sorted(shards)}

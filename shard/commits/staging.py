@@ -225,10 +225,10 @@ def require_identity(folder: str, expected: str, task: str) -> None:
 
 
 def check_rows(rows: Collection[Rows]) -> None:
-    """Check that the files of a job are here as its tasks wrote them.
+    """Check that the files of a job are here as its tasks wrote them, and have whole messages.
 
     Raises:
-        StagedRowsError: one is missing, or has another size or checksum.
+        StagedRowsError: one is missing, has another size or checksum, or has other messages than its task reported.
     """
     with ThreadPoolExecutor(_CHECK_THREADS) as threads:
         for _ in threads.map(_check, rows):
@@ -252,6 +252,15 @@ def _check(rows: Rows) -> None:
         raise StagedRowsError(
             f"the rows of task {rows.task} changed after they were staged: expected {rows.size} bytes with checksum"
             f" {rows.crc32c:08x}, got {size} bytes with {crc:08x}; check the disk, and run the job again",
+            path=rows.path,
+        )
+    size = 0
+    with suppress(SejError):  # the bytes are those of the task, so they never were these messages
+        size = sum(len(data) for data in renumbered([rows], 0))
+    if size != rows.size:
+        raise StagedRowsError(
+            f"the rows of task {rows.task} are not the {rows.messages} messages that it reported; correct the program"
+            " that staged them, and run the job again",
             path=rows.path,
         )
 

@@ -277,6 +277,132 @@ def test_a_decided_job_whose_rows_were_lost_does_not_keep_the_hub_from_starting(
         assert again.commit("a", "02", "log", 0, "app", 7, files)
 
 
+@pytest.mark.parametrize("number", [1, 2**40])
+def test_a_lost_list_of_numbers_stops_no_job(tmp_path: Path, number: int) -> None:
+    """Its error says to move it away. A number that was committed before is dropped as always."""
+    with hub.Store(tmp_path) as store:
+        jobs = Jobs(store)
+        for each in (3, 5):
+            assert jobs.commit("a", f"0{each}", "log", 0, "app", each, [staged(jobs, f"0{each}", 0, [b"%d" % each])])
+        (tmp_path / ".staging" / "done.json").unlink()
+        for each, is_new in ((5, False), (number, number > 5), (6, number < 5)):
+            again = jobs.commit(
+                "a", f"1{each:x}", "log", 0, "app", each, [staged(jobs, f"1{each:x}", 0, [b"%d" % each])]
+            )
+            assert again or not is_new
+    assert contents(tmp_path) == {"a.log": [b"3", b"5", b"6" if number < 5 else b"%d" % number]}
+    assert litter(tmp_path) == []
+
+
+def test_no_job_is_dropped_after_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hub.Store(tmp_path) as store:
+        jobs = Jobs(store)
+        assert jobs.commit("a", "01", "log", 0, None, 0, [])  # has a number, and no batch in a journal
+        monkeypatch.setattr("shard.commits.committing.time.time_ns", lambda: 1)
+        for job in ("02", "03"):
+            assert jobs.commit("a", job, "log", 0, None, 0, [staged(jobs, job, 0, [job.encode()])])
+    assert contents(tmp_path) == {"a.log": [b"02", b"03"]}
+
+
+def test_the_name_that_counts_jobs_without_a_name_is_refused(tmp_path: Path) -> None:
+    """Their numbers are times: each number of a caller would be below them, and its job dropped."""
+    with hub.Store(tmp_path) as store:
+        jobs = Jobs(store)
+        with pytest.raises(InvalidNameError, match="must not be 'spark-batch'"):
+            jobs.commit("a", "01", "log", 0, "spark-batch", 1, [staged(jobs, "01", 0, [b"x"])])
+
+
+# --- what a client sends wrong, and what is wrong with its journals: other clients do not notice
+
+
+def test_rows_that_are_no_messages_are_refused_before_the_decision(tmp_path: Path) -> None:
+    whole = rows([b"a", b"b"])
+    with hub.Store(tmp_path) as store:
+        jobs = Jobs(store)
+        for data, count in ((b"nothing" * 30, 2), (whole, 3), (whole, 1), (whole[:-1], 2), (whole + b"x" * 40, 2)):
+            task = uuid.uuid4().hex
+            jobs.stage("a", "01", task, 0, 0, data)
+            file = Staged(task, 0, count, len(data), crc32c(data))
+            for attempt in (
+                lambda f: jobs.seal("a", "01", [f]),
+                lambda f: jobs.commit("a", "01", "log", 0, None, 0, [f]),
+            ):
+                with pytest.raises(StagedRowsError, match=f"are not the {count} messages that it reported"):
+                    attempt(file)
+        assert not any(name.startswith("job-") for name in litter(tmp_path))
+        assert jobs.commit("a", "02", "log", 0, None, 0, [staged(jobs, "02", 0, [b"x"])])
+    assert contents(tmp_path) == {"a.log": [b"x"]}
+
+
+def test_a_shard_that_is_none_of_the_journal_is_refused_before_the_decision(tmp_path: Path) -> None:
+    with connected(tmp_path, "a") as (_, connection):
+        client = JobCalls(connection)
+        file = staged(client, "01", 2, [b"x"])
+        for bits, error in ((0, "index must be 0 to 0"), (1, "index must be 0 to 1"), (2**31, "bits must be")):
+            with pytest.raises(sej.InvalidMessageError, match=error):
+                client.commit("01", "log", bits, [file])
+        assert client.commit("01", "log", 2, [file])
+    assert contents(tmp_path) == {"a.log.2.002": [b"x"]}
+
+
+def damage(journal: Path) -> None:
+    """Change the offset of the first message, which the index does not cover."""
+    for file in (journal / "idx").iterdir():
+        file.unlink()
+    (segment,) = (journal / "jnl").iterdir()
+    data = bytearray(segment.read_bytes())
+    data[7] ^= 0xFF
+    segment.write_bytes(data)
+
+
+def test_a_job_is_not_decided_if_a_journal_cannot_be_opened(tmp_path: Path) -> None:
+    for name in ("a.log.1.000", "a.log.1.001"):
+        with sej.Writer(tmp_path / name) as writer:
+            writer.append_many([b"1", b"2"])
+    damage(tmp_path / "a.log.1.001")
+    with hub.Store(tmp_path) as store:
+        jobs = Jobs(store)
+        files = [staged(jobs, "01", shard, [b"x"]) for shard in (0, 1)]
+        with pytest.raises(sej.CorruptionError, match=r"a\.log\.1\.001"):
+            jobs.commit("a", "01", "log", 1, None, 0, files)
+        sej.Journal(tmp_path / "a.log.1.001").repair()
+        assert jobs.commit("a", "01", "log", 1, None, 0, files)
+    assert contents(tmp_path)["a.log.1.000"] == [b"1", b"2", b"x"]
+
+
+def test_a_decided_job_that_cannot_be_finished_stops_its_own_client_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hub.Store(tmp_path) as store:
+        jobs = Jobs(store)
+        store.put("a", "log", [sej.Message(offset, 1, 0, b"", b"v") for offset in range(2)])
+        files = {client: rows_of(jobs, client, [client.encode()]) for client in ("a", "a-b", "b")}
+        with monkeypatch.context() as patched:
+            patched.setattr("shard.commits.committing._apply", lambda *_: None)
+            patched.setattr("shard.commits.committing._finish_dead_jobs", lambda *_: None)
+            for client in ("a", "b"):
+                jobs.commit(client, "01", "log", 0, "app", 1, [files[client]])
+    damage(tmp_path / "a.log")
+    with hub.Store(tmp_path) as store:
+        jobs = Jobs(store)
+        assert "a job is not finished: a.01" in caplog.text
+        assert not jobs.commit("b", "01", "log", 0, "app", 1, [files["b"]])
+        assert jobs.commit("a-b", "01", "log", 0, "app", 1, [files["a-b"]])
+        with pytest.raises(sej.CorruptionError, match=r"a\.log"):
+            jobs.commit("a", "02", "log", 0, "app", 2, [rows_of(jobs, "a", [b"y"], "02")])
+        sej.Journal(tmp_path / "a.log").repair()
+        assert jobs.commit("a", "02", "log", 0, "app", 2, [rows_of(jobs, "a", [b"z"], "02")])
+    found = contents(tmp_path)
+    assert (found["b.log"], found["a-b.log"], found["a.log"][-2:]) == ([b"b"], [b"a-b"], [b"a", b"z"])
+
+
+def rows_of(jobs: Jobs, client: str, values: list[bytes], job: str = "01") -> Staged:
+    """Stage a file of a client."""
+    data, task = rows(values), uuid.uuid4().hex
+    jobs.stage(client, job, task, 0, 0, data)
+    return Staged(task, 0, len(values), len(data), crc32c(data))
+
+
 # --- SIGKILL
 
 
