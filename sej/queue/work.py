@@ -60,7 +60,7 @@ def work(
         time_limit_s: after this time an item counts as failed, is retried, and its lease is not extended any more. Its
             function is not interrupted; None: no limit.
         stop: an event that requests a stop; None: only signals and ``queue.close()`` do.
-        on_time_limit: called in another thread after an item has reached the limit.
+        on_time_limit: called in a thread of its own after an item has reached the limit.
 
     Returns:
         How many items the handler has finished without an exception.
@@ -240,8 +240,8 @@ class _Worker:
             one.late = True
         with suppress(SejError):
             self._failed(one.item, f"it reached its time limit of {self._time_limit_s} s", ended=False)
-        if self._on_time_limit is not None:
-            self._on_time_limit(one.item)
+        if self._on_time_limit is not None:  # in its own thread: leases are extended although it raises or waits
+            threading.Thread(target=self._on_time_limit, args=(one.item,), name="sej-worker-late", daemon=True).start()
 
 
 @contextmanager

@@ -87,6 +87,32 @@ def test_after_the_time_limit_an_item_is_retried(tmp_path: Path, caplog: pytest.
 
 def test_a_stop_finishes_the_item_in_hand(q: JournalQueue) -> None:
     stop = threading.Event()
+def test_the_next_limit_is_kept_although_on_time_limit_waits_and_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda failed: raised.append(failed.exc_value))
+    failure = RuntimeError("no")
+    late = {b"a": threading.Event(), b"b": threading.Event()}
+
+    def on_time_limit(item: sej.Item) -> None:
+        late[item.value].set()
+        assert late[b"b"].wait(60)
+        raise failure
+
+    with sej.open_queue(tmp_path) as q:
+        q.put_many([b"a", b"b"])
+        sej.work(
+            q,
+            lambda item: late[item.value].wait(60),
+            until_empty=True,
+            time_limit_s=0.05,
+            on_time_limit=on_time_limit,
+        )
+    assert all(event.is_set() for event in late.values())
+    until(lambda: raised == [failure, failure])
+
+
     q.put_many([b"a", b"b"])
     assert sej.work(q, lambda _: stop.set(), stop=stop) == 1
     assert q.stats()[:4] == (1, 0, 0, 1)
