@@ -50,7 +50,7 @@ def work(
     of ``put``.
 
     In the main thread of a program, SIGTERM and SIGINT request a stop: items whose functions run are finished, and
-    ``work`` returns. A second signal ends the program as without ``work``.
+    ``work`` returns. A second signal ends the program as without ``work``, although functions in other threads run.
 
     Args:
         queue: the queue; it stays open.
@@ -128,15 +128,16 @@ class _Worker:
 
     def run(self, threads: int) -> None:
         keeper = threading.Thread(target=self._keep, name="sej-worker-leases", daemon=True)
-        others = [threading.Thread(target=self._loop, name=f"sej-worker-{n}") for n in range(1, threads)]
-        for thread in (keeper, *others):
-            thread.start()
+        # Daemons, because a second signal ends the program although their handlers run.
+        others = [threading.Thread(target=self._loop, name=f"sej-worker-{n}", daemon=True) for n in range(1, threads)]
         try:
+            for thread in (keeper, *others):
+                thread.start()
             self._loop()  # in this thread: a signal reaches it
-        finally:
             self._end(others)
+        finally:
             self._over.set()
-            keeper.join()
+        keeper.join()
         if self._failure is not None:
             raise self._failure
 
@@ -149,7 +150,7 @@ class _Worker:
 
     def _loop(self) -> None:
         try:
-            while not self.stop.is_set() and self._failure is None:
+            while not self.stop.is_set() and self._failure is None and not self._over.is_set():
                 item = self._queue.get(0 if self._until_empty else _SLICE_S)
                 if item is None:
                     if self._until_empty:
@@ -163,6 +164,8 @@ class _Worker:
         except BaseException as error:
             self._failure = self._failure or error
             self.stop.set()
+            if not isinstance(error, Exception):
+                raise  # an interrupt: it does not wait for the other threads
 
     def _handle(self, item: Item) -> None:
         limit = self._time_limit_s

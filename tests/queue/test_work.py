@@ -3,6 +3,8 @@
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,8 +87,6 @@ def test_after_the_time_limit_an_item_is_retried(tmp_path: Path, caplog: pytest.
     assert "reached its time limit of 0.01 s" in caplog.text
 
 
-def test_a_stop_finishes_the_item_in_hand(q: JournalQueue) -> None:
-    stop = threading.Event()
 def test_the_next_limit_is_kept_although_on_time_limit_waits_and_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +113,8 @@ def test_the_next_limit_is_kept_although_on_time_limit_waits_and_raises(
     until(lambda: raised == [failure, failure])
 
 
+def test_a_stop_finishes_the_item_in_hand(q: JournalQueue) -> None:
+    stop = threading.Event()
     q.put_many([b"a", b"b"])
     assert sej.work(q, lambda _: stop.set(), stop=stop) == 1
     assert q.stats()[:4] == (1, 0, 0, 1)
@@ -125,6 +127,41 @@ def test_a_signal_finishes_the_item_in_hand(q: JournalQueue, number: signal.Sign
     assert sej.work(q, lambda _: os.kill(os.getpid(), number)) == 1
     assert q.stats()[:4] == (1, 0, 0, 1)
     assert signal.getsignal(number) is before
+
+
+STOPS = """
+import os, sys, threading, sej
+
+def handle(item):
+    os.write(1, b"begun\\n")
+    stop.wait()
+    os.write(1, b"stopping\\n")
+    if item.value != b"main" or threading.current_thread() is not threading.main_thread():
+        threading.Event().wait()
+
+stop = threading.Event()
+with sej.open_queue(sys.argv[1]) as q:
+    sej.work(q, handle, threads=2, stop=stop)
+"""
+
+
+@pytest.mark.parametrize("value", [b"main", b"each"])
+def test_a_second_interrupt_does_not_wait_for_the_handlers(tmp_path: Path, value: bytes) -> None:
+    """The thread that gets the signal waits for another thread, or runs a handler itself."""
+    with sej.open_queue(tmp_path / "two") as two:
+        two.put_many([value, value])
+    words = [sys.executable, "-c", STOPS, str(tmp_path / "two")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        try:
+            for line in (b"begun\n", b"stopping\n"):
+                assert [process.stdout.readline() for _ in range(2)] == [line] * 2
+                process.send_signal(signal.SIGINT)
+            assert process.wait(60) == -signal.SIGINT
+        finally:
+            process.kill()
+    with sej.open_queue(tmp_path / "two") as two:
+        assert two.stats().leased == 0
 
 
 def test_an_interrupt_in_the_handler_gives_the_item_back(q: JournalQueue) -> None:
