@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
+from types import CoroutineType
 from typing import Any, Final, NoReturn
 
 from sej.message import MAX_OFFSET, Start
@@ -24,6 +25,7 @@ __all__ = [
     "COUNT",
     "DISK",
     "FLAG",
+    "HANDLER",
     "ITERABLE",
     "OFFSET",
     "PATH",
@@ -41,6 +43,7 @@ __all__ = [
     "one_of",
     "optional",
     "options_of",
+    "refuse_coroutine",
     "refuse_pickling",
     "refuse_unknown",
     "require",
@@ -141,6 +144,17 @@ def _callable(name: str, value: Any) -> None:
         _refuse_type(name, "a function", value)
 
 
+def _handler(name: str, value: Any) -> None:
+    from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+
+    _callable(name, value)
+    for function in (value, type(value).__call__):
+        if iscoroutinefunction(function):
+            _refuse_type(name, "a function without `async`, as in lambda item: asyncio.run(handle(item))", value)
+        if isgeneratorfunction(function) or isasyncgenfunction(function):
+            _refuse_type(name, "a function without `yield`: a call would not run it", value)
+
+
 ANY_SECONDS: Final[Rule] = _any_seconds
 """A number of seconds; a deadline below 0 has passed already."""
 SECONDS: Final[Rule] = _seconds
@@ -151,6 +165,8 @@ PATH: Final[Rule] = _path
 """A ``str`` or a path object. Not empty: an empty path would mean the current directory."""
 CALLABLE: Final[Rule] = _callable
 """A callable."""
+HANDLER: Final[Rule] = _handler
+"""A callable that has done its work when it returns: the call of a coroutine function or a generator runs nothing."""
 
 PROGRESS: Final = optional(CALLABLE)
 """A function that is called with the progress, or None."""
@@ -215,6 +231,17 @@ def _iterable(name: str, value: Any) -> None:
 
 ITERABLE: Final[Rule] = _iterable
 """An iterable that is not a ``str`` or ``bytes``."""
+
+
+def refuse_coroutine(result: object) -> None:
+    """Refuse the result of a handler that calls a coroutine function but does not run it, as a lambda may do.
+
+    Raises:
+        TypeError: it is a coroutine.
+    """
+    if isinstance(result, CoroutineType):
+        result.close()  # no warning that it was never awaited
+        raise TypeError("the handler returned a coroutine, which does not run by itself; call asyncio.run with it")
 
 
 def require_columns(values: Any, keys: Any, type: Any, timestamp: Any) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sej.checks import refuse_coroutine
 from sej.errors import LockLostError, RetriesExhaustedError
 from sej.journal.directory import Directory
 from sej.message import FIRST, Message, Start
@@ -103,7 +104,7 @@ class Claim:
                     self._give_up(message, f"it ended the process {self._attempts} times", None)
                     continue
             try:
-                handler(self.index, message)
+                refuse_coroutine(handler(self.index, message))
             except Exception as error:
                 self._attempts += 1
                 if self._attempts >= self._terms.max_attempts:

@@ -21,7 +21,7 @@ from collections import deque
 from types import FrameType
 from typing import Any, Final
 
-from sej.checks import DISK, PATH, POSITIVE, SECONDS, START, WAIT, optional, require
+from sej.checks import DISK, HANDLER, PATH, POSITIVE, SECONDS, START, WAIT, optional, require
 from sej.durations import Seconds, seconds
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
 from sej.journal.directory import check_name
@@ -155,6 +155,7 @@ class Worker:
             JournalNotFoundError: the root does not exist.
             SejError: as :class:`sej.Scanner` and :class:`sej.Offset`; the path names the shard.
         """
+        HANDLER("handler", handler)
         timeout = seconds("timeout", timeout)
         if self._disk.status(self.path.root) is None:
             raise JournalNotFoundError("the path does not exist; shard.Writer creates the root", path=self.path.root)

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import click
 
+from sej.checks import HANDLER
 from sej.cli.options import DURATION, MAX_ATTEMPTS
 from sej.cli.places import Place, placed_command
 from sej.queue.work import work
@@ -103,8 +104,10 @@ def _function(target: str) -> Callable[[Any], Any]:
         raise click.UsageError(f"module {module!r} cannot be imported: {error}") from error
     except AttributeError as error:
         raise click.UsageError(f"module {module!r} has no {name!r}: {error}") from error
-    if not callable(found):
-        raise click.UsageError(f"{target} is not a function")
+    try:
+        HANDLER(target, found)
+    except TypeError as error:
+        raise click.UsageError(str(error)) from error
     function: Callable[[Any], Any] = found
     return function
 

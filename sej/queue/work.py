@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from sej.checks import CALLABLE, FLAG, POSITIVE, POSITIVE_SECONDS, a, optional, require
+from sej.checks import CALLABLE, FLAG, HANDLER, POSITIVE, POSITIVE_SECONDS, a, optional, refuse_coroutine, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError, SejError
 from sej.queue.headers import handled_under
@@ -79,7 +79,7 @@ def work(
     time_limit_s = seconds("time_limit_s", time_limit_s)
     require(
         queue=(queue, a(WorkQueue)),
-        handler=(handler, CALLABLE),
+        handler=(handler, HANDLER),
         threads=(threads, POSITIVE),
         until_empty=(until_empty, FLAG),
         time_limit_s=(time_limit_s, optional(POSITIVE_SECONDS)),
@@ -175,7 +175,7 @@ class _Worker:
         try:
             try:
                 with handled_under(item.headers):
-                    self._handler(item)
+                    refuse_coroutine(self._handler(item))
             finally:
                 with self._guard:
                     self._held.discard(held)

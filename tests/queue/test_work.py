@@ -1,5 +1,6 @@
 """The worker loop: every item is ended, leases are kept, a stop is graceful, and each failure is one line."""
 
+import functools
 import logging
 import os
 import signal
@@ -48,6 +49,27 @@ def test_a_failure_is_a_retry_and_one_line(q: JournalQueue, caplog: pytest.LogCa
     ]
     (dead,) = q.items("dead")
     assert dead.reason == "ValueError: two\nlines"
+
+
+def test_a_handler_whose_call_runs_nothing_ends_no_item(q: JournalQueue, caplog: pytest.LogCaptureFixture) -> None:
+    async def later(_: sej.Item) -> None:
+        """Not reached."""
+
+    def each(_: sej.Item) -> Iterator[None]:
+        yield
+
+    class Callable:
+        async def __call__(self, item: sej.Item) -> None:
+            """Not reached."""
+
+    q.put(b"a")
+    for handler in (later, functools.partial(later), each, Callable()):
+        with pytest.raises(TypeError, match=r"handler must be a function without `(async|yield)`"):
+            sej.work(q, handler, until_empty=True)
+    with caplog.at_level(logging.WARNING, "sej.worker"):
+        assert sej.work(q, lambda item: later(item), until_empty=True) == 0
+    assert q.stats()[:4] == (0, 1, 0, 0)
+    assert "the handler returned a coroutine" in caplog.text
 
 
 def test_a_handler_may_end_its_item(q: JournalQueue) -> None:

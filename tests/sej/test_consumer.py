@@ -44,6 +44,18 @@ def test_a_failing_message_is_tried_again_and_then_handled(path: Path) -> None:
     assert tries == [5, 5, 5]
 
 
+def test_a_handler_whose_call_runs_nothing_handles_no_message(path: Path) -> None:
+    async def later(_: object) -> None:
+        """Not reached."""
+
+    for run in (consumer(path).run, consumer(path).run_batches):
+        with pytest.raises(TypeError, match="handler must be a function without `async`"):
+            run(later)
+        with pytest.raises(sej.RetriesExhaustedError, match="the handler returned a coroutine"):
+            run(lambda message: later(message))
+    assert sej.read_offset(path, "worker") == 0
+
+
 def test_without_dead_letters_it_stops_at_the_message_and_does_not_skip_it(path: Path) -> None:
     def handle(message: sej.Message) -> None:
         if message.offset == 9:

@@ -200,6 +200,19 @@ def test_bad_arguments_are_named(path: shard.Path) -> None:
         shard.Worker(path, "w").run(lambda index, message: None)
 
 
+def test_a_handler_whose_call_runs_nothing_handles_no_message(path: shard.Path) -> None:
+    async def later(index: int, message: sej.Message) -> None:
+        """Not reached."""
+
+    fill(path, 1)
+    worker = shard.Worker(path, "w", max_attempts=1, timeout=0.0)
+    with pytest.raises(TypeError, match="handler must be a function without `async`"):
+        worker.run(later)
+    with pytest.raises(sej.RetriesExhaustedError, match="the handler returned a coroutine"):
+        worker.run(lambda index, message: later(index, message))
+    assert sum(row.messages for row in shard.lag(path, "w")) == 1
+
+
 def test_a_shard_that_is_made_meanwhile_starts_at_its_first_message(path: shard.Path) -> None:
     """Where others start at the end: no message of it is older than the worker. That is kept before it is handled."""
     with sej.Writer(path.dir(0)) as writer, sej.Offset(path.dir(0), "w") as offset:
