@@ -57,8 +57,9 @@ def follow(
 
     With --reader or --place, the offset is kept after the messages were written: each is printed at least once. The hub
     gives a reader to one program at a time, and its retention waits for it. The token needs the role reader. While the
-    hub cannot be reached, the command waits and tries again. Exit code 3: another program has the reader. 4: the
-    journal is not on the hub.
+    hub cannot be reached, the command waits and tries again. Exit code 3: another program has the reader at the start,
+    and nothing was printed. 1: the hub refuses, or another program has taken the reader while this one ran, because its
+    lease had ended; that program prints the messages since the last commit again. 4: the journal is not on the hub.
 
     --start takes an offset or a time, as `sej scan` does: '1h ago', 2026-01-31.
 

@@ -10,6 +10,7 @@ import pytest
 
 import hub
 import sej
+from hub.naming import Source
 from hub.wire import Client, Server
 from hub.wire.access import hash_token
 from tests.hub.support import fill, same_bytes
@@ -138,6 +139,22 @@ def test_follow_with_a_reader_on_the_hub(tmp_path: Path) -> None:
             assert follower.stdout.readline() == b"new\n"
             until(lambda: sej.read_offset(tmp_path / "hub" / "EWR.flights", "report") == 21)
             follower.terminate()
+
+
+def test_follow_ends_with_1_if_another_program_takes_its_reader(tmp_path: Path) -> None:
+    """3 means that another program had the reader at the start, so that nothing was printed twice."""
+    fill(tmp_path / "hub" / "EWR.flights", sample(1))
+    source = Source("EWR", "flights")
+    with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0") as server:
+        words = [sys.executable, "-m", "sej", "hub", "follow", "--reader", "report", "--raw", server.address, *source]
+        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
+            assert follower.stderr is not None
+            until(lambda: sej.read_offset(tmp_path / "hub" / "EWR.flights", "report") == 1)
+            with server.service.readers._named("report") as name:  # as if the lease had ended
+                name.held[source].holder = "another"
+            store.put(*source, [sej.Message(1, 1, 0, b"", b"new\n")])
+            error = follower.stderr.read().decode()
+            assert (follower.wait(), "is not held by this program any more" in error) == (1, True)
 
 
 def test_follow_waits_for_a_hub_that_is_out_of_reach(tmp_path: Path) -> None:
