@@ -20,8 +20,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 from zlib import crc32
@@ -35,7 +35,7 @@ from pipeline.reading.following import Follower
 from pipeline.reading.remote import RemoteFollower
 from pipeline.tables.output import replaced, write_parquet
 from pipeline.tables.stream import Known, Stream
-from sej.errors import CorruptionError
+from sej.errors import CorruptionError, LockedError, SejError
 from sej.journal.directory import Directory
 from sej.journal.medium import sync_up_to
 from sej.system.disk import OS
@@ -195,7 +195,11 @@ class ParquetTarget:
 
 
 class DeltaTarget:
-    """A Delta table. Each commit has one application transaction for each journal: its key, and the next offset."""
+    """A Delta table. Each commit has one application transaction for each journal: its key, and the next offset.
+
+    The table has no lock. A commit is based on the version of the table whose offsets are known here: if another
+    process has added the same messages since, the two transactions conflict, and the commit is refused.
+    """
 
     def __init__(self, address: str) -> None:
         """Set the address, a directory or a URI; nothing is created."""
@@ -206,32 +210,83 @@ class DeltaTarget:
     def offset_of(self, key: str) -> int | None:
         """Return the next offset of a journal, or None if no commit has messages of it."""
         if key not in self._versions:
-            self._versions[key] = None if self._table is None else self._table.transaction_version(f"sej:{key}")
+            self._versions[key] = self._version(key)
         return self._versions[key]
 
     def write(self, batch: pa.RecordBatch, offsets: _Offsets) -> None:
-        """Add one commit."""
+        """Add one commit.
+
+        Raises:
+            LockedError: another process ships the same messages to this table.
+            SejError: the table cannot be written.
+        """
         from deltalake import CommitProperties, Transaction, write_deltalake
 
         changed = {key: offset for key, offset in offsets.items() if self.offset_of(key) != offset}
         transactions = [Transaction(f"sej:{key}", offset) for key, offset in changed.items()]
-        write_deltalake(
-            self._address,
-            pa.Table.from_batches([batch]),
-            mode="append",
-            commit_properties=CommitProperties(app_transactions=transactions),
-        )
+        while True:
+            table = self._table
+            try:
+                with self._errors():
+                    write_deltalake(
+                        self._address if table is None else table,
+                        pa.Table.from_batches([batch]),
+                        mode="error" if table is None else "append",
+                        commit_properties=CommitProperties(app_transactions=transactions),
+                    )
+            except SejError:
+                self._open()
+                self._require({key: self._versions[key] for key in changed})
+                if table is None and self._table is not None:
+                    continue  # another process has created it, for other journals
+                raise
+            if table is None:
+                self._open()
+                self._require(changed)
+            break
         self._versions |= changed
 
     def __enter__(self) -> Self:
-        """Find where to continue."""
-        with needed("deltalake"):
-            from deltalake import DeltaTable
+        """Find where to continue.
 
+        Raises:
+            SejError: the table cannot be read.
+        """
         self._versions.clear()
-        if DeltaTable.is_deltatable(self._address):
-            self._table = DeltaTable(self._address)
+        with needed("deltalake"):
+            self._open()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: a Delta table has no lock. Its readers' locks keep a second process out."""
+        """Do nothing: a Delta table has no lock."""
+
+    def _open(self) -> None:
+        from deltalake import DeltaTable
+
+        with self._errors():
+            self._table = DeltaTable(self._address) if DeltaTable.is_deltatable(self._address) else None
+
+    def _version(self, key: str) -> int | None:
+        found: int | None = None if self._table is None else self._table.transaction_version(f"sej:{key}")
+        return found
+
+    def _require(self, versions: Mapping[str, int | None]) -> None:
+        """Check that the table has these offsets: no other process has added messages."""
+        moved = sorted(key for key, version in versions.items() if self._version(key) != version)
+        if moved:
+            raise LockedError(
+                f"messages of {moved[0].partition('@')[0]} were added to this table in the meantime, each once; end"
+                " other commands that ship them, and run this one again",
+                path=self._address,
+            )
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise the library's errors as ours."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield
+        except DeltaError as error:
+            first = str(error).strip().partition("\n")[0]
+            raise SejError(f"the Delta table cannot be read or written: {first}", path=self._address) from error

@@ -15,7 +15,9 @@ from deltalake import DeltaTable
 import hub
 import sej
 from hub.wire import Server
-from pipeline.tables.shipping import ParquetTarget, default_reader
+from pipeline.tables.shipping import DeltaTarget, ParquetTarget, default_reader
+from pipeline.tables.shipping import ship as run_ship
+from pipeline.tables.stream import follow
 from sej.system.locks import Lock
 from tests.cli import command
 from tests.cli.inside import Done, inside
@@ -160,6 +162,58 @@ def test_a_hub_is_shipped(ship: Ship, hub_root: Path) -> None:
         assert sej.read_offset(hub_root / "berlin.plain.log", "r") is None
         assert ship("berlin", "parquet:again", "--hub", server.address, "--reader", "r").code == 0
         assert sej.read_offset(hub_root / "berlin.plain.log", "r") == 3
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("other", ["berlin", "paris"])
+def test_of_two_that_ship_to_a_delta_table_one_is_refused(
+    hub_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool, other: str
+) -> None:
+    """A hub needs no reader's name, so no lock keeps them apart: two runs of a timer may overlap."""
+    table = str(tmp_path / "out")
+
+    def run(paths: str, between: Callable[[], object] = lambda: None) -> int:
+        target = DeltaTarget(table)
+        write = target.write
+
+        def later(batch: Any, offsets: dict[str, int]) -> None:
+            monkeypatch.undo()
+            between()
+            write(batch, offsets)
+
+        monkeypatch.setattr(target, "write", later)
+        return run_ship(
+            lambda known: follow(paths, hub=server.address, known=known, timeout=0.0, batch_rows=4),
+            target,
+            commit=False,
+        )
+
+    with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
+        messages = {
+            client: [sej.Message(at, at, 0, b"", b"%d" % at) for at in range(9)] for client in ("paris", "rome")
+        }
+        for client, some in messages.items():
+            store.put(client, "log", some)
+        if exists:
+            run("rome")
+        before = 9 * exists
+        if other == "berlin":
+            with pytest.raises(
+                sej.LockedError, match=r"messages of berlin\..* were added .* in the meantime, each once"
+            ):
+                run("berlin", lambda: run(other))
+            assert len(shipped("delta", table)) == before + 14
+        else:
+            assert run("berlin", lambda: run(other)) == 14
+            assert len(shipped("delta", table)) == before + 23
+        assert run("berlin") == 0
+
+
+def test_an_error_of_a_delta_table_is_one_line(ship: Ship, journal: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    done = ship(journal, "delta:file/out")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert done.err.startswith("sej: file/out: the Delta table cannot be read or written: ")
 
 
 def test_errors(ship: Ship, journal: Path, tmp_path: Path) -> None:
