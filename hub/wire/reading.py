@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Self
 
-from hub.naming import Source, source_path
+from hub.naming import Incarnation, Source, source_path
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.answers import LEAST_BYTES
@@ -18,7 +18,7 @@ from hub.wire.frames import get_response, large_get_response
 from hub.wire.status import TooLargeError
 from sej.codec import decode_many
 from sej.codec.format import INT32_SIZE, MAX_OFFSET, OVERHEAD_SIZE
-from sej.errors import CorruptionError, SejError
+from sej.errors import CorruptionError, JournalNotFoundError, SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.gaps import count_messages
@@ -145,6 +145,8 @@ class Reader:
         directory = Directory(source_path(store.root, source), OS)
         directory.require()
         self.jnl = directory.jnl
+        self._path = directory.path
+        self._incarnation = Incarnation.look(self._path, OS)
         self._source = source
         self._most_bytes = most_bytes
         self._piece_bytes = min(PIECE_BYTES, most_bytes)
@@ -250,9 +252,14 @@ class Reader:
         """Read a piece and hold it.
 
         A block that is verified is read completely. So its large messages must be separated here: each is a piece.
+
+        Raises:
+            JournalNotFoundError: these are messages of another journal, which has the same name.
         """
         data, count = self._cursor.read_encoded(self._piece_bytes // 2 if self._verify else self._piece_bytes)
         due = self._cursor.due
+        if not self._incarnation.is_still(self._path, OS):
+            raise JournalNotFoundError(f"{self._source} was removed or re-created while it was read; read it again")
         if count > 1 and len(data) > self._piece_bytes:
             at = len(data) - int.from_bytes(data[-INT32_SIZE:], "big")
             self._held += [(data[:at], due - count, due - 1), (data[at:], due - 1, due)]

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -99,7 +99,7 @@ def read(
 
 
 def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:
-    if not _is_same(part, how):
+    if not _is_same(part, how, _unlike):
         return
     batches = Batches(schema, part.origin)
     cursor = _cursor(part, part.start, how)
@@ -121,6 +121,8 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
                     break
                 _missing(part, cursor.due, how)
                 break
+            if not _is_same(part, how, _recreated):
+                return
             first = cursor.due - found.messages
             batch = batches.batch(found, first)
             if cursor.due > part.stop:  # damage was skipped, to a point after the end of the slice
@@ -133,23 +135,34 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
         cursor.close()
 
 
-def _is_same(part: Slice, how: TaskOptions) -> bool:
-    """Return whether this host has the journal that the driver has seen."""
+def _is_same(part: Slice, how: TaskOptions, why: Callable[[], str]) -> bool:
+    """Return whether the journal is the one of the plan, and not another one, with other messages under these offsets.
+
+    Raises:
+        JournalNotFoundError: this host does not have it.
+        TruncatedError: it is another one.
+    """
     directory = Directory(part.origin.path, OS)
     if OS.status(directory.jnl) is None:
         raise JournalNotFoundError(unseen(), path=part.origin.path)
     if not part.id or part.id == short_id(directory):
         return True
-    error = TruncatedError(
-        f"host {host_name()} has another journal at this path than the driver: executors need the same disk, or the"
-        " option hub. If the journal was re-created after the read was planned, read again or set failOnDataLoss=false",
-        path=part.origin.path,
-        offset=part.start,
-    )
+    error = TruncatedError(why(), path=part.origin.path, offset=part.start)
     if how.fail_on_data_loss:
         raise error
     _log.warning("%s", error)
     return False
+
+
+def _unlike() -> str:
+    return (
+        f"host {host_name()} has another journal at this path than the driver: executors need the same disk, or the"
+        " option hub. If the journal was re-created after the read was planned, read again or set failOnDataLoss=false"
+    )
+
+
+def _recreated() -> str:
+    return "the journal was removed or re-created while it was read; read again"
 
 
 def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:

@@ -264,7 +264,8 @@ class Stream:
             stop = follower.end
             if start == stop:
                 continue
-            part = Slice(follower.origin, start, stop, follower.size_of(start, stop), follower.place(start))
+            size = follower.size_of(start, stop)
+            part = Slice(follower.origin, start, stop, size, follower.place(start), follower.id)
             for batch in read([part], self._inner, how):
                 offset = self._next[name]["offset"] = batch.column("offset")[-1].as_py() + 1
                 kept = batch if self._test is None else batch.filter(self._test)

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -15,9 +16,11 @@ import pytest
 
 import hub
 import sej
+from hub.naming import Source
 from hub.wire import Client, Server
 from hub.wire import hub_pb2 as pb
 from hub.wire.frames import get_response, large_get_response
+from hub.wire.reading import PIECE_BYTES, Reader
 from hub.wire.status import BusyError, TooLargeError
 from tests.hub.greedy import OPTIONS, SMALL_WINDOW, unread
 from tests.hub.support import ROOT, fill, serving, until
@@ -311,3 +314,27 @@ def test_limits_out_of_range_are_refused(tmp_path: Path, options: dict[str, Any]
     (name,) = options
     with hub.Store(tmp_path) as store, pytest.raises(ValueError, match=f"^{name} must be "):
         Server(store, "127.0.0.1:0", **options)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_journal_that_is_recreated_while_it_is_read_ends_the_read(tmp_path: Path, verify: bool) -> None:
+    """The next segment of the new one has the same name, and other messages with the next offsets."""
+
+    def create(tag: bytes) -> None:
+        with sej.Writer(tmp_path / "a.j", segment_bytes=10_000) as writer:
+            writer.append_many([b"%s-%03d" % (tag, number) for number in range(1000)])
+
+    create(b"old")
+    with (
+        hub.Store(tmp_path) as store,
+        Reader(store, Source("a", "j"), 0, most_bytes=MIB, grow=lambda _: None, verify=verify) as reader,
+    ):
+        assert b"old-000" in b"".join(reader.run(PIECE_BYTES, 0))
+        shutil.rmtree(tmp_path / "a.j")
+        create(b"new")
+        with pytest.raises(sej.JournalNotFoundError, match=r"a\.j was removed or re-created while it was read"):
+            reader.run(PIECE_BYTES, 0)
+    with serving(tmp_path) as (_, server), Client(server.address) as client:
+        assert [message.value for message in client.get("j", 0, client_id="a")] == [
+            b"new-%03d" % n for n in range(1000)
+        ]

@@ -1,5 +1,6 @@
 """``pipeline.follow``: batches as messages arrive, and the offsets to commit."""
 
+import shutil
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,6 +123,26 @@ def test_good_rows_come_before_the_error(tmp_path: Path) -> None:
             next(stream)
     with pipeline.follow(tmp_path / "j", reader="r", timeout=0.0, on_corruption="skip") as stream:
         assert next(stream).offsets == {"j": 200}
+
+
+def test_a_journal_that_is_recreated_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    """The next segment of the new one has the same name, and other messages with the next offsets."""
+
+    def create(tag: bytes) -> None:
+        with sej.Writer(tmp_path / "j", segment_bytes=200_000) as writer:
+            writer.append_many([b"%s-%04d" % (tag, number) * 100 for number in range(5000)])
+
+    create(b"old")
+    with pipeline.follow(tmp_path / "j", reader="r", batch_rows=1, timeout=0.0) as stream:
+        seen = next(stream).batch.column("value").to_pylist()
+        assert len(seen) < 5000
+        shutil.rmtree(tmp_path / "j")
+        create(b"new")
+        with pytest.raises(sej.TruncatedError, match="removed or re-created while it was read"):
+            seen += values(stream)
+    assert not [value for value in seen if not value.startswith(b"old")]
+    with pipeline.follow(tmp_path / "j", reader="r", timeout=0.0) as stream:
+        assert values(stream) == [b"new-%04d" % number * 100 for number in range(5000)]
 
 
 def test_a_journal_that_was_recreated_is_an_error(tmp_path: Path, journal: Path) -> None:
