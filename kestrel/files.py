@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from kestrel.errors import BadNameError, BusyError, MissingError
+from kestrel.errors import BadNameError, BusyError, FailedError, MissingError
 from sej.checks import COUNT, DISK, PATH, SECONDS, TEXT, optional
 from sej.errors import LockedError
 from sej.system.disk import OS, Disk, File
@@ -23,6 +25,7 @@ __all__ = [
     "lock_path",
     "names_in",
     "open_file",
+    "opening",
     "stamp_of",
     "take_lock",
 ]
@@ -166,3 +169,15 @@ def keep_tail(disk: Disk, path: str, position: int, now_ms: int) -> str:
         source.close()
     disk.rename(f"{target}.part", target)
     return target
+
+
+@contextmanager
+def opening(path: str) -> Iterator[None]:
+    """While a queue is opened: an ``OSError`` is a :class:`FailedError` too."""
+    try:
+        yield
+    except OSError as error:
+        raise FailedError(
+            f"opening failed ({error}); nothing was lost; check free space and permissions, then open it again",
+            path=path,
+        ) from error

@@ -5,7 +5,7 @@ policy, the record of the bytes on disk, and the open file. Promises:
 
 - Every append is one write(2) at the end of the file. A killed process loses none that returned.
 - The lock is checked every 100 ms while the queue is in use, and before files are replaced.
-- After a failed write or sync every call raises :class:`FailedError`; see ``fuse`` for the states.
+- After a failed write or sync every call raises :class:`FailedError`; see :class:`~kestrel.hot.reference.Fuse`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from kestrel.files import durable_path, join, take_lock
-from kestrel.fuse import Fuse
-from kestrel.hot import Appender, Entry
+from kestrel.hot import Appender, Entry, Fuse
 from kestrel.renewing import Renewing
 from kestrel.syncing import Sync, Syncer
 from sej.errors import ClosedError, LockLostError
@@ -25,17 +24,14 @@ from sej.system.disk import Disk, File
 __all__ = ["Tail"]
 
 
-class Tail(Appender):
+class Tail:
     """The open file at the end of a queue, and the hold on the queue.
 
     Attributes:
-        fuse: the lifecycle. ``append`` leaves it not live; the caller sets ``fuse.live = True`` when the memory is as
-            the file is.
-        entry: the file's entry in the queue's list, whose size is kept current.
+        appender: appends to the file.
+        fuse: the lifecycle.
         renewing: the record of the bytes on disk.
     """
-
-    fuse: Fuse
 
     def __init__(
         self,
@@ -59,13 +55,15 @@ class Tail(Appender):
             BusyError: another process holds the queue.
         """
         self._syncer = Syncer(sync, sync_soon)
-        super().__init__(Fuse(join(directory, name)), active=self._syncer.active)
+        self.fuse = Fuse(join(directory, name))
         self._disk = disk
         self._file: File | None = None
         self._synced_size = 0
         self.renewing = Renewing(durable_path(directory, name), disk)
         disk.mkdir(directory)
         self._lock = take_lock(directory, name, disk)
+        by_policy = (self.force if self._syncer.always else self._syncer.wrote) if self._syncer.active else None
+        self.appender = Appender(self.fuse, check_lock=self._lock.check, by_policy=by_policy)
 
     def open(self, path: str, entry: Entry, *, head: bytes | None = None) -> None:
         """Append to this file from now on; its bytes up to ``entry.size`` count as synced.
@@ -76,18 +74,12 @@ class Tail(Appender):
             head: how a new file begins; None: the file may exist.
         """
         self._file = self._disk.open(path, "append" if head is None else "new")
-        self.aim(self._file)
-        self.entry = entry
+        self.appender.output.aim(self._file)
+        self.appender.entry = entry
         self._synced_size = entry.size
         if head is not None:
             self._file.write(head)
             entry.size += len(head)
-
-    def _by_policy(self) -> None:
-        if self._syncer.always:
-            self.force()
-        else:
-            self._syncer.wrote()
 
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:
@@ -99,11 +91,11 @@ class Tail(Appender):
 
     def touched(self) -> None:
         """Another file of the queue was written: sync by the policy."""
-        if self.active:
+        if self.appender.active:
             self._syncer.wrote()
 
     def sync(self) -> None:
-        """Sync the appended bytes to disk. It raises the errors of :meth:`append`."""
+        """Sync the appended bytes to disk. It raises the errors of ``Appender.append``."""
         if not self.fuse.live:
             self.fuse.refuse()
         with self.failing():
@@ -111,16 +103,16 @@ class Tail(Appender):
 
     def force(self) -> None:
         """As :meth:`sync`, inside an operation: an ``OSError`` is the caller's."""
-        if self._file is not None and self._synced_size != self.entry.size:
+        if self._file is not None and self._synced_size != self.appender.entry.size:
             self._lock.check()
-            size = self.entry.size
+            size = self.appender.entry.size
             self._file.sync()
             self._synced_size = size
             self.renewing.keep(self._file, size)
 
     @contextlib.contextmanager
     def replacing(self) -> Iterator[None]:
-        """While files are replaced. Everything is synced before. Raises as :meth:`append`."""
+        """While files are replaced. Everything is synced before. Raises as ``Appender.append``."""
         self.sync()
         self.fuse.live = False
         with self.failing():
@@ -139,12 +131,12 @@ class Tail(Appender):
     def fresh(self) -> None:
         """The file was just synced and put in the place of all others."""
         assert self._file is not None
-        self.renewing.fresh(self._file, self.entry.size)
+        self.renewing.fresh(self._file, self.appender.entry.size)
 
     def close_file(self) -> None:
         """Close the file; another one is opened, or the queue ends."""
         file, self._file = self._file, None
-        self.aim(None)
+        self.appender.output.aim(None)
         if file is not None:
             file.close()
 

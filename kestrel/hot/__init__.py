@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from sej.imports import twin as _twin_of
 
 if TYPE_CHECKING:  # type checkers see the reference
-    from kestrel.hot.reference import Appender, Entry, Live, Log, tick_ns
+    from kestrel.hot.reference import Appender, Entry, Fuse, Log, tick_ns
 else:
     _twin = _twin_of("kestrel.hot._hot_c", "kestrel.hot.reference")
-    Appender, Entry, Live, Log, tick_ns = _twin.Appender, _twin.Entry, _twin.Live, _twin.Log, _twin.tick_ns
+    Appender, Entry, Fuse, Log, tick_ns = _twin.Appender, _twin.Entry, _twin.Fuse, _twin.Log, _twin.tick_ns
 
-__all__ = ["Appender", "Entry", "Live", "Log", "tick_ns"]
+__all__ = ["Appender", "Entry", "Fuse", "Log", "tick_ns"]

@@ -50,9 +50,12 @@ cdef extern from *:
     int64_t wall_ms "kestrel_wall"() nogil
 
 
-cdef class Live:
+cdef class Fuse:
     cdef public bint live
     cdef public bint shut
+    cdef readonly str path
+    cdef public object blown
+    cdef object __weakref__
 
 
 cdef class Entry:
@@ -60,25 +63,30 @@ cdef class Entry:
 
 
 cdef class Output:
+    cdef readonly bint aimed
     cdef object _write
     cdef object _rest
     cdef int _descriptor
 
-    cdef int out(self, bytes data) except -1
+    cdef int put(self, bytes data) except -1
 
 
-cdef class Appender(Output):
-    cdef readonly Live fuse
+cdef class Appender:
+    cdef readonly Fuse fuse
+    cdef readonly Output output
     cdef public Entry entry
     cdef readonly bint active
+    cdef object _check_lock
+    cdef object _by_policy
     cdef public int64_t _checked_ns
 
     cdef int add(self, bytes data, bint midway) except -1
     cdef int ready(self) except -1
 
 
-cdef class Log(Output):
-    cdef readonly Live fuse
+cdef class Log:
+    cdef readonly Fuse fuse
+    cdef readonly Output output
     cdef public int64_t grown
     cdef public bint unsynced
     cdef public int64_t enough

@@ -13,7 +13,9 @@ from libc.stdint cimport int64_t
 import os
 from functools import partial
 
+from kestrel.hot import reference as _reference
 from sej.errors import ClosedError, LockLostError
+from sej.system.lifecycle import watch_forks
 
 cdef extern from *:
     """
@@ -35,8 +37,17 @@ def tick_ns():
     return coarse_ns()
 
 
-cdef class Live:
-    """The state of an open queue; see the reference."""
+cdef class Fuse:
+    """Refuses calls after the first failure, and so on; see the reference."""
+
+    def __init__(self, str path not None):
+        self.path = path
+        watch_forks(self)
+
+    require_open = _reference.Fuse.require_open
+    refuse = _reference.Fuse.refuse
+    blow = _reference.Fuse.blow
+    _after_fork = _reference.Fuse._after_fork
 
 
 cdef class Entry:
@@ -49,18 +60,19 @@ cdef class Entry:
 cdef class Output:
     """Writes at the end of one open file; see the reference."""
 
-    def __cinit__(self, *_, **__):
+    def __cinit__(self):
         self._descriptor = -1
 
     def aim(self, file):
         """Write to this file from now on; None: to none."""
         self._descriptor = -1
+        self.aimed = file is not None
         self._write = None if file is None else file.writer()
         self._rest = None if file is None else file.write
         if isinstance(self._write, partial) and self._write.func is os.write:
             self._descriptor = self._write.args[0]  # the same call without Python around it
 
-    cdef int out(self, bytes data) except -1:
+    cdef int put(self, bytes data) except -1:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data), done
         cdef const char *start = PyBytes_AS_STRING(data)
         cdef int failure
@@ -80,17 +92,24 @@ cdef class Output:
             self._rest(data[done:])
         return 0
 
+    def out(self, bytes data not None):
+        """Write all of it."""
+        self.put(data)
 
-cdef class Appender(Output):
+
+cdef class Appender:
     """Appends to the newest file of a queue; see the reference."""
 
-    def __init__(self, Live fuse not None, *, bint active):
+    def __init__(self, Fuse fuse not None, *, check_lock, by_policy=None):
         self.fuse = fuse
+        self.output = Output()
         self.entry = Entry(0)
-        self.active = active
+        self.active = by_policy is not None
+        self._check_lock = check_lock
+        self._by_policy = by_policy
 
     cdef int add(self, bytes data, bint midway) except -1:
-        cdef Live fuse = self.fuse
+        cdef Fuse fuse = self.fuse
         cdef int64_t tick
         if not fuse.live and not midway:
             fuse.refuse()
@@ -98,9 +117,9 @@ cdef class Appender(Output):
         try:
             tick = coarse_ns()
             if not 0 <= tick - self._checked_ns < CHECK_NS:
-                self.check_lock()
+                self._check_lock()
                 self._checked_ns = tick
-            self.out(data)
+            self.output.put(data)
             self.entry.size += PyBytes_GET_SIZE(data)
             if self.active:
                 self._by_policy()
@@ -109,14 +128,14 @@ cdef class Appender(Output):
         return 0
 
     cdef int ready(self) except -1:
-        cdef Live fuse = self.fuse
+        cdef Fuse fuse = self.fuse
         cdef int64_t tick
         if not fuse.live:
             fuse.refuse()
         tick = coarse_ns()
         if not 0 <= tick - self._checked_ns < CHECK_NS:
             try:
-                self.check_lock()
+                self._check_lock()
             except (OSError, LockLostError, ClosedError) as error:
                 fuse.blow(error)
             self._checked_ns = tick
@@ -131,19 +150,20 @@ cdef class Appender(Output):
         self.ready()
 
 
-cdef class Log(Output):
+cdef class Log:
     """Appends to a log that may repeat what it has; see the reference."""
 
-    def __init__(self, Live fuse not None, int64_t enough):
+    def __init__(self, Fuse fuse not None, int64_t enough):
         self.fuse = fuse
+        self.output = Output()
         self.enough = enough
 
     cdef int add(self, bytes record) except -1:
-        cdef Live fuse = self.fuse
-        if not fuse.live or self._write is None:
+        cdef Fuse fuse = self.fuse
+        if not fuse.live or not self.output.aimed:
             fuse.refuse()
         try:
-            self.out(record)
+            self.output.put(record)
         except OSError as error:
             fuse.blow(error)
         self.grown += PyBytes_GET_SIZE(record)

@@ -20,8 +20,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from kestrel.fuse import Fuse
-from kestrel.hot import Log
+from kestrel.hot import Fuse, Log
 from kestrel.segmented.codec import encode_done, encode_head
 from kestrel.segmented.files import log_path, reader_path
 from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC
@@ -32,10 +31,13 @@ __all__ = ["BookmarkFile"]
 _GROWN_BYTES: Final = 1 << 16
 
 
-class BookmarkFile(Log):
-    """The files of one reader. They exist after the first ``replace``."""
+class BookmarkFile:
+    """The files of one reader. They exist after the first ``replace``.
 
-    fuse: Fuse
+    Attributes:
+        commits: appends to the log.
+        path: the reader file.
+    """
 
     def __init__(
         self,
@@ -47,7 +49,8 @@ class BookmarkFile(Log):
         disk: Disk,
         now_ms: Callable[[], int],
     ) -> None:
-        super().__init__(fuse, _GROWN_BYTES)
+        self.commits = Log(fuse, _GROWN_BYTES)
+        self._fuse = fuse
         self._directory = os.fspath(directory)
         self._queue = queue
         self._disk = disk
@@ -62,41 +65,41 @@ class BookmarkFile(Log):
     @property
     def dirty(self) -> bool:
         """Whether anything was committed since the last checkpoint."""
-        return self.grown > 0
+        return self.commits.grown > 0
 
     def sync(self) -> None:
         """Sync the commits to disk."""
-        if self._log is not None and self.unsynced:
+        if self._log is not None and self.commits.unsynced:
             try:
                 self._log.sync()
-                self.unsynced = False
+                self.commits.unsynced = False
             except OSError as error:
-                self.fuse.blow(error)
+                self._fuse.blow(error)
 
     def replace(self, head: int, done: list[int]) -> None:
         """Replace the reader file, durably, and empty the log. Always both records, as the original writes them."""
         data = READER_MAGIC + encode_head(head) + encode_done(done)
-        if not self.fuse.live:
-            self.fuse.refuse()
-        self.fuse.live = False
+        if not self._fuse.live:
+            self._fuse.refuse()
+        self._fuse.live = False
         try:
             replace_file(self._disk, f"{self.path}~~{self._now_ms()}", self.path, data)
             self._empty_log()
         except OSError as error:
-            self.fuse.blow(error)
-        self.enough = max(_GROWN_BYTES, len(data))
-        self.unsynced = False
-        self.grown = 0
-        self.fuse.live = True
+            self._fuse.blow(error)
+        self.commits.enough = max(_GROWN_BYTES, len(data))
+        self.commits.unsynced = False
+        self.commits.grown = 0
+        self._fuse.live = True
 
     def _empty_log(self) -> None:
         if self._log is None:
             self._log = self._disk.open(self._log_path, "append")
-            self.aim(self._log)
+            self.commits.output.aim(self._log)
             if self._log.size():
                 self._log.truncate(0)
             self._log.write(READER_MAGIC)
-        elif self.grown:
+        elif self.commits.grown:
             self._log.truncate(MAGIC_SIZE)
 
     def rename(self, reader: str) -> None:
@@ -109,23 +112,23 @@ class BookmarkFile(Log):
             self._disk.unlink(log)
             self._empty_log()
         except OSError as error:
-            self.fuse.blow(error)
+            self._fuse.blow(error)
 
     def close(self) -> None:
         """Close the log."""
         file, self._log = self._log, None
-        self.aim(None)
+        self.commits.output.aim(None)
         if file is not None:
             file.close()
 
     def leave(self) -> None:
         """Close the log, and remove it if the reader file has everything."""
         self.close()
-        if not self.grown and self.fuse.blown is None:
+        if not self.commits.grown and self._fuse.blown is None:
             try:
                 self._disk.unlink(self._log_path)
             except OSError as error:
-                self.fuse.blow(error)
+                self._fuse.blow(error)
 
     def remove(self) -> None:
         """Close the files and remove them."""
@@ -134,4 +137,4 @@ class BookmarkFile(Log):
             self._disk.unlink(self.path)
             self._disk.unlink(self._log_path)
         except OSError as error:
-            self.fuse.blow(error)
+            self._fuse.blow(error)

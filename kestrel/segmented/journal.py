@@ -46,10 +46,13 @@ class Follower(Protocol):
         """Replace its file by a short one."""
 
 
-class Journal(Shared):
+class Journal:
     """The shared state of one open queue.
 
     Attributes:
+        shared: what every call of a queue or reader looks at.
+        guard: the mutex.
+        tail: the end of the last writer file.
         changed: signalled when an item is put or given back, and when waiting ends.
         evictions: how often waiting calls were made to return.
         files: the writer files.
@@ -73,7 +76,9 @@ class Journal(Shared):
         disk: Disk,
     ) -> None:
         """Put it together; options are those of the queue."""
-        super().__init__(guard, files.tail)
+        self.guard = guard
+        self.tail = files.tail
+        self.shared = Shared(guard, files.tail.appender, touched=files.tail.touched, checkpoint=self.checkpoint)
         self.changed = threading.Condition(guard)
         self.evictions = 0
         self.files = files
@@ -84,7 +89,7 @@ class Journal(Shared):
         self._max_errors = max_errors
         self._on_given_up = on_given_up
         self._checkpoint_ns = int(min(checkpoint_s, _MOST_S) * 1e9)
-        self.due_ns = tick_ns() + self._checkpoint_ns
+        self.shared.due_ns = tick_ns() + self._checkpoint_ns
         self._now_ms = now_ms
         self._disk = disk
 
@@ -108,12 +113,12 @@ class Journal(Shared):
 
     def checkpoint(self) -> None:
         """Replace all reader files that have grown, and retire what every reader has passed."""
-        self.tail.check()
+        self.tail.appender.check()
         for reader in self.readers.values():
             if reader.file.dirty:
                 reader.checkpoint()
-        self.files.retire(min((reader.head for reader in self.readers.values()), default=self.files.tail_id))
-        self.due_ns = tick_ns() + self._checkpoint_ns
+        self.files.retire(min((reader.head for reader in self.readers.values()), default=self.files.end.tail_id))
+        self.shared.due_ns = tick_ns() + self._checkpoint_ns
 
     def sync(self) -> None:
         """Sync all writes to disk, items before commits."""

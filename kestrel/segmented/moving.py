@@ -13,8 +13,7 @@ from typing import Literal
 
 from kestrel.clock import wall_clock_ms
 from kestrel.errors import MissingError, MoveError
-from kestrel.files import KEPT, check_place, join
-from kestrel.fuse import opening
+from kestrel.files import KEPT, check_place, join, opening
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark
 from kestrel.segmented.queue import Queue, refuse_kestrel_2

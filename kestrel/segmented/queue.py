@@ -18,14 +18,13 @@ from typing import Literal, Self
 
 from kestrel.clock import wall_clock_ms
 from kestrel.errors import BadNameError, Damage, DamageError, FullError
-from kestrel.files import check_name, check_numbers, join, keep_tail, open_file
-from kestrel.fuse import opening
+from kestrel.files import check_name, check_numbers, join, keep_tail, open_file, opening
 from kestrel.limits import Limits
 from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, Reading, list_files, read_bookmarks
 from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID
-from kestrel.segmented.hot import Puts
+from kestrel.segmented.hot import Following, Puts
 from kestrel.segmented.journal import Journal
 from kestrel.segmented.reader import Reader
 from kestrel.segmented.snapshot import fit
@@ -81,9 +80,6 @@ class Queue(Puts):
     """
 
     __reduce__ = refuse_pickling
-    _files: WriterFiles
-    _journal: Journal
-    _readers: dict[str, Reader]
 
     def __init__(
         self,
@@ -176,10 +172,8 @@ class Queue(Puts):
                 now_ms=now_ms,
             )
             self._fuse = self._files.fuse
-            self._plain = not (limits.bounded and drop_oldest)
-            self._bounded = limits.bounded
-            self._most_items, self._most_bytes = limits.most_items, limits.most_bytes
-            self._readers = {}
+            self._readers: dict[str, Reader] = {}
+            self._states: list[Following] = []
             self._journal = Journal(
                 self._guard,
                 self._files,
@@ -192,7 +186,6 @@ class Queue(Puts):
                 now_ms=now_ms,
                 disk=disk,
             )
-            self._changed = self._journal.changed
             try:
                 self._open()
             except BaseException:
@@ -212,10 +205,21 @@ class Queue(Puts):
         if len(bookmarks) > 1 and bookmarks.pop("", None) is not None:
             self._disk.unlink(listing.readers[""])
         self._files.open(listing)
-        self._journal.limits.max_item_bytes = min(
-            self._journal.limits.max_item_bytes, self._files.journal_bytes - LEAST_BYTES
+        limits = self._journal.limits
+        limits.max_item_bytes = min(limits.max_item_bytes, self._files.end.journal_bytes - LEAST_BYTES)
+        super().__init__(
+            self._files.end,
+            self._journal.shared,
+            self._states,
+            self._journal.changed,
+            put=lambda data, expire_time: self.put_many((data,), expire_time=expire_time)[0],
+            plain=not (limits.bounded and self._drop_oldest),
+            bounded=limits.bounded,
+            most_items=limits.most_items,
+            most_bytes=limits.most_bytes,
+            max_item_bytes=limits.max_item_bytes,
+            now_ms=self._now_ms,
         )
-        self._max_item_bytes = self._journal.limits.max_item_bytes
         self.damage: list[Damage] = self._files.damage + damage
         first = self._files.files[0].first_id
         for name, bookmark in (bookmarks or {"": Bookmark()}).items():
@@ -253,7 +257,7 @@ class Queue(Puts):
         checked = self._journal.limits.checked
         found = [Item(0, one.add_time, one.expire_time, one.error_count, checked(one.data)) for one in items]
         with self._guard:
-            self._files.tail.check()
+            self._files.tail.appender.check()
             self._make_room([item.data for item in found])
             start, now = self.tail_id + 1, self._now_ms()
             if self.tail_id + len(found) > MAX_ID:
@@ -269,7 +273,7 @@ class Queue(Puts):
             self._files.append([encode_put(item) for item in found])
             size = sum(len(item.data) for item in found)
             for reader in self._readers.values():
-                reader.added(len(found), size)
+                reader.state.added(len(found), size)
             self._fuse.live = True
             if self._drop_oldest:
                 self._trim()
@@ -288,7 +292,7 @@ class Queue(Puts):
             BadNameError: no reader can have this name, or the default reader is requested and there are named ones.
         """
         with self._guard:
-            self._files.tail.check()
+            self._files.tail.appender.check()
             if name in self._readers:
                 return self._readers[name]
             if not name:
@@ -309,6 +313,7 @@ class Queue(Puts):
                 self._readers[name] = default
                 if start == "auto":
                     return default
+                self._states.remove(default.state)
                 default.close()
             head = self.tail_id if start != "first" else self._files.files[0].first_id - 1
             return self._add_reader(name, Bookmark(max(head, 0)))
@@ -316,8 +321,9 @@ class Queue(Puts):
     def drop_reader(self, name: str) -> None:
         """Forget a reader and remove its file; after the last one a default reader continues at its place."""
         with self._guard:
-            self._files.tail.check()
+            self._files.tail.appender.check()
             reader = self._readers.pop(name)
+            self._states.remove(reader.state)
             if not self._readers:
                 self._add_reader("", reader.bookmark)
             reader.close()
@@ -332,7 +338,7 @@ class Queue(Puts):
     @property
     def tail_id(self) -> int:
         """The last id that was given; 0 before the first."""
-        return self._files.tail_id
+        return self._files.end.tail_id
 
     @property
     def size(self) -> int:
@@ -375,7 +381,7 @@ class Queue(Puts):
     def delete(self) -> None:
         """Close the queue and remove its files; its lock file remains."""
         with self._guard:
-            self._files.tail.check()
+            self._files.tail.appender.check()
             self._files.erase()
             for reader in self._readers.values():
                 reader.file.remove()
@@ -418,7 +424,7 @@ class Queue(Puts):
                 and found.lowest_id > bookmark.head
                 and not any(found.lowest_id <= number <= found.last_id for number in bookmark.done)
             ):
-                reader.added(found.items, found.data_bytes)
+                reader.state.added(found.items, found.data_bytes)
                 continue
             items = open_file(writer.path, self._disk)
             try:
@@ -427,6 +433,7 @@ class Queue(Puts):
             finally:
                 items.close()
         self._readers[name] = reader
+        self._states.append(reader.state)
         return reader
 
     def _make_room(self, items: list[bytes]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from kestrel.errors import MissingError
@@ -20,7 +21,7 @@ from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark, Reading
 from kestrel.segmented.format import MAGIC_SIZE
-from kestrel.segmented.hot import Following
+from kestrel.segmented.hot import Following, Gets
 from kestrel.segmented.journal import Journal
 from kestrel.segmented.writing import WriterFile, WriterFiles
 from sej.durations import Seconds, seconds
@@ -59,36 +60,50 @@ class Counters(NamedTuple):
     flushes: int
 
 
-class Reader(Following):
+class Reader(Gets):
     """One reader; made by ``Queue.reader``.
 
     Attributes:
         name: empty for the default reader.
+        file: its file.
     """
-
-    _journal: Journal
-    _log: BookmarkFile
 
     def __init__(self, journal: Journal, name: str, bookmark: Bookmark, file: BookmarkFile, disk: Disk) -> None:
         """Made by ``Queue.reader``."""
-        super().__init__(journal, file, bookmark.head, bookmark.done, ageless=journal.limits.max_age_ms is None)
         self.name = name
+        self.file = file
+        state = Following(
+            journal.shared,
+            file.commits,
+            bookmark.head,
+            bookmark.done,
+            ageless=journal.limits.max_age_ms is None,
+            checkpoint=self.checkpoint,
+        )
+        super().__init__(state, partial(self._next, take=True))
+        self._journal = journal
         self._cursor = _Cursor(journal.files, bookmark.head, disk)
         self._counts = dict.fromkeys(("canceled", "expired", "discarded", "flushes"), 0)
 
-    get = Following.get
-    commit = Following.commit
+    get = Gets.get
+    commit = Gets.commit
+
+    @property
+    def state(self) -> Following:
+        """What it has taken, and its position; for the queue."""
+        return self._state
 
     @property
     def head(self) -> int:
         """Every id up to it is committed."""
-        return self._head
+        return self._state.head
 
     @property
     def bookmark(self) -> Bookmark:
         """What the reader has confirmed."""
+        state = self._state
         with self._journal.guard:
-            return Bookmark(self._head, frozenset(number for number in self._done if number > self._head))
+            return Bookmark(state.head, frozenset(number for number in state.done if number > state.head))
 
     def peek(self, timeout: Seconds | None = 0.0) -> Item | None:
         """Return the item that ``get`` would take, without taking it."""
@@ -97,7 +112,7 @@ class Reader(Following):
     def holds(self, item: Item) -> bool:
         """Whether the item is taken, and neither committed nor given back."""
         with self._journal.guard:
-            return self._has_taken(item.id)
+            return self._state.has_taken(item.id)
 
     def unget(self, item: Item | int) -> bool:
         """Give a taken item back, named by itself or its id. False if it is not taken.
@@ -105,41 +120,43 @@ class Reader(Following):
         It is the next to be got, after others that were given back. Its error_count is raised, in memory alone, as in
         the original; at ``max_errors`` the item is committed instead.
         """
+        state = self._state
         number = item.id if isinstance(item, Item) else item
         with self._journal.guard:
-            self._journal.tail.check()
-            if not self._has_taken(number):
+            self._journal.tail.appender.check()
+            if not state.has_taken(number):
                 return False
-            again = self._outstanding[number]
+            again = state.outstanding[number]
             again = again._replace(error_count=again.error_count + 1)
             self._counts["canceled"] += 1
             if self._journal.gives_up(self, again):
-                self._finish(number)
+                state.finish(number)
                 self._counts["discarded"] += 1
                 return True
-            self._outstanding[number] = again
-            self._returned.add(number)
-            self._given_back.append(number)
+            state.outstanding[number] = again
+            state.returned.add(number)
+            state.given_back.append(number)
             self._journal.changed.notify_all()
             return True
 
     def flush(self) -> int:
         """Commit everything that waits, up to the last item; taken ones stay taken. Returns how many."""
+        state = self._state
         with self._journal.guard:
-            self._journal.tail.check()
-            count = self._items - (len(self._outstanding) - len(self._returned))
-            for number in self._given_back:
-                del self._outstanding[number]
-            self._given_back.clear()
-            self._returned.clear()
-            self._ahead = None
-            self._skip_to(self._journal.files.tail_id)
-            self._seen = self._journal.files.tail_id
-            self._items = len(self._outstanding)
-            self._bytes = sum(len(item.data) for item in self._outstanding.values())
-            taken = self._outstanding
+            self._journal.tail.appender.check()
+            count = state.items - (len(state.outstanding) - len(state.returned))
+            for number in state.given_back:
+                del state.outstanding[number]
+            state.given_back.clear()
+            state.returned.clear()
+            state.ahead = None
+            self._skip_to(self._journal.files.end.tail_id)
+            state.seen = self._journal.files.end.tail_id
+            state.items = len(state.outstanding)
+            state.bytes = sum(len(item.data) for item in state.outstanding.values())
+            taken = state.outstanding
             if taken:  # everything above the lowest taken one must be done by number
-                self._done.update(item.id for item in self._journal.items_after(min(taken) - 1) if item.id not in taken)
+                state.done.update(item.id for item in self._journal.items_after(min(taken) - 1) if item.id not in taken)
             self._move_head()
             self._counts["flushes"] += 1
             self.checkpoint()
@@ -147,20 +164,21 @@ class Reader(Following):
 
     def __len__(self) -> int:
         """How many items are not committed, those that are taken included."""
-        return self._items
+        return self._state.items
 
     def counters(self) -> Counters:
         """What is counted."""
+        state = self._state
         with self._journal.guard:
             counts = self._counts
             return Counters(
-                self._items,
-                self._bytes,
-                len(self._outstanding) - len(self._returned),
-                self._gets,
-                self._hits,
-                self._gets - self._hits,
-                self._committed,
+                state.items,
+                state.bytes,
+                len(state.outstanding) - len(state.returned),
+                state.gets,
+                state.hits,
+                state.gets - state.hits,
+                state.committed,
                 counts["canceled"],
                 counts["expired"],
                 counts["discarded"],
@@ -171,20 +189,22 @@ class Reader(Following):
 
     def count(self, found: list[tuple[int, int]]) -> None:
         """The files hold items with these ids and sizes, which this reader may have to see."""
-        head, skip = self._head, self._skip
+        state = self._state
+        head, skip = state.head, state.skip
         sizes = [size for number, size in found if number > head and number not in skip]
-        self.added(len(sizes), sum(sizes))
+        state.added(len(sizes), sum(sizes))
 
     def checkpoint(self) -> None:
         """Replace the reader file by a short one; the writer files are synced first."""
+        state = self._state
         self._journal.sync()
-        self._done = {number for number in self._done if number > self._head}
-        self._log.replace(self._head, sorted(self._done))
+        state.done = {number for number in state.done if number > state.head}
+        self.file.replace(state.head, sorted(state.done))
 
     @property
     def size(self) -> int:
         """The data of everything that is not committed."""
-        return self._bytes
+        return self._state.bytes
 
     def sweep(self) -> None:
         """Commit what has expired of the items that come next."""
@@ -195,93 +215,93 @@ class Reader(Following):
         item = self._upcoming()
         if item is None:
             return False
-        self._take(item)
-        self._finish(item.id)
+        self._state.take(item)
+        self._state.finish(item.id)
         self._counts["discarded"] += 1
         return True
 
     def close(self) -> None:
         """Close its files."""
         self._cursor.close()
-        self._log.leave()
-
-    @property
-    def file(self) -> BookmarkFile:
-        """Its file."""
-        return self._log
+        self.file.leave()
 
     def _next(self, timeout: Seconds | None, *, take: bool) -> Item | None:
         timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout if timeout else 0.0
+        state = self._state
         journal = self._journal
         with journal.guard:
-            self._gets += take
+            state.gets += take
             evictions = journal.evictions
             while True:
-                journal.tail.check()
+                journal.tail.appender.check()
                 item = self._upcoming()
                 if item is not None:
                     if take:
-                        self._take(item)
-                        self._hits += 1
+                        state.take(item)
+                        state.hits += 1
                     return item
                 left = None if deadline is None else deadline - time.monotonic()
                 if (left is not None and left <= 0) or evictions != journal.evictions:
                     return None
-                journal.waiters += 1
+                journal.shared.waiters += 1
                 try:
                     journal.changed.wait(left)
                 finally:
-                    journal.waiters -= 1
+                    journal.shared.waiters -= 1
 
     def _upcoming(self) -> Item | None:
         """Return the next item that has not expired, without taking it."""
+        state = self._state
         while True:
-            if self._given_back:
-                item = self._outstanding[self._given_back[0]]
+            if state.given_back:
+                item = state.outstanding[state.given_back[0]]
             else:
-                if self._ahead is None:
-                    if self._reading:  # an interrupt: what was read may not have come here
-                        self._skip_to(self._seen)
-                    self._reading = True
-                    self._ahead = self._read()
-                    self._reading = False
-                if self._ahead is None:
+                if state.ahead is None:
+                    if state.reading:  # an interrupt: what was read may not have come here
+                        self._skip_to(state.seen)
+                    state.reading = True
+                    state.ahead = self._read()
+                    state.reading = False
+                if state.ahead is None:
                     return None
-                item = self._ahead
-            if item.expire_time is None and self._ageless:
+                item = state.ahead
+            if item.expire_time is None and state.ageless:
                 return item
             if not self._journal.expired(item):
                 return item
-            self._take(item)
+            state.take(item)
             try:
                 self._journal.report_expired(item)
             except BaseException:  # the callback failed: it is called again
-                self._returned.add(item.id)
-                self._given_back.appendleft(item.id)
+                state.returned.add(item.id)
+                state.given_back.appendleft(item.id)
                 raise
-            self._finish(item.id)
+            state.finish(item.id)
             self._counts["expired"] += 1
 
     def _read(self) -> Item | None:
-        while (item := self._in_batch()) is None:
+        state = self._state
+        while (item := state.in_batch()) is None:
             batch = self._cursor.batch()
             if batch is None:
                 return None
-            self._at = 0
-            self._batch = batch
+            state.at = 0
+            state.batch = batch
         return item
 
     def _skip_to(self, number: int) -> None:
         """Pass everything up to number."""
+        state = self._state
         self._cursor.skip_to(number)
-        self._after = number
-        self._batch = []
-        self._at = 0
+        state.after = number
+        state.batch = []
+        state.at = 0
 
     def _move_head(self) -> None:
-        self._lowest = sorted(self._outstanding)
-        self._head = self._over_done(max(self._lowest[0] - 1 if self._lowest else self._seen, self._head))
+        state = self._state
+        state.lowest = sorted(state.outstanding)
+        state.head = state.over_done(max(state.lowest[0] - 1 if state.lowest else state.seen, state.head))
 
 
 class _Cursor:

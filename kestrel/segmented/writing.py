@@ -13,7 +13,6 @@ from typing import Final
 
 from kestrel.errors import Damage, DamageError
 from kestrel.files import cut, join, keep_tail
-from kestrel.fuse import Fuse
 from kestrel.segmented.files import BEYOND_END, Listing
 from kestrel.segmented.format import MAGIC_SIZE, PUT_EXPIRING_HEAD, WRITER_MAGIC
 from kestrel.segmented.hot import Appending, FileEntry
@@ -42,15 +41,16 @@ class WriterFile(FileEntry):
         self.scanned = scanned
 
 
-class WriterFiles(Appending):
+class WriterFiles:
     """All writer files of one queue.
 
     Attributes:
+        tail: the open file at the end.
+        end: where the next item goes.
+        fuse: the lifecycle.
         files: by the first id in each; the last one is written to.
         damage: what was unreadable when they were opened.
     """
-
-    fuse: Fuse
 
     def __init__(
         self,
@@ -73,7 +73,9 @@ class WriterFiles(Appending):
         self._now_ms = now_ms
         self._last_stamp = 0
         self._require_one_file_system(directory)
-        super().__init__(Tail(directory, name, sync=sync, sync_soon=sync_soon, disk=disk), min(journal_bytes, _MOST))
+        self.tail = Tail(directory, name, sync=sync, sync_soon=sync_soon, disk=disk)
+        self.end = Appending(self.tail.appender, min(journal_bytes, _MOST))
+        self.fuse = self.tail.fuse
 
     def _require_one_file_system(self, directory: str | os.PathLike[str]) -> None:
         if self._archive is None:
@@ -105,7 +107,7 @@ class WriterFiles(Appending):
             if self._keep(path, size, found):
                 self.files.append(WriterFile(path, stamp, found.size, found.first_id, found.last_id, found))
         self.files.sort(key=lambda file: (file.first_id, file.stamp))
-        self.tail_id = max((file.last_id for file in self.files), default=0)
+        self.end.tail_id = max((file.last_id for file in self.files), default=0)
         if self.files:
             self.tail.open(self.files[-1].path, self.files[-1])
         else:
@@ -124,7 +126,7 @@ class WriterFiles(Appending):
             self.damage.append(Damage(path, found.size if keep else 0, reason))
             keep_tail(self._disk, path, found.size if found.first_id else 0, self._now_ms())
         elif found.size < size:  # zeros: an original that was killed leaves its file at the size that it may have
-            self.journal_bytes = min(self.journal_bytes, max(size, LEAST_BYTES))
+            self.end.journal_bytes = min(self.end.journal_bytes, max(size, LEAST_BYTES))
         if not found.first_id:
             self._disk.unlink(path)
             return False
@@ -147,17 +149,17 @@ class WriterFiles(Appending):
         while done < len(records):
             current, stop = self.files[-1], done
             size = current.size
-            while stop < len(records) and size + len(records[stop]) <= self.journal_bytes:
+            while stop < len(records) and size + len(records[stop]) <= self.end.journal_bytes:
                 size += len(records[stop])
                 stop += 1
             if stop == done:
                 self._rotate(midway=midway)
                 midway = True
                 continue
-            self.tail.append(b"".join(records[done:stop]), midway=midway)
+            self.tail.appender.append(b"".join(records[done:stop]), midway=midway)
             midway = True
-            current.first_id = current.first_id or self.tail_id + 1
-            current.last_id = self.tail_id = self.tail_id + stop - done
+            current.first_id = current.first_id or self.end.tail_id + 1
+            current.last_id = self.end.tail_id = self.end.tail_id + stop - done
             done = stop
 
     def retire(self, lowest_head: int) -> int:
@@ -180,7 +182,7 @@ class WriterFiles(Appending):
 
     def _rotate(self, *, midway: bool) -> None:
         if not midway:
-            self.tail.check()
+            self.tail.appender.check()
         self.fuse.live = False
         with self.tail.failing():
             self.tail.force()

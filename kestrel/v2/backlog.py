@@ -28,18 +28,22 @@ MEMORY_PER_BYTE: Final = -(-ENTRY_BYTES // ADDX_HEAD.size)
 """The most bytes of memory for each byte of an item in a file."""
 
 
-class Backlog(Waiting):
-    """A :class:`~kestrel.v2.replay.Store` with a limit."""
+class Backlog:
+    """The waiting entries with a limit on those in memory.
+
+    Attributes:
+        waiting: the entries that are in memory, and how many are not.
+    """
 
     def __init__(self, storage: Pieces, limit_bytes: int, *, dialect: Dialect = "auto") -> None:
-        super().__init__(min(limit_bytes, _MOST))
+        self.waiting = Waiting(min(limit_bytes, _MOST), spill=self._spill, fill=self._fill)
         self._storage = storage
         self._dialect: Dialect = dialect
         self._next_number = 0
         self._cursor: _Cursor | None = None
 
     def __len__(self) -> int:
-        return len(self.memory) + self.behind
+        return len(self.waiting.memory) + self.waiting.behind
 
     @property
     def piece(self) -> Piece | None:
@@ -54,82 +58,69 @@ class Backlog(Waiting):
     @property
     def data_bytes(self) -> int:
         """The data of all waiting entries."""
-        return self.memory_bytes + self.behind_bytes
+        return self.waiting.memory_bytes + self.waiting.behind_bytes
 
     @property
     def room(self) -> int:
         """The bytes that are left of the limit."""
-        return self.limit_bytes - self.memory_bytes - ENTRY_BYTES * len(self.memory)
+        waiting = self.waiting
+        return waiting.limit_bytes - waiting.memory_bytes - ENTRY_BYTES * len(waiting.memory)
 
-    def append(self, row: Row) -> None:
-        """Add at the end: in memory, or only counted if that is full."""
-        size = len(row[1])
-        if row[3]:
-            self.expiring = True
-        if self.behind or self.memory_bytes + ENTRY_BYTES * len(self.memory) >= self.limit_bytes:
-            if not self.behind:
-                assert self.place is not None
-                self._next_number = row[0]
-                self._cursor = _Cursor(self._storage, *self.place, dialect=self._dialect)
-            self.behind += 1
-            self.behind_bytes += size
-        else:
-            self.memory.append(row)
-            self.memory_bytes += size
-
-    def appendleft(self, row: Row) -> None:
-        """Put back at the head."""
-        self.memory.appendleft(row)
-        self.memory_bytes += len(row[1])
-
-    def popleft(self) -> Row:
-        """Take the head. Reading stays with ``head``, so that it can fail only before anything was written."""
-        if not self.memory:
-            self.fill()
-        return super().popleft()
+    def _spill(self, row: Row) -> None:
+        waiting = self.waiting
+        if not waiting.behind:
+            assert waiting.place is not None
+            self._next_number = row[0]
+            self._cursor = _Cursor(self._storage, *waiting.place, dialect=self._dialect)
+        waiting.behind += 1
+        waiting.behind_bytes += len(row[1])
 
     def head(self) -> Row | None:
         """The head, which stays; reads what has room in memory."""
-        if self.behind:
-            self.fill()
-        return self.memory[0] if self.memory else None
+        waiting = self.waiting
+        if waiting.behind:
+            self._fill()
+        return waiting.memory[0] if waiting.memory else None
 
-    def fill(self) -> None:
+    def _fill(self) -> None:
         """Read entries into memory while there is room, at least one if there are any."""
-        memory, fuse = self.memory, self._storage.fuse
+        waiting, fuse = self.waiting, self._storage.fuse
+        memory = waiting.memory
         live, fuse.live = fuse.live, False
         try:
-            while self.behind and (not memory or self.memory_bytes + ENTRY_BYTES * len(memory) < self.limit_bytes):
+            while waiting.behind and (not memory or self.room > 0):
                 assert self._cursor is not None
                 row = _row(self._cursor.next_add(), self._next_number)
                 self._next_number += 1
-                self.behind -= 1
+                waiting.behind -= 1
                 memory.append(row)
-                self.memory_bytes += len(row[1])
-                self.behind_bytes -= len(row[1])
+                waiting.memory_bytes += len(row[1])
+                waiting.behind_bytes -= len(row[1])
         except Exception:  # reading failed, and nothing was taken by it
             fuse.live = live
             raise
-        if not self.behind:
+        if not waiting.behind:
             self._drop_cursor()
         fuse.live = live
 
     def rows(self) -> Iterator[Row]:
         """All waiting entries, head first; those that are in the journal only are read and not kept."""
-        yield from self.memory
-        if self.behind:
+        waiting = self.waiting
+        yield from waiting.memory
+        if waiting.behind:
             assert self._cursor is not None
             cursor = self._cursor.copy()
             try:
-                for number in range(self._next_number, self._next_number + self.behind):
+                for number in range(self._next_number, self._next_number + waiting.behind):
                     yield _row(cursor.next_add(), number)
             finally:
                 cursor.close()
 
     def clear(self) -> None:
         """Forget all of them."""
-        self.memory.clear()
-        self.memory_bytes = self.behind = self.behind_bytes = 0
+        waiting = self.waiting
+        waiting.memory.clear()
+        waiting.memory_bytes = waiting.behind = waiting.behind_bytes = 0
         self._drop_cursor()
 
     def _drop_cursor(self) -> None:

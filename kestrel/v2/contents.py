@@ -2,8 +2,8 @@
 
 Every change has three steps, in this order::
 
-    1. write the operations      Storage.tail.append; ``fuse.live`` is False from here on
-    2. apply them to the memory  Backlog (what waits) and Machine (what is reserved)
+    1. write the operations      Appender.append; ``fuse.live`` is False from here on
+    2. apply them to the memory  Backlog (what waits) and Reserving (what is reserved)
     3. ``fuse.live = True``      files and memory agree again
 
 If step 1 fails, nothing was applied and the fuse has blown. If a signal's handler raises between 1 and 3, ``live``
@@ -28,7 +28,6 @@ from kestrel.v2.growth import Growth
 from kestrel.v2.hot import Changes
 from kestrel.v2.journal import Dialect
 from kestrel.v2.packing import load
-from kestrel.v2.replay import Machine
 from kestrel.v2.storage import Storage
 from sej.mutex import Mutex
 from sej.system.disk import Disk
@@ -39,17 +38,17 @@ _FLUSH_STEP: Final = 1 << 16
 _MOST: Final = 1 << 62
 
 
-class Contents(Changes):
+class Contents:
     """The state of one open queue.
 
     Attributes:
+        changes: the changes of one item.
+        backlog: what waits.
+        fuse: the lifecycle.
         storage: the files.
         growth: rotates and rewrites the journal.
         damage: what was unreadable when the queue was opened.
     """
-
-    backlog: Backlog
-    machine: Machine
 
     def __init__(
         self,
@@ -72,8 +71,10 @@ class Contents(Changes):
         """
         self._mutex = mutex
         self.storage = Storage(directory, name, sync=sync, sync_soon=self._sync_soon, disk=disk, now_ms=now_ms)
-        super().__init__(self.storage.tail, Backlog(self.storage, max_memory_bytes, dialect=dialect))
+        self.fuse = self.storage.fuse
+        self.backlog = Backlog(self.storage, max_memory_bytes, dialect=dialect)
         self._tail = self.storage.tail
+        self._appender = self._tail.appender
         self.growth = Growth(
             self.storage,
             self.backlog,
@@ -84,10 +85,11 @@ class Contents(Changes):
         )
         try:
             self.storage.renew()
-            self.machine, damage = load(self.storage, self.backlog, dialect=dialect, at_end=self.growth.remember)
+            reserving, damage = load(self.storage, self.backlog, dialect=dialect, at_end=self.growth.remember)
+            self.changes = Changes(self._appender, self.backlog.waiting, reserving)
             self.damage: list[Damage] = damage
             self.storage.ready(self.damage)
-            self.put_back(sorted(self.machine.open, reverse=True))
+            self.put_back(sorted(reserving.open, reverse=True))
         except BaseException:
             self.backlog.close()
             self._tail.close()
@@ -105,13 +107,13 @@ class Contents(Changes):
             expiry: their expiry; 0: never.
             closes: the transaction that a CONTINUE confirms.
         """
-        storage, machine, backlog = self.storage, self.machine, self.backlog
+        storage, reserving, waiting = self.storage, self.changes.reserving, self.backlog.waiting
         piece, position = storage.current, storage.size
-        self._tail.append(b"".join(operations))
+        self._appender.append(b"".join(operations))
         for operation, data in zip(operations, items, strict=True):
-            backlog.place = (piece, position)
-            backlog.append((machine.added, data, now, expiry, 0))
-            machine.added += 1
+            waiting.place = (piece, position)
+            waiting.append((reserving.added, data, now, expiry, 0))
+            reserving.added += 1
             position += len(operation)
         if closes is not None:
             self._forget(closes)
@@ -119,46 +121,48 @@ class Contents(Changes):
         self.look_ahead()
 
     def _forget(self, xid: int) -> None:
-        del self.machine.open[xid]
-        self.reserved_at.pop(xid, None)
+        del self.changes.reserving.open[xid]
+        self.changes.reserved_at.pop(xid, None)
 
     def put_back(self, xids: list[int]) -> None:
         """Put reserved items back at the head, one after another; so the last of xids ends there."""
         if xids:
-            self._tail.append(b"".join(xid_operation(UNREMOVE, xid) for xid in xids))
+            self._appender.append(b"".join(xid_operation(UNREMOVE, xid) for xid in xids))
             for xid in xids:
-                self.backlog.appendleft(self.machine.open.pop(xid))
-                self.reserved_at.pop(xid, None)
+                self.backlog.waiting.appendleft(self.changes.reserving.open.pop(xid))
+                self.changes.reserved_at.pop(xid, None)
             self.fuse.live = True
         self.look_ahead()
 
     def clear(self, now: int) -> int:
         """Remove everything that waits; returns how many items."""
-        last = self.backlog.memory[-1][2] if self.backlog.memory and not self.backlog.behind else now
+        waiting = self.backlog.waiting
+        last = waiting.memory[-1][2] if waiting.memory and not waiting.behind else now
         count = left = len(self.backlog)
         while left:
             step = min(left, _FLUSH_STEP)
-            self._tail.append(removes(step), midway=left < count)
+            self._appender.append(removes(step), midway=left < count)
             left -= step
         self.backlog.clear()
         if count and last is not None:
-            self.machine.taken_add_time = last
+            self.changes.reserving.taken_add_time = last
         self.fuse.live = True
         return count
 
     def tend(self, now: int) -> None:
         """Before an item is added and after one was taken: keep the journal small."""
         if self.storage.current.size >= self.growth.quiet_below:
-            self.growth.tend(self.machine, now)
+            self.growth.tend(self.changes.reserving, now)
             self.look_ahead()
 
     def look_ahead(self) -> None:
         """How far the current file may grow by plain items before adding needs anything but the write."""
-        backlog = self.backlog
-        if backlog.expiring or backlog.behind:
-            self.plain_below = 0
+        backlog, changes = self.backlog, self.changes
+        if backlog.waiting.expiring or backlog.waiting.behind:
+            changes.plain_below = 0
         else:
-            self.plain_below = min(_MOST, self.growth.quiet_below, self.storage.size + backlog.room // MEMORY_PER_BYTE)
+            room = self.storage.size + backlog.room // MEMORY_PER_BYTE
+            changes.plain_below = min(_MOST, self.growth.quiet_below, room)
 
     def sync(self) -> None:
         """Sync all writes to disk."""
@@ -177,7 +181,7 @@ class Contents(Changes):
         """Sync and close; the journal of an empty queue is rewritten first, as the original does."""
         try:
             if self.fuse.live and not self.backlog and self.storage.total_size:
-                self.growth.rewrite(self.machine, now)
+                self.growth.rewrite(self.changes.reserving, now)
         finally:
             self._end()
 

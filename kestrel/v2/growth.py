@@ -21,8 +21,8 @@ every call, which the original does.
 from __future__ import annotations
 
 from kestrel.v2.backlog import Backlog
+from kestrel.v2.hot import Reserving
 from kestrel.v2.packing import Checkpoint, dump, packed
-from kestrel.v2.replay import Machine
 from kestrel.v2.storage import Piece, Storage
 
 __all__ = ["Growth"]
@@ -62,44 +62,44 @@ class Growth:
         self._checkpoints: list[Checkpoint] = []
         self.quiet_below = 0
 
-    def tend(self, machine: Machine, now_ms: int) -> None:
-        """Rotate, rewrite or pack if the files are too large. Raises as ``Tail.append``."""
+    def tend(self, reserving: Reserving, now_ms: int) -> None:
+        """Rotate, rewrite or pack if the files are too large. Raises as ``Appender.append``."""
         storage, backlog = self._storage, self._backlog
         if self._checkpoints:
-            self._pack(machine, now_ms)
+            self._pack(reserving, now_ms)
         size = storage.size
         total = storage.total_size
         if size >= self._journal_bytes + self._fresh_bytes and not backlog:
-            self.rewrite(machine, now_ms)
+            self.rewrite(reserving, now_ms)
         elif (
             total > self._max_journal_bytes + self._fresh_bytes
-            and not backlog.behind
+            and not backlog.waiting.behind
             and now_ms >= self._next_compaction_ms
         ):
-            self.rewrite(machine, now_ms)
+            self.rewrite(reserving, now_ms)
             self._next_compaction_ms = now_ms + self._compact_delay_ms
         elif size > self._max_memory_bytes:
             piece = storage.rotate()
             self.rotations += 1
-            self.remember(piece, machine)
+            self.remember(piece, reserving)
         older = storage.total_size - storage.size
         due = (self._journal_bytes + self._fresh_bytes, self._max_memory_bytes, self._max_journal_bytes - older)
         self.quiet_below = 0 if self._checkpoints else min(due)
 
-    def remember(self, piece: Piece, machine: Machine) -> None:
+    def remember(self, piece: Piece, reserving: Reserving) -> None:
         """At the end of a rotated file: keep its state in mind, if the queue is in read-behind."""
-        if self._backlog.behind:
-            self._checkpoints.append(Checkpoint.of(piece, machine, self._backlog))
+        if self._backlog.waiting.behind:
+            self._checkpoints.append(Checkpoint.of(piece, reserving, self._backlog))
             self.quiet_below = 0
 
-    def rewrite(self, machine: Machine, now_ms: int) -> None:
+    def rewrite(self, reserving: Reserving, now_ms: int) -> None:
         """Rewrite the journal."""
-        self._storage.rewrite(dump(machine.open, self._backlog.rows(), machine.last_xid, now_ms))
+        self._storage.rewrite(dump(reserving.open, self._backlog.rows(), reserving.last_xid, now_ms))
         self._checkpoints.clear()
         self._fresh_bytes = self._storage.size
         self.rewrites += 1
 
-    def _pack(self, machine: Machine, now_ms: int) -> None:
+    def _pack(self, reserving: Reserving, now_ms: int) -> None:
         pieces = self._storage.pieces
         here = self._backlog.piece
         reader = len(pieces) if here is None else pieces.index(here)
@@ -109,7 +109,7 @@ class Growth:
         last = passed[-1]
         del self._checkpoints[: len(passed)]
         # What waits or is reserved and came from these files is in memory: the reader has passed them.
-        alive = {row[0]: row for row in self._backlog.memory if row[0] < last.added}
-        alive.update((row[0], row) for row in machine.open.values())
+        alive = {row[0]: row for row in self._backlog.waiting.memory if row[0] < last.added}
+        alive.update((row[0], row) for row in reserving.open.values())
         self._storage.replace(last.piece, packed(last, alive, now_ms))
         self.packs += 1

@@ -17,8 +17,7 @@ from typing import Final, Literal
 
 from kestrel.clock import wall_clock_ms
 from kestrel.errors import DamageError, MoveError
-from kestrel.files import KEPT, check_place, join
-from kestrel.fuse import opening
+from kestrel.files import KEPT, check_place, join, opening
 from kestrel.transfer import (
     BATCH,
     Expired,

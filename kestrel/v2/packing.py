@@ -20,16 +20,15 @@ from typing import Final, NamedTuple
 
 from kestrel.clock import wall_clock_ms
 from kestrel.errors import Damage, DamageError
-from kestrel.files import check_place, join
-from kestrel.fuse import opening
+from kestrel.files import check_place, join, opening
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
-from kestrel.v2.hot import replay_block
+from kestrel.v2.hot import Reserving, replay_block
 from kestrel.v2.items import Row
 from kestrel.v2.journal import DIALECT, Dialect, read_operations
 from kestrel.v2.listing import require
-from kestrel.v2.replay import Machine
+from kestrel.v2.rules import apply
 from kestrel.v2.storage import Piece, Pieces, Storage
 from sej.checks import CALLABLE
 from sej.system.disk import OS, Disk
@@ -58,18 +57,18 @@ class Checkpoint(NamedTuple):
     last_xid: int
 
     @classmethod
-    def of(cls, piece: Piece, machine: Machine, backlog: Backlog) -> Checkpoint:
+    def of(cls, piece: Piece, reserving: Reserving, backlog: Backlog) -> Checkpoint:
         """The state as it is now, at the end of piece."""
         waiting: list[range] = []
-        for number, *_ in backlog.memory:
+        for number, *_ in backlog.waiting.memory:
             if waiting and waiting[-1].stop == number:
                 waiting[-1] = range(waiting[-1].start, number + 1)
             else:
                 waiting.append(range(number, number + 1))
-        if backlog.behind:
-            waiting.append(range(backlog.next_number, machine.added))
-        open_ = {xid: row[0] for xid, row in machine.open.items()}
-        return cls(piece, open_, waiting, machine.added, machine.last_xid)
+        if backlog.waiting.behind:
+            waiting.append(range(backlog.next_number, reserving.added))
+        open_ = {xid: row[0] for xid, row in reserving.open.items()}
+        return cls(piece, open_, waiting, reserving.added, reserving.last_xid)
 
 
 def load(
@@ -77,8 +76,8 @@ def load(
     backlog: Backlog,
     *,
     dialect: Dialect = "auto",
-    at_end: Callable[[Piece, Machine], None] | None = None,
-) -> tuple[Machine, list[Damage]]:
+    at_end: Callable[[Piece, Reserving], None] | None = None,
+) -> tuple[Reserving, list[Damage]]:
     """Replay a storage's files into a backlog; sets the pieces' sizes to what is good of them.
 
     Args:
@@ -88,28 +87,28 @@ def load(
         at_end: called after each file but the last.
 
     Returns:
-        The machine, and what was unreadable.
+        The open transactions with what is counted, and what was unreadable.
     """
-    machine = Machine(backlog)
+    reserving, waiting = Reserving(), backlog.waiting
     damage = []
     for piece in storage.pieces:
         file = storage.open(piece)
         try:
-            blocks = partial(replay_block, machine, backlog, piece)
+            blocks = partial(replay_block, reserving, waiting, piece)
             for operation in read_operations(file, dialect=dialect, end=piece.size, replay=blocks):
                 if operation.count is not None:
                     piece.size = operation.position
                     break
-                backlog.place = (piece, operation.position)
-                machine.apply(operation)
+                waiting.place = (piece, operation.position)
+                apply(reserving, waiting, operation)
         except DamageError as error:
             piece.size = error.position or 0
             damage.append(Damage(piece.path, piece.size, error.reason))
         finally:
             storage.release(file)
         if at_end is not None and piece is not storage.pieces[-1]:
-            at_end(piece, machine)
-    return machine, damage
+            at_end(piece, reserving)
+    return reserving, damage
 
 
 def dump(open_: dict[int, Row], waiting: Iterable[Row], last_xid: int, now_ms: int) -> Iterator[bytes]:
@@ -229,9 +228,9 @@ def _pack(
     try:
         backlog = Backlog(storage, _PACK_MEMORY_BYTES, dialect=dialect)
         try:
-            machine, damage = load(storage, backlog, dialect=dialect)
+            reserving, damage = load(storage, backlog, dialect=dialect)
             storage.ready(damage)
-            storage.rewrite(dump(machine.open, backlog.rows(), machine.last_xid, now_ms()))
+            storage.rewrite(dump(reserving.open, backlog.rows(), reserving.last_xid, now_ms()))
         finally:
             backlog.close()
     finally:

@@ -19,8 +19,7 @@ from typing import Protocol, Self
 
 from kestrel.clock import wall_clock_ms
 from kestrel.errors import Damage, FullError, TooLargeError
-from kestrel.files import check_name, check_numbers, join
-from kestrel.fuse import opening
+from kestrel.files import check_name, check_numbers, join, opening
 from kestrel.limits import Limits
 from kestrel.syncing import Sync, check_sync
 from kestrel.v2.codec import addx, continue_
@@ -64,7 +63,6 @@ class Queue(Calls):
     """
 
     __reduce__ = refuse_pickling
-    _contents: Contents
 
     def __init__(
         self,
@@ -145,26 +143,20 @@ class Queue(Calls):
         )
         self._eventful = self._limits.bounded or max_age_s is not None
         """Whether a put must look at the head first."""
-        self._plain = max_age_s is None and open_timeout_s is None
-        self._most_items, self._most_bytes = self._limits.most_items, self._limits.most_bytes
-        self._max_item_bytes = min(self._limits.max_item_bytes, MAX_ITEM_SIZE)
         self._discard_oldest = discard_oldest
         self._expire_to = expire_to
         self._open_timeout_ms = None if open_timeout_s is None else int(open_timeout_s * 1000)
         self._max_queue_age_s = max_queue_age_s
         self._now_ms = now_ms
-        self._guard = Mutex()
-        self._changed = threading.Condition(self._guard)
+        guard = Mutex()
         self._evictions = 0
-        self._waiters = 0
-        self._transactions = 0
         self._counts = dict.fromkeys(("expired", "discarded", "canceled", "flushes"), 0)
         self._opened_ms = now_ms()
         with opening(join(directory, name)):
             self._contents = Contents(
                 directory,
                 name,
-                mutex=self._guard,
+                mutex=guard,
                 sync=sync,
                 dialect=dialect,
                 max_memory_bytes=max_memory_bytes,
@@ -176,13 +168,30 @@ class Queue(Calls):
             )
         self._fuse = self._contents.fuse
         self._backlog = self._contents.backlog
-        self._open = self._contents.machine.open
         self.damage: list[Damage] = self._contents.damage
+        super().__init__(
+            self._contents.changes,
+            threading.Condition(guard),
+            guard,
+            put=self._put,
+            get=self._get,
+            reserve=self._reserve,
+            plain=max_age_s is None and open_timeout_s is None,
+            most_items=self._limits.most_items,
+            most_bytes=self._limits.most_bytes,
+            max_item_bytes=min(self._limits.max_item_bytes, MAX_ITEM_SIZE),
+            now_ms=now_ms,
+        )
+        self._open = self._changes.reserving.open
 
     put = Calls.put
     get = Calls.get
     reserve = Calls.reserve
     confirm = Calls.confirm
+
+    def _reserve(self, timeout: Seconds | None) -> tuple[int, Item] | None:
+        found = self.reserve_numbered(timeout)
+        return None if found is None else (found[0], found[2])
 
     def _put(self, data: bytes, expiry: int) -> None:
         data = self._limits.checked(data)
@@ -222,7 +231,7 @@ class Queue(Calls):
         with self._guard:
             if self._wait(timeout) is None:
                 return None
-            row = self._contents.remove()
+            row = self._changes.remove()
             self._contents.tend(self._now_ms())
             self._contents.look_ahead()
         return item_of(row)
@@ -241,7 +250,7 @@ class Queue(Calls):
             if self._wait(timeout, reserving=True) is None:
                 return None
             now = self._now_ms()
-            xid, row = self._contents.reserve(None if self._open_timeout_ms is None else now)
+            xid, row = self._changes.reserve(None if self._open_timeout_ms is None else now)
             self._contents.tend(now)
             self._contents.look_ahead()
             return xid, row[0], item_of(row)
@@ -322,12 +331,12 @@ class Queue(Calls):
             return Counters(
                 items=len(self._backlog),
                 bytes=self._backlog.data_bytes,
-                total_items=contents.machine.added,
+                total_items=self._changes.reserving.added,
                 logsize=contents.storage.size,
                 expired_items=counts["expired"],
-                mem_items=len(self._backlog.memory),
-                mem_bytes=self._backlog.memory_bytes,
-                age=max(self._now_ms() - contents.machine.taken_add_time, 0) if self._backlog.data_bytes else 0,
+                mem_items=len(self._backlog.waiting.memory),
+                mem_bytes=self._backlog.waiting.memory_bytes,
+                age=max(self._now_ms() - self._changes.reserving.taken_add_time, 0) if self._backlog.data_bytes else 0,
                 discarded=counts["discarded"],
                 waiters=self._waiters,
                 open_transactions=len(self._open),
@@ -409,7 +418,7 @@ class Queue(Calls):
                 path=self.directory,
             )
         while backlog.head() is not None and full(len(backlog), backlog.data_bytes, items):
-            self._contents.remove()
+            self._changes.remove()
             self._counts["discarded"] += 1
 
     def _wait(self, timeout: Seconds | None, *, reserving: bool = False) -> Row | None:
@@ -420,15 +429,15 @@ class Queue(Calls):
         timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout if timeout else 0.0
         evictions = self._evictions
-        backlog = self._backlog
+        backlog, waiting = self._backlog, self._backlog.waiting
         while True:
             if self._fuse.shut:
                 self._fuse.require_open()
-            if reserving and (backlog.memory or backlog.behind):
+            if reserving and (waiting.memory or waiting.behind):
                 self._transactions += 1
             if self._open_timeout_ms is not None:
                 self._time_out(self._now_ms())
-            if backlog.expiring or self._eventful:
+            if waiting.expiring or self._eventful:
                 self._expire(self._now_ms())
             row = backlog.head()
             if row is not None:
@@ -436,8 +445,8 @@ class Queue(Calls):
             left = None if deadline is None else deadline - time.monotonic()
             if (left is not None and left <= 0) or evictions != self._evictions:
                 return None
-            if self._open_timeout_ms is not None and self._contents.reserved_at:
-                due = (min(self._contents.reserved_at.values()) + self._open_timeout_ms - self._now_ms()) / 1000
+            if self._open_timeout_ms is not None and self._changes.reserved_at:
+                due = (min(self._changes.reserved_at.values()) + self._open_timeout_ms - self._now_ms()) / 1000
                 left = max(due, 0.001) if left is None else min(left, max(due, 0.001))
             self._waiters += 1
             try:
@@ -447,7 +456,7 @@ class Queue(Calls):
 
     def _expire(self, now: int) -> None:
         """Remove what has expired at the head."""
-        if not self._backlog.expiring and self._limits.max_age_ms is None:
+        if not self._backlog.waiting.expiring and self._limits.max_age_ms is None:
             return
         while (row := self._backlog.head()) is not None:
             _, data, add_time, expiry, _ = row
@@ -457,12 +466,12 @@ class Queue(Calls):
             if self._expire_to is not None:
                 with contextlib.suppress(FullError, TooLargeError):
                     self._expire_to.put(data)
-            self._contents.remove(expired=True)
+            self._changes.remove(expired=True)
             self._counts["expired"] += 1
 
     def _time_out(self, now: int) -> None:
         """Put back what was reserved for too long."""
-        reserved_at = self._contents.reserved_at
+        reserved_at = self._changes.reserved_at
         if self._open_timeout_ms is not None and reserved_at:
             late = [xid for xid, since in reserved_at.items() if now - since > self._open_timeout_ms]
             if late:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kestrel.fuse import Fuse
+from kestrel.hot import Fuse
 from kestrel.pinned import Pinned
 from kestrel.v2.listing import list_parts
 from kestrel.v2.storage import Piece

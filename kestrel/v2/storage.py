@@ -18,8 +18,7 @@ from typing import Protocol
 
 from kestrel.errors import BadNameError, Damage, DamageError
 from kestrel.files import KEPT, check_name, cut, join, open_file
-from kestrel.fuse import Fuse
-from kestrel.hot import Entry
+from kestrel.hot import Entry, Fuse
 from kestrel.magic import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
 from kestrel.syncing import Sync
 from kestrel.tail import Tail
@@ -177,7 +176,7 @@ class Storage:
         return pieces[0].size if len(pieces) == 1 else sum(piece.size for piece in pieces)
 
     def rotate(self) -> Piece:
-        """Give the current file its number and start a new one; returns the old one. Raises as ``Tail.append``."""
+        """Give the current file its number and start a new one; returns the old one. Raises as ``Appender.append``."""
         with self.tail.replacing():
             self.tail.close_file()
             self._rename_current()
@@ -185,7 +184,7 @@ class Storage:
         return self.pieces[-2]
 
     def adopt(self, path: str) -> None:
-        """Make a file of operations, whole and synced, the newest part of the journal. Raises as ``Tail.append``."""
+        """Make a whole, synced file of operations the newest part of the journal. Raises as ``Appender.append``."""
         with self.tail.replacing():
             self.tail.close_file()
             self._rename_current()
@@ -197,13 +196,13 @@ class Storage:
             self._open_current()
 
     def replace(self, last: Piece, content: Iterable[bytes]) -> None:
-        """Put content in the place of all pieces up to last, a rotated one. Raises as ``Tail.append``."""
+        """Put content in the place of all pieces up to last, a rotated one. Raises as ``Appender.append``."""
         with self.tail.replacing():
             self._swap(self._write_temporary(content), last)
             self._disk.rename(f"{last.path}.pack", last.path)
 
     def rewrite(self, content: Iterable[bytes]) -> None:
-        """Put content in the place of everything. Raises as ``Tail.append``."""
+        """Put content in the place of everything. Raises as ``Appender.append``."""
         with self.tail.replacing():
             temporary = self._write_temporary(content)
             self.tail.close_file()

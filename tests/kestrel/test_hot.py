@@ -104,7 +104,7 @@ for history in (kestrel_2, libkestrel):
             if path.is_file() and "~~" not in path.name:
                 results.append((path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
         results = [str(result).replace(directory, "") for result in results]
-print(hot.Live.__module__)
+print(hot.Fuse.__module__)
 print(*results, sep="\\n")
 """
 
@@ -142,10 +142,11 @@ def loaded(disk: CrashDisk, limit_bytes: int) -> tuple[object, ...]:
     snapshot = Snapshot("/q", "cars", disk=disk)
     backlog = Backlog(snapshot, limit_bytes)
     try:
-        machine, damage = packing.load(snapshot, backlog)
-        counts = machine.last_xid, machine.added, machine.taken_add_time, backlog.expiring
-        sizes = backlog.memory_bytes, backlog.behind, backlog.behind_bytes, [piece.size for piece in snapshot.pieces]
-        return counts, sizes, damage, machine.open, list(backlog.memory), list(backlog.rows())
+        reserving, damage = packing.load(snapshot, backlog)
+        waiting = backlog.waiting
+        counts = reserving.last_xid, reserving.added, reserving.taken_add_time, waiting.expiring
+        sizes = waiting.memory_bytes, waiting.behind, waiting.behind_bytes, [piece.size for piece in snapshot.pieces]
+        return counts, sizes, damage, reserving.open, list(waiting.memory), list(backlog.rows())
     finally:
         backlog.close()
         snapshot.close()

@@ -19,7 +19,7 @@ from kestrel.errors import FailedError, ShutError
 from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk
 
-COMPILED = kestrel.hot.Live.__module__ != "kestrel.hot.reference"
+COMPILED = kestrel.hot.Fuse.__module__ != "kestrel.hot.reference"
 """Whether the calls for each item are compiled, and so have no lines. ``make test`` runs these tests on both twins."""
 PACKAGE = os.path.dirname(kestrel.__file__) + os.sep
 Waiting = list[bytes]

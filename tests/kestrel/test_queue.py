@@ -343,7 +343,7 @@ def test_a_lost_lock_stops_the_queue(opened: Callable[..., kestrel.Queue], tmp_p
     """The original deletes name~~* when it starts; two writers must not follow."""
     with opened() as queue:
         (tmp_path / "cars~~lock").unlink()
-        queue._contents.storage.tail._checked_ns = 0  # as if the last look was 100 ms ago
+        queue._contents.storage.tail.appender._checked_ns = 0  # as if the last look was 100 ms ago
         with pytest.raises(FailedError, match="removed or replaced"):
             queue.put(b"a")
 
@@ -558,7 +558,7 @@ def test_a_replay_beside_a_queue_in_use_sees_every_item(change: str, moment: int
                     if change == "rotate":
                         queue._contents.storage.rotate()
                     else:
-                        queue._contents.growth.rewrite(queue._contents.machine, START)
+                        queue._contents.growth.rewrite(queue._contents.changes.reserving, START)
                 return super().open(path, mode)
 
         disk.__class__ = Watched

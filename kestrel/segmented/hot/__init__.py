@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from sej.imports import twin as _twin_of
 
 if TYPE_CHECKING:  # type checkers see the reference
-    from kestrel.segmented.hot.reference import Appending, FileEntry, Following, Puts, Shared
+    from kestrel.segmented.hot.reference import Appending, FileEntry, Following, Gets, Puts, Shared
 else:
     _twin = _twin_of("kestrel.segmented.hot._hot_c", "kestrel.segmented.hot.reference")
     Appending, FileEntry, Following = _twin.Appending, _twin.FileEntry, _twin.Following
-    Puts, Shared = _twin.Puts, _twin.Shared
+    Gets, Puts, Shared = _twin.Gets, _twin.Puts, _twin.Shared
 
-__all__ = ["Appending", "FileEntry", "Following", "Puts", "Shared"]
+__all__ = ["Appending", "FileEntry", "Following", "Gets", "Puts", "Shared"]

@@ -7,7 +7,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kestrel.hot._hot_c cimport Appender, Entry, Live, Log, coarse_ns, put32, put64, wall_ms
+from kestrel.hot._hot_c cimport Appender, Entry, Fuse, Log, coarse_ns, put32, put64, wall_ms
 from sej._mutex_c cimport Mutex
 
 from collections import deque as _deque
@@ -70,14 +70,14 @@ cdef class FileEntry(Entry):
 cdef class Appending:
     """The end of the writer files; see the reference."""
 
-    cdef readonly Appender tail
-    cdef readonly Live fuse
+    cdef readonly Appender appender
+    cdef readonly Fuse fuse
     cdef public int64_t tail_id
     cdef public int64_t journal_bytes
 
-    def __init__(self, Appender tail not None, int64_t journal_bytes):
-        self.tail = tail
-        self.fuse = tail.fuse
+    def __init__(self, Appender appender not None, int64_t journal_bytes):
+        self.appender = appender
+        self.fuse = appender.fuse
         self.journal_bytes = journal_bytes
 
 
@@ -85,19 +85,23 @@ cdef class Shared:
     """What a queue and its readers share; see the reference."""
 
     cdef readonly Mutex guard
-    cdef readonly Appender tail
+    cdef readonly Appender appender
     cdef public int64_t waiters
     cdef public int64_t due_ns
+    cdef object _touched
+    cdef object _checkpoint
 
-    def __init__(self, Mutex guard not None, Appender tail not None):
+    def __init__(self, Mutex guard not None, Appender appender not None, *, touched, checkpoint):
         self.guard = guard
-        self.tail = tail
+        self.appender = appender
+        self._touched = touched
+        self._checkpoint = checkpoint
 
     cdef int count(self) except -1:
-        if self.tail.active:
-            self.tail.touched()
+        if self.appender.active:
+            self._touched()
         if coarse_ns() >= self.due_ns:
-            self.checkpoint()
+            self._checkpoint()
         return 0
 
     def committed(self):
@@ -108,238 +112,267 @@ cdef class Shared:
 cdef class Following:
     """What a reader has taken, and its position; see the reference."""
 
-    cdef readonly Shared _journal
-    cdef public Log _log
-    cdef public bint _ageless
-    cdef public int64_t _head
-    cdef public int64_t _seen
-    cdef public int64_t _after
-    cdef public set _done
-    cdef public set _skip
-    cdef public dict _outstanding
-    cdef public list _lowest
-    cdef public object _given_back
-    cdef public set _returned
-    cdef public list _batch
-    cdef public Py_ssize_t _at
-    cdef public object _ahead
-    cdef public bint _reading
-    cdef public int64_t _items
-    cdef public int64_t _bytes
-    cdef public int64_t _gets
-    cdef public int64_t _hits
-    cdef public int64_t _committed
+    cdef public int64_t head
+    cdef public int64_t seen
+    cdef public int64_t after
+    cdef public set done
+    cdef public set skip
+    cdef public dict outstanding
+    cdef public list lowest
+    cdef public object given_back
+    cdef public set returned
+    cdef public list batch
+    cdef public Py_ssize_t at
+    cdef public object ahead
+    cdef public bint reading
+    cdef public int64_t items
+    cdef public int64_t bytes
+    cdef public int64_t gets
+    cdef public int64_t hits
+    cdef public int64_t committed
+    cdef readonly Shared shared
+    cdef readonly bint ageless
+    cdef Log _log
+    cdef object _checkpoint
 
-    def __init__(self, Shared journal not None, Log log not None, int64_t head, done, *, bint ageless):
-        self._journal = journal
+    def __init__(self, Shared shared not None, Log log not None, int64_t head, done, *, bint ageless, checkpoint):
+        self.head = self.seen = self.after = head
+        self.done = set(done)
+        self.skip = set(done)
+        self.outstanding = {}
+        self.lowest = []
+        self.given_back = _deque()
+        self.returned = set()
+        self.batch = []
+        self.shared = shared
+        self.ageless = ageless
         self._log = log
-        self._ageless = ageless
-        self._head = self._seen = self._after = head
-        self._done = set(done)
-        self._skip = set(done)
-        self._outstanding = {}
-        self._lowest = []
-        self._given_back = _deque()
-        self._returned = set()
-        self._batch = []
+        self._checkpoint = checkpoint
 
     def added(self, int64_t count, int64_t size):
         """So many items of so much data are there that this reader has to see."""
-        self._items += count
-        self._bytes += size
+        self.items += count
+        self.bytes += size
 
-    cdef inline bint has_taken(self, object key) except -1:
-        return key in self._outstanding and not (self._returned and key in self._returned)
+    cdef inline bint holds(self, object key) except -1:
+        return key in self.outstanding and not (self.returned and key in self.returned)
 
-    cdef object in_batch(self):
+    cdef object next(self):
         cdef tuple item
         cdef object key
         cdef int64_t number
-        while self._at < PyList_GET_SIZE(self._batch):
-            item = <tuple> PyList_GET_ITEM(self._batch, self._at)
-            self._at += 1
+        while self.at < PyList_GET_SIZE(self.batch):
+            item = <tuple> PyList_GET_ITEM(self.batch, self.at)
+            self.at += 1
             key = item[0]
             number = key
-            if number > self._after and number > self._head:
-                if not (self._skip and key in self._skip) and key not in self._outstanding:
+            if number > self.after and number > self.head:
+                if not (self.skip and key in self.skip) and key not in self.outstanding:
                     return item
-                self._skip.discard(key)
-            if number > self._seen:
-                self._seen = number
+                self.skip.discard(key)
+            if number > self.seen:
+                self.seen = number
         return None
 
-    cdef int take(self, tuple item) except -1:
+    cdef int add(self, tuple item) except -1:
         cdef object key = item[0]
         cdef int64_t number = key
-        if self._returned and self._given_back and self._given_back[0] == key:
-            self._returned.discard(key)
-            self._given_back.popleft()
+        if self.returned and self.given_back and self.given_back[0] == key:
+            self.returned.discard(key)
+            self.given_back.popleft()
             return 0
-        if number > self._seen:  # above all that were taken
-            self._lowest.append(key)
+        if number > self.seen:  # above all that were taken
+            self.lowest.append(key)
         else:
-            heappush(self._lowest, key)
-        self._outstanding[key] = item
-        if number > self._seen:
-            self._seen = number
-        self._ahead = None
+            heappush(self.lowest, key)
+        self.outstanding[key] = item
+        if number > self.seen:
+            self.seen = number
+        self.ahead = None
         return 0
 
-    cdef int64_t over_done(self, int64_t head) except? -1:
-        while head + 1 in self._done:
+    cdef int64_t above_done(self, int64_t head) except? -1:
+        while head + 1 in self.done:
             head += 1
         return head
 
-    cdef int finish(self, object key) except -1:
-        cdef tuple item = <tuple> self._outstanding[key]
-        cdef list lowest = self._lowest
+    cdef int end(self, object key) except -1:
+        cdef tuple item = <tuple> self.outstanding[key]
+        cdef list lowest = self.lowest
         cdef Log log = self._log
         cdef int64_t number = key, head
-        while lowest and (lowest[0] is key or lowest[0] not in self._outstanding or lowest[0] == key):
+        while lowest and (lowest[0] is key or lowest[0] not in self.outstanding or lowest[0] == key):
             if PyList_GET_SIZE(lowest) == 1:
                 lowest.pop()
             else:
                 heappop(lowest)
-        head = <int64_t> lowest[0] - 1 if lowest else self._seen
-        if self._done:
-            head = self.over_done(head)
+        head = <int64_t> lowest[0] - 1 if lowest else self.seen
+        if self.done:
+            head = self.above_done(head)
         if number > head:
             log.add(done_record(number))
-            self._done.add(key)
-        if head > self._head:
+            self.done.add(key)
+        if head > self.head:
             log.add(head_record(head))
-            self._head = head
-        del self._outstanding[key]
-        self._items -= 1
-        self._bytes -= PyBytes_GET_SIZE(item[4])
+            self.head = head
+        del self.outstanding[key]
+        self.items -= 1
+        self.bytes -= PyBytes_GET_SIZE(item[4])
         if log.grown > log.enough:
-            self.checkpoint()
-        self._journal.count()
+            self._checkpoint()
+        self.shared.count()
         return 0
+
+    def in_batch(self):
+        """Return the next item of the batch that was read, if one is left that this reader has to see."""
+        return self.next()
+
+    def has_taken(self, number):
+        """Whether an item is taken, and neither committed nor given back."""
+        return self.holds(number)
+
+    def take(self, item):
+        """Take an item."""
+        self.add(<tuple> item)
+
+    def finish(self, number):
+        """Commit a taken item."""
+        self.end(number)
+
+    def over_done(self, int64_t head):
+        """A head, moved over done ids directly above it."""
+        return self.above_done(head)
+
+
+cdef class Gets:
+    """The calls of a reader that are made for each item; see the reference."""
+
+    cdef readonly Following _state
+    cdef object _long_get
+
+    def __init__(self, Following state not None, get):
+        self._state = state
+        self._long_get = get
 
     def get(self, timeout=0.0):
         """Take the next item; see the reference."""
+        cdef Following state = self._state
         cdef Mutex guard
         cdef object item
-        if self._ageless:
-            guard = self._journal.guard
+        if state.ageless:
+            guard = state.shared.guard
             guard.enter()
             try:
-                self._journal.tail.ready()
-                if self._ahead is None and not self._reading and not self._returned:
-                    item = self.in_batch()
+                state.shared.appender.ready()
+                if state.ahead is None and not state.reading and not state.returned:
+                    item = state.next()
                     if item is not None and (<tuple> item)[2] is None:
-                        self.take(<tuple> item)
-                        self._gets += 1
-                        self._hits += 1
+                        state.add(<tuple> item)
+                        state.gets += 1
+                        state.hits += 1
                         return item
-                    self._ahead = item
+                    state.ahead = item
             finally:
                 guard.leave()
-        return self._next(timeout, take=True)
+        return self._long_get(timeout)
 
     def commit(self, item):
         """The item, or the item of this id, is done with; see the reference."""
-        cdef Mutex guard = self._journal.guard
+        cdef Following state = self._state
+        cdef Mutex guard = state.shared.guard
         cdef object key = (<tuple> item)[0] if isinstance(item, _Item) else item
         guard.enter()
         try:
-            self._journal.tail.ready()
-            if not self.has_taken(key):
+            state.shared.appender.ready()
+            if not state.holds(key):
                 return False
-            self.finish(key)
-            self._committed += 1
+            state.end(key)
+            state.committed += 1
             return True
         finally:
             guard.leave()
-
-    def _in_batch(self):
-        """Return the next item of the batch that was read, if one is left that this reader has to see."""
-        return self.in_batch()
-
-    def _has_taken(self, number):
-        """Whether an item is taken, and neither committed nor given back."""
-        return self.has_taken(number)
-
-    def _take(self, item):
-        """Take an item."""
-        self.take(<tuple> item)
-
-    def _finish(self, number):
-        """Commit a taken item."""
-        self.finish(number)
-
-    def _over_done(self, int64_t head):
-        """A head, moved over done ids directly above it."""
-        return self.over_done(head)
 
 
 cdef class Puts:
     """The put of a queue; see the reference."""
 
-    cdef public Mutex _guard
-    cdef public Appending _files
-    cdef public Shared _journal
-    cdef public object _changed
-    cdef public dict _readers
-    cdef public bint _plain
-    cdef public bint _bounded
-    cdef public int64_t _most_items
-    cdef public int64_t _most_bytes
-    cdef public object _now_ms
-    cdef public int64_t _max_item_bytes
+    cdef Appending _end
+    cdef Shared _shared
+    cdef list _followings
+    cdef object _changed
+    cdef object _long_put
+    cdef bint _plain
+    cdef bint _bounded
+    cdef int64_t _most_items
+    cdef int64_t _most_bytes
+    cdef int64_t _max_item_bytes
+    cdef object _now_ms
+
+    def __init__(
+        self, Appending end not None, Shared shared not None, list followings not None, changed, *, put, bint plain, bint bounded,
+        int64_t most_items, int64_t most_bytes, int64_t max_item_bytes, now_ms,
+    ):
+        self._end = end
+        self._shared = shared
+        self._followings = followings
+        self._changed = changed
+        self._long_put = put
+        self._plain = plain
+        self._bounded = bounded
+        self._most_items, self._most_bytes = most_items, most_bytes
+        self._max_item_bytes = max_item_bytes
+        self._now_ms = now_ms
 
     cdef bint is_full(self) except -1:
         cdef Following reader
-        for one in self._readers.values():
+        for one in self._followings:
             reader = <Following?> one
-            if reader._items >= self._most_items or reader._bytes >= self._most_bytes:
+            if reader.items >= self._most_items or reader.bytes >= self._most_bytes:
                 return True
         return False
 
     def put(self, data, *, expire_time=None):
         """Add an item for every reader; see the reference."""
-        cdef Mutex guard
-        cdef Appending files
+        cdef Mutex guard = self._shared.guard
+        cdef Appending end
         cdef FileEntry entry
         cdef Following reader
         cdef int64_t number, now
         cdef Py_ssize_t size
         if self._plain and expire_time is None and PyBytes_CheckExact(data):
             size = PyBytes_GET_SIZE(data)
-            guard = self._guard
             guard.enter()
             try:
-                files = self._files
-                entry = <FileEntry?> files.tail.entry
+                end = self._end
+                entry = <FileEntry?> end.appender.entry
                 if (
                     size <= self._max_item_bytes
-                    and entry.size + PUT_HEAD + size <= files.journal_bytes
-                    and files.tail_id < INT64_MAX
+                    and entry.size + PUT_HEAD + size <= end.journal_bytes
+                    and end.tail_id < INT64_MAX
                     and not (self._bounded and self.is_full())
                 ):
-                    number = files.tail_id + 1
+                    number = end.tail_id + 1
                     now = wall_ms() if self._now_ms is _wall_clock_ms else self._now_ms()
-                    files.tail.add(put_record(number, now, <bytes> data), False)
-                    files.tail_id = entry.last_id = number
+                    end.appender.add(put_record(number, now, <bytes> data), False)
+                    end.tail_id = entry.last_id = number
                     if not entry.first_id:
                         entry.first_id = number
-                    for one in self._readers.values():
+                    for one in self._followings:
                         reader = <Following?> one
-                        reader._items += 1
-                        reader._bytes += size
-                    files.fuse.live = True
-                    if self._journal.waiters:
+                        reader.items += 1
+                        reader.bytes += size
+                    end.fuse.live = True
+                    if self._shared.waiters:
                         self._changed.notify_all()
                     return number
             finally:
                 guard.leave()
-        return self.put_many((data,), expire_time=expire_time)[0]
+        return self._long_put(data, expire_time)
 
 
 for _own, _other in (  # their documentation and types
     (Puts.put, _reference.Puts.put),
-    (Following.get, _reference.Following.get),
-    (Following.commit, _reference.Following.commit),
+    (Gets.get, _reference.Gets.get),
+    (Gets.commit, _reference.Gets.commit),
 ):
     _update_wrapper(_own, _other)

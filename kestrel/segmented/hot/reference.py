@@ -1,8 +1,8 @@
 """The calls of a queue and its readers for each item, in pure Python: the reference for the compiled module.
 
 A call has a short way and a long one. The short way is for a queue without ages that is not at a limit, for an item
-that the file has room for, or that was read already: nothing is left to do but the write and its effect. The long way
-is in the modules whose classes inherit from these.
+that the file has room for, or that was read already: nothing is left to do but the write and its effect. The long ways
+are functions of the queue and its readers, which these classes get when they are made.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kestrel.hot import Entry, tick_ns
@@ -19,11 +19,10 @@ from kestrel.segmented.format import HEAD_BYTE, HEAD_RECORD, MAX_ID, PUT_HEAD
 from sej.durations import Seconds
 
 if TYPE_CHECKING:
-    from kestrel.hot import Live, Log
-    from kestrel.tail import Tail
+    from kestrel.hot import Appender, Log
     from sej.mutex import Mutex
 
-__all__ = ["Appending", "FileEntry", "Following", "Puts", "Shared"]
+__all__ = ["Appending", "FileEntry", "Following", "Gets", "Puts", "Shared"]
 
 
 class FileEntry(Entry):
@@ -44,18 +43,15 @@ class Appending:
     """The end of the writer files.
 
     Attributes:
-        tail: appends to the last file.
+        appender: appends to the last file.
         fuse: the lifecycle.
         tail_id: the last id that was given.
         journal_bytes: how large a file may become: the option, or less if a killed original left a smaller file.
     """
 
-    tail: Tail
-    fuse: Live
-
-    def __init__(self, tail: Tail, journal_bytes: int) -> None:
-        self.tail = tail
-        self.fuse = tail.fuse
+    def __init__(self, appender: Appender, journal_bytes: int) -> None:
+        self.appender = appender
+        self.fuse = appender.fuse
         self.tail_id = 0
         self.journal_bytes = journal_bytes
 
@@ -65,68 +61,183 @@ class Shared:
 
     Attributes:
         guard: the mutex.
-        tail: appends to the last writer file.
+        appender: appends to the last writer file.
         waiters: how many calls wait for an item.
         due_ns: from when on a commit writes a checkpoint, by ``tick_ns``.
     """
 
-    def __init__(self, guard: Mutex, tail: Tail) -> None:
+    def __init__(
+        self, guard: Mutex, appender: Appender, *, touched: Callable[[], None], checkpoint: Callable[[], None]
+    ) -> None:
+        """Put it together.
+
+        Args:
+            guard: the mutex.
+            appender: appends to the last writer file.
+            touched: called after a commit if the policy syncs.
+            checkpoint: replaces all reader files that have grown.
+        """
         self.guard = guard
-        self.tail = tail
+        self.appender = appender
         self.waiters = 0
         self.due_ns = 0
+        self._touched = touched
+        self._checkpoint = checkpoint
 
     def committed(self) -> None:
         """A reader has committed an item: sync by the policy, and write checkpoints if it is time."""
-        if self.tail.active:
-            self.tail.touched()
+        if self.appender.active:
+            self._touched()
         if tick_ns() >= self.due_ns:
-            self.checkpoint()
-
-    def checkpoint(self) -> None:
-        """Write checkpoints."""
-        raise NotImplementedError
+            self._checkpoint()
 
 
 class Following:
     """What a reader has taken, and its position.
 
     Attributes:
-        name: empty for the default reader.
+        shared: what the readers of the queue share.
+        ageless: whether items expire by their own expiry alone.
+        head: every id up to it is committed.
+        seen: the highest id that was taken or passed.
+        after: every id up to it was passed without being taken.
+        done: the committed ids above head, and maybe some that are not above it any more.
+        skip: the ids that were done at the opening and that the reader has not passed yet.
+        outstanding: the taken items by id; given back ones too.
+        lowest: a heap of the taken ids; some may be committed already.
+        given_back: the ids that were given back, first the next one.
+        returned: the same ids.
+        batch: items that were read.
+        at: how many of them were passed.
+        ahead: the next item, if it was looked at and not taken.
+        reading: whether a call looks for the next item; after an interrupt it stays True.
+        items: how many items are not committed, taken ones included.
+        bytes: the data of these.
+        gets: the calls of get.
+        hits: those that found an item.
+        committed: how many items were committed.
     """
 
-    def __init__(self, journal: Shared, log: Log, head: int, done: frozenset[int], *, ageless: bool) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        log: Log,
+        head: int,
+        done: frozenset[int],
+        *,
+        ageless: bool,
+        checkpoint: Callable[[], None],
+    ) -> None:
         """Begin.
 
         Args:
-            journal: what the readers of the queue share.
+            shared: what the readers of the queue share.
             log: where commits are written.
             head: every id up to it is committed.
             done: the committed ids above it.
             ageless: whether items expire by their own expiry alone.
+            checkpoint: replaces the reader file by a short one.
         """
-        self._journal = journal
+        self.head = self.seen = self.after = head
+        self.done = set(done)
+        self.skip = set(done)
+        self.outstanding: dict[int, Item] = {}
+        self.lowest: list[int] = []
+        self.given_back: deque[int] = deque()
+        self.returned: set[int] = set()
+        self.batch: list[Item] = []
+        self.at = 0
+        self.ahead: Item | None = None
+        self.reading = False
+        self.items = 0
+        self.bytes = 0
+        self.gets = self.hits = self.committed = 0
+        self.shared = shared
+        self.ageless = ageless
         self._log = log
-        self._ageless = ageless
-        self._head = self._seen = self._after = head
-        self._done = set(done)
-        self._skip = set(done)
-        self._outstanding: dict[int, Item] = {}
-        self._lowest: list[int] = []
-        self._given_back: deque[int] = deque()
-        self._returned: set[int] = set()
-        self._batch: list[Item] = []
-        self._at = 0
-        self._ahead: Item | None = None
-        self._reading = False
-        self._items = 0
-        self._bytes = 0
-        self._gets = self._hits = self._committed = 0
+        self._checkpoint = checkpoint
 
     def added(self, count: int, size: int) -> None:
         """So many items of so much data are there that this reader has to see."""
-        self._items += count
-        self._bytes += size
+        self.items += count
+        self.bytes += size
+
+    def has_taken(self, number: int) -> bool:
+        """Whether an item is taken, and neither committed nor given back."""
+        return number in self.outstanding and number not in self.returned
+
+    def in_batch(self) -> Item | None:
+        """Return the next item of the batch that was read, if one is left that this reader has to see."""
+        while self.at < len(self.batch):
+            item = self.batch[self.at]
+            self.at += 1
+            number = item.id
+            if number > self.after and number > self.head:
+                if number not in self.skip and number not in self.outstanding:
+                    return item
+                self.skip.discard(number)
+            if number > self.seen:
+                self.seen = number
+        return None
+
+    def take(self, item: Item) -> None:
+        """Take an item.
+
+        In this order an interrupt anywhere in between only has the item taken again, and no head passes it.
+        """
+        number = item.id
+        if self.given_back and self.given_back[0] == number:
+            self.returned.discard(number)
+            self.given_back.popleft()
+        else:
+            heapq.heappush(self.lowest, number)
+            self.outstanding[number] = item
+            if number > self.seen:
+                self.seen = number
+            self.ahead = None
+
+    def finish(self, number: int) -> None:
+        """Commit a taken item. The record is written first: if that fails, nothing here has changed."""
+        item = self.outstanding[number]
+        lowest = self.lowest
+        while lowest and (lowest[0] not in self.outstanding or lowest[0] == number):
+            heapq.heappop(lowest)
+        head = lowest[0] - 1 if lowest else self.seen
+        if self.done:
+            head = self.over_done(head)
+        # Both may be needed: the head also moves over gaps, and over items that were done before the opening.
+        if number > head:
+            self._log.append(encode_done((number,)))
+            self.done.add(number)
+        if head > self.head:
+            self._log.append(HEAD_RECORD.pack(HEAD_BYTE, head))
+            self.head = head
+        del self.outstanding[number]
+        self.items -= 1
+        self.bytes -= len(item.data)
+        if self._log.grown > self._log.enough:
+            self._checkpoint()
+        self.shared.committed()
+
+    def over_done(self, head: int) -> int:
+        """A head, moved over done ids directly above it: the original delivers everything above the head again."""
+        while head + 1 in self.done:
+            head += 1
+        return head
+
+
+class Gets:
+    """The calls of a reader that are made for each item."""
+
+    def __init__(self, state: Following, get: Callable[[Seconds | None], Item | None]) -> None:
+        """Put it together.
+
+        Args:
+            state: what the reader has taken.
+            get: the long way to take an item; takes the mutex.
+        """
+        self._state = state
+        self._long_get = get
 
     def get(self, timeout: Seconds | None = 0.0) -> Item | None:
         """Take the next item. If it is not committed, it is delivered again after the next opening.
@@ -138,115 +249,77 @@ class Following:
             The item; None if none came in time. An item that was given back comes before the others, with its
             error_count raised.
         """
-        if self._ageless:
-            with self._journal.guard:
-                self._journal.tail.check()
-                if not self._given_back and self._ahead is None and not self._reading:
-                    self._reading = True
-                    self._ahead = item = self._in_batch()
-                    self._reading = False
+        state = self._state
+        if state.ageless:
+            with state.shared.guard:
+                state.shared.appender.check()
+                if not state.given_back and state.ahead is None and not state.reading:
+                    state.reading = True
+                    state.ahead = item = state.in_batch()
+                    state.reading = False
                     if item is not None and item.expire_time is None:
-                        self._take(item)
-                        self._gets += 1
-                        self._hits += 1
+                        state.take(item)
+                        state.gets += 1
+                        state.hits += 1
                         return item
-        return self._next(timeout, take=True)
+        return self._long_get(timeout)
 
     def commit(self, item: Item | int) -> bool:
         """The item, or the item of this id, is done with. False if it is not taken."""
         number = item.id if isinstance(item, Item) else item
-        with self._journal.guard:
-            self._journal.tail.check()
-            if not self._has_taken(number):
+        state = self._state
+        with state.shared.guard:
+            state.shared.appender.check()
+            if not state.has_taken(number):
                 return False
-            self._finish(number)
-            self._committed += 1
+            state.finish(number)
+            state.committed += 1
             return True
-
-    def _has_taken(self, number: int) -> bool:
-        """Whether an item is taken, and neither committed nor given back."""
-        return number in self._outstanding and number not in self._returned
-
-    def _in_batch(self) -> Item | None:
-        """Return the next item of the batch that was read, if one is left that this reader has to see."""
-        while self._at < len(self._batch):
-            item = self._batch[self._at]
-            self._at += 1
-            number = item.id
-            if number > self._after and number > self._head:
-                if number not in self._skip and number not in self._outstanding:
-                    return item
-                self._skip.discard(number)
-            if number > self._seen:
-                self._seen = number
-        return None
-
-    def _take(self, item: Item) -> None:
-        # In this order an interrupt anywhere in between only has the item taken again, and no head passes it.
-        number = item.id
-        if self._given_back and self._given_back[0] == number:
-            self._returned.discard(number)
-            self._given_back.popleft()
-        else:
-            heapq.heappush(self._lowest, number)
-            self._outstanding[number] = item
-            if number > self._seen:
-                self._seen = number
-            self._ahead = None
-
-    def _finish(self, number: int) -> None:
-        # Written first: if that fails, nothing here has changed.
-        item = self._outstanding[number]
-        lowest = self._lowest
-        while lowest and (lowest[0] not in self._outstanding or lowest[0] == number):
-            heapq.heappop(lowest)
-        head = lowest[0] - 1 if lowest else self._seen
-        if self._done:
-            head = self._over_done(head)
-        # Both may be needed: the head also moves over gaps, and over items that were done before the opening.
-        if number > head:
-            self._log.append(encode_done((number,)))
-            self._done.add(number)
-        if head > self._head:
-            self._log.append(HEAD_RECORD.pack(HEAD_BYTE, head))
-            self._head = head
-        del self._outstanding[number]
-        self._items -= 1
-        self._bytes -= len(item.data)
-        if self._log.grown > self._log.enough:
-            self.checkpoint()
-        self._journal.committed()
-
-    def _over_done(self, head: int) -> int:
-        """A head, moved over done ids directly above it: the original delivers everything above the head again."""
-        while head + 1 in self._done:
-            head += 1
-        return head
-
-    def checkpoint(self) -> None:
-        """Replace the reader file by a short one."""
-        raise NotImplementedError
-
-    def _next(self, timeout: Seconds | None, *, take: bool) -> Item | None:
-        """Get or peek the long way."""
-        raise NotImplementedError
 
 
 class Puts:
     """The put of a queue."""
 
-    _guard: Mutex
-    _files: Appending
-    _journal: Shared
-    _changed: threading.Condition
-    _readers: Mapping[str, Following]
-    _plain: bool
-    """Whether the short way may be used: an item is never dropped for another one."""
-    _bounded: bool
-    _most_items: int
-    _most_bytes: int
-    _now_ms: Callable[[], int]
-    _max_item_bytes: int
+    def __init__(
+        self,
+        end: Appending,
+        shared: Shared,
+        followings: list[Following],
+        changed: threading.Condition,
+        *,
+        put: Callable[[bytes, int | None], int],
+        plain: bool,
+        bounded: bool,
+        most_items: int,
+        most_bytes: int,
+        max_item_bytes: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Put it together.
+
+        Args:
+            end: the end of the writer files.
+            shared: what the readers of the queue share.
+            followings: of every reader of the queue; the queue keeps the list current.
+            changed: notified when an item is put.
+            put: the long way, with the time when the item expires; takes the mutex.
+            plain: whether the short way may be used: an item is never dropped for another one.
+            bounded: whether the queue has a limit.
+            most_items: how many items a reader may have uncommitted.
+            most_bytes: how much data a reader may have uncommitted.
+            max_item_bytes: how much data one item may have.
+            now_ms: the clock, in ms since the epoch.
+        """
+        self._followings = followings
+        self._end = end
+        self._shared = shared
+        self._changed = changed
+        self._long_put = put
+        self._plain = plain
+        self._bounded = bounded
+        self._most_items, self._most_bytes = most_items, most_bytes
+        self._max_item_bytes = max_item_bytes
+        self._now_ms = now_ms
 
     def put(self, data: bytes, *, expire_time: int | None = None) -> int:
         """Add an item for every reader.
@@ -264,34 +337,28 @@ class Puts:
             FailedError: a write failed, now or before.
         """
         if self._plain and expire_time is None and type(data) is bytes and len(data) <= self._max_item_bytes:
-            with self._guard:
-                files = self._files
-                entry = files.tail.entry
-                number = files.tail_id + 1
+            with self._shared.guard:
+                end = self._end
+                entry = end.appender.entry
+                number = end.tail_id + 1
                 if (
-                    entry.size + PUT_HEAD.size + len(data) <= files.journal_bytes
+                    entry.size + PUT_HEAD.size + len(data) <= end.journal_bytes
                     and number <= MAX_ID
                     and not (self._bounded and self._is_full())
                 ):
                     assert isinstance(entry, FileEntry)
-                    files.tail.append(encode_put(Item(number, self._now_ms(), None, 0, data)))
-                    files.tail_id = entry.last_id = number
+                    end.appender.append(encode_put(Item(number, self._now_ms(), None, 0, data)))
+                    end.tail_id = entry.last_id = number
                     if not entry.first_id:
                         entry.first_id = number
-                    for reader in self._readers.values():
+                    for reader in self._followings:
                         reader.added(1, len(data))
-                    files.fuse.live = True
-                    if self._journal.waiters:
+                    end.fuse.live = True
+                    if self._shared.waiters:
                         self._changed.notify_all()
                     return number
-        return self.put_many((data,), expire_time=expire_time)[0]
+        return self._long_put(data, expire_time)
 
     def _is_full(self) -> bool:
         """Whether a reader is at a limit, expired items included."""
-        return any(
-            reader._items >= self._most_items or reader._bytes >= self._most_bytes for reader in self._readers.values()
-        )
-
-    def put_many(self, values: tuple[bytes], *, expire_time: int | None = None) -> range:
-        """Add items the long way."""
-        raise NotImplementedError
+        return any(reader.items >= self._most_items or reader.bytes >= self._most_bytes for reader in self._followings)

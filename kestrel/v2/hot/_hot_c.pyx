@@ -9,7 +9,7 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_SET_ITEM
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kestrel.hot._hot_c cimport Appender, Live, get32, get64, put32, put64, wall_ms
+from kestrel.hot._hot_c cimport Appender, Fuse, get32, get64, put32, put64, wall_ms
 from sej._mutex_c cimport Mutex
 
 from collections import deque as _deque
@@ -100,18 +100,39 @@ cdef class Waiting:
 
     cdef public int64_t limit_bytes
     cdef public object place
+    cdef object _spill
+    cdef object _fill
 
-    def __init__(self, int64_t limit_bytes):
+    def __init__(self, int64_t limit_bytes, *, spill, fill):
         self.memory = _deque()
         self.limit_bytes = limit_bytes
+        self._spill = spill
+        self._fill = fill
 
     cdef tuple pop(self):
         cdef tuple row = self.memory.popleft()
         self.memory_bytes -= PyBytes_GET_SIZE(row[1])
         return row
 
+    def append(self, tuple row not None):
+        """Add at the end: in memory, or only counted if that is full."""
+        if row[3]:
+            self.expiring = True
+        if self.behind or self.memory_bytes + ENTRY_BYTES * <int64_t> len(self.memory) >= self.limit_bytes:
+            self._spill(row)
+        else:
+            self.memory.append(row)
+            self.memory_bytes += PyBytes_GET_SIZE(row[1])
+
+    def appendleft(self, tuple row not None):
+        """Put back at the head."""
+        self.memory.appendleft(row)
+        self.memory_bytes += PyBytes_GET_SIZE(row[1])
+
     def popleft(self):
         """Take the head."""
+        if not self.memory:
+            self._fill()
         return self.pop()
 
 
@@ -130,76 +151,77 @@ cdef class Reserving:
 cdef class _Replay:
     """One block on its way into a queue."""
 
-    cdef Reserving machine
-    cdef Waiting backlog
+    cdef Reserving reserving
+    cdef Waiting waiting
     cdef object piece
     cdef int64_t count  # of the entries in memory
 
     cdef inline int add(self, const uint8_t *p, int32_t size, int64_t position) except -1:
         """Append the entry of an ADDX."""
-        cdef Waiting backlog = self.backlog
+        cdef Waiting waiting = self.waiting
         cdef int64_t expiry = get64(p + 13)
         size -= ADDX_BLOCK
         if expiry:
-            backlog.expiring = True
-        if backlog.behind:
-            backlog.behind += 1
-            backlog.behind_bytes += size
+            waiting.expiring = True
+        if waiting.behind:
+            waiting.behind += 1
+            waiting.behind_bytes += size
         else:
             data = PyBytes_FromStringAndSize(<const char *> p + ADDX_HEAD, size)
-            row = new_row(self.machine.added, data, get64(p + 5), expiry)
-            if backlog.memory_bytes + ENTRY_BYTES * self.count < backlog.limit_bytes:
-                backlog.memory.append(row)
-                backlog.memory_bytes += size
+            row = new_row(self.reserving.added, data, get64(p + 5), expiry)
+            if waiting.memory_bytes + ENTRY_BYTES * self.count < waiting.limit_bytes:
+                waiting.memory.append(row)
+                waiting.memory_bytes += size
                 self.count += 1
             else:
-                backlog.place = (self.piece, position)
-                backlog.append(row)
-        self.machine.added += 1
+                waiting.place = (self.piece, position)
+                waiting._spill(row)
+        self.reserving.added += 1
         return 0
 
     cdef inline tuple take(self):
         """Take the head; None if nothing waits."""
-        cdef Waiting backlog = self.backlog
+        cdef Waiting waiting = self.waiting
         cdef tuple row
         if self.count:
-            row = backlog.pop()
+            row = waiting.pop()
             self.count -= 1
-        elif backlog.behind:
-            row = backlog.popleft()
-            self.count = len(backlog.memory)
+        elif waiting.behind:
+            waiting._fill()
+            row = waiting.pop()
+            self.count = len(waiting.memory)
         else:
             return None
         if row[2] is not None:
-            self.machine.taken_add_time = row[2]
+            self.reserving.taken_add_time = row[2]
         return row
 
     cdef int end(self, uint8_t opcode, int32_t number) except -1:
         """Apply an operation that has an xid."""
-        cdef Reserving machine = self.machine
+        cdef Reserving reserving = self.reserving
         cdef tuple row
         xid = number
         if opcode == REMOVE_TENTATIVE_XID:
-            machine.last_xid = number
+            reserving.last_xid = number
             row = self.take()
             if row is not None:
-                machine.open[xid] = (row[0], row[1], row[2], row[3], 0) if row[4] else row
+                reserving.open[xid] = (row[0], row[1], row[2], row[3], 0) if row[4] else row
         else:
-            row = machine.open.pop(xid, None)
+            row = reserving.open.pop(xid, None)
             if opcode == UNREMOVE and row is not None:
-                self.backlog.memory.appendleft(row)
-                self.backlog.memory_bytes += PyBytes_GET_SIZE(row[1])
+                self.waiting.memory.appendleft(row)
+                self.waiting.memory_bytes += PyBytes_GET_SIZE(row[1])
                 self.count += 1
         return 0
 
 
-def replay_block(Reserving machine, Waiting backlog, piece, bytes data not None, int64_t base, int64_t at, dialect):
+def replay_block(Reserving reserving, Waiting waiting, piece, bytes data not None, int64_t base, int64_t at, dialect):
     """Apply the whole operations of a block, up to the first one that the caller must look at."""
     cdef const uint8_t *start = <const uint8_t *> PyBytes_AS_STRING(data)
     cdef const uint8_t *p
     cdef int64_t left = PyBytes_GET_SIZE(data) - at, size
     cdef _Replay replay = _Replay()
-    replay.machine, replay.backlog, replay.piece, replay.count = machine, backlog, piece, len(backlog.memory)
+    replay.reserving, replay.waiting, replay.piece, replay.count = reserving, waiting, piece, len(waiting.memory)
     while left > 0:
         p = start + at
         if p[0] == ADDX:
@@ -228,17 +250,18 @@ def replay_block(Reserving machine, Waiting backlog, piece, bytes data not None,
 cdef class Changes:
     """What an open queue holds, and the changes of one item; see the reference."""
 
-    cdef readonly Appender tail
-    cdef readonly Live fuse
-    cdef readonly Waiting backlog
-    cdef public Reserving machine
+    cdef readonly Appender appender
+    cdef readonly Fuse fuse
+    cdef readonly Waiting waiting
+    cdef readonly Reserving reserving
     cdef public dict reserved_at
     cdef public int64_t plain_below
 
-    def __init__(self, Appender tail not None, Waiting backlog not None):
-        self.tail = tail
-        self.fuse = tail.fuse
-        self.backlog = backlog
+    def __init__(self, Appender appender not None, Waiting waiting not None, Reserving reserving not None):
+        self.appender = appender
+        self.fuse = appender.fuse
+        self.waiting = waiting
+        self.reserving = reserving
         self.reserved_at = {}
 
     cdef int add_one(self, bytes data, int64_t now) except -1:
@@ -250,43 +273,43 @@ cdef class Changes:
         put64(p + 5, now)
         put64(p + 13, 0)
         memcpy(p + ADDX_HEAD, PyBytes_AS_STRING(data), size)
-        self.tail.add(operation, False)
-        self.backlog.memory.append(new_row(self.machine.added, data, now, 0))
-        self.backlog.memory_bytes += size
-        self.machine.added += 1
+        self.appender.add(operation, False)
+        self.waiting.memory.append(new_row(self.reserving.added, data, now, 0))
+        self.waiting.memory_bytes += size
+        self.reserving.added += 1
         self.fuse.live = True
         return 0
 
     cdef tuple take(self, bint expired):
-        self.tail.add(REMOVED, False)
-        cdef tuple row = self.backlog.pop()
+        self.appender.add(REMOVED, False)
+        cdef tuple row = self.waiting.pop()
         if not expired and row[2] is not None:
-            self.machine.taken_add_time = row[2]
+            self.reserving.taken_add_time = row[2]
         self.fuse.live = True
         return row
 
     cdef tuple hold(self, object now):
         """Return the xid and the row."""
-        cdef Reserving machine = self.machine
-        cdef int64_t number = machine.last_xid + 1
+        cdef Reserving reserving = self.reserving
+        cdef int64_t number = reserving.last_xid + 1
         cdef object xid = number
-        if not 0 < number <= INT32_MAX or xid in machine.open:
-            xid = _next_xid(machine.last_xid, machine.open)
+        if not 0 < number <= INT32_MAX or xid in reserving.open:
+            xid = _next_xid(reserving.last_xid, reserving.open)
             number = xid
-        self.tail.add(xid_operation(REMOVE_TENTATIVE_XID, <int32_t> number), False)
-        cdef tuple row = self.backlog.pop()
-        machine.last_xid = number
-        machine.open[xid] = row
+        self.appender.add(xid_operation(REMOVE_TENTATIVE_XID, <int32_t> number), False)
+        cdef tuple row = self.waiting.pop()
+        reserving.last_xid = number
+        reserving.open[xid] = row
         if now is not None:
             self.reserved_at[xid] = now
         if row[2] is not None:
-            machine.taken_add_time = row[2]
+            reserving.taken_add_time = row[2]
         self.fuse.live = True
         return xid, row
 
     cdef int end(self, object xid) except -1:
-        self.tail.add(xid_operation(CONFIRM_REMOVE, <int32_t> xid), False)
-        del self.machine.open[xid]
+        self.appender.add(xid_operation(CONFIRM_REMOVE, <int32_t> xid), False)
+        del self.reserving.open[xid]
         if self.reserved_at:
             self.reserved_at.pop(xid, None)
         self.fuse.live = True
@@ -312,47 +335,63 @@ cdef class Changes:
 cdef class Calls:
     """The calls of a queue that are made for each item; see the reference."""
 
-    cdef public Mutex _guard
-    cdef public Changes _contents
-    cdef public object _changed
     cdef public int64_t _waiters
     cdef public int64_t _transactions
-    cdef public bint _plain
-    cdef public int64_t _most_items
-    cdef public int64_t _most_bytes
-    cdef public object _now_ms
-    cdef public int64_t _max_item_bytes
+    cdef readonly Changes _changes
+    cdef readonly object _changed
+    cdef readonly Mutex _guard
+    cdef object _long_put
+    cdef object _long_get
+    cdef object _long_reserve
+    cdef bint _plain
+    cdef int64_t _most_items
+    cdef int64_t _most_bytes
+    cdef int64_t _max_item_bytes
+    cdef object _now_ms
+
+    def __init__(
+        self, Changes changes not None, changed, Mutex guard not None, *, put, get, reserve, bint plain,
+        int64_t most_items, int64_t most_bytes, int64_t max_item_bytes, now_ms,
+    ):
+        self._changes = changes
+        self._changed = changed
+        self._guard = guard
+        self._long_put, self._long_get, self._long_reserve = put, get, reserve
+        self._plain = plain
+        self._most_items, self._most_bytes = most_items, most_bytes
+        self._max_item_bytes = max_item_bytes
+        self._now_ms = now_ms
 
     cdef inline bint is_short(self) except -1:
-        cdef Changes contents = self._contents
+        cdef Changes changes = self._changes
         return (
             self._plain
-            and contents.fuse.live
-            and contents.tail.entry.size + XID_OP < contents.plain_below
-            and bool(contents.backlog.memory)
+            and changes.fuse.live
+            and changes.appender.entry.size + XID_OP < changes.plain_below
+            and bool(changes.waiting.memory)
         )
 
     def put(self, data, *, expiry=0):
         """Add an item at the end; see the reference."""
-        cdef Changes contents
+        cdef Changes changes = self._changes
+        cdef Appender appender = changes.appender
         cdef Mutex guard
         if self._plain and PyBytes_CheckExact(data) and not expiry and PyBytes_GET_SIZE(data) <= self._max_item_bytes:
             guard = self._guard
             guard.enter()
             try:
-                contents = self._contents
                 if (
-                    contents.tail.entry.size < contents.plain_below
-                    and contents.backlog.memory_bytes < self._most_bytes
-                    and (self._most_items == NO_LIMIT or len(contents.backlog.memory) < self._most_items)
+                    appender.entry.size < changes.plain_below
+                    and changes.waiting.memory_bytes < self._most_bytes
+                    and (self._most_items == NO_LIMIT or len(changes.waiting.memory) < self._most_items)
                 ):
-                    contents.add_one(<bytes> data, wall_ms() if self._now_ms is _wall_clock_ms else self._now_ms())
+                    changes.add_one(<bytes> data, wall_ms() if self._now_ms is _wall_clock_ms else self._now_ms())
                     if self._waiters:
                         self._changed.notify()
                     return None
             finally:
                 guard.leave()
-        self._put(data, expiry)
+        self._long_put(data, expiry)
 
     def get(self, timeout=0.0):
         """Take the head; see the reference."""
@@ -360,10 +399,10 @@ cdef class Calls:
         guard.enter()
         try:
             if self.is_short():
-                return item_of(self._contents.take(False))
+                return item_of(self._changes.take(False))
         finally:
             guard.leave()
-        return self._get(timeout)
+        return self._long_get(timeout)
 
     def reserve(self, timeout=0.0):
         """Take the head until confirm; see the reference."""
@@ -373,22 +412,21 @@ cdef class Calls:
         try:
             if self.is_short():
                 self._transactions += 1
-                held = self._contents.hold(None)
+                held = self._changes.hold(None)
                 return held[0], item_of(<tuple> held[1])
         finally:
             guard.leave()
-        found = self.reserve_numbered(timeout)
-        return None if found is None else (found[0], found[2])
+        return self._long_reserve(timeout)
 
     def confirm(self, xid):
-        """The reserved item is done with; see the reference."""
+        """The reserved item is done with. False if no such transaction is open."""
         cdef Mutex guard = self._guard
         guard.enter()
         try:
-            if xid in self._contents.machine.open:
-                self._contents.end(xid)
+            if xid in self._changes.reserving.open:
+                self._changes.end(xid)
                 return True
-            self._contents.fuse.require_open()
+            self._changes.fuse.require_open()
             return False
         finally:
             guard.leave()

@@ -2,7 +2,7 @@
 
 A call has a short way and a long one. The short way is for a queue without ages and time-outs that is in memory and not
 at a limit, and whose journal need not be rotated or rewritten: nothing is left to do but the write and its effect. The
-long way is in :mod:`kestrel.v2.queue` and :mod:`kestrel.v2.contents`, which inherit from these classes.
+long ways are functions of the queue, which :class:`Calls` gets when it is made.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel.v2.codec import Operation, decode_many
+from kestrel.v2.codec import decode_many
 from kestrel.v2.format import (
     ADDX,
     ADDX_BLOCK,
@@ -23,11 +23,12 @@ from kestrel.v2.format import (
     REMOVE_TENTATIVE_XID,
     XID_OP,
 )
-from kestrel.v2.items import Item, Row, item_of, next_xid
+from kestrel.v2.items import ENTRY_BYTES, Item, Row, item_of, next_xid
+from kestrel.v2.rules import apply
 from sej.durations import Seconds
 
 if TYPE_CHECKING:
-    from kestrel.hot import Appender, Live
+    from kestrel.hot import Appender
     from sej.mutex import Mutex
 
 __all__ = ["Calls", "Changes", "Reserving", "Waiting", "replay_block"]
@@ -51,7 +52,14 @@ class Waiting:
         place: the piece and position of the operation whose entry is appended next; set by the caller.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, spill: Callable[[Row], None], fill: Callable[[], None]) -> None:
+        """Make one without entries.
+
+        Args:
+            limit_bytes: what the entries in memory may take.
+            spill: called with an entry that has no room in memory, to count it among those that are behind.
+            fill: called if there are only entries that are behind, to read at least one into memory.
+        """
         self.limit_bytes = limit_bytes
         self.place: tuple[Any, int] | None = None
         self.memory: deque[Row] = deque()
@@ -59,9 +67,28 @@ class Waiting:
         self.behind = 0
         self.behind_bytes = 0
         self.expiring = False
+        self._spill = spill
+        self._fill = fill
+
+    def append(self, row: Row) -> None:
+        """Add at the end: in memory, or only counted if that is full."""
+        if row[3]:
+            self.expiring = True
+        if self.behind or self.memory_bytes + ENTRY_BYTES * len(self.memory) >= self.limit_bytes:
+            self._spill(row)
+        else:
+            self.memory.append(row)
+            self.memory_bytes += len(row[1])
+
+    def appendleft(self, row: Row) -> None:
+        """Put back at the head."""
+        self.memory.appendleft(row)
+        self.memory_bytes += len(row[1])
 
     def popleft(self) -> Row:
-        """Take the head. Reading stays with ``head``, so that it can fail only before anything was written."""
+        """Take the head; IndexError if nothing waits."""
+        if not self.memory:
+            self._fill()
         row = self.memory.popleft()
         self.memory_bytes -= len(row[1])
         return row
@@ -83,19 +110,15 @@ class Reserving:
         self.added = 0
         self.taken_add_time = 0
 
-    def apply(self, operation: Operation) -> None:
-        """Do what one operation says."""
-        raise NotImplementedError
-
 
 def replay_block(
-    machine: Reserving, backlog: Waiting, piece: Any, data: bytes, base: int, at: int, dialect: str
+    reserving: Reserving, waiting: Waiting, piece: Any, data: bytes, base: int, at: int, dialect: str
 ) -> int:
     """Apply the whole operations of a block, up to the first one that the caller must look at.
 
     Args:
-        machine: applies them to the backlog.
-        backlog: the machine's store.
+        reserving: the open transactions.
+        waiting: the entries that wait.
         piece: the file.
         data: bytes of it.
         base: their position in the file.
@@ -109,8 +132,8 @@ def replay_block(
     for operation in found:
         if operation.count is not None:
             return operation.position - base
-        backlog.place = (piece, operation.position)
-        machine.apply(operation)
+        waiting.place = (piece, operation.position)
+        apply(reserving, waiting, operation)
     return stop
 
 
@@ -118,40 +141,38 @@ class Changes:
     """What an open queue holds, and the changes of one item: each is written first.
 
     Attributes:
-        tail: appends to the current file.
+        appender: appends to the current file.
         fuse: the lifecycle.
-        backlog: what waits.
-        machine: what is reserved.
+        waiting: what waits.
+        reserving: what is reserved.
         reserved_at: when each open transaction was reserved, ms since the epoch; empty in a queue without time-outs.
         plain_below: while the current file is smaller than this, the short ways may be used.
     """
 
-    fuse: Live
-    machine: Reserving
-
-    def __init__(self, tail: Appender, backlog: Waiting) -> None:
-        self.tail = tail
-        self.fuse = tail.fuse
-        self.backlog = backlog
+    def __init__(self, appender: Appender, waiting: Waiting, reserving: Reserving) -> None:
+        self.appender = appender
+        self.fuse = appender.fuse
+        self.waiting = waiting
+        self.reserving = reserving
         self.reserved_at: dict[int, int] = {}
         self.plain_below = 0
 
     def add_plain(self, data: bytes, now: int) -> None:
         """Add one item without an expiry, while the current file is smaller than ``plain_below``."""
         size = len(data)
-        self.tail.append(_pack(ADDX, ADDX_BLOCK + size, now, 0) + data)
-        machine, backlog = self.machine, self.backlog
-        backlog.memory.append((machine.added, data, now, 0, 0))
-        backlog.memory_bytes += size
-        machine.added += 1
+        self.appender.append(_pack(ADDX, ADDX_BLOCK + size, now, 0) + data)
+        reserving, waiting = self.reserving, self.waiting
+        waiting.memory.append((reserving.added, data, now, 0, 0))
+        waiting.memory_bytes += size
+        reserving.added += 1
         self.fuse.live = True
 
     def remove(self, *, expired: bool = False) -> Row:
         """Take the head, for good. The caller has looked at it, so it is in memory."""
-        self.tail.append(_REMOVE)
-        row = self.backlog.popleft()
+        self.appender.append(_REMOVE)
+        row = self.waiting.popleft()
         if not expired and row[2] is not None:
-            self.machine.taken_add_time = row[2]
+            self.reserving.taken_add_time = row[2]
         self.fuse.live = True
         return row
 
@@ -161,26 +182,26 @@ class Changes:
         Args:
             now: the time, ms since the epoch, if it is needed later; else None.
         """
-        machine = self.machine
-        open_ = machine.open
-        xid = machine.last_xid + 1
+        reserving = self.reserving
+        open_ = reserving.open
+        xid = reserving.last_xid + 1
         if not 0 < xid <= MAX_XID or xid in open_:
-            xid = next_xid(machine.last_xid, open_)
-        self.tail.append(_pack_xid(REMOVE_TENTATIVE_XID, xid))
-        row = self.backlog.popleft()
-        machine.last_xid = xid
+            xid = next_xid(reserving.last_xid, open_)
+        self.appender.append(_pack_xid(REMOVE_TENTATIVE_XID, xid))
+        row = self.waiting.popleft()
+        reserving.last_xid = xid
         open_[xid] = row
         if now is not None:
             self.reserved_at[xid] = now
         if row[2] is not None:
-            machine.taken_add_time = row[2]
+            reserving.taken_add_time = row[2]
         self.fuse.live = True
         return xid, row
 
     def confirm(self, xid: int) -> None:
         """End an open transaction."""
-        self.tail.append(_pack_xid(CONFIRM_REMOVE, xid))
-        del self.machine.open[xid]
+        self.appender.append(_pack_xid(CONFIRM_REMOVE, xid))
+        del self.reserving.open[xid]
         if self.reserved_at:
             self.reserved_at.pop(xid, None)
         self.fuse.live = True
@@ -189,17 +210,48 @@ class Changes:
 class Calls:
     """The calls of a queue that are made for each item."""
 
-    _guard: Mutex
-    _contents: Changes
-    _changed: threading.Condition
-    _waiters: int
-    _transactions: int
-    _plain: bool
-    """Whether the short ways may be used: no age or time-out."""
-    _most_items: int
-    _most_bytes: int
-    _now_ms: Callable[[], int]
-    _max_item_bytes: int
+    def __init__(
+        self,
+        changes: Changes,
+        changed: threading.Condition,
+        guard: Mutex,
+        *,
+        put: Callable[[bytes, int], None],
+        get: Callable[[Seconds | None], Item | None],
+        reserve: Callable[[Seconds | None], tuple[int, Item] | None],
+        plain: bool,
+        most_items: int,
+        most_bytes: int,
+        max_item_bytes: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Put it together.
+
+        Args:
+            changes: what the queue holds.
+            changed: notified when an item is put.
+            guard: its mutex.
+            put: the long way; takes the mutex.
+            get: as put.
+            reserve: as put.
+            plain: whether the short ways may be used: no age or time-out.
+            most_items: how many items may wait.
+            most_bytes: how much data may wait.
+            max_item_bytes: how much data one item may have.
+            now_ms: the clock, in ms since the epoch.
+        """
+        self._waiters = 0
+        """How many calls wait for an item."""
+        self._transactions = 0
+        """How many items were reserved."""
+        self._changes = changes
+        self._changed = changed
+        self._guard = guard
+        self._long_put, self._long_get, self._long_reserve = put, get, reserve
+        self._plain = plain
+        self._most_items, self._most_bytes = most_items, most_bytes
+        self._max_item_bytes = max_item_bytes
+        self._now_ms = now_ms
 
     def put(self, data: bytes, *, expiry: int = 0) -> None:
         """Add an item at the end.
@@ -216,18 +268,18 @@ class Calls:
         """
         if self._plain and not expiry and type(data) is bytes and len(data) <= self._max_item_bytes:
             with self._guard:
-                contents = self._contents
-                backlog = contents.backlog
+                changes = self._changes
+                waiting = changes.waiting
                 if (
-                    contents.tail.entry.size < contents.plain_below
-                    and len(backlog.memory) < self._most_items
-                    and backlog.memory_bytes < self._most_bytes
+                    changes.appender.entry.size < changes.plain_below
+                    and len(waiting.memory) < self._most_items
+                    and waiting.memory_bytes < self._most_bytes
                 ):
-                    contents.add_plain(data, self._now_ms())
+                    changes.add_plain(data, self._now_ms())
                     if self._waiters:
                         self._changed.notify()
                     return
-        self._put(data, expiry)
+        self._long_put(data, expiry)
 
     def get(self, timeout: Seconds | None = 0.0) -> Item | None:
         """Take the head.
@@ -240,8 +292,8 @@ class Calls:
         """
         with self._guard:
             if self._is_short():
-                return item_of(self._contents.remove())
-        return self._get(timeout)
+                return item_of(self._changes.remove())
+        return self._long_get(timeout)
 
     def reserve(self, timeout: Seconds | None = 0.0) -> tuple[int, Item] | None:
         """Take the head until ``confirm``. ``unreserve`` puts it back, and so does the next opening.
@@ -255,39 +307,26 @@ class Calls:
         with self._guard:
             if self._is_short():
                 self._transactions += 1
-                xid, row = self._contents.reserve()
+                xid, row = self._changes.reserve()
                 return xid, item_of(row)
-        found = self.reserve_numbered(timeout)
-        return None if found is None else (found[0], found[2])
+        return self._long_reserve(timeout)
 
     def confirm(self, xid: int) -> bool:
         """The reserved item is done with. False if no such transaction is open: the item was put back before."""
         with self._guard:
-            contents = self._contents
-            if xid in contents.machine.open:
-                contents.confirm(xid)
+            changes = self._changes
+            if xid in changes.reserving.open:
+                changes.confirm(xid)
                 return True
-            contents.fuse.require_open()
+            changes.fuse.require_open()
             return False
 
     def _is_short(self) -> bool:
         """Whether the head may be taken the short way."""
-        contents = self._contents
+        changes = self._changes
         return (
             self._plain
-            and contents.fuse.live
-            and bool(contents.backlog.memory)
-            and contents.tail.entry.size + _XID_OP_SIZE < contents.plain_below
+            and changes.fuse.live
+            and bool(changes.waiting.memory)
+            and changes.appender.entry.size + _XID_OP_SIZE < changes.plain_below
         )
-
-    def reserve_numbered(self, timeout: Seconds | None = 0.0) -> tuple[int, int, Item] | None:
-        """As :meth:`reserve`; the number in the middle identifies the item for as long as the queue is open."""
-        raise NotImplementedError
-
-    def _put(self, data: bytes, expiry: int) -> None:
-        """Add an item the long way."""
-        raise NotImplementedError
-
-    def _get(self, timeout: Seconds | None) -> Item | None:
-        """Take the head the long way."""
-        raise NotImplementedError
