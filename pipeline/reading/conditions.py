@@ -18,6 +18,8 @@ _OF_ORIGIN: Final = {"client": "client", "prefix": "prefix", "shard_bits": "bits
 _NEVER_NULL: Final = {"offset", "timestamp_ns", "type", "key", "value"}
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US_NS: Final = 1000
+_MIN_NS, _MAX_NS = -(2**63), 2**63 - 1
+"""The oldest and the newest timestamp of a message."""
 
 
 class Condition(NamedTuple):
@@ -115,6 +117,13 @@ def _offsets(chosen: Chosen, low: int | None, high: int | None) -> Chosen:
 
 
 def _times(chosen: Chosen, since: int | None, until: int | None) -> Chosen:
+    """Add bounds in ns. A time beyond the limits of timestamps bounds nothing, or excludes all messages."""
+    if since is not None and since > _MAX_NS:
+        chosen, since = _offsets(chosen, None, -1), _MAX_NS
+    if until is not None and until < _MIN_NS:
+        chosen, until = _offsets(chosen, None, -1), _MIN_NS
+    since = None if since is None or since < _MIN_NS else since
+    until = None if until is None or until > _MAX_NS else until
     if since is not None:
         chosen = chosen._replace(since=since if chosen.since is None else max(chosen.since, since))
     if until is not None:
