@@ -305,12 +305,14 @@ class Queue(Puts):
                 raise BadNameError(
                     f"a reader's name must have none of / ~ \\ and NUL, got {name!r}", path=self.directory
                 )
-            default = self._readers.pop("", None)
+            default = self._readers.get("")
             if default is not None:
                 default.checkpoint()
+                self._fuse.live = False
                 default.file.rename(name)
                 default.name = name
-                self._readers[name] = default
+                self._readers[name] = self._readers.pop("")
+                self._fuse.live = True
                 if start == "auto":
                     return default
                 self._states.remove(default.state)

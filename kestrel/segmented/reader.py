@@ -133,9 +133,11 @@ class Reader(Gets):
                 state.finish(number)
                 self._counts["discarded"] += 1
                 return True
+            self._journal.fuse.live = False
             state.outstanding[number] = again
             state.returned.add(number)
             state.given_back.append(number)
+            self._journal.fuse.live = True
             self._journal.changed.notify_all()
             return True
 

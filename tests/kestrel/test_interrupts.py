@@ -4,9 +4,11 @@ Each line of this package at which a step can be interrupted is tried. The step 
 may have changed, neither in the files nor for a caller that continues with the same queue.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from types import FrameType
 from typing import Any
@@ -170,3 +172,24 @@ def test_an_interrupt_at_any_line_of_a_segmented_queue(name: str, journal_bytes:
         if not reached:
             break
     assert line > 5 or COMPILED
+
+
+@pytest.mark.parametrize("name", ["unget", "reader"])
+def test_an_interrupt_loses_no_item_of_a_reader(name: str) -> None:
+    for line in count(1):
+        disk = CrashDisk()
+        queue = segmented.Queue("/q", "jobs", disk=disk)
+        queue.put(b"one")
+        reader = queue.reader()
+        item = reader.get() if name == "unget" else None
+        step = partial(queue.reader, "worker") if item is None else partial(reader.unget, item)
+        met = interrupted(step, line)
+        with contextlib.suppress(FailedError):
+            if item is None or not reader.holds(item):
+                again = (queue.reader("worker") if item is None else reader).get()
+                assert again is not None, line
+        queue.close()
+        with segmented.Queue("/q", "jobs", disk=disk) as queue:
+            assert [found.data for found in iter(queue.reader(queue.readers[0]).get, None)] == [b"one"], line
+        if not met:
+            return
