@@ -38,6 +38,7 @@ _EARLY_S: Final = 5.0
 """A worker that fails sooner than this, twice in a row, is started again after a pause."""
 _PAUSE_S: Final = 30.0
 """The longest pause."""
+_log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor continues without standard error
 
 
 @click.command
@@ -70,13 +71,13 @@ def worker(
 
     Example: sej worker mails tasks:send --threads 4
     """
+    logging.basicConfig(format="sej: %(message)s", stream=sys.stderr)
     supervised = processes > 1 or reload or time_limit is not None
     if supervised and _CHILD not in os.environ:
         _function(target)  # a wrong name ends this command, not each of its workers
         with place.open_existing(lease_s=lease, max_attempts=max_attempts):
             pass  # and so does a queue that cannot be opened
         raise SystemExit(_Supervisor(processes, reload).run())
-    logging.basicConfig(format="sej: %(message)s", stream=sys.stderr)
     function = _function(target)
     with place.open_existing(lease_s=lease, max_attempts=max_attempts) as opened:
         work(
@@ -171,7 +172,7 @@ class _Supervisor:
                 if self._reload and (stamps := _stamps()) != self._stamps:
                     self._stamps = stamps
                     for child in self._children:
-                        click.echo("sej: a file has changed; starting a new worker process", err=True)
+                        _log.warning("a file has changed; starting a new worker process")
                         child.restart()
             for child in self._children:
                 if child.process is not None:
@@ -188,7 +189,7 @@ class _Supervisor:
         elif code is not None:
             pause_s = child.ended(code)
             after = f" in {pause_s:.0f} s" if pause_s else ""
-            click.echo(f"sej: a worker process ended with exit code {code}; starting another one{after}", err=True)
+            _log.warning("a worker process ended with exit code %d; starting another one%s", code, after)
         if child.process is None and time.monotonic() >= child.start_at:
             child.start()
 

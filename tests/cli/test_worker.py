@@ -116,6 +116,27 @@ def test_sigterm_ends_all_processes_and_a_killed_one_is_replaced(folder: Path) -
     assert stats()["done"] == 2
 
 
+def test_the_supervisor_continues_after_the_reader_of_its_errors_has_left(folder: Path) -> None:
+    seen = folder / "seen"
+
+    def put(value: str, count: int) -> None:
+        sej("queue", "put", "mails", value)
+        until(lambda: len(seen.read_bytes().splitlines()) == count)
+
+    sej("queue", "put", "mails", "a")
+    with running("worker", "mails", "my_tasks:write", "--processes", "2") as process:
+        until(lambda: seen.exists() and bool(seen.read_bytes()))
+        assert process.stderr is not None
+        process.stderr.close()
+        for count, value in enumerate("bcd", start=2):  # more processes than there were at the start
+            os.kill(int(seen.read_bytes().split()[-1]), signal.SIGKILL)
+            put(value, count)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+    assert stats()["done"] == 4
+
+
 def test_a_process_whose_item_takes_too_long_is_replaced(folder: Path) -> None:
     sej("queue", "put", "mails", "a")
     with running("worker", "mails", "my_tasks:hang", "--time-limit", "0.2s") as process:
