@@ -17,6 +17,8 @@ __all__ = ["JobCalls"]
 
 _TIMEOUT_S: Final = 600.0
 """A commit appends all rows of a job before it answers."""
+_ABORT_S: Final = 5.0
+"""An abort only removes files, and is not worth a long wait."""
 
 
 class JobCalls:
@@ -105,11 +107,12 @@ class JobCalls:
 
     def abort(self, job: str) -> None:
         """Remove what the tasks of a job staged, unless it is committed."""
-        self._call("Abort", pb.AbortRequest(ClientID=self._client.client_id, Job=job), pb.AbortResponse)
+        request = pb.AbortRequest(ClientID=self._client.client_id, Job=job)
+        self._call("Abort", request, pb.AbortResponse, _ABORT_S)
 
-    def _call(self, name: str, request: Any, answer: Any) -> Any:
+    def _call(self, name: str, request: Any, answer: Any, timeout_s: float = _TIMEOUT_S) -> Any:
         try:
-            return self._client.call(name, request, answer, timeout_s=_TIMEOUT_S)
+            return self._client.call(name, request, answer, timeout_s=timeout_s)
         except NotSupportedError as error:
             raise NotSupportedError(
                 f"the hub at {self._client.address} takes no jobs: it is an original hub, or an older version; update"

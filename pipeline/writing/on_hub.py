@@ -1,16 +1,19 @@
 """Rows of a job staged and committed on a hub: the driver and the executors need no common disk.
 
 A task sends its rows in parts, each with its position in the task's file, so that a part whose answer was lost is sent
-again. The driver sends only the list of files. Each call is repeated until the hub answers, for ``hubRetryFor``.
+again. The driver sends only the list of files. Each call is repeated until the hub answers, for ``hubRetryFor``, except
+the one that removes the rows of a job that failed: the hub removes them by itself when they are a day old.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
+from hub.errors import UnavailableError
 from hub.jobs import Staged
 from hub.naming import check_client
 from pipeline.connection import Line, Remote
@@ -26,7 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["OnHub"]
 
+_log = logging.getLogger("pipeline")
 _PART_BYTES: Final = 1 << 20
+_SOON_S: Final = 2.0
+"""How long a hub may be out of reach for calls that can be left out: Spark waits for them when a query is stopped."""
 _LOCAL: Final = ("segmentBytes", "lockTimeout", "discardReaders", "expectedOffsets")
 
 
@@ -40,8 +46,16 @@ class OnHub:
 
     hash: Hash = "xxh64"
 
-    def __init__(self, client: str, remote: Remote, options: Options, *, overwrite: bool) -> None:
+    def __init__(self, client: str, remote: Remote, options: Options, *, overwrite: bool, stream: bool) -> None:
         """Check everything that can be checked before a row is written; the hub is asked too.
+
+        Args:
+            client: the client on the hub.
+            remote: how to reach the hub.
+            options: of the sink.
+            overwrite: whether the mode is overwrite, which a hub refuses.
+            stream: whether Spark makes the writer again for each commit and abort of a stream. Then a hub that is out
+                of reach is not waited for here: the tasks and the commit wait for it.
 
         Raises:
             OptionError: an option or a mode that a hub does not have.
@@ -62,7 +76,11 @@ class OnHub:
         Path(".", self._prefix, self.bits)
         self._client = check_client(client)
         self._remote = remote
-        self.abort(uuid.uuid4().hex)  # asks whether the hub takes jobs of this client
+        try:
+            self._remove(uuid.uuid4().hex, _SOON_S if stream else remote.retry_s)  # does the hub take jobs?
+        except UnavailableError:
+            if not stream:
+                raise
 
     def stage(self, job: str, _: int | None) -> _Stage:
         """Return the files of one task."""
@@ -76,8 +94,14 @@ class OnHub:
             )
 
     def abort(self, job: str) -> None:
-        """Remove a job's files, unless it is decided."""
-        with self._line() as line:
+        """Remove a job's files, unless it is decided; a hub that is out of reach does so later."""
+        try:
+            self._remove(job, _SOON_S)
+        except UnavailableError as error:
+            _log.warning("the hub will remove the staged rows of job %s when they are a day old: %s", job, error)
+
+    def _remove(self, job: str, retry_s: float) -> None:
+        with Line(self._remote._replace(retry_s=min(retry_s, self._remote.retry_s)), self._client) as line:
             line.ask(lambda client: _jobs(client).abort(job))
 
     def _line(self) -> Line:

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -56,6 +56,8 @@ class Staged(WriterCommitMessage):
 class _Sink:
     """Shared by batch and stream: the part that runs in tasks."""
 
+    _IS_STREAM: ClassVar = False
+
     def __init__(self, path: str, options: Options, schema: StructType, overwrite: bool) -> None:
         """Check everything that can be checked before a row is written."""
         self._columns = _check_columns(schema)
@@ -66,7 +68,7 @@ class _Sink:
         if remote is None:
             self._place = OnDisk(path, options, overwrite=overwrite)
         else:
-            self._place = OnHub(path, remote, options, overwrite=overwrite)
+            self._place = OnHub(path, remote, options, overwrite=overwrite, stream=self._IS_STREAM)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Encode and stage the rows of one task."""
@@ -136,6 +138,8 @@ class SejWriter(_Sink, DataSourceArrowWriter):
 
 class SejStreamWriter(_Sink, DataSourceStreamArrowWriter):
     """A stream."""
+
+    _IS_STREAM = True
 
     def __init__(
         self, root: str, options: Options, schema: StructType, overwrite: bool, checkpoint: str | None

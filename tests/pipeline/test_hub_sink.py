@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 import hub
 import sej
@@ -20,6 +21,7 @@ from hub.wire import Server, ServerTLS, Tokens, make_token
 from hub.wire.access import Grant, hash_token
 from pipeline import OptionError
 from pipeline.options import WRITE, parse
+from pipeline.writing.sink import SejStreamWriter, SejWriter
 from tests.hub.support import CERTIFICATES, ROOT, free_port, until
 from tests.pipeline.conftest import fill
 from tests.pipeline.copying import copy
@@ -44,6 +46,22 @@ def serving(root: Path, address: str) -> "subprocess.Popen[str]":
     assert process.stdout is not None
     process.stdout.readline()
     return process
+
+
+
+@pytest.mark.timeout(60)
+def test_a_stream_ends_though_the_hub_is_out_of_reach(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pipeline.writing.on_hub._SOON_S", 0.2)
+    given = {"hub": f"127.0.0.1:{free_port()}", "prefix": "orders"}
+    options, schema = parse(WRITE, {**given, "txnAppId": "copy"}), StructType().add("value", "binary")
+    assert options["hubRetryFor"] == 600
+    writer = SejStreamWriter("berlin", options, schema, overwrite=False, checkpoint=None)
+    writer.abort([], 7)
+    assert "will remove the staged rows" in caplog.messages[-1]
+    with pytest.raises(hub.UnavailableError):
+        SejWriter("berlin", parse(WRITE, {**given, "hubRetryFor": "0.2s"}), schema, overwrite=False)
 
 
 def numbers(spark: SparkSession, count: int, start: int = 0) -> DataFrame:
