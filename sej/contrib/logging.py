@@ -161,6 +161,8 @@ class JournalHandler(logging.Handler):
             row.update((key, value) for key, value in record.__dict__.items() if key not in _STANDARD)
         if record.exc_info:
             row["exception"] = logging.Formatter().formatException(record.exc_info)
+        elif record.exc_text:  # a SocketHandler sent it from another process
+            row["exception"] = record.exc_text
         if record.stack_info:
             row["stack"] = record.stack_info
         return _encode(row).encode("utf-8", "backslashreplace")

@@ -4,8 +4,11 @@ import errno
 import json
 import logging
 import logging.config
+import logging.handlers
 import multiprocessing
 import os
+import pickle
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +75,19 @@ def test_a_record_is_one_line_of_json(tmp_path: Path, log: logging.Logger) -> No
     assert second["exception"].endswith("KeyError: 'x'") and "stack" in second
     (message, _) = sej.Journal(tmp_path / "log").tail(2)
     assert message.key == b"shop.orders" and b"\n" not in message.value
+
+
+def test_a_record_of_another_process_keeps_its_exception(tmp_path: Path) -> None:
+    handler = JournalHandler(tmp_path / "log")
+    try:
+        raise KeyError("x")
+    except KeyError:
+        sent = record("it failed", exc_info=sys.exc_info())
+    received = pickle.loads(logging.handlers.SocketHandler("localhost", 0).makePickle(sent)[4:])
+    handler.handle(logging.makeLogRecord(received))
+    handler.close()
+    (row,) = rows(tmp_path / "log")
+    assert row["exception"].endswith("KeyError: 'x'")
 
 
 def test_a_formatter_and_a_dict_config(tmp_path: Path, log: logging.Logger) -> None:
