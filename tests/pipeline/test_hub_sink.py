@@ -48,7 +48,6 @@ def serving(root: Path, address: str) -> "subprocess.Popen[str]":
     return process
 
 
-
 @pytest.mark.timeout(60)
 def test_a_stream_ends_though_the_hub_is_out_of_reach(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -123,15 +123,14 @@ def test_a_stream_copies_each_message_once_though_worker_hub_and_driver_are_kill
     while not count or time.monotonic() < deadline:
         fill(root / "producer.orders.1.000", 1600, first=count)
         start = driver_process if TORTURE else query_here
-        with ExitStack() as hubs:
-            with start(cluster, address, checkpoint):
-                with hub_process(root, address):
-                    wait_for(root, count + 400)
-                    cluster.kill_worker("worker-2")
-                    cluster.start_worker("worker-2")
-                    wait_for(root, count + 800)
-                hubs.enter_context(hub_process(root, address))  # the first one was killed
-                wait_for(root, count + 1200)
+        with ExitStack() as hubs, start(cluster, address, checkpoint):
+            with hub_process(root, address):
+                wait_for(root, count + 400)
+                cluster.kill_worker("worker-2")
+                cluster.start_worker("worker-2")
+                wait_for(root, count + 800)
+            hubs.enter_context(hub_process(root, address))  # the first one was killed
+            wait_for(root, count + 1200)
             # The query ends before the hub, whose return it would wait for.
         assert len(set(written(root))) == len(written(root))
         count += 1600
