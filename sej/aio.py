@@ -177,9 +177,12 @@ class Writer:
         self._waiting: list[_Waiting] = []
         self._sent: asyncio.Future[None] | None = None
         """Done as soon as no append waits; None if none has waited."""
+        self._closing = False
+        """Whether :meth:`close` was called: an append would make it wait longer."""
 
     async def open(self) -> Self:
         """Open the journal; see :class:`sej.Writer` for errors. If it is cancelled, nothing stays open."""
+        self._closing = False
         self._writer = await _opened(partial(sej.writing.writer.Writer, self._path, **self._options))
         return self
 
@@ -202,7 +205,9 @@ class Writer:
         timestamp: int | None = None,
     ) -> int:
         """Append one message with the writer's durability, and return its offset."""
-        self.writer  # noqa: B018  # raises where it is not open
+        path = self.writer.path  # raises if it is not open
+        if self._closing:
+            raise ClosedError("the writer is closed; use another one", path=path)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
         self._waiting.append(((value, key, type, timestamp), done))
@@ -226,7 +231,8 @@ class Writer:
         await asyncio.to_thread(self.writer.sync)
 
     async def close(self) -> None:
-        """Finish the appends that wait, then close; if it is cancelled, close anyway."""
+        """Finish the appends that wait, refuse others, then close; if it is cancelled, close anyway."""
+        self._closing = True
         try:
             if self._sent is not None:
                 await asyncio.shield(self._sent)

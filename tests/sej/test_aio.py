@@ -189,3 +189,27 @@ def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> Non
 def test_a_writer_that_is_not_open_says_so(tmp_path: Path) -> None:
     with pytest.raises(sej.ClosedError, match="async with"):
         asyncio.run(sej.aio.Writer(tmp_path).append(b"a"))
+
+
+def test_closing_ends_though_tasks_keep_appending(tmp_path: Path) -> None:
+    async def main() -> int:
+        writer = await sej.aio.Writer(tmp_path).open()
+        acknowledged, appended = 0, asyncio.Event()
+
+        async def produce() -> None:
+            nonlocal acknowledged
+            while True:
+                await writer.append(b"order")
+                acknowledged += 1
+                appended.set()
+
+        tasks = [asyncio.create_task(produce()) for _ in range(3)]
+        await appended.wait()
+        async with asyncio.timeout(60):
+            await writer.close()
+        for task in tasks:
+            with pytest.raises(sej.ClosedError, match="is closed"):
+                await task
+        return acknowledged
+
+    assert asyncio.run(main()) == sej.Journal(tmp_path).end_offset
