@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -204,11 +203,14 @@ class _Supervisor:
                 signal.signal(number, handler)
 
 
-def _stamps() -> dict[Path, int]:
+def _stamps() -> dict[str, int]:
     """Return the Python files below this directory, with the times of their last changes."""
     found = {}
-    for path in Path().rglob("*.py"):
-        if not any(part.startswith(".") for part in path.parts):
-            with suppress(OSError):
-                found[path] = path.stat().st_mtime_ns
+    for folder, folders, names in os.walk("."):  # leaves out a folder that is removed meanwhile
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.endswith(".py") and not name.startswith("."):
+                path = os.path.join(folder, name)
+                with suppress(OSError):
+                    found[path] = os.stat(path).st_mtime_ns
     return found

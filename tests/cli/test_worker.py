@@ -7,9 +7,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sej.cli.worker import _stamps
 from tests.cli.command import sej, start
 from tests.sej.hooks import until
 
@@ -160,3 +162,18 @@ def test_reload_starts_again_after_a_change(folder: Path) -> None:
         until(lambda: b"B " in seen.read_bytes())
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+def test_reload_looks_at_files_while_folders_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "tasks.py").touch()
+    monkeypatch.chdir(tmp_path)
+    look = os.scandir
+
+    def remove_first(path: str) -> Any:
+        if Path(path).name == "gone":
+            Path(path).rmdir()
+        return look(path)
+
+    monkeypatch.setattr("os.scandir", remove_first)
+    assert [Path(path).name for path in _stamps()] == ["tasks.py"]
