@@ -48,9 +48,6 @@ class JournalHandler(logging.Handler):
 
     The message's key is the logger's name, its timestamp the record's. Any number of processes may log to one journal.
 
-    Attributes:
-        dropped: how many records this process could not append.
-
     Example:
         >>> import logging, tempfile, sej
         >>> path = tempfile.mkdtemp()
@@ -84,7 +81,8 @@ class JournalHandler(logging.Handler):
         check_shared_options(disk=disk, **writer)
         super().__init__(level)
         self.path = Directory(path, OS).path
-        self.dropped = 0
+        self._dropped = 0
+        self._dropped_by = os.getpid()
         self._disk = disk
         self._options: SharedOptions = {"lock_timeout": _LOCK_S, **writer}
         self._writer: SharedWriter | None = None
@@ -96,6 +94,11 @@ class JournalHandler(logging.Handler):
         self._reason = ""
         self._second = (-1, "")
 
+    @property
+    def dropped(self) -> int:
+        """How many records this process could not append; a forked child counts from 0."""
+        return self._dropped if self._dropped_by == os.getpid() else 0
+
     def emit(self, record: logging.LogRecord) -> None:
         """Append a record; if that is not possible, count it as dropped."""
         pid = os.getpid()
@@ -106,6 +109,10 @@ class JournalHandler(logging.Handler):
         try:
             try:
                 value = self._value(record)
+            except Exception as error:
+                self._drop(f"{type(error).__name__}: {error}")
+                return
+            try:
                 timestamp = int(record.created * 1e9)
                 writer = self._writer if self._pid == pid else None
                 if writer is None:
@@ -117,7 +124,7 @@ class JournalHandler(logging.Handler):
             except Exception as error:
                 self._fail(error)
             else:
-                if self._unreported:
+                if self._unreported and self._dropped_by == pid:
                     self._report(writer)
         finally:
             self._inside = 0
@@ -182,7 +189,9 @@ class JournalHandler(logging.Handler):
 
     def _drop(self, reason: str) -> None:
         """Count a record that is not appended, and report that on standard error once a minute."""
-        self.dropped += 1
+        if self._dropped_by != (pid := os.getpid()):  # the parent reports what it dropped
+            self._dropped_by, self._dropped, self._unreported = pid, 0, 0
+        self._dropped += 1
         self._unreported += 1
         self._reason = reason
         now = time.monotonic()

@@ -119,6 +119,36 @@ def test_a_record_that_cannot_be_formatted_is_dropped(
     assert report["logger"] == "sej.contrib.logging" and "TypeError" in report["message"]
 
 
+def test_a_record_that_cannot_be_formatted_drops_no_other(tmp_path: Path, log: logging.Logger) -> None:
+    class Broken:
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    handler = JournalHandler(tmp_path / "log")
+    log.addHandler(handler)
+    handler.handle(record("%s", Broken()))
+    handler.handle(record("next"))
+    assert handler.dropped == 1
+    assert [row["message"] for row in rows(tmp_path / "log")][:1] == ["next"]
+
+
+def test_a_forked_child_counts_its_own_drops(tmp_path: Path, log: logging.Logger) -> None:
+    handler = JournalHandler(tmp_path / "log")
+    log.addHandler(handler)
+    handler.handle(record("%d", "text"))
+
+    def speak() -> None:
+        assert handler.dropped == 0
+        handler.handle(record("child"))
+
+    child = multiprocessing.get_context("fork").Process(target=speak)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert [row["message"] for row in rows(tmp_path / "log")] == ["child"]
+    assert handler.dropped == 1
+
+
 def test_on_a_full_disk_records_are_dropped_and_counted_and_later_reported(
     tmp_path: Path, log: logging.Logger, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
