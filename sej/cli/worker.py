@@ -3,7 +3,8 @@
 With one process, and without ``--time-limit`` and ``--reload``, the function runs in this process. Otherwise this
 process only supervises: it starts the workers, starts a new one for each that fails (after a pause if that happens
 again and again), and asks all of them to end on SIGTERM and SIGINT. A worker whose item reaches the time limit ends
-itself, because no thread can be stopped from outside.
+itself, because no thread can be stopped from outside. Workers also end if this process is killed: each of them reads
+from a pipe that then ends.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from sej.queue.work import work
 __all__ = ["worker"]
 
 _CHILD: Final = "SEJ_WORKER_CHILD"
+"""Set for a worker process: the descriptor of the pipe that ends with the supervisor."""
 _LOOK_S: Final = 0.5
 _TOO_LATE: Final = 75
 """The exit code of a worker whose item reached its time limit."""
@@ -78,6 +80,8 @@ def worker(
             pass  # and so does a queue that cannot be opened
         raise SystemExit(_Supervisor(processes, reload).run())
     function = _function(target)
+    if (pipe := os.environ.pop(_CHILD, None)) is not None:  # not for the commands that the function starts
+        threading.Thread(target=_end_with, args=(int(pipe),), daemon=True).start()
     with place.open_existing(lease_s=lease, max_attempts=max_attempts) as opened:
         work(
             opened,
@@ -87,6 +91,12 @@ def worker(
             time_limit_s=time_limit,
             on_time_limit=lambda _: os._exit(_TOO_LATE),
         )
+
+
+def _end_with(pipe: int) -> None:
+    """Ask this process to end as soon as its supervisor has ended."""
+    os.read(pipe, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _function(target: str) -> Callable[[Any], Any]:
@@ -115,7 +125,8 @@ def _function(target: str) -> Callable[[Any], Any]:
 class _Child:
     """A place for a worker process: the one that runs, or the time when the next one starts."""
 
-    def __init__(self) -> None:
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
         self.process: subprocess.Popen[bytes] | None = None
         self.code = 0
         self.start_at = 0.0
@@ -125,7 +136,8 @@ class _Child:
     def start(self) -> None:
         """Start a process."""
         words = [sys.executable, "-m", "sej", *sys.argv[1:]]
-        self.process = subprocess.Popen(words, env={**os.environ, _CHILD: "1"})
+        environment = {**os.environ, _CHILD: str(self._pipe)}
+        self.process = subprocess.Popen(words, env=environment, pass_fds=[self._pipe])
         self._started_at = time.monotonic()
 
     def ended(self, code: int) -> float:
@@ -156,7 +168,8 @@ class _Supervisor:
 
     def __init__(self, count: int, reload: bool) -> None:
         self._reload = reload
-        self._children = [_Child() for _ in range(count)]
+        pipe, _ = os.pipe()  # open as long as this process runs
+        self._children = [_Child(pipe) for _ in range(count)]
         self._stopped = threading.Event()
         self._stamps = _stamps() if reload else {}
 

@@ -150,6 +150,17 @@ def test_a_process_whose_item_takes_too_long_is_replaced(folder: Path) -> None:
         assert process.wait(60) == 0
 
 
+@pytest.mark.timeout(60)
+def test_workers_end_though_their_supervisor_is_killed(folder: Path) -> None:
+    sej("queue", "put", "mails", "a")
+    seen = folder / "seen"
+    with running("worker", "mails", "my_tasks:write", "--processes", "2") as process:
+        until(lambda: seen.exists() and bool(seen.read_bytes()))
+        process.kill()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""  # its end: no worker has it open
+
+
 def test_reload_starts_again_after_a_change(folder: Path) -> None:
     sej("queue", "put", "mails", "a")
     seen = folder / "seen"
