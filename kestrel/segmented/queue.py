@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from kestrel.clock import wall_clock_ms
-from kestrel.errors import BadNameError, Damage, DamageError, FullError
+from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
 from kestrel.files import check_name, check_numbers, join, keep_tail, open_file, opening
 from kestrel.limits import Limits
 from kestrel.segmented.bookmarks import BookmarkFile
@@ -321,9 +321,18 @@ class Queue(Puts):
             return self._add_reader(name, Bookmark(max(head, 0)))
 
     def drop_reader(self, name: str) -> None:
-        """Forget a reader and remove its file; after the last one a default reader continues at its place."""
+        """Forget a reader and remove its file; after the last one a default reader continues at its place.
+
+        Raises:
+            MissingError: there is no reader of this name.
+        """
         with self._guard:
             self._files.tail.appender.check()
+            if name not in self._readers:
+                raise MissingError(
+                    f"the queue {self.name} has no reader {name!r}; its readers are {sorted(self._readers)}",
+                    path=self.directory,
+                )
             reader = self._readers.pop(name)
             self._states.remove(reader.state)
             if not self._readers:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kestrel import segmented
-from kestrel.errors import BadNameError, BusyError, FailedError, FullError, ShutError, TooLargeError
+from kestrel.errors import BadNameError, BusyError, FailedError, FullError, MissingError, ShutError, TooLargeError
 
 START = 1_500_000_000_000
 
@@ -125,6 +125,8 @@ def test_the_first_named_reader_takes_the_defaults_place(
         assert queue.readers == ["early", "late", "worker.1"]
         queue.drop_reader("late")
         queue.drop_reader("early")
+        with pytest.raises(MissingError, match=r"no reader 'early'; its readers are \['worker.1'\]"):
+            queue.drop_reader("early")
     assert [name for name in files(tmp_path) if ".read." in name] == ["jobs.read.worker.1"]
 
 
