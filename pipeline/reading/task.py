@@ -157,7 +157,8 @@ def _is_same(part: Slice, how: TaskOptions, why: Callable[[], str]) -> bool:
 def _unlike() -> str:
     return (
         f"host {host_name()} has another journal at this path than the driver: executors need the same disk, or the"
-        " option hub. If the journal was re-created after the read was planned, read again or set failOnDataLoss=false"
+        " option hub. If the journal was re-created after the read was planned, read again; a Spark read may set"
+        " failOnDataLoss=false instead"
     )
 
 
@@ -226,7 +227,7 @@ def _cursor(part: Slice, start: int, how: TaskOptions) -> Cursor:
 def _missing(part: Slice, due: int, how: TaskOptions) -> None:
     error: SejError = TruncatedError(
         f"messages up to {part.stop - 1} existed when the read was planned, but the journal ends at {due}: it was"
-        " truncated or replaced; read again, or set failOnDataLoss=false",
+        " truncated or replaced; read again; a Spark read may set failOnDataLoss=false instead",
         path=part.origin.path,
         offset=due,
     )

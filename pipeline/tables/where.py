@@ -141,7 +141,7 @@ def _value(column: str, kind: str, given: Any) -> Any:
     type_, words = expected.get(kind, (int, "a whole number"))
     if not isinstance(given, type_) or isinstance(given, bool):
         raise OptionError(f"where compares column {column!r} with {given!r}; expected {words}")
-    if type_ is int and not -(2**63) <= cast(int, given) < 2**63:
+    if not _fits(given):
         raise OptionError(f"where compares column {column!r} with {given}; expected a number of 64 bits")
     return given
 
@@ -243,6 +243,11 @@ def _list(tokens: _Tokens) -> list[Any]:
     return found
 
 
+def _fits(value: Any) -> bool:
+    """Whether a column can hold the value: a time such as the year 9999 is beyond 64 bits of nanoseconds."""
+    return not isinstance(value, int) or -(2**63) <= value < 2**63
+
+
 def expression_of(conditions: Sequence[Condition], schema: pa.Schema) -> Any:
     """Return an Arrow expression that is true where all conditions are; None without conditions."""
     if not conditions:
@@ -257,7 +262,10 @@ def expression_of(conditions: Sequence[Condition], schema: pa.Schema) -> Any:
         elif test == "is not null":
             one = field.is_valid()
         elif test == "in":
-            one = field.isin(pa.array(value, kind if kind != pa.int32() else pa.int64()))
+            fitting = [each for each in value if _fits(each)]
+            one = field.isin(pa.array(fitting, kind if kind != pa.int32() else pa.int64()))
+        elif not _fits(value):  # the same for all messages, as a message always has a timestamp
+            one = field.is_valid() if _OPERATORS[test](0, value) else field.is_null()
         else:
             one = _OPERATORS[test](field, pa.scalar(value, kind if kind != pa.int32() else pa.int64()))
         found = one if found is None else found & one

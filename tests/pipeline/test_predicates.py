@@ -184,9 +184,23 @@ def test_a_time_that_no_message_has(table_of: Callable[..., pipeline.Table], day
     with Query({"t": table}) as query:
         found = query.run(f"SELECT count(*) AS n FROM t WHERE timestamp {test} '{day} 00:00:00+00'").read_all()
     assert found.to_pylist() == [{"n": wanted}]
-    if test != "!=":
-        found = table_of(way, where=[("timestamp_ns", test, day)], columns=["timestamp_ns"]).to_arrow()
-        assert found["timestamp_ns"].to_pylist() == [time for time in TIMES if COMPARE[test](time, us * US)]
+    fulfil = [time for time in TIMES if COMPARE[test](time, us * US)]
+    found = table_of(way, where=[("timestamp_ns", test, day)], columns=["timestamp_ns"]).to_arrow()
+    assert found["timestamp_ns"].to_pylist() == fulfil
+    if test == "=":
+        found = table_of(way, where=[("timestamp_ns", "in", [day, TIMES[0]])]).to_arrow()
+        assert found.num_rows == len({*fulfil, TIMES[0]})
     if test in (">=", "<"):
         bounded = {"start" if test == ">=" else "end": day}
         assert table_of(way, **bounded).count() == sum(COMPARE[test](time, us * US) for time in TIMES)
+
+
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("day", DAYS)
+def test_a_follower_compares_with_a_time_that_no_message_has(tmp_path: Path, day: str, test: str) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append_many([b""] * len(TIMES), timestamp=TIMES)
+    ns = (datetime.fromisoformat(f"{day}T00:00:00+00:00") - EPOCH) // timedelta(microseconds=1) * US
+    with pipeline.follow(tmp_path, where=[("timestamp_ns", test, day)], timeout=0.0) as stream:
+        found = [time for batch, _ in stream for time in batch.column("timestamp_ns").to_pylist()]
+    assert found == [time for time in TIMES if COMPARE[test](time, ns)]
