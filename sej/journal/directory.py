@@ -90,16 +90,22 @@ class Directory:
         if not there.is_dir:
             raise NotAJournalError("this is a file; expected a SEJ directory", path=self.path)
         inside = self.disk.status(self.jnl)
-        if inside is None and self._is_empty():
-            raise JournalNotFoundError("this directory is empty; sej.Writer creates a journal in it", path=self.path)
+        if inside is None:
+            names = self._names()
+            if not names:
+                raise JournalNotFoundError(
+                    "this directory is empty; sej.Writer creates a journal in it", path=self.path
+                )
+            if "jnl" in names:  # created meanwhile
+                inside = self.disk.status(self.jnl)
         if inside is None or not inside.is_dir:
             raise NotAJournalError("this directory has no jnl/, so it is not a SEJ directory", path=self.path)
 
-    def _is_empty(self) -> bool:
+    def _names(self) -> list[str]:
         try:
-            return not self.disk.list(self.path)
+            return self.disk.list(self.path)
         except FileNotFoundError:
-            return True
+            return []
 
     def segments(self) -> list[Segment]:
         """Return its segments by first offset. Names that are not 16 lower-case hex digits and ``.jnl`` are ignored.
@@ -111,11 +117,12 @@ class Directory:
             CorruptionError: a segment's name exceeds the largest offset.
         """
         jnl = self.jnl
-        try:
-            names = self.disk.list(jnl)
-        except (FileNotFoundError, NotADirectoryError):
-            self.require()
-            raise
+        while True:
+            try:
+                names = self.disk.list(jnl)
+                break
+            except (FileNotFoundError, NotADirectoryError):
+                self.require()  # or it was created meanwhile
         is_segment, prefix = _SEGMENT.fullmatch, os.path.join(jnl, "")
         found = [Segment(int(name[:16], 16), prefix + name) for name in names if is_segment(name)]
         if found and found[-1].first_offset > MAX_OFFSET:

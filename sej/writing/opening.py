@@ -115,8 +115,9 @@ def _refuse_foreign(directory: Directory, *, begun: bool) -> None:
     """Raise NotAJournalError if a directory is not a journal and holds files of another program."""
     disk = directory.disk
     if not begun:
-        foreign = [name for name in disk.list(directory.path) if name not in _OURS]
-        if foreign:
+        names = disk.list(directory.path)
+        foreign = [name for name in names if name not in _OURS]
+        if foreign and "jnl" not in names:  # which another process may have created meanwhile
             more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
             raise NotAJournalError(
                 f"this directory is not a journal: it holds {foreign[0]!r}{more} and has no jnl/; pass a new"

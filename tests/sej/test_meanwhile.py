@@ -101,6 +101,32 @@ def test_a_journal_that_is_moved_away_is_not_read_in_part(tmp_path: Path) -> Non
     assert errors > 8
 
 
+def open_writer(path: Path, disk: MeanwhileDisk) -> None:
+    with sej.SharedWriter(path, disk=disk) as writer:
+        assert writer.append(b"") == 0
+
+
+def look(path: Path, disk: MeanwhileDisk) -> None:
+    with suppress(sej.JournalNotFoundError):
+        assert sej.Journal(path, disk=disk).end_offset == 0
+
+
+@pytest.mark.parametrize("opens", [open_writer, look])
+def test_a_journal_that_another_process_just_creates_is_opened(
+    opens: Callable[[Path, MeanwhileDisk], None], tmp_path: Path
+) -> None:
+    k = 1
+    while True:
+        path = tmp_path / str(k)
+        path.mkdir()
+        disk = MeanwhileDisk(k, partial((path / "jnl").mkdir, exist_ok=True))
+        opens(path, disk)
+        if disk.calls < k:
+            break
+        k += 1
+    assert k > 3
+
+
 def clean_now(path: Path) -> None:
     """What a writer's retention does: nothing while another process removes segments."""
     clean(Directory(path, OS), sej.Retention(max_bytes=1), wait=False)
