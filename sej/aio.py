@@ -204,7 +204,12 @@ class Writer:
         type: int = 0,
         timestamp: int | None = None,
     ) -> int:
-        """Append one message with the writer's durability, and return its offset."""
+        """Append one message with the writer's durability, and return its offset.
+
+        Raises:
+            ClosedError: the writer is not open, or is being closed.
+            SejError: as :meth:`sej.Writer.append`.
+        """
         path = self.writer.path  # raises if it is not open
         if self._closing:
             raise ClosedError("the writer is closed; use another one", path=path)
