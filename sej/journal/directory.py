@@ -117,10 +117,10 @@ class Directory:
             CorruptionError: a segment's name exceeds the largest offset.
         """
         jnl = self.jnl
-        while True:
+        names: list[str] | None = None
+        while names is None:
             try:
                 names = self.disk.list(jnl)
-                break
             except (FileNotFoundError, NotADirectoryError):
                 self.require()  # or it was created meanwhile
         is_segment, prefix = _SEGMENT.fullmatch, os.path.join(jnl, "")
