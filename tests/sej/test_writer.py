@@ -145,8 +145,8 @@ def test_under_disk_every_append_is_durable_and_a_batch_pays_one_sync() -> None:
         assert syncs(w.sync) == 0
 
 
-def test_under_interval_a_sync_comes_by_itself(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path, durability="interval", sync_interval_s=0.001) as w:
+def test_under_interval_a_sync_comes_by_itself() -> None:
+    with sej.Writer("/j", durability="interval", sync_interval_s=0.001, disk=CrashDisk()) as w:
         for n in range(3):
             w.append(b"v")
             until(lambda due=n + 1: w.durable_offset == due)  # type: ignore[misc]
