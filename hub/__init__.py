@@ -41,7 +41,7 @@ else:
         "hub.retention": ("clean",),
         "hub.overview": ("JournalStats", "stats"),
         "hub.store": ("Store",),
-    })  # fmt: skip
+    }, ("wire",))  # fmt: skip
 
 __all__ = [
     "AccessError",

@@ -82,7 +82,7 @@ else:
         "sej.queue.interface": ("Item", "QueuedItem", "Stats", "WorkQueue"),
         "sej.writing.writer": ("Writer",),
         "sej.queue.work": ("work",),
-    })  # fmt: skip
+    }, ("aio", "codec"))  # fmt: skip
 
 __version__ = "0.1.0"
 

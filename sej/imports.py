@@ -16,23 +16,29 @@ from sej.names import warn_if_foreign
 __all__ = ["compiled", "lazily", "twin"]
 
 
-def lazily(package: str, homes: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def lazily(
+    package: str, homes: Mapping[str, Iterable[str]], modules: Iterable[str] = ()
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Make the ``__getattr__`` and ``__dir__`` of a package that imports each public name at its first use.
 
     Args:
         package: the package's ``__name__``.
         homes: for each module, the public names that it defines.
+        modules: the names of the package's modules that are public themselves.
     """
     module_of = {name: module for module, names in homes.items() for name in names}
+    public = frozenset(modules)
 
     def fetch(name: str) -> object:
+        if name in public:
+            return _imported(f"{package}.{name}")  # which sets the attribute
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value: object = getattr(_imported(module_of[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return fetch, lambda: sorted(module_of)
+    return fetch, lambda: sorted(public.union(module_of))
 
 
 def compiled(module: str) -> ModuleType | None:

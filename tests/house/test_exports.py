@@ -88,3 +88,10 @@ def test_no_module_hides_a_public_name(name: str) -> None:
     package = importlib.import_module(name)
     modules = {found.name for found in pkgutil.iter_modules(package.__path__)}
     assert not modules & set(package.__all__)
+
+
+@pytest.mark.parametrize("name", ["sej.aio", "sej.codec", "hub.wire", "kestrel.segmented"])
+def test_a_public_module_needs_no_import_of_its_own(name: str, tmp_path: Path) -> None:
+    package = name.partition(".")[0]
+    done = python(f"import {package}; print({name}.__name__, {name.rpartition('.')[2]!r} in dir({package}))", tmp_path)
+    assert done.stdout.split() == [name, "True"], done.stderr
