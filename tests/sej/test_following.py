@@ -235,6 +235,7 @@ path = sys.argv[1]
 with sej.Writer(path, segment_bytes=50) as w, sej.Scanner(path, timeout=None) as s:
     w.append(b"first")
     s.read()
+    assert s.read(timeout=0.001) == []  # it waits once, so there is a watch however late the reader is
     def work():
         for n in range(100):
             w.append(b"%d" % n)
