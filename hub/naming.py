@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.system.disk import OS, Disk
@@ -19,7 +19,6 @@ from sej.system.disk import OS, Disk
 __all__ = [
     "MARKER",
     "STAGING",
-    "Incarnation",
     "Source",
     "check_client",
     "check_journal",
@@ -56,42 +55,6 @@ class Source(NamedTuple):
     def __str__(self) -> str:
         """The name of its directory."""
         return self.name
-
-
-class Incarnation(NamedTuple):
-    """What changes if a SEJ directory is re-created under the same name.
-
-    Attributes:
-        jnl: the device and inode of its segments' directory, or None if it is missing.
-        named: the device and inode of its identity file, or None without one, as in journals of the original.
-    """
-
-    jnl: object
-    named: object
-
-    @classmethod
-    def look(cls, path: str, disk: Disk) -> Self:
-        """Read these of the directory as it is now."""
-        return cls(_segments_of(path, disk), _identity_of(path, disk))
-
-    def is_still(self, path: str, disk: Disk) -> bool:
-        """Return whether it is the same directory; it still is after it got its first identity.
-
-        If there is an identity, only that is checked: this runs before every step of a copy and of a merge.
-        """
-        if self.named is not None:
-            return _identity_of(path, disk) == self.named
-        return _segments_of(path, disk) == self.jnl
-
-
-def _segments_of(path: str, disk: Disk) -> object:
-    status = disk.status(f"{path}{os.sep}jnl")
-    return status and status.identity
-
-
-def _identity_of(path: str, disk: Disk) -> object:
-    status = disk.status(f"{path}{os.sep}id")
-    return status and (status.identity, status.mtime_ns)
 
 
 def check_client(client_id: str) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from hub.naming import Incarnation, Source, source_path
-from sej.errors import SejError
+from hub.naming import Source, source_path
+from sej.errors import JournalNotFoundError, SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
+from sej.journal.identity import Incarnation
 from sej.message import Message
 from sej.system.disk import Disk
 from sej.system.watch import Watch
@@ -65,7 +66,7 @@ class Slot:
         self.watch: Watch | None = None
         self._disk = disk
         self._directory = Directory(path, disk)
-        self._incarnation = Incarnation.look(path, disk)
+        self._incarnation = Incarnation.look(self._directory)
         self._cursor = Cursor(self._directory, offset, chunk_bytes=chunk_bytes)
         self._chunk_bytes = chunk_bytes
         self._limit = _FIRST_BATCH
@@ -89,11 +90,14 @@ class Slot:
             OSError: the disk failed.
         """
         cursor = self._cursor
-        batch = cursor.read(self._limit)
-        if not batch and judge and cursor.judge():
+        try:
             batch = cursor.read(self._limit)
-        if not self._incarnation.is_still(self.path, self._disk):
-            raise SejError("this directory was re-created since the merge began; read it with a merge of another name")
+            if not batch and judge and cursor.judge():
+                batch = cursor.read(self._limit)
+        except JournalNotFoundError:
+            self._require_same()
+            raise
+        self._require_same()
         self.due = cursor.due
         if batch:
             self._reads += 1
@@ -101,6 +105,12 @@ class Slot:
                 each = weigh(batch[:: max(len(batch) // SAMPLES, 1)], 1)
                 self._limit = min(max(share_bytes // each, 1), _MAX_BATCH, 4 * self._limit)
         return batch
+
+    def _require_same(self) -> None:
+        if not self._incarnation.is_still(self._directory):
+            raise SejError(
+                "this directory was removed or re-created since the merge began; read it with a merge of another name"
+            )
 
     def narrow(self, chunk_bytes: int) -> None:
         """Read smaller chunks from now on, if they were much larger."""

@@ -178,7 +178,7 @@ class NotAJournalError(SejError):
 
 
 class JournalNotFoundError(NotAJournalError):
-    """The path does not exist."""
+    """The path does not exist, or the journal that was read there was removed, perhaps created again."""
 
 
 class InvalidMessageError(SejError, ValueError):

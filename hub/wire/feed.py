@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 from hub.errors import ConflictError, GapError, NotSupportedError
-from hub.naming import Incarnation
 from hub.wire.client import JournalState
 from sej.errors import SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
+from sej.journal.identity import Incarnation
 from sej.journal.medium import sync_up_to
 from sej.journal.view import Journal
 from sej.reading.offset import Offset
@@ -193,7 +193,7 @@ class Feed:
 
     def _start(self, state: JournalState, end: int) -> None:
         """Decide where to continue, from the state of the journal on the hub."""
-        self._incarnation = Incarnation.look(self.path, self._disk)
+        self._incarnation = Incarnation.look(self._directory)
         first = Journal(self.path, disk=self._disk).first_offset
         self._create = not state.known
         due = state.next_offset
@@ -238,7 +238,7 @@ class Feed:
 
     def _is_another(self) -> bool:
         """Return whether the directory is another journal than the one that the hub was asked about."""
-        return self._incarnation is not None and not self._incarnation.is_still(self.path, self._disk)
+        return self._incarnation is not None and not self._incarnation.is_still(self._directory)
 
     def _judge(self, end: int) -> None:
         """Check that the bytes after the last good message are a torn tail, which hides no messages.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Self
 
-from hub.naming import Incarnation, Source, source_path
+from hub.naming import Source, source_path
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.answers import LEAST_BYTES
@@ -22,7 +22,7 @@ from sej.errors import CorruptionError, JournalNotFoundError, SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.gaps import count_messages
-from sej.journal.identity import journal_id
+from sej.journal.identity import Incarnation, journal_id
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS
@@ -145,8 +145,8 @@ class Reader:
         directory = Directory(source_path(store.root, source), OS)
         directory.require()
         self.jnl = directory.jnl
-        self._path = directory.path
-        self._incarnation = Incarnation.look(self._path, OS)
+        self._directory = directory
+        self._incarnation = Incarnation.look(directory)
         self._source = source
         self._most_bytes = most_bytes
         self._piece_bytes = min(PIECE_BYTES, most_bytes)
@@ -256,15 +256,22 @@ class Reader:
         Raises:
             JournalNotFoundError: these are messages of another journal, which has the same name.
         """
-        data, count = self._cursor.read_encoded(self._piece_bytes // 2 if self._verify else self._piece_bytes)
+        try:
+            data, count = self._cursor.read_encoded(self._piece_bytes // 2 if self._verify else self._piece_bytes)
+        except JournalNotFoundError:
+            self._require_same()
+            raise
         due = self._cursor.due
-        if not self._incarnation.is_still(self._path, OS):
-            raise JournalNotFoundError(f"{self._source} was removed or re-created while it was read; read it again")
+        self._require_same()
         if count > 1 and len(data) > self._piece_bytes:
             at = len(data) - int.from_bytes(data[-INT32_SIZE:], "big")
             self._held += [(data[:at], due - count, due - 1), (data[at:], due - 1, due)]
         else:
             self._held.append((data, due - count, due))
+
+    def _require_same(self) -> None:
+        if not self._incarnation.is_still(self._directory):
+            raise JournalNotFoundError(f"{self._source} was removed or re-created while it was read; read it again")
 
     def _make_room(self, size: int) -> None:
         """Get memory for the next message of ``size`` bytes, which is larger than a piece."""

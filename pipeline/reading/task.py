@@ -114,6 +114,10 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
                 cursor.close()
                 cursor = _cursor(part, error.first_available, how)
                 continue
+            except JournalNotFoundError:
+                if not _is_same(part, how, _recreated):
+                    return
+                raise
             if found is None:
                 if cursor.due >= part.stop or cursor.judge():  # damage was skipped up to the end, or may be now
                     continue

@@ -18,9 +18,17 @@ from typing import Final, Literal, NamedTuple, NoReturn, TypeVar
 
 from sej.codec import Columns
 from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
-from sej.errors import CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError, SejError
+from sej.errors import (
+    CorruptionError,
+    DecodeError,
+    JournalNotFoundError,
+    OffsetGapError,
+    OffsetTooSmallError,
+    SejError,
+)
 from sej.journal.directory import Directory, Segment, containing
 from sej.journal.gaps import Gap, gap_at
+from sej.journal.identity import Incarnation
 from sej.journal.index import Block, BlockIndex, IndexFile, check_block, checksum_error, is_content, verify_block
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.recovery import Damage, find_damage, frame_end, is_torn, what_is_wrong
@@ -104,6 +112,7 @@ class Cursor:
         self._parked: Place | None = place
         self._chunk_bytes = chunk_bytes
         self._room = room
+        self._incarnation: Incarnation | None = None
         self._asked = offset
         self.due = 0 if offset is None else offset
         self.gaps: list[Gap] = []
@@ -112,6 +121,7 @@ class Cursor:
         """Read up to limit messages with consecutive offsets, over chunks and some small segments; none at the end.
 
         Raises:
+            JournalNotFoundError: the journal was removed, or removed and created again.
             OffsetTooSmallError: the next message was deleted.
             OffsetGapError: messages are missing between two segments.
             CorruptionError: bytes are wrong and not a torn tail.
@@ -265,7 +275,28 @@ class Cursor:
 
         The segment that starts with the next offset, and the one in which the cursor was parked, are opened by name.
         The directory is listed only if neither exists: a scan of n segments must not read n names n times.
+
+        Raises:
+            JournalNotFoundError: it belongs to another journal than the segments before it.
         """
+        while True:
+            incarnation = self._incarnation or Incarnation.look(self._directory)
+            reader = self._find()
+            if reader is None:
+                return None
+            if incarnation.is_still(self._directory):  # checked after opening: the segment may be newer than the look
+                self._incarnation = incarnation if incarnation.named else Incarnation.look(self._directory)
+                return reader
+            self.close()
+            if self._incarnation is not None:
+                raise JournalNotFoundError(
+                    f"this journal was removed and re-created while it was read, before message {self.due}; open it"
+                    " again to read the new one",
+                    path=self._directory.path,
+                    offset=self.due,
+                )
+
+    def _find(self) -> SegmentReader | None:
         parked, self._parked = self._parked, None
         reader = self._try_named(self._directory.segment(self.due), None)
         if reader is None and parked is not None and self._segment is not None:

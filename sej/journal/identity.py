@@ -1,9 +1,9 @@
-"""The identity of a journal: 16 random bytes with a checksum in the file ``id``."""
+"""The identity of a journal: 16 random bytes with a checksum in the file ``id``; whether it was re-created."""
 
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from sej.errors import CorruptionError
 from sej.journal.directory import Directory
@@ -11,7 +11,7 @@ from sej.journal.index_format import CHECK
 from sej.system.checksum import crc32c
 from sej.system.disk import read_small, replace_file
 
-__all__ = ["ID_BYTES", "ID_SIZES", "journal_id"]
+__all__ = ["ID_BYTES", "ID_SIZES", "Incarnation", "journal_id"]
 
 ID_BYTES: Final = 16
 ID_SIZES: Final = (ID_BYTES, ID_BYTES + CHECK.size)
@@ -46,3 +46,39 @@ def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
             position=0,
         )
     return identity
+
+
+class Incarnation(NamedTuple):
+    """What changes if a SEJ directory is re-created under the same name.
+
+    Attributes:
+        jnl: the device and inode of its segments' directory, or None if it is missing.
+        named: the device and inode of its identity file, or None without one, as in journals of the original.
+    """
+
+    jnl: object
+    named: object
+
+    @classmethod
+    def look(cls, directory: Directory) -> Self:
+        """Read these of the directory as it is now."""
+        return cls(_segments_of(directory), _identity_of(directory))
+
+    def is_still(self, directory: Directory) -> bool:
+        """Return whether it is the same directory; it still is after it got its first identity.
+
+        If there is an identity, only that is checked: this runs for every segment, and before every step of a copy.
+        """
+        if self.named is not None:
+            return _identity_of(directory) == self.named
+        return _segments_of(directory) == self.jnl
+
+
+def _segments_of(directory: Directory) -> object:
+    status = directory.disk.status(directory.jnl)
+    return status and status.identity
+
+
+def _identity_of(directory: Directory) -> object:
+    status = directory.disk.status(directory.at("id"))
+    return status and (status.identity, status.mtime_ns)

@@ -149,6 +149,7 @@ class Scanner:
 
         Raises:
             SejError: as the cursor: OffsetTooSmallError, OffsetGapError, CorruptionError, TruncatedError.
+            JournalNotFoundError: the journal was removed, or removed and created again with other messages.
             ClosedError: the scanner was closed before.
         """
         wait = self._check_read(max_messages, timeout)

@@ -296,3 +296,42 @@ w.close()
 
 def test_parent_and_forked_child_follow_side_by_side(tmp_path: Path) -> None:
     assert output(FORKED, tmp_path) == "0"
+
+
+@pytest.mark.parametrize("count", [1, 40, 41, 100])
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_reader_of_a_journal_that_was_created_again_says_so(count: int, has_id: bool, tmp_path: Path) -> None:
+    def fill(start: int, stop: int) -> None:
+        with sej.Writer(path, segment_bytes=300) as w:
+            w.append_many([b"%d" % n for n in range(start, stop)])
+        if not has_id:  # as the original wrote it
+            (path / "id").unlink()
+
+    path = tmp_path / "journal"
+    fill(0, 40)
+    with sej.Scanner(path) as behind, sej.Scanner(path) as at_end:
+        assert [m.value for m in behind.read(3)] == [b"0", b"1", b"2"]
+        assert [m.value for m in at_end] == [b"%d" % n for n in range(40)]
+        path.rename(tmp_path / "old")
+        with pytest.raises(sej.JournalNotFoundError):
+            at_end.read()
+        fill(1000, 1000 + count)
+        for scanner in (behind, at_end):
+            found: list[bytes] = []
+            with pytest.raises(sej.JournalNotFoundError, match="re-created"):
+                found += [m.value for m in scanner]
+            assert all(int(value) < 40 for value in found)
+            with pytest.raises(sej.JournalNotFoundError, match="re-created"):
+                scanner.read()
+
+
+def test_a_reader_of_an_empty_journal_that_was_created_again_reads_the_new_one(tmp_path: Path) -> None:
+    sej.Writer(tmp_path / "journal").close()
+    with sej.Scanner(tmp_path / "journal") as s:
+        for segment in (tmp_path / "journal" / "jnl").iterdir():
+            segment.unlink()
+        assert s.read() == []
+        (tmp_path / "journal").rename(tmp_path / "old")
+        with sej.Writer(tmp_path / "journal") as w:
+            w.append(b"new")
+        assert [m.value for m in s] == [b"new"]
