@@ -241,6 +241,9 @@ class Taker:
                 break
             if message is None or (message.offset != offset and run):
                 break
+            if message.offset in above:  # a recorded gap ends at an item that was set aside
+                log.append(lost(offset, message.offset))
+                return True
             if not self._fits(message, found, run):
                 break
             offset = message.offset + 1  # after a recorded gap, if there was one

@@ -760,6 +760,29 @@ class TestDamage:
             assert [letter.message.value for letter in sej.dead_letters(q.dead_letter)] == [b"old", b"new"]
             assert values(q) == [b"old"]
 
+    @pytest.mark.parametrize("state", ["done", "leased", "delayed"])
+    def test_the_item_after_a_repaired_gap_is_as_it_was(self, state: str, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put_many([b"first", b"wrong"])
+            q.put(b"special", priority=1, delay_s=60.0 if state == "delayed" else 0.0)
+            q.put(b"last")
+            if state == "done":
+                take(q).done()
+        (segment,) = (tmp_path / "jnl").iterdir()
+        data, size = segment.read_bytes(), 26 + len(b"first")
+        segment.write_bytes(data[:size] + b"\xff" * size + data[2 * size :])
+        assert [gap[:2] for gap in sej.Journal(tmp_path).repair().gaps] == [(1, 2)]
+        with opened(tmp_path, clock) as q, opened(tmp_path, clock) as other:
+            held = take(other) if state == "leased" else None
+            assert values(q) == [b"first", b"last"]
+            clock.move(30.0)
+            assert values(q) == []
+            if held is not None:
+                held.done()
+            clock.move(31.0)
+            assert values(q) == ([b"special"] if state == "delayed" else [])
+            assert q.stats() == (0, 0, 0, 3, 0)
+
     def test_an_intent_without_its_message_is_void(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
             write = q._writer.append_encoded
