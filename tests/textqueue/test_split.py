@@ -1,15 +1,19 @@
 """A split loses and repeats no message, whatever interrupts it."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from sej.system.disk import OS, Disk
+import sej
+from sej.system.disk import OS, Disk, OsDisk
 from tests.crash.disk import CrashDisk, FaultyDisk
+from tests.textqueue.claiming import claim_elsewhere
+from textqueue import TextQueue
 from textqueue.editing.replace import Part
 from textqueue.editing.source import Source
 from textqueue.editing.split import split
-from textqueue.errors import FileInUseError, TextQueueError
+from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.ledger.sidecar import sidecar_path
 
 BEFORE = b"# note\n=a\n-b\n\n-c\n?stray\n!d\n"
@@ -99,3 +103,76 @@ def test_a_damaged_note_is_reported(tmp_path: Path) -> None:
     Path(sidecar_path(str(path), ".split")).write_text("{")
     with pytest.raises(TextQueueError, match="interrupted split is damaged"):
         split(source, lambda part: str(tmp_path / "x.tq"))
+
+
+class Stopping(OsDisk):
+    """A disk whose user presses Ctrl-C before the first new file gets its name."""
+
+    def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        if os.fspath(source).endswith(".new"):
+            raise KeyboardInterrupt
+        super().rename(source, target)
+
+
+def stopped(path: Path, target: str) -> None:
+    """Split a file so that all its messages are in a new file that has not its name yet."""
+    source = source_of(str(path), Stopping())
+    with pytest.raises(KeyboardInterrupt):
+        split(source, lambda part: target)
+    source.file.close()
+    assert path.read_bytes() == b""
+
+
+def test_a_split_is_completed_from_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n")
+    monkeypatch.chdir(tmp_path)
+    stopped(path, "new.tq")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    split(source_of(str(path), OS), lambda part: None)
+    assert (tmp_path / "new.tq").read_bytes() == b"-a\n"
+
+
+def test_a_split_does_not_replace_a_file_that_was_created_meanwhile(tmp_path: Path) -> None:
+    path, new = tmp_path / "jobs.tq", tmp_path / "new.tq"
+    path.write_bytes(b"-a\n")
+    stopped(path, str(new))
+    new.write_bytes(b"-other\n")
+    with pytest.raises(InvalidTextError, match="another program created the file"):
+        split(source_of(str(path), OS), lambda part: None)
+    assert new.read_bytes() == b"-other\n"
+    new.rename(tmp_path / "moved.tq")
+    split(source_of(str(path), OS), lambda part: None)
+    assert new.read_bytes() == b"-a\n"
+
+
+@pytest.mark.parametrize("options", ["", "lease_s=1000"])
+def test_a_split_moves_messages_of_a_dead_worker(tmp_path: Path, options: str) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n")
+    with claim_elsewhere(path, "import os; os.kill(os.getpid(), 9)", options) as worker:
+        worker.wait()
+    assert split(source_of(str(path), OS), lambda part: str(tmp_path / "new.tq")) == {str(tmp_path / "new.tq"): 1}
+
+
+@pytest.mark.parametrize("text", [b"-a\n", b"-a\n\\mutex=%s\n" % (b" " * 50)])
+def test_a_split_leaves_a_message_to_the_drain_that_moves_it(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(text)
+    script = (
+        "import os, sej\n"
+        "class Dying(sej.Writer):\n"
+        "    def sync(self):\n"
+        "        super().sync()\n"
+        "        os.kill(os.getpid(), 9)\n"
+        f"q.drain_to(Dying({str(tmp_path / 'j')!r}))\n"
+    )
+    with claim_elsewhere(path, "claim.give_back()\n" + script) as drain:
+        drain.wait()
+    assert split(source_of(str(path), OS), lambda part: str(tmp_path / "new.tq")) == {}
+    with TextQueue(path) as q, sej.Writer(tmp_path / "j") as w:
+        assert q.drain_to(w) == 1
+    with sej.Scanner(tmp_path / "j") as scanner:
+        assert [message.value for message in scanner] == [b"a"]
+    assert path.read_bytes() == b"=" + text[1:]

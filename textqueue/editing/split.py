@@ -1,7 +1,7 @@
 """The split: moves messages from a queue file into several new files, each message into one of them.
 
 A comment is moved with the messages right below it, if all of them are moved to the same file. Messages that a process
-has claimed remain, and so does everything that is outside of entries.
+has claimed remain, and so do those of an interrupted drain and everything that is outside of entries.
 
 The steps of a run, under the queue's lock::
 
@@ -25,11 +25,12 @@ from typing import Final
 from sej.system.disk import Disk, File, read_small
 from sej.system.locks import end_lease
 from sej.system.sealed import seal, unseal, whole
+from textqueue.editing.place import Place
 from textqueue.editing.queue_file import Session
 from textqueue.editing.replace import Part, copy, copy_owner, forget_moved, require_closed, runs, swap, write_rest
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
-from textqueue.format.mutex import holder_of, is_alive
+from textqueue.format.mutex import holder_of
 from textqueue.format.windows import token_of
 from textqueue.ledger.sidecar import replace_sidecar, sidecar_path
 
@@ -52,7 +53,8 @@ def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int
 
     Raises:
         FileInUseError: an editor has the file open, or another program changed it in every attempt.
-        InvalidTextError: a new file exists already.
+        InvalidTextError: a new file exists already, or another program created one that an interrupted run has to
+            complete.
         TextQueueError: the note of an interrupted run is damaged.
     """
     for _ in range(_MAX_ATTEMPTS):
@@ -80,7 +82,8 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
             raise InvalidTextError("this file exists already; choose another directory, or remove it", path=target)
     if not pieces:
         return {}
-    temporary = {target: sidecar_path(target, ".new") for target in pieces}
+    # The next run may have another current directory.
+    temporary = {target: os.path.abspath(sidecar_path(target, ".new")) for target in pieces}
     for target, parts in pieces.items():
         disk.unlink(temporary[target])
         new = disk.open(temporary[target], "temp")
@@ -113,13 +116,11 @@ def _pieces(
     """Return what to move to each new file, as (position, size), and the number of messages in it."""
     pieces: dict[str, list[tuple[int, int]]] = {}
     counts: dict[str, int] = {}
-    claimed = {at for at, one in source.file.ledger.claims.items() if is_alive(one.owner)}
     for run in runs(file):
         chosen: dict[int, str | None] = {}
         for part in run:
             if not part.is_comment:
-                held = part.position in claimed or ((holder := holder_of(part.raw)) and is_alive(holder))
-                target = chosen[part.position] = None if held else choose(part)
+                target = chosen[part.position] = None if _is_held(source, part) else choose(part)
                 if target is not None:
                     counts[target] = counts.get(target, 0) + 1
         targets = set(chosen.values())
@@ -129,6 +130,13 @@ def _pieces(
             if target is not None:
                 pieces.setdefault(target, []).append((part.position, len(part.raw)))
     return pieces, counts
+
+
+def _is_held(source: Source, part: Part) -> bool:
+    """Return whether a process has claimed a message, or died while it moved the message into a journal."""
+    if part.position not in source.file.ledger.claims and not holder_of(part.raw):
+        return False
+    return bool(source.holder(Place(part.position, part.raw, -1))) or source.in_transit(part.raw)
 
 
 def _complete(disk: Disk, rest: str, note: str) -> None:
@@ -152,8 +160,18 @@ def _complete(disk: Disk, rest: str, note: str) -> None:
     for temporary, target in files:
         if undecided:
             disk.unlink(temporary)
-        elif disk.status(temporary) is not None:
-            disk.rename(temporary, target)
+        elif (new := disk.status(temporary)) is not None:
+            found_there = disk.status(target)
+            if found_there is None:
+                disk.rename(temporary, target)
+            elif found_there.identity == new.identity:  # a crash within the rename
+                disk.unlink(temporary)
+            else:
+                raise InvalidTextError(
+                    f"an interrupted split has messages for a file of this name, in {temporary}, but another program"
+                    " created the file: rename it, then split again",
+                    path=target,
+                )
     if undecided:
         disk.unlink(rest)
     disk.unlink(note)
