@@ -66,7 +66,7 @@ def show(place: Place, offset: int, json: bool) -> None:
     """
     with _looked_at(place) as looked:
         after = offset - 1 if offset else None
-        found = [*looked.items(limit=1, after=after), *looked.items("dead", after=after)]
+        found = [*looked.items(limit=1, after=after), *looked.items("dead", limit=1, after=after)]
     item = next((item for item in found if item.offset == offset), None)
     if item is None:
         click.echo(f"sej: {place.path}: no item {offset}: it was done, or never put", err=True)

@@ -12,6 +12,7 @@ state: a kept offset that was moved, a reboot, and the leases of processes that 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from itertools import islice
@@ -261,7 +262,8 @@ class QueueLook:
         """Return items, as :meth:`sej.WorkQueue.items`."""
         there, last = self._state(), -1 if after is None else after
         if state == "dead":
-            return list(islice(self._listing.dead(there, last, serializer), limit))
+            letters = self._listing.dead(there, last, serializer)
+            return nsmallest(sys.maxsize if limit is None else limit, letters, key=lambda item: item.offset)
         rows = listed(there, self._clock.boot_ns(), self._end(), state, last)
         return list(islice(self._listing.items(there, rows, serializer), limit))
 

@@ -98,6 +98,14 @@ class TestListing:
         with pytest.raises(ValueError, match="state must be one of 'waiting', 'ready'"):
             q.items("asleep")
 
+    def test_pages_of_dead_letters_leave_none_out(self, q: JournalQueue) -> None:
+        q.put_many([b"a", b"b", b"c"])
+        for item in reversed(q.get_many(3, timeout=0)):
+            item.fail("in another order than they were put")
+        assert [item.offset for item in q.items("dead")] == [0, 1, 2]
+        assert [item.offset for item in q.items("dead", limit=1)] == [0]
+        assert [item.offset for item in q.items("dead", limit=2, after=0)] == [1, 2]
+
     def test_the_counts_are_those_of_the_list(self, q: JournalQueue) -> None:
         fill(q)
         states = Counter(item.state for item in q.items())
