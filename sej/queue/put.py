@@ -113,8 +113,9 @@ class Putter:
             if len(values) == 1 and (keys is None or len(keys) == 1):  # as in most puts
                 return (self._writer.append(values[0], keys[0] if keys else b""),)
             return self._writer.append_many(values, keys)
-        if dedupe_keys is not None and len(dedupe_keys) != len(values):
-            raise ValueError(f"dedupe_keys must have {len(values)} entries, one for each value, got {len(dedupe_keys)}")
+        for name, column in (("dedupe_keys", dedupe_keys), ("keys", keys)):
+            if column is not None and len(column) != len(values):
+                raise ValueError(f"{name} must have {len(values)} entries, one for each value, got {len(column)}")
         deadline = None if timeout is None else time.monotonic() + timeout
         first = True
         while True:

@@ -301,6 +301,14 @@ class TestDeadLetters:
 
 
 class TestPutting:
+    @pytest.mark.parametrize("keys", [[b"k"], [b"k"] * 3])
+    def test_as_many_keys_as_values_also_with_dedupe_keys(self, q: JournalQueue, keys: list[bytes]) -> None:
+        expected = f"^keys must have 2 entries, one for each value, got {len(keys)}$"
+        with pytest.raises(ValueError, match=expected):
+            q.put_many([b"a", b"b"], keys, dedupe_keys=[b"1", b"2"])
+        assert q.stats().ready == 0
+        assert q.put_many([b"a", b"b"], [b"k", b"l"], dedupe_keys=[b"1", b"2"]) == [0, 1]
+
     def test_an_intent_without_its_message_takes_no_room(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, maxsize=3) as q:
             q.put(b"a")
