@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from typing import Final, Protocol
 
-__all__ = ["SYSTEM", "Clock", "SystemClock", "span_ns"]
+__all__ = ["LONGEST_NS", "SYSTEM", "Clock", "SystemClock", "span_ns"]
 
-_LONGEST_NS: Final = 2**62
+LONGEST_NS: Final = 2**62
 """146 years: no clock plus this exceeds 63 bits."""
 _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
@@ -23,7 +23,7 @@ def span_ns(seconds: float) -> int:
         >>> span_ns(1.5), span_ns(float("inf")) == span_ns(1e30)
         (1500000000, True)
     """
-    return int(max(min(seconds * 1e9, _LONGEST_NS), -_LONGEST_NS))
+    return int(max(min(seconds * 1e9, LONGEST_NS), -LONGEST_NS))
 
 
 class Clock(Protocol):

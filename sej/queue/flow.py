@@ -15,6 +15,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 from sej.checks import TEXT
+from sej.queue.clock import LONGEST_NS
 from sej.queue.records import rated
 from sej.queue.state import QueueState
 
@@ -50,7 +51,8 @@ def parse_rate(text: str) -> Rate:
     if found is None or found[2] == "0":
         raise ValueError(f"rate must be a number of items per time, as in '10/s', '100/m' or '1/30s', got {text!r}")
     count = int(found[1])
-    return Rate(count, max(int(found[2] or 1) * _UNIT_NS[found[3]] // count, 1))
+    span_ns = min(int(found[2] or 1) * _UNIT_NS[found[3]], LONGEST_NS)
+    return Rate(count, max(span_ns // count, 1))
 
 
 def require_rate(name: str, value: Any) -> None:
@@ -69,6 +71,16 @@ class Flow(NamedTuple):
 
     concurrency: int | None = None
     rate: Rate | None = None
+
+    def opened(self, state: QueueState, now_ns: int) -> list[bytes]:
+        """Return the record with which a process begins: a debt of another rate, or of a set clock, is limited.
+
+        The bucket is never emptier than empty: otherwise a queue with a new, faster rate would wait for the old one.
+        """
+        if self.rate is None:
+            return []
+        empty_ns = now_ns + self.rate.burst * self.rate.interval_ns
+        return [rated(empty_ns)] if state.full_at_ns > empty_ns else []
 
     def room(self, state: QueueState, n: int, now_ns: int) -> int:
         """Return how many of n items may be taken now."""

@@ -268,6 +268,8 @@ class JournalQueue(WorkQueue):
                 self._log, self._writer, clock, self._taker.others, maxsize=maxsize, window_ns=span_ns(dedupe_window_s)
             )
             self._locked(self._take_number)
+            if rate is not None:
+                self._locked(self._taker.begin, clock.boot_ns())
             if order is not None or on_dead is not None:
                 self._locked(self._settle_order, order, on_dead, convert_order)
             self._kept = self._log.state.kept

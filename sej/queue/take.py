@@ -102,6 +102,12 @@ class Taker:
         """Whether there may be an item that the last :meth:`take` did not reach."""
         return self._keyed.unfinished
 
+    def begin(self, now: int) -> None:
+        """Record what the rate of this process changes; once, when its queue is opened."""
+        opened = self._flow.opened(self._log.state, now)
+        if opened:
+            self._log.append(*opened)
+
     def take(self, n: int, now: int, max_bytes: int | None = None) -> list[tuple[Message, int]]:
         """Return up to n items that are available now: messages, and their number of attempts.
 

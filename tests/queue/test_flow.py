@@ -110,6 +110,23 @@ class TestRate:
             clock.move(1801)
             assert len(taken(q)) == 1
 
+    def test_a_faster_rate_counts_from_the_next_opening(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, rate="5/d") as q:
+            fill(q)
+            assert len(taken(q)) == 5
+        clock.move(1.0)
+        with opened(tmp_path, clock, rate="2/s") as q:
+            assert taken(q) == []
+            clock.move(1.0)
+            assert len(taken(q)) == 2
+
+    def test_a_rate_that_never_allows_a_second_item(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, rate="1/999999999999d") as q:
+            fill(q)
+            assert len(taken(q)) == 1
+            clock.move(1e9)
+            assert taken(q) == []
+
     def test_a_worker_waits_for_the_rate(self, tmp_path: Path) -> None:
         with sej.open_queue(tmp_path, rate="20/s") as q:
             q.put_many([b"%d" % n for n in range(21)])
