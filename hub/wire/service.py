@@ -391,21 +391,22 @@ class Service:
         return Reader(self._store, source, offset, most_bytes=most, grow=lease.grow, skip=skip, verify=verify)
 
     def _asking(self, context: grpc.ServicerContext, role: Role) -> Callable[[str, str], None]:
-        """Return a check that a stream runs before each step; it asks the guard once a second.
+        """Return a check that a stream runs before each step; it asks the guard once a second, and for each name.
 
         Before the stream has named a journal, it checks that the hub knows the caller.
         """
         ask_at = 0.0
+        asked = "", ""
 
         def ask(client: str, journal_dir: str) -> None:
-            nonlocal ask_at
+            nonlocal ask_at, asked
             self._require_running()
-            if time.monotonic() >= ask_at:
+            if (client, journal_dir) != asked or time.monotonic() >= ask_at:
                 if client:
                     self._allow(context, role, client, journal_dir)
                 else:
                     self._guard.identify(context, self._clock())
-                ask_at = time.monotonic() + _ASK_AGAIN_S
+                ask_at, asked = time.monotonic() + _ASK_AGAIN_S, (client, journal_dir)
 
         return ask
 

@@ -26,7 +26,7 @@ import hub
 import sej
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, frames, make_token
 from hub.wire import hub_pb2 as pb
-from hub.wire.access import Grant, hash_token
+from hub.wire.access import Grant, Guard, hash_token
 from hub.wire.frames import copy_request, encode_put_request, open_copy_request, open_put_request, open_read_response
 from hub.wire.status import BusyError, TooLargeError
 from tests.hub.greedy import OPTIONS, SMALL_WINDOW
@@ -486,6 +486,30 @@ def test_an_idle_copy_ends_with_its_token(tmp_path: Path, begun: bool) -> None:
         over.set()
         assert "unknown token" in str(ended[0])
         until(lambda: not server.service.copiers)
+
+
+def test_a_copy_that_names_its_journal_late_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    identify, identified = Guard.identify, threading.Semaphore(0)
+
+    def counted(self: Guard, *args: Any) -> None:
+        identify(self, *args)
+        identified.release()
+
+    def requests() -> Iterator[bytes]:
+        for _ in range(2):  # when the call starts, and after a second without a request
+            assert identified.acquire(timeout=60)
+        yield copy_request(packed(sample(1)), "victim", "j", create=True)
+
+    monkeypatch.setattr(Guard, "identify", counted)
+    token = make_token()
+    tokens = Tokens([Grant(hash_token(token), "write", ("attacker",))])
+    with serving(tmp_path / "hub", tokens=tokens) as (store, server):
+        with grpc.insecure_channel(server.address) as channel:
+            copy: Any = channel.stream_stream("/hub.Hub/Copy", None, None)
+            with pytest.raises(grpc.RpcError) as refused:
+                list(copy(requests(), metadata=[("authorization", f"Bearer {token}")]))
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert store.sources() == []
 
 
 def test_an_unread_stream_ends_with_its_token(tmp_path: Path) -> None:
