@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, refuse_hub, run_to_end, watched
 from pipeline.paths import local_path, reaching, spark_path
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from hub.wire import ClientTLS
 
 __all__ = ["archive", "restore"]
+
+_DAY_NS: Final = 86_400 * 10**9
+_UTC_DAY: Final = (
+    f"date_from_unix_date(int(timestamp_ns div {_DAY_NS} - if(timestamp_ns % {_DAY_NS} < 0, 1, 0)))"  # rounded down
+)
 
 
 def archive(
@@ -59,7 +64,7 @@ def archive(
     if reader is not None:
         options["reader"] = reader
     journals = spark.readStream.format("sej").options(**options).load(origin.name)
-    day = f.to_date(f.timestamp_seconds(f.floor(f.col("timestamp_ns") / 10**9)))
+    day = f.expr(_UTC_DAY)  # to_date() would return the day in the session's time zone
     writer = journals.withColumn("day", f.when(f.col("timestamp").isNotNull(), day)).writeStream.format("parquet")
     folder = spark_path(target)
     writer = writer.partitionBy("day", "shard").option("path", folder)

@@ -45,6 +45,21 @@ def test_archive_is_incremental_and_can_be_restored(spark: SparkSession, shards:
     assert contents(tmp_path / "back") == contents(shards)
 
 
+def test_the_days_of_an_archive_are_those_of_utc(spark: SparkSession, tmp_path: Path) -> None:
+    day = 86_400 * 10**9
+    times = [19_000 * day, 19_001 * day - 1, 19_000 * day + 16 * 3600 * 10**9, -1, sej.NO_TIMESTAMP, 2**63 - 1]
+    with sej.Writer(tmp_path / "journal") as writer:
+        writer.append_many([b""] * len(times), timestamp=times)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        jobs.archive(spark, tmp_path / "journal", tmp_path / "archive")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    found = {row.offset: str(row.day) for row in spark.read.parquet(str(tmp_path / "archive")).collect()}
+    assert found == dict(enumerate(["2022-01-08", "2022-01-08", "2022-01-08", "1969-12-31", "None", "2262-04-11"]))
+
+
 def test_an_archive_may_have_an_address(
     spark: SparkSession, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
