@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
-from hub.naming import find_sources, is_root
+from hub.naming import find_sources, is_root, parse_source
 from pipeline.options import OptionError
 from pipeline.paths import local_path
 from pipeline.reading.places import Origin
@@ -47,21 +47,25 @@ def discover(
 
     Raises:
         JournalNotFoundError: a path does not exist.
-        NotAJournalError: a path is a file, or a directory without a journal in it.
+        NotAJournalError: a path is a file, a directory without a journal in it, or one with a journal whose name is
+            neither a shard's nor a client's.
         OptionError: the pattern matches none of the directories, or a path is passed twice.
     """
     roots = [os.path.abspath(local_path(path)) for path in paths]
     if len(set(roots)) < len(roots):
         raise OptionError(f"a path is passed twice: {', '.join(roots)}")
+    matches = matcher(pattern) if pattern is not None else lambda _: True
     found = []
     for root in roots:
         if may_be_gone and (OS.status(root) is None or (layout == "directory" and not _is_journal(root))):
             continue
-        origins = _below(root, layout or layout_of(root, may_be_empty=may_be_empty))
+        recognised = layout or layout_of(root, may_be_empty=may_be_empty)
+        origins = _below(root, recognised)
+        if recognised == "hub" and layout is None and not is_root(root):
+            _refuse_others(root, matches)
         found += [origin._replace(name=origin.path) for origin in origins] if len(roots) > 1 else origins
     if pattern is None:
         return found
-    matches = matcher(pattern)
     chosen = [origin for origin in found if matches(os.path.basename(origin.path))]
     if found and not chosen and not may_be_empty:
         raise OptionError(
@@ -126,6 +130,17 @@ def _below(root: str, layout: Layout) -> list[Origin]:
         _named(Origin(os.path.join(root, source.name), source.name, source.client), split_name(source.journal_dir))
         for source in find_sources(root)
     ]
+
+
+def _refuse_others(root: str, matches: Callable[[str], bool]) -> None:
+    """Refuse a directory without the marker if it has a journal that would be left out as no client's."""
+    for name in _journals(root):
+        if parse_source(name) is None and matches(name):
+            raise NotAJournalError(
+                "this journal's name is neither a shard's ([prefix.]bit.index) nor a client's (client.journal): pass the"
+                " journal itself, rename it, or leave it out with a pattern",
+                path=os.path.join(root, name),
+            )
 
 
 def _named(origin: Origin, shard: tuple[str, int, int] | None) -> Origin:

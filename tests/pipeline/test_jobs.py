@@ -50,7 +50,7 @@ def test_the_days_of_an_archive_are_those_of_utc(spark: SparkSession, tmp_path: 
     times = [19_000 * day, 19_001 * day - 1, 19_000 * day + 16 * 3600 * 10**9, -1, sej.NO_TIMESTAMP, 2**63 - 1]
     with sej.Writer(tmp_path / "journal") as writer:
         writer.append_many([b""] * len(times), timestamp=times)
-    zone = spark.conf.get("spark.sql.session.timeZone")
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
         jobs.archive(spark, tmp_path / "journal", tmp_path / "archive")

@@ -127,6 +127,21 @@ def test_arguments_that_do_not_fit(texts: Path, spool: Path, given: dict[str, An
             pipeline.table(path, **given)
 
 
+@pytest.mark.parametrize("names", [["orders", "my journal"], ["berlin.orders", "orders"]])
+def test_a_journal_whose_name_fits_no_layout_is_not_left_out_silently(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        fill(tmp_path / "root" / name, 2)
+    odd = tmp_path / "root" / names[1]
+    with pytest.raises(sej.NotAJournalError, match="neither a shard's .* nor a client's") as refused:
+        pipeline.table(tmp_path / "root").count()
+    assert refused.value.path == str(odd)
+    with pytest.raises(sej.NotAJournalError):
+        pipeline.count(tmp_path / "root")
+    assert pipeline.table(odd).count() == 2
+    if names[0] == "berlin.orders":
+        assert pipeline.table(tmp_path / "root", pattern="berlin.*").count() == 2
+
+
 def test_paths_of_different_kinds_and_odd_paths(texts: Path, spool: Path, tmp_path: Path) -> None:
     fill(tmp_path / "journal", 1)
     with pytest.raises(pipeline.OptionError, match="of different kinds"):
