@@ -20,6 +20,8 @@ __all__ = ["Kind", "kind_of", "rows_of", "size_of"]
 
 Kind = Literal["kestrel", "libkestrel"]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_MS: Final = (2**63 - 1) // 10**6
+"""The largest time of a message in a journal, in the year 2262: Kestrel's times may be much larger."""
 _log = logging.getLogger("pipeline")
 
 
@@ -98,4 +100,4 @@ def _judge(damage: Iterable[object], on_damage: str) -> None:
 
 
 def _time(ms: int | None) -> datetime | None:
-    return None if ms is None else _EPOCH + timedelta(milliseconds=ms)
+    return None if ms is None else _EPOCH + timedelta(milliseconds=max(-_MOST_MS, min(ms, _MOST_MS)))

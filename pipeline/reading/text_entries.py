@@ -15,17 +15,18 @@ __all__ = ["files_in", "rows_of", "size_of"]
 
 
 def rows_of(path: str) -> Iterator[dict[str, Any]]:
-    """Yield the entries of a file, in order."""
+    """Yield the entries of a file, in order; bytes that are not UTF-8 become U+FFFD."""
+    shown = _text(os.fsencode(path))
     with TextQueue(path, settle_s=0.0) as queue:
         for message in queue.messages(set(MessageStatus)):
-            text = message.value_bytes.decode("utf-8", "replace")
-            variables = list(message.get_variables())
             yield {
-                "path": path,
+                "path": shown,
                 "position": message.position,
                 "status": message.status.name,
-                "value": text,
-                "variables": variables,
+                "value": _text(message.value_bytes),
+                "variables": [
+                    _text(variable.encode("utf-8", "surrogateescape")) for variable in message.get_variables()
+                ],
             }
 
 
@@ -44,3 +45,7 @@ def files_in(paths: Iterable[str]) -> list[str]:
         names = sorted(glob.glob(os.path.join(glob.escape(path), "*.tq"))) if there.is_dir else [path]
         found += [name for name in names if not (there.is_dir and is_special(name))]
     return found
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

@@ -1,5 +1,6 @@
 """Tables of text queues, of Kestrel queues, and of journals behind a hub's server."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,13 @@ def test_reading_a_text_queue_changes_nothing(texts: Path) -> None:
     assert sorted((path.name, path.read_bytes()) for path in texts.iterdir()) == before
 
 
+def test_a_text_queue_whose_bytes_are_not_utf_8(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.tq")).write_bytes(b"-caf\xe9\n\\na\xffme=1 \n")
+    (row,) = pipeline.table(tmp_path).to_arrow().to_pylist()
+    assert row["path"] == f"{tmp_path}/\ufffd.tq"
+    assert (row["value"], row["variables"]) == ("caf\ufffd", ["na\ufffdme=1 "])
+
+
 def test_sql_over_a_text_queue(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = inside(
         monkeypatch, "sql", "SELECT status, count(*) AS n FROM jobs GROUP BY 1 ORDER BY 1", texts / "jobs.tq", "--json"
@@ -94,6 +102,12 @@ def test_kestrel_queues_are_recognised(spool: Path, tmp_path: Path) -> None:
     assert pipeline.table(spool, where="add_time > '2020-01-01' AND queue = 'cars'").count() == 3
     with pytest.raises(sej.NotAJournalError):
         pipeline.table(spool / "jobs" / "nothing")
+
+
+def test_times_of_a_kestrel_queue_that_no_calendar_has(tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path, "cars") as cars:
+        cars.put(b"car", expiry=2**63 - 1)
+    assert pipeline.table(tmp_path / "cars").to_arrow()["expire_time"][0].as_py().year == 2262
 
 
 def test_sql_over_kestrel_queues(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
