@@ -214,7 +214,8 @@ class AsyncQueue:
         """Wrap a queue; the caller closes it."""
         a(WorkQueue)("work", work)
         self.work = work
-        self._waiting = ThreadPoolExecutor(1, "sej-queue")  # started by the first wait, stopped by close
+        # Its thread is started by the first wait, and ended by close. Later calls raise in a thread of the loop.
+        self._waiting: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "sej-queue")
         self._last_turns: _Turns | None = None
 
     async def put(self, value: Any, key: bytes = b"", *, timeout: Seconds | None = None, **options: Any) -> int:  # noqa: ASYNC109
@@ -325,8 +326,11 @@ class AsyncQueue:
         return await asyncio.to_thread(self.work.stats)
 
     async def close(self) -> None:
-        """Close the queue."""
+        """Close the queue, and end the thread that waits for items."""
         await asyncio.to_thread(self.work.close)
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.shutdown(wait=False)
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         """Yield items, waiting for each, without an end."""

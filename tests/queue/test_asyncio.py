@@ -66,6 +66,23 @@ def test_tasks_that_wait_take_up_one_thread(tmp_path: Path) -> None:
         asyncio.run(main(q))  # in another loop
 
 
+def test_close_ends_the_waiting_thread(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+
+    async def main() -> None:
+        async_queue = sej.AsyncQueue(sej.open_queue(tmp_path))
+        assert await async_queue.get(timeout=0.001) is None
+        (thread,) = (one for one in set(threading.enumerate()) - before if one.name.startswith("sej-queue"))
+        await async_queue.close()
+        await asyncio.to_thread(thread.join, 10)
+        assert not thread.is_alive()
+        with pytest.raises(sej.ClosedError):
+            await async_queue.get(timeout=60)
+        await async_queue.close()
+
+    asyncio.run(main())
+
+
 def test_close_wakes_all_waiting_tasks(tmp_path: Path) -> None:
     async def main(q: Counting) -> None:
         async with sej.AsyncQueue(q) as async_queue:
