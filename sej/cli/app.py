@@ -10,6 +10,7 @@ line on standard error and an exit code, never in a traceback.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shlex
 import sys
@@ -247,6 +248,23 @@ def _leave_quietly() -> NoReturn:
     raise SystemExit(Exit.WELL)
 
 
+def _settle_streams() -> None:
+    """Open the standard streams that the caller has closed, and let standard output print every path.
+
+    Otherwise a file of the journal would get the number of such a stream. An input that was closed is empty. Writing to
+    an output that was closed fails, so that nothing counts as printed.
+    """
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), closefd=False)
+    if sys.stdout is None:
+        raw = os.fdopen(os.open(os.devnull, os.O_RDONLY), "wb", buffering=0, closefd=False)
+        sys.stdout = io.TextIOWrapper(raw, write_through=True)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="surrogateescape")  # a path may have bytes that are not UTF-8
+
+
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
         from sej import __version__, codec
@@ -287,6 +305,7 @@ def app(context: click.Context, log_format: str | None, log_level: str | None) -
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return the exit code."""
+    _settle_streams()
     warnings.showwarning = _say_warning
     try:
         app.main(args=None if arguments is None else list(arguments), prog_name="sej")

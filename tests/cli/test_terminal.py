@@ -34,6 +34,30 @@ def bash(script: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([BASH, "-c", line], cwd=folder, env=ENV, capture_output=True, timeout=60, check=False)
 
 
+@pytest.mark.parametrize("words", ["count orders", "scan orders", "queue get orders", "top --once orders"])
+def test_what_cannot_be_printed_is_an_error_and_not_done(journal: Path, words: str) -> None:
+    library.open_queue(journal).close()
+    done = bash(f"sej {words} >&-", journal.parent)
+    assert (done.returncode, done.stderr) == (1, b"sej: [Errno 9] Bad file descriptor\n")
+    with library.open_queue(journal) as queue:
+        assert queue.stats()[:4] == (200, 0, 0, 0)
+
+
+def test_an_input_that_is_closed_is_empty(journal: Path) -> None:
+    done = bash("sej append orders <&-; sej queue put jobs <&- && sej count orders", journal.parent)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"200\n", b"")
+    done = bash("sej reset orders billing first <&-", journal.parent)
+    assert done.returncode == 1 and done.stderr.endswith(b"no terminal and no answer: nothing was changed; use --yes\n")
+
+
+def test_a_path_that_is_not_utf_8(journal: Path) -> None:
+    shutil.copytree(journal, journal.parent / "x\udcff")
+    done = bash("export PYTHONIOENCODING=utf-8:strict; sej file x* && sej top --once x*", journal.parent)
+    assert (done.returncode, done.stderr) == (0, b"")
+    *segments, sample = done.stdout.splitlines()
+    assert b"/x\xff/jnl/" in segments[0] and b"\tx\xff\t" in sample
+
+
 def test_reset_asks(journal: Path) -> None:
     for answer, code, offset in (("n", 1, 50), ("y", 0, 7)):
         with terminal("reset", journal, "billing", "7") as shown:
