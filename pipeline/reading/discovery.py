@@ -137,8 +137,8 @@ def _refuse_others(root: str, matches: Callable[[str], bool]) -> None:
     for name in _journals(root):
         if parse_source(name) is None and matches(name):
             raise NotAJournalError(
-                "this journal's name is neither a shard's ([prefix.]bit.index) nor a client's (client.journal): pass the"
-                " journal itself, rename it, or leave it out with a pattern",
+                "this journal's name is neither a shard's ([prefix.]bit.index) nor a client's (client.journal): pass"
+                " the journal itself, rename it, or leave it out with a pattern",
                 path=os.path.join(root, name),
             )
 

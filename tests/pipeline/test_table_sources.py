@@ -146,7 +146,7 @@ def test_a_journal_whose_name_fits_no_layout_is_not_left_out_silently(tmp_path: 
     for name in names:
         fill(tmp_path / "root" / name, 2)
     odd = tmp_path / "root" / names[1]
-    with pytest.raises(sej.NotAJournalError, match="neither a shard's .* nor a client's") as refused:
+    with pytest.raises(sej.NotAJournalError, match=r"neither a shard's .* nor a client's") as refused:
         pipeline.table(tmp_path / "root").count()
     assert refused.value.path == str(odd)
     with pytest.raises(sej.NotAJournalError):
