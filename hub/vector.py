@@ -4,7 +4,7 @@
 directory name, and the identity of the journal of each offset, if the journal has one: a directory that was re-created
 under the old name is refused, not read from the middle. ``.merge/NAME.lck`` allows one merge at a time under that name.
 The file is authoritative. Each directory's own ``ofs/NAME.ofs`` is updated after it, for retention, which reads only
-there: after a crash it may be behind the file, never ahead.
+there: after a crash it may be behind the file, never ahead. It is moved back if the file was removed or restored.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sej.journal.directory import Directory, check_name
 from sej.journal.end import Tail
 from sej.journal.identity import journal_id
 from sej.journal.medium import sync_up_to
+from sej.journal.view import Journal
 from sej.reading.offset import Offset, read_offset
 from sej.system.disk import Disk, read_small, replace_file
 from sej.system.locks import Lock
@@ -110,6 +111,7 @@ class Vector:
         Raises:
             LockedError: another process reads that directory under this name.
             OffsetBeyondEndError: the directory ends before the committed offset.
+            OffsetTooSmallError: the directory does not have its message any more, and the mirror was ahead of it.
             SejError: the directory cannot be read, or was re-created.
         """
         self._recognise(source)
@@ -119,7 +121,10 @@ class Vector:
             if there == kept and (kept is None or kept <= Tail(Directory(path, self._disk)).end_offset()):
                 return
         with Offset(path, self._reader, disk=self._disk) as mirror:
-            if kept is not None:
+            due = Journal(path, disk=self._disk).first_offset if kept is None else kept
+            if due < mirror.value:  # the file was removed, or replaced by an older copy
+                mirror.reset(due)
+            elif kept is not None:
                 mirror.commit(kept)
 
     def commit(self, offsets: dict[Source, int]) -> None:

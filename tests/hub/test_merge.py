@@ -177,6 +177,27 @@ def test_a_mirror_that_lags_catches_up(tmp_path: Path) -> None:
     assert sej.read_offset(tmp_path / "a.j", "r") == 5
 
 
+@pytest.mark.parametrize("restored", [True, False])
+def test_retention_waits_for_a_merge_whose_vector_was_restored_or_removed(tmp_path: Path, restored: bool) -> None:
+    fill(tmp_path / "a.j", [at(n, n) for n in range(20)], segment_bytes=100)
+    vector = tmp_path / ".merge" / "r.json"
+    with hub.Merge(tmp_path, "r") as merged:
+        merged.read(5)
+        merged.commit()
+        older = vector.read_bytes()
+        assert len(merged.read()) == 15
+        merged.commit()
+    if restored:
+        vector.write_bytes(older)
+    else:
+        vector.unlink()
+    with hub.Merge(tmp_path, "r") as merged:
+        merged.read(1)
+    sej.Journal(tmp_path / "a.j").clean(max_bytes=0)
+    with hub.Merge(tmp_path, "r") as merged:
+        assert [message.offset for _, message in merged] == list(range(5 if restored else 0, 20))
+
+
 def test_a_commit_of_many_directories_keeps_each_place(tmp_path: Path) -> None:
     for number in range(40):
         fill(tmp_path / f"c{number}.j", [at(offset, offset * 40 + number) for offset in range(3)])
