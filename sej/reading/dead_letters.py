@@ -124,7 +124,7 @@ def append_dead_letter(
         "reader": reader,
         "offset": message.offset,
         "attempts": attempts,
-        "reason": reason[:_REASON_CHARS],
+        "reason": reason[:_REASON_CHARS].encode(errors="backslashreplace").decode(),  # a text that can be printed
     }
     if priority:
         head["priority"] = priority

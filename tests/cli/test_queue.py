@@ -284,6 +284,17 @@ def test_items_are_listed_and_single_ones_changed(tmp_path: Path) -> None:
     assert sej("queue", "peek", tmp_path / "mails.tq").returncode == 4
 
 
+def test_a_reason_that_is_not_valid_unicode_is_printed(tmp_path: Path) -> None:
+    with library.open_queue(tmp_path / "q") as queue:
+        queue.put(b"one")
+        item = queue.get(timeout=0)
+        assert item is not None
+        item.fail("no file x\udcff")  # as the name of a file that is not UTF-8 in a text of Python
+    listed = sej("queue", "ls", "--state", "dead", "--json", tmp_path / "q")
+    assert json.loads(listed.stdout)["reason"] == "no file x\\udcff"
+    assert b"\nreason    no file x\\udcff\n" in sej("queue", "show", tmp_path / "q", "0").stdout
+
+
 def test_headers_are_put_and_shown(tmp_path: Path) -> None:
     queue = tmp_path / "mails"
     assert sej("queue", "put", "--header", "user=17", "--header", "empty=", queue, "one").returncode == 0
