@@ -45,9 +45,9 @@ def work(
     """Call a function for each item of a queue, until a stop is requested.
 
     An item is done if the function returns. If it raises, the item is retried later, or becomes a dead letter after the
-    queue's ``max_attempts``, and the logger ``sej.worker`` writes one line. The function may end the item itself. Its
-    lease is extended while the function runs. If OpenTelemetry is installed, the function runs under the trace context
-    of ``put``.
+    queue's ``max_attempts``, and the logger ``sej.worker`` writes one line. So too if it calls ``sys.exit``, which then
+    ends ``work``. The function may end the item itself. Its lease is extended while the function runs. If OpenTelemetry
+    is installed, the function runs under the trace context of ``put``.
 
     In the main thread of a program, SIGTERM and SIGINT request a stop: items whose functions run are finished, and
     ``work`` returns. A second signal ends the program as without ``work``, although functions in other threads run.
@@ -182,10 +182,13 @@ class _Worker:
         except Exception as error:
             self._failed(item, f"{type(error).__name__}: {error}", ended=held.late or item.ended)
             return
-        except BaseException:  # an interrupt of the program, not a failure of the item
+        except BaseException as error:
             if not item.ended and not held.late:
                 with suppress(SejError):
-                    item.give_back()
+                    if isinstance(error, SystemExit):  # the function ended the program: it would do so again
+                        self._failed(item, f"SystemExit: {error}", ended=False)
+                    else:  # an interrupt of the program, not a failure of the item
+                        item.give_back()
             raise
         if held.late:
             return

@@ -190,12 +190,28 @@ def test_an_interrupt_in_the_handler_gives_the_item_back(q: JournalQueue) -> Non
     q.put(b"a")
 
     def handle(_: sej.Item) -> None:
-        raise SystemExit(3)
+        raise KeyboardInterrupt
 
-    with pytest.raises(SystemExit):
+    with pytest.raises(KeyboardInterrupt):
         sej.work(q, handle)
     (item,) = q.items()
     assert (item.state, item.attempts) == ("ready", 0)
+
+
+def test_an_item_whose_handler_exits_is_a_dead_letter_in_the_end(tmp_path: Path) -> None:
+    with sej.open_queue(tmp_path / "q", max_attempts=2, backoff_s=0.0) as q:
+        q.put_many([b"exits", b"good"])
+
+        def handle(item: sej.Item) -> None:
+            if item.value == b"exits":
+                raise SystemExit(3)
+
+        for _ in range(2):
+            with pytest.raises(SystemExit):
+                sej.work(q, handle, until_empty=True)
+        assert sej.work(q, handle, until_empty=True) == 1
+        (dead,) = q.items("dead")
+        assert (dead.value, dead.attempts, dead.reason) == (b"exits", 2, "SystemExit: 3")
 
 
 def test_it_ends_when_the_queue_is_closed(q: JournalQueue) -> None:
