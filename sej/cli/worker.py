@@ -102,7 +102,7 @@ def _end_with(pipe: int) -> None:
 def _function(target: str) -> Callable[[Any], Any]:
     """Return the function that ``module:function`` names."""
     module, colon, name = target.partition(":")
-    if not colon or not module or not name:
+    if not colon or not module or module.startswith(".") or not name:
         raise click.UsageError(f"the function must be MODULE:FUNCTION, as in tasks:send, got {target!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -75,7 +75,9 @@ def test_a_failure_is_one_line_and_a_dead_letter_in_the_end(folder: Path) -> Non
     assert stats()["dead"] == 1
 
 
-@pytest.mark.parametrize("target", ["my_tasks", "my_tasks:none", "no_tasks:write", "my_tasks:NUMBER", "my_tasks:later"])
+@pytest.mark.parametrize(
+    "target", ["my_tasks", ".my_tasks:write", "my_tasks:none", "no_tasks:write", "my_tasks:NUMBER", "my_tasks:later"]
+)
 def test_a_wrong_function_is_wrong_usage(folder: Path, target: str) -> None:
     sej("queue", "put", "mails", "a")
     done = sej("worker", "mails", target, "--processes", "2")
