@@ -78,7 +78,7 @@ def clean(
     kept = journal.clean(max_age, max_bytes, keep_segments, True, ignore_readers=everyone)
     if dry_run:
         kept = kept[len(removed) :]
-    if not kept:
+    if not kept or not readers:  # without readers, another process has appended more meanwhile
         return
     slowest = min(readers, key=lambda reader: reader.offset or 0)
     place = "has read nothing yet" if slowest.offset is None else f"is at offset {slowest.offset}"

@@ -8,7 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import sej as library
+from sej.cli.reader_state import Reader, readers_of
 from tests.cli.command import sej
+from tests.cli.inside import inside
 
 
 @pytest.fixture
@@ -84,6 +86,18 @@ def test_clean_respects_readers(journal: Path) -> None:
     assert gone == dry
     assert list(files(journal)) == segments[len(gone) :]
     assert sej("scan", "--start", "0", journal).returncode == 4
+
+
+def test_clean_while_another_process_appends(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def readers_later(looked_at: library.Journal) -> list[Reader]:
+        with library.Writer(journal, segment_bytes=2000) as writer:
+            for number in range(300):
+                writer.append(b"value %d" % number)
+        return readers_of(looked_at)
+
+    monkeypatch.setattr("sej.cli.maintenance.readers_of", readers_later)
+    done = inside(monkeypatch, "clean", "--max-bytes", "5K", journal)
+    assert (done.code, done.err) == (0, "") and done.out
 
 
 def test_merge_and_index(journal: Path) -> None:
