@@ -92,7 +92,7 @@ class Feed:
         """Return whether there are messages that the hub has not acknowledged, or the directory must be checked."""
         try:
             return self.acknowledged != self._tail.end_offset()
-        except SejError:
+        except (SejError, OSError):  # the next pass reports it
             return True
 
     def copy(

@@ -1,6 +1,7 @@
 """The copier: what it copies, where it continues, what it refuses, and what it survives."""
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import pytest
 import hub
 import sej
 from hub.wire import Client, Copier, JournalState, Progress, Server, Tokens
-from sej.system.disk import OsDisk, Status
+from sej.system.disk import Mode, OsDisk, OsFile, Status
 from tests.hub.support import connected, fill, free_port, is_prefix, same_bytes, serving
 from tests.hub.transport import Transport
 from tests.sej.hooks import script
@@ -54,6 +55,32 @@ def test_one_directory_under_a_name(tmp_path: Path) -> None:
         assert Copier(tmp_path / "journal", client).run_once() == 10
         assert Copier(tmp_path / "journal", client, journal_dir="other.name", reader="second").run_once() == 10
         assert store.journals("client-a") == ["journal", "other.name"]
+
+
+def test_a_follower_survives_errors_of_its_disk(tmp_path: Path) -> None:
+    class Failing(OsDisk):
+        left = 0
+
+        def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+            if self.left and os.fspath(path).endswith(".jnl"):
+                self.left -= 1
+                raise OSError(errno.EIO, "Input/output error", os.fspath(path))
+            return super().open(path, mode)
+
+    disk, stop = Failing(), threading.Event()
+
+    def show(progress: Progress) -> None:
+        if progress.messages == 1:
+            fill(tmp_path / "journal", sample(1, 1))
+            disk.left = 5
+        else:
+            stop.set()
+
+    fill(tmp_path / "journal", sample(1))
+    with connected(tmp_path / "hub") as (_, client):
+        copier = Copier(tmp_path / "journal", client, on_progress=show, backoff_s=0.01, disk=disk)
+        assert copier.run(stop, timeout=60.0) == 2
+    assert not disk.left
 
 
 def test_a_large_message_goes_over_whole(tmp_path: Path) -> None:
