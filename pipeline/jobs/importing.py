@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
@@ -12,6 +13,7 @@ from typing import Any, Final
 import sej
 from kestrel.v2.listing import queue_names
 from pipeline.jobs.running import Progress, refuse_hub
+from pipeline.options import OptionError
 from pipeline.paths import local_path
 from pipeline.reading.kestrel_items import Kind, rows_of
 from shard.names import Path
@@ -19,6 +21,7 @@ from shard.names import Path
 __all__ = ["import_kestrel", "import_kestrel_directory"]
 
 _BATCH: Final = 10_000
+_NAME_CHARS: Final = 100
 
 
 def import_kestrel(
@@ -33,15 +36,15 @@ def import_kestrel(
 ) -> int:
     """Append a queue's items to a journal, head first; their time becomes the message's, and there is no key.
 
-    Each batch is appended once, so an interrupted import continues when it is run again. The queue must not change
-    during the import.
+    Each item is appended once: when the import is run again, it continues, also if it was interrupted. The queue must
+    not change during the import. Between two runs, items may be added to it, but none may be taken.
 
     Args:
         directory: the directory of the queue's files.
         queue: its name.
         target: a SEJ directory; created if it is missing.
         kind: ``"kestrel"`` or ``"libkestrel"``; None: detected from the files.
-        reader: for libkestrel: only items that this reader has not confirmed.
+        reader: for libkestrel: only items that this reader has not confirmed. Each reader's import is separate.
         hub: refused, because the target is local; the error names the way to a hub.
         progress: called with the items so far.
 
@@ -49,26 +52,33 @@ def import_kestrel(
         How many items this run appended.
 
     Raises:
-        OptionError: a path is not on a local disk, or a hub is passed.
+        OptionError: a path is not on a local disk, a hub is passed, or items were taken from the queue since the last
+            run.
         CorruptionError: a file of the queue is damaged.
     """
     refuse_hub("import-kestrel", hub)
     directory, target = local_path(directory), local_path(target)
-    where = hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()[:12]
-    name = f"kestrel-{queue}-{where}"  # another machine's queue may have the same name
-    done = added = 0
+    whose = os.fsencode("\0".join((os.path.realpath(directory), queue, reader or "")))
+    shown = re.sub(r"[^0-9A-Za-z_-]", "_", queue)[:_NAME_CHARS]
+    name = f"kestrel-{shown}-{hashlib.sha256(whose).hexdigest()[:12]}"  # other directories have queues of this name
     with sej.Writer(target) as writer:
-        last = writer.tail.last_batch(name)
+        before = writer.tail.last_batch(name) or 0  # a batch has the number of items up to its end
         rows = rows_of(os.fspath(directory), queue=queue, kind=kind, reader=reader)
-        for number, batch in enumerate(_batches(rows)):
+        done = sum(1 for _ in islice(rows, before))
+        if done < before:
+            raise OptionError(
+                f"queue {queue!r} has {done} items, and {before} were imported before: items were taken from it since;"
+                " import it into another journal"
+            )
+        if done and progress is not None:
+            progress(done)
+        for batch in _batches(rows):
             done += len(batch)
-            if last is None or number > last:
-                times = [_ns(row["add_time"]) for row in batch]
-                writer.append_once(name, number, [row["data"] for row in batch], timestamp=times)
-                added += len(batch)
+            times = [_ns(row["add_time"]) for row in batch]
+            writer.append_once(name, done, [row["data"] for row in batch], timestamp=times)
             if progress is not None:
                 progress(done)
-    return added
+    return done - before
 
 
 def import_kestrel_directory(
@@ -92,7 +102,7 @@ def import_kestrel_directory(
         How many items this run appended, by queue.
 
     Raises:
-        OptionError: a path is not on a local disk, or a hub is passed.
+        OptionError: as :func:`import_kestrel`.
         InvalidNameError: a queue's name is not allowed for a journal; nothing was imported.
         CorruptionError: a file of a queue is damaged; the queues before it were imported.
     """

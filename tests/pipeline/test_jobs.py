@@ -12,6 +12,7 @@ import kestrel
 import pipeline
 import sej
 import shard
+from kestrel import segmented
 from pipeline import OptionError, jobs
 from pipeline.cli import app
 from pipeline.jobs import rewriting
@@ -188,6 +189,35 @@ def test_kestrel_queue_is_imported_once(tmp_path: Path) -> None:
     with sej.Scanner(tmp_path / "j") as scanner:
         assert [message.value for message in scanner] == [b"car %d" % number for number in range(25)]
     assert jobs.import_kestrel(tmp_path / "of another machine", "cars", tmp_path / "j") == 25
+
+
+def test_items_that_were_added_to_a_kestrel_queue_are_imported(tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path / "kestrel", "my cars") as queue:
+        queue.put_many([b"car %d" % number for number in range(5)])
+    assert jobs.import_kestrel(tmp_path / "kestrel", "my cars", tmp_path / "j") == 5
+    with kestrel.Queue(tmp_path / "kestrel", "my cars") as queue:
+        queue.put_many([b"car %d" % number for number in range(5, 9)])
+    seen: list[int] = []
+    assert jobs.import_kestrel(tmp_path / "kestrel", "my cars", tmp_path / "j", progress=seen.append) == 4
+    assert seen == [5, 9]
+    with sej.Scanner(tmp_path / "j") as scanner:
+        assert [message.value for message in scanner] == [b"car %d" % number for number in range(9)]
+    with kestrel.Queue(tmp_path / "kestrel", "my cars") as queue:
+        queue.get()
+    with pytest.raises(OptionError, match="has 8 items, and 9 were imported before"):
+        jobs.import_kestrel(tmp_path / "kestrel", "my cars", tmp_path / "j")
+
+
+def test_the_readers_of_a_queue_are_imported_separately(tmp_path: Path) -> None:
+    with segmented.Queue(tmp_path / "kestrel", "jobs") as queue:
+        first, _ = queue.reader("first"), queue.reader("second")
+        for number in range(5):
+            queue.put(b"job %d" % number)
+        item = first.get()
+        assert item is not None
+        first.commit(item.id)
+    for reader, expected in (("first", 4), ("second", 5), ("first", 0)):
+        assert jobs.import_kestrel(tmp_path / "kestrel", "jobs", tmp_path / "j", reader=reader) == expected
 
 
 def test_directory_of_queues_becomes_a_tree(tmp_path: Path) -> None:
