@@ -1,9 +1,27 @@
 """Settings with which Spark starts quickly and costs little: tests read a few rows, and none measures it."""
 
-__all__ = ["CONF", "JAVA_OPTIONS"]
+import sys
+from pathlib import Path
 
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-"""Of every JVM that a test starts: optimizing and verifying Spark's classes would take most of a short life."""
+__all__ = ["CONF", "JAVA_OPTIONS", "SHORT_LIFE", "archive"]
+
+SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""Optimizing and verifying Spark's classes would take most of a short life."""
+
+
+def archive(venv: Path) -> Path:
+    """Where an environment has the archive of Spark's classes that `tools/classes.py` makes."""
+    return venv / "spark.jsa"
+
+
+def _options() -> str:
+    """A JVM with another class path, or another Java, ignores the archive; no log: it would say so on stdout."""
+    found = archive(Path(sys.prefix))
+    return SHORT_LIFE + (f" -XX:SharedArchiveFile={found} -Xlog:disable" * (found.exists() and " " not in str(found)))
+
+
+JAVA_OPTIONS = _options()
+"""Of every JVM that a test starts."""
 
 CONF = {
     "spark.ui.enabled": "false",

@@ -16,7 +16,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from tools import chromium, debian, java
+from tools import chromium, classes, debian, java
 
 ROOT = Path(__file__).resolve().parent.parent
 # Its own import needs packages that no longer fit; the demo reads only the CSV files inside.
@@ -57,6 +57,12 @@ def main() -> None:
             say("a Java for Spark")
             if java.remember(venv, python):
                 stamps.keep("java", chosen)
+        home = java.remembered(venv)
+        loaded = content([Path("pyproject.toml"), Path(classes.__file__)]) + str(home)
+        if home is not None and stamps.differ("classes", loaded):
+            say("an archive of Spark's classes, with which the JVMs of the tests start faster")
+            classes.make(venv, python, home)
+            stamps.keep("classes", loaded)
         browser = chromium.choice()
         if stamps.differ("chromium", browser) or chromium.remembered(venv) is None:
             say("a Chromium for the tests of the web page")
