@@ -32,7 +32,7 @@ from pipeline.tables.table import PathLike, Place, paths_of, way_of
 from pipeline.tables.where import Where, bounds_of, conditions_of, expression_of
 from sej.checks import CALLABLE, ITERABLE, POSITIVE, SECONDS, TEXT, WAIT, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
-from sej.errors import ClosedError, SejError
+from sej.errors import ClosedError, JournalNotFoundError, SejError
 from sej.message import FIRST
 from sej.reading.offset import Offset, read_offset
 from sej.system.watch import Watch, wait_any
@@ -254,6 +254,11 @@ class Stream:
         how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, chosen.since, chosen.until)
         followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
         taken = {name: follower for name, follower in sorted(followers.items()) if self._takes(follower.origin)}
+        if gone := self._next.keys() - taken.keys():
+            raise JournalNotFoundError(
+                f"journal {min(gone)!r} was removed since the stream read it, perhaps with messages that it did not read;"
+                " start the stream again to continue without it"
+            )
         if self._far is not None:
             self._there = self._far.take(dict.fromkeys(name for name in taken if name not in self._next))
         for name, follower in taken.items():

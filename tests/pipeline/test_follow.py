@@ -1,5 +1,6 @@
 """``pipeline.follow``: batches as messages arrive, and the offsets to commit."""
 
+import contextlib
 import shutil
 import threading
 from datetime import UTC, datetime
@@ -151,6 +152,24 @@ def test_a_journal_that_was_recreated_is_an_error(tmp_path: Path, journal: Path)
         journal.rename(tmp_path / "old")
         fill(journal, 100)
         with pytest.raises(sej.OffsetBeyondEndError, match="re-created"):
+            next(stream)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_journal_that_was_removed_is_an_error(hub_root: Path, far: bool) -> None:
+    """It may have had messages that the stream did not read."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(Server(stack.enter_context(hub.Store(hub_root)), "127.0.0.1:0")) if far else None
+        stream = stack.enter_context(
+            pipeline.follow(None if server else hub_root, hub=server.address if server else None, batch_age_s=0.0)
+        )
+        seen = 0
+        while seen < 25:
+            seen += next(stream).batch.num_rows
+        shutil.rmtree(hub_root / "berlin.plain.log")
+        with pytest.raises(
+            sej.JournalNotFoundError, match=r"'berlin\.plain\.log' was removed since the stream read it"
+        ):
             next(stream)
 
 
