@@ -84,7 +84,8 @@ class Settings(NamedTuple):
 class Stream:
     """Iterates over :class:`Arrived`; a context manager.
 
-    Use it from one thread; :meth:`stop` may be called from any. It holds the lock of its reader in each journal.
+    Use it from one thread; :meth:`stop` may be called from any. It holds the lock of its reader in each journal. It
+    ends with :class:`~sej.JournalNotFoundError` if a journal is removed.
     """
 
     __reduce__ = refuse_pickling
@@ -256,7 +257,7 @@ class Stream:
         taken = {name: follower for name, follower in sorted(followers.items()) if self._takes(follower.origin)}
         if gone := self._next.keys() - taken.keys():
             raise JournalNotFoundError(
-                f"journal {min(gone)!r} was removed since the stream read it, perhaps with messages that it did not read;"
+                f"journal {min(gone)!r} was removed since the stream read it, perhaps with messages that were not read;"
                 " start the stream again to continue without it"
             )
         if self._far is not None:

@@ -167,9 +167,7 @@ def test_a_journal_that_was_removed_is_an_error(hub_root: Path, far: bool) -> No
         while seen < 25:
             seen += next(stream).batch.num_rows
         shutil.rmtree(hub_root / "berlin.plain.log")
-        with pytest.raises(
-            sej.JournalNotFoundError, match=r"'berlin\.plain\.log' was removed since the stream read it"
-        ):
+        with pytest.raises(sej.JournalNotFoundError, match=r"'berlin\.plain\.log' was removed since"):
             next(stream)
 
 
