@@ -102,7 +102,7 @@ class KeyOrder:
         if fresh and parked:
             self.count -= 1
         bound = self.parked.get(key)
-        if bound is not None and bound <= offset and (fresh or key):
+        if bound is not None and bound <= offset and (parked if fresh else key):
             self.parked[key] = offset + 1  # it was the head: what is below is held, or not ready
         if key:
             held = self.held.get(key)

@@ -134,6 +134,26 @@ class TestRules:
             assert [item.value for item in q.items("ready")] == [b"a3", b"b", b"c"]
             assert q.stats().done == 1
 
+    @pytest.mark.parametrize("reopened", [False, True])
+    def test_an_expired_item_takes_none_before_it_along(self, tmp_path: Path, clock: FakeClock, reopened: bool) -> None:
+        with opened(tmp_path, clock, order="key", lease_s=1000) as q:
+            q.put_many([b"a1", b"a2", b"a3"], [b"a"] * 3)
+            q.put(b"expires", b"a", expire_s=10)
+            q.put(b"b1", b"b")
+            first = take(q)
+            clock.move(11)
+            assert taken(q) == [b"b1"]  # passes a2 and a3 by, and removes the expired one
+            if not reopened:
+                first.done()
+                assert taken(q) == [b"a2"]
+        with opened(tmp_path, clock) as q:
+            found = []
+            for item in q:
+                found.append(item.value)
+                item.done()
+            assert found == ([b"a1"] if reopened else []) + [b"a2", b"a3", b"b1"]
+            assert q.stats()[:3] == (0, 0, 0)
+
     def test_items_that_wait_for_their_key_expire_after_a_compaction(self, q: JournalQueue, clock: FakeClock) -> None:
         q.put(b"a1", b"a")
         q.put(b"a2", b"a", expire_s=10)
