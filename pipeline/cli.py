@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "archive", "compact", "count", "dedupe", "finish", "import_kestrel", "reshard", "restore", "stats"]
 
 _PATH: Final = click.Path(path_type=Path, readable=False)
-_PREFIX: Final = click.option("--prefix", help="Bits of the target's shards.")
+_PREFIX: Final = click.option("--prefix", help="Prefix of the target's shards.")
 _BITS: Final = click.option("--bits", type=click.IntRange(0, 10), help="2**bits shards.")
 _MASTER: Final = click.option(
     "--master", help="Spark's master; default: Spark's own setting, or all cores of this machine."

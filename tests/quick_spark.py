@@ -15,7 +15,7 @@ def archive(venv: Path) -> Path:
 
 
 def _options() -> str:
-    """A JVM with another class path, or another Java, ignores the archive; no log: it would say so on stdout."""
+    """A JVM with another class path, or another Java, ignores the archive; no log: it would report that on stdout."""
     found = archive(Path(sys.prefix))
     return SHORT_LIFE + (f" -XX:SharedArchiveFile={found} -Xlog:disable" * (found.exists() and " " not in str(found)))
 
