@@ -95,7 +95,7 @@ class Tokens:
         else:
             ITERABLE("source", source)
         self._path: Path | None = None
-        self._stamp: tuple[int, int, int] | None = None
+        self._stamp: tuple[int, int, int, int] | None = None
         self._grants: list[Grant] = []
         self._lock = threading.Lock()
         if isinstance(source, (str, os.PathLike)):
@@ -144,8 +144,8 @@ class Tokens:
         self._stamp = _stamp(status)
 
 
-def _stamp(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_mtime_ns, status.st_size, status.st_ino
+def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def _parse(path: Path) -> list[Grant]:

@@ -710,6 +710,19 @@ def test_the_file_of_tokens_is_read_again(tmp_path: Path) -> None:
     assert hashlib.sha256(second.encode()).hexdigest() == hash_token(second)
 
 
+def test_a_token_that_was_replaced_in_place_with_the_time_of_the_old_one_is_refused(tmp_path: Path) -> None:
+    """As a copy does that keeps times: only the time of the last change differs."""
+    first, second = make_token(), make_token()
+    path = tmp_path / "tokens"
+    path.write_text(f"{hash_token(first)} write a\n")
+    tokens, before = Tokens(path), path.stat()
+    path.write_text(f"{hash_token(second)} write a\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert tokens.grant(second, 0.0).role == "write"
+    with pytest.raises(hub.AccessError, match="unknown token"):
+        tokens.grant(first, 0.0)
+
+
 @pytest.mark.parametrize(
     "line",
     ["x", "00 write a", "g" * 64 + " write a", "0" * 64 + " write a*", "0" * 64 + " admin a",
