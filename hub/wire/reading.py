@@ -18,7 +18,7 @@ from hub.wire.frames import get_response, large_get_response
 from hub.wire.status import TooLargeError
 from sej.codec import decode_many
 from sej.codec.format import INT32_SIZE, MAX_OFFSET, OVERHEAD_SIZE
-from sej.errors import CorruptionError, JournalNotFoundError, SejError
+from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.gaps import count_messages
@@ -48,7 +48,13 @@ class Catalog:
         self._known: dict[Source, tuple[object, pb.Listed]] = {}
 
     def listed(self, source: Source) -> pb.Listed | None:
-        """Return the state of a journal; None if the hub does not have it."""
+        """Return the state of a journal; None if the hub does not have it, or if it is being removed."""
+        try:
+            return self._listed(source)
+        except (NotAJournalError, FileNotFoundError):
+            return None
+
+    def _listed(self, source: Source) -> pb.Listed | None:
         path = source_path(self._store.root, source)
         mark = _mark(Directory(path, OS))
         known = self._known.get(source)
@@ -64,11 +70,18 @@ class Catalog:
             FirstOffset=first,
             NextOffset=end,
             Size=sum(segment.size for segment in Journal(path).segments),
-            ID=journal_id(Directory(path, OS)) or b"",
+            ID=_identity(Directory(path, OS)),
             Messages=_count(Directory(path, OS), first, end),
         )
         self._known[source] = (mark, found)
         return found
+
+
+def _identity(directory: Directory) -> bytes:
+    try:
+        return journal_id(directory) or b""
+    except CorruptionError:  # the messages can be read without it, and the other journals must still be listed
+        return b""
 
 
 def _count(directory: Directory, first: int, end: int) -> int | None:

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -158,6 +159,34 @@ def test_the_list_of_journals_has_their_offsets(tmp_path: Path) -> None:
         assert len(first.id) == len(second.id) == 16
         assert first.id != second.id
         assert client.journals("client-b") == [second]
+
+
+@pytest.mark.parametrize("looked", ["first_offset", "end_offset"])
+def test_a_journal_that_is_removed_meanwhile_is_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked: str
+) -> None:
+    with connected(tmp_path) as (store, _):
+        store.put("client-a", "gone", sample(5))
+        store.put("client-b", "j", sample(5))
+    look = getattr(hub.Store, looked)
+
+    def then_remove(self: hub.Store, *source: str) -> Any:
+        found = look(self, *source)
+        shutil.rmtree(tmp_path / "client-a.gone", ignore_errors=True)
+        return found
+
+    monkeypatch.setattr(hub.Store, looked, then_remove)
+    with connected(tmp_path) as (_, client):
+        assert [journal.journal_dir for journal in client.journals()] == ["j"]
+
+
+def test_a_journal_with_a_damaged_identity_is_listed_without_it(tmp_path: Path) -> None:
+    with connected(tmp_path) as (store, client):
+        store.put("client-a", "damaged", sample(5))
+        store.put("client-b", "j", sample(5))
+        (tmp_path / "client-a.damaged" / "id").write_bytes(b"damaged")
+        first, second = client.journals()
+        assert (first.next_offset, first.id, len(second.id)) == (5, b"", 16)
 
 
 def test_follow_brings_what_comes(tmp_path: Path) -> None:
