@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 import click
 
 from hub.page.journal import cells
+from hub.page.rendering import address
 from hub.page.views import Context, MissingError, View, number_in
 from sej.cli.offsets import describe_reset, move_reader, reset_target
 from sej.cli.reader_state import readers_of
@@ -175,8 +175,8 @@ def _trail(path: str) -> list[tuple[str, str]]:
 
 
 def _journal_address(path: str) -> str:
-    return f"/journal?path={quote(path, safe='')}"
+    return f"/journal?path={address(path)}"
 
 
 def _queue_address(path: str, name: str) -> str:
-    return f"/queue?path={quote(path, safe='')}&name={quote(name, safe='')}"
+    return f"/queue?path={address(path)}&name={address(name)}"

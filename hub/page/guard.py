@@ -213,8 +213,11 @@ class Guard:
         return grant.clients[0], grant.role
 
     def _own_origin(self, request: Request) -> bool:
-        origin = urlsplit(request.headers.get("origin", ""))
-        return bool(origin.netloc) and origin.netloc == request.headers.get("host")
+        try:
+            origin = urlsplit(request.headers.get("origin", "")).netloc
+        except ValueError:  # not an address
+            return False
+        return bool(origin) and origin == request.headers.get("host")
 
     def _proof(self, browser: str) -> str:
         return hmac.new(self._secret, browser.encode(), hashlib.sha256).hexdigest()
@@ -242,8 +245,11 @@ def _cookies(request: Request) -> dict[str, str]:
 
 
 def _host(header: str) -> str:
-    """Return the name in a Host header, without its port."""
-    return urlsplit(f"//{header}").hostname or ""
+    """Return the name in a Host header, without its port; empty if it is not one."""
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _refused(code: int, why: str) -> Response:

@@ -7,8 +7,8 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import quote
 
+from hub.page.rendering import address
 from hub.page.views import Context, MissingError, View, number_in
 from sej.cli.doctor import findings_of
 from sej.cli.options import good_end_of
@@ -192,7 +192,7 @@ def cells(found: Message, value_bytes: int = PREVIEW_BYTES) -> dict[str, Any]:
 
 
 def _trail(path: str) -> list[tuple[str, str]]:
-    return [("/", "Overview"), (f"/journal?path={quote(path, safe='')}", path)]
+    return [("/", "Overview"), (f"/journal?path={address(path)}", path)]
 
 
 def _json(value: bytes) -> str | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import quote
 
 from hub.page.journal import cells
+from hub.page.rendering import address
 from hub.page.views import Context, View
 from sej.queue.look import QueueLook
 from sej.queue.values import QueuedItem
@@ -35,7 +35,7 @@ def queue(context: Context, query: Mapping[str, str]) -> View:
     for state, _, limit in _STATES:
         items = [_item(one) for one in look.items(state, limit=limit)] if counts[state] else []
         parts[state] = context.render("_items.html", values | {"state": state, "items": items})
-    trail = [("/", "Overview"), (f"/journal?path={quote(path, safe='')}", path)]
+    trail = [("/", "Overview"), (f"/journal?path={address(path)}", path)]
     titles = {state: title for state, title, _ in _STATES}
     return View("queue.html", f"Queue {name} of {path}", parts, values | {"titles": titles}, trail)
 

@@ -14,9 +14,14 @@ from hub.page.history import HEIGHT, WIDTH, points
 from sej.cli.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 
-__all__ = ["Renderer", "when"]
+__all__ = ["Renderer", "address", "when"]
 
 _MARKS: Final = {"ok": "✓", "note": "!", "problem": "✗"}
+
+
+def address(text: object) -> str:
+    """Return a text as a part of an address; a file name may have bytes that are not UTF-8."""
+    return quote(str(text), safe="", errors="surrogateescape")
 
 
 def when(timestamp: int | None) -> Markup:
@@ -80,7 +85,7 @@ class Renderer:
             when=when,
             number=lambda number: f"{number:,}",
         )
-        self._environment.globals.update(line=_line, mark=_MARKS.get, address=lambda text: quote(str(text), safe=""))
+        self._environment.globals.update(line=_line, mark=_MARKS.get, address=address)
         for name in self._environment.list_templates():
             self._environment.get_template(name)  # compiled now, so that the first page is as fast as the others
 

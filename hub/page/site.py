@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import parse_qsl
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -107,7 +108,7 @@ class Site:
 
     def _answer(self, page: PageFunction, request: Request) -> Response:
         try:
-            view = page(self._context, request.query_params)
+            view = page(self._context, _query(request))
         except (SejError, OSError, ValueError) as error:
             return self._failure(request, _code_of(error), error)
         return self._html(request, view)
@@ -124,7 +125,8 @@ class Site:
             "events": f"/events/{address}{query}" if view.parts else "",
             "viewer": viewer,
         }
-        return HTMLResponse(self._context.render(view.template, values), code)
+        html = self._context.render(view.template, values)
+        return HTMLResponse(html.encode("utf-8", "replace"), code)  # a file name may have bytes that are not UTF-8
 
     def _failure(self, request: Request, code: int, error: Exception) -> Response:
         view = View(
@@ -147,7 +149,7 @@ class Site:
 
     async def _value(self, request: Request) -> Response:
         try:
-            _, found = await anyio.to_thread.run_sync(message_at, self._context, request.query_params)
+            _, found = await anyio.to_thread.run_sync(message_at, self._context, _query(request))
         except (SejError, OSError, ValueError) as error:
             return self._failure(request, _code_of(error), error)
         headers = {"content-disposition": f'attachment; filename="message-{found.offset}.bin"'}
@@ -158,13 +160,14 @@ class Site:
         if page is None:
             return PlainTextResponse("not found\n", 404)
         return self._stream(
-            page_events(self._context, page, request.query_params, self._stopping, request.scope["admitted"])
+            page_events(self._context, page, _query(request), self._stopping, request.scope["admitted"])
         )
 
     async def _tail(self, request: Request) -> Response:
         try:
-            path = self._context.require_journal(request.query_params.get("path", ""))
-            offset = number_in(request.query_params, "from", 0)
+            query = _query(request)
+            path = self._context.require_journal(query.get("path", ""))
+            offset = number_in(query, "from", 0)
             last = request.headers.get("last-event-id", "")
             offset = int(last) if last.isascii() and last.isdigit() else offset
         except (SejError, ValueError) as error:
@@ -184,6 +187,11 @@ class Site:
                 self._streams -= 1
 
         return StreamingResponse(counted(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+def _query(request: Request) -> dict[str, str]:
+    """Return the query of an address; bytes that are not UTF-8 are kept, as in names of files."""
+    return dict(parse_qsl(request.url.query, keep_blank_values=True, errors="surrogateescape"))
 
 
 def _code_of(error: Exception) -> int:

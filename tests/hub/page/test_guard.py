@@ -62,7 +62,9 @@ def test_nothing_is_fetched_from_another_host() -> None:
         assert not re.search(r"\son[a-z]+=|\sstyle=|javascript:", text), file
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil", "["]
+)
 def test_another_name_for_the_loopback_interface_is_refused(client: Client, host: str) -> None:
     assert client.ask("GET", "/", Host=host).status == 421
 

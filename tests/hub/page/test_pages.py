@@ -49,6 +49,23 @@ def test_the_overview_shows_every_journal(client: Client, root: Path) -> None:
     assert client.get("/", sort="colour").status == 400
 
 
+def test_names_of_files_that_are_not_utf_8(tmp_path: Path) -> None:
+    for name in (b"sound", b"caf\xe9"):
+        with sej.Writer(tmp_path / os.fsdecode(name)) as writer:
+            writer.append(b"value", b"k\xff")
+    (tmp_path / os.fsdecode(b"\xff.tq")).write_text("-a job\n")
+    with serving(tmp_path) as client:
+        overview = client.get("/")
+        assert f"{tmp_path}/caf? ✓ sound 1" in overview.words
+        folder = quote(f"{tmp_path}/", safe="")
+        for address in (f"/journal?path={folder}caf%E9", f"/text-queue?path={folder}%FF.tq"):
+            assert f'href="{address}"' in overview.text
+            assert client.ask("GET", address).status == 200
+        assert "value" in client.ask("GET", f"/journal/messages?path={folder}caf%E9&key=k%FF").words
+        with client.stream(f"/events/journal?path={folder}caf%E9") as events:
+            assert next(events)[0] == "all"
+
+
 def test_a_journal_of_large_messages_shows_its_newest(tmp_path: Path) -> None:
     with sej.Writer(tmp_path / "large") as writer:
         for n in range(25):
