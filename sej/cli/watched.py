@@ -118,11 +118,20 @@ class Watched:
         return list(self._before.values())
 
     def _journals(self, path: Path) -> list[str]:
-        """Return the journals below a path; the list is kept while the directory's time is the same."""
+        """Return the journals below a path; the list is kept while the directory's time is the same.
+
+        If the path was removed, those that were there are returned, and each has an error.
+        """
         changed = _mtime(str(path))
         before = self._lists.get(path)
         if before is None or before[0] != changed or self._looks % _LISTS_LOOKS == 0:
-            before = self._lists[path] = changed, journals_below(path)
+            try:
+                found = journals_below(path)
+            except (SejError, OSError):
+                if before is None:
+                    raise
+                found = before[1]
+            before = self._lists[path] = changed, found
         return before[1]
 
     def _sample(self, path: str, held: frozenset[tuple[int, int]] | None, at: int) -> Sample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -108,6 +109,15 @@ def test_a_journal_that_breaks_is_one_click_away(client: Client, root: Path) -> 
             if "Problems" in parts.get("problems", ""):
                 break
     assert address_of("/journal/damage", root / "orders").replace("/", "%2F")[-20:] in client.get("/").text
+
+
+def test_a_path_that_is_removed_is_a_problem_and_the_others_are_sampled(root: Path) -> None:
+    sampler = Sampler([root / "logs", root / "orders"])
+    shutil.rmtree(root / "logs")
+    filled(root / "orders", 5)
+    sampler._take()
+    assert sampler.round.samples[str(root / "orders")].end_offset == 125
+    assert list(sampler.round.problems) == [str(root / "logs")]
 
 
 def test_a_large_journal_that_breaks_at_its_end_is_found(tmp_path: Path) -> None:
