@@ -310,11 +310,11 @@ class KeyedTaker:
             if message is None or (message.offset != offset and records):
                 break
             if message.offset != offset:
-                gap, offset = True, message.offset
+                gap, offset, stamp = True, message.offset, 0
                 if offset in above or (stop is not None and offset >= stop):
                     break
-            key, stamp = key_hash(message.key), stamp_of(message.timestamp)
-            record = picked(offset, 1, holder, deadline, 0, key, stamp)
+            key = key_hash(message.key)
+            record = picked(offset, 1, holder, deadline, 0, key, stamp_of(message.timestamp))
             if stop is None and self._is_expired(message, now):
                 records += (record, done(offset, offset + 1))
             elif stop is None and (
@@ -351,6 +351,7 @@ class KeyedTaker:
                 passed.add(key)
                 rows.append((key, offset))
             offset += 1
+            stamp = stamp_of(message.timestamp)  # not that of a message at which the loop ends
         if rows or gap:
             records.append(scanned(offset, order.count + len(rows), stamp))
         if not records and not ended:

@@ -134,6 +134,20 @@ class TestRules:
             assert [item.value for item in q.items("ready")] == [b"a3", b"b", b"c"]
             assert q.stats().done == 1
 
+    def test_a_batch_that_ends_at_an_item_that_does_not_fit_is_not_taken_for_a_loss(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        with opened(tmp_path, clock, order="key") as q:
+            with sej.SharedWriter(tmp_path) as writer:
+                writer.append_many([b"a1", b"1", b"a2", b"large"], [b"a", b"", b"a", b""], timestamp=[1, 2, 3, 4])
+            first = take(q)
+            (item,) = q.get_many(9, timeout=0, max_bytes=2)  # passes a2 by, and ends before the large one
+            item.done()
+            first.done()
+        with opened(tmp_path, clock) as q:
+            assert q.recovered is None
+            assert taken(q) == [b"a2", b"large"]
+
     @pytest.mark.parametrize("reopened", [False, True])
     def test_an_expired_item_takes_none_before_it_along(self, tmp_path: Path, clock: FakeClock, reopened: bool) -> None:
         with opened(tmp_path, clock, order="key", lease_s=1000) as q:
