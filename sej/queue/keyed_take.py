@@ -287,6 +287,8 @@ class KeyedTaker:
 
         With ``stop``, pass by all messages before it. Return whether there was a message.
         """
+        if self._left <= 0:  # what follows is unknown, and may come before an item that is aside
+            raise UnfinishedError
         log, state, per_key = self._log, self._log.state, self._per_key
         above, held, there, aside, read = state.above, order.held, order.parked, order.aside, self._fresh.at
         holder, deadline = self._lease(now)

@@ -148,6 +148,17 @@ class TestRules:
             assert q.recovered is None
             assert taken(q) == [b"a2", b"large"]
 
+    def test_a_batch_that_has_passed_by_its_share_takes_no_later_item_first(
+        self, q: JournalQueue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(keyed_take, "_MESSAGES", 4)
+        keys = [b"a", b"a", b"a", b"a", b"b", b"a", b"c"]
+        q.put_many([b"a1", b"a2", b"a3", b"a4", b"b1", b"a5", b"c1"], keys)
+        q.put(b"c2", b"c", priority=-1)
+        assert take(q).value == b"a1"
+        assert taken(q, 2) == [b"b1"]
+        assert taken(q) == [b"c1"]
+
     @pytest.mark.parametrize("reopened", [False, True])
     def test_an_expired_item_takes_none_before_it_along(self, tmp_path: Path, clock: FakeClock, reopened: bool) -> None:
         with opened(tmp_path, clock, order="key", lease_s=1000) as q:
