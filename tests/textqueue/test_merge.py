@@ -1,10 +1,18 @@
 """Merging a person's edit with what programs wrote meanwhile."""
 
+import time
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sej.system.disk import OS
+from textqueue import TextQueue
 from textqueue.editing.merge import entries, merge, new_positions
+from textqueue.editing.save import save
+from textqueue.editing.source import Source
+from textqueue.ledger.log import GIVEN_BACK
 
 OLD = b"-a\n-b\n b2\n-c\n"
 
@@ -59,3 +67,26 @@ def test_positions_are_those_of_the_same_entries(old: list[bytes], new: list[byt
         position += len(entry)
     assert list(places.values()) == sorted(set(places.values())), "each once, in order"
     assert new_positions(before, before) == {at: at for at in places} or before != after
+
+
+def test_many_entries_between_blank_lines_are_compared_in_linear_time() -> None:
+    old = b"".join(b"-%d\n\n" % number for number in range(20_000))
+    new = old.replace(b"-3\n\n", b"").replace(b"-19990\n\n", b"")
+    start = time.process_time()
+    places = new_positions(old, new)
+    assert time.process_time() - start < 10, "it took minutes, during which the queue was locked"
+    assert len(places) == 2 * 19_998
+
+
+def test_a_done_message_that_the_person_removes_is_not_queued_for_a_moment(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n-a\n-b\n")
+    with TextQueue(path) as q:
+        message = q.get_next()
+        assert message is not None
+        message.mark_as_cleared()
+    source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
+    assert save(source, b"=a\n-a\n-b\n", b"-a\n-b\n") == [], "no program changed a message"
+    assert path.read_bytes() == b"-a\n-b\n"
+    log = (tmp_path / ".jobs.tq.log").read_bytes()
+    assert b"\n%c " % GIVEN_BACK not in log, "a worker could have taken it"

@@ -77,19 +77,30 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
 
 
 def _marks(text: bytes, merged: bytes) -> list[tuple[int, bytes, int]]:
-    """Return the entries whose status alone differs, as (position, bytes, new control byte)."""
-    there: dict[bytes, list[int]] = {}
-    for raw in entries(merged):
-        if raw[0] in STATUS_OF:
-            there.setdefault(essence(raw), []).append(raw[0])
+    """Return the entries whose status alone differs, as (position, bytes, new control byte).
+
+    Equal entries are left to the replacement. If the person removed one of them, nothing tells which one, and a mark
+    could queue a message for a moment that is done.
+    """
+    there = _statuses(merged)
+    counts = {name: len(each) for name, each in _statuses(text).items()}
     found: list[tuple[int, bytes, int]] = []
     position = 0
     for raw in entries(text):
-        if raw[0] in STATUS_OF and (statuses := there.get(essence(raw))):
-            control = statuses.pop(0)
+        if raw[0] in STATUS_OF and counts[name := essence(raw)] == len(there.get(name, ())) == 1:
+            (control,) = there[name]
             if control != raw[0]:
                 found.append((position, raw, control))
         position += len(raw)
+    return found
+
+
+def _statuses(text: bytes) -> dict[bytes, list[int]]:
+    """Return the control bytes of the entries, by essence."""
+    found: dict[bytes, list[int]] = {}
+    for raw in entries(text):
+        if raw[0] in STATUS_OF:
+            found.setdefault(essence(raw), []).append(raw[0])
     return found
 
 
