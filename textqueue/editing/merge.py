@@ -8,6 +8,8 @@ would be lost.
 
 from __future__ import annotations
 
+import bisect
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
@@ -16,6 +18,10 @@ from textqueue.format.grammar import BOM
 from textqueue.format.parser import chunks
 
 __all__ = ["Merged", "entries", "merge", "new_positions"]
+
+
+_Span = tuple[int, int]
+"""The numbers of the first entry and of the one after the last."""
 
 
 class Merged(NamedTuple):
@@ -95,22 +101,56 @@ def _changes(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[_Change]:
         if len(new) > len(old):
             yield _Change(len(old), len(old), new[len(old) :])
         return
-    start = 0
-    shorter = min(len(old), len(new))
-    while start < shorter and old[start] == new[start]:
-        start += 1
-    end = 0
-    while end < shorter - start and old[-1 - end] == new[-1 - end]:
-        end += 1
-    middle = SequenceMatcher(None, old[start : len(old) - end], new[start : len(new) - end], autojunk=False)
+    before = after = 0
+    for at, there in [*_anchors(old, new), (len(old), len(new))]:
+        yield from _between(old, new, (before, at), (after, there))
+        before, after = at + 1, there + 1
+
+
+def _anchors(old: Sequence[bytes], new: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Return the numbers of entries that both sides have once, in the same order: the most that there are.
+
+    The search between them takes quadratic time, because equal entries, such as blank lines, match each other.
+    """
+    once_before, once_after = _once(old), _once(new)
+    last: list[int] = []  # of the best series of each length: the least number, in the new text, of its last entry
+    series: dict[int, tuple[int, int | None]] = {}  # by number in the new text: the old number, and the entry before
+    for entry, at in once_before.items():
+        if (there := once_after.get(entry)) is not None:
+            length = bisect.bisect_left(last, there)
+            last[length : length + 1] = [there]
+            series[there] = at, last[length - 1] if length else None
+    found: list[tuple[int, int]] = []
+    one = last[-1] if last else None
+    while one is not None:
+        at, previous = series[one]
+        found.append((at, one))
+        one = previous
+    return found[::-1]
+
+
+def _once(texts: Sequence[bytes]) -> dict[bytes, int]:
+    """Return the numbers of the entries that occur once, in order."""
+    counts = Counter(texts)
+    return {entry: number for number, entry in enumerate(texts) if counts[entry] == 1}
+
+
+def _between(old: Sequence[bytes], new: Sequence[bytes], here: _Span, there: _Span) -> Iterator[_Change]:
+    """Yield the changes from a part of the old entries to a part of the new ones."""
+    (start, end), (begin, stop) = here, there
+    while start < end and begin < stop and old[start] == new[begin]:
+        start, begin = start + 1, begin + 1
+    while start < end and begin < stop and old[end - 1] == new[stop - 1]:
+        end, stop = end - 1, stop - 1
+    middle = SequenceMatcher(None, old[start:end], new[begin:stop], autojunk=False)
     for tag, i1, i2, j1, j2 in middle.get_opcodes():
         if tag == "equal":
             continue
         if i2 - i1 == j2 - j1:  # the entries of a mark are changed one by one
             for number in range(i2 - i1):
-                yield _Change(start + i1 + number, start + i1 + number + 1, [new[start + j1 + number]])
+                yield _Change(start + i1 + number, start + i1 + number + 1, [new[begin + j1 + number]])
         else:
-            yield _Change(start + i1, start + i2, new[start + j1 : start + j2])
+            yield _Change(start + i1, start + i2, new[begin + j1 : begin + j2])
 
 
 def _is_before(one: _Change, other: _Change) -> bool:
