@@ -1,6 +1,7 @@
 """sej tq: text queues from a shell."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -277,3 +278,17 @@ def test_a_failed_program_is_reported(jobs: Path) -> None:
     done = sej("tq", "claim", jobs, "--", *FAIL)
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr == f"sej: {jobs}: message {name_of(jobs, 'one')}: {FAIL[0]}: exit code 3\n".encode()
+
+
+def test_texts_and_names_that_are_not_utf8_are_printed(tmp_path: Path) -> None:
+    strict = {"PYTHONIOENCODING": "utf-8:strict"}  # as in most locales
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\xff\n")
+    done = sej("tq", "claim", path, "--", "sh", "-c", "printf '=a\\377\\n' > $0", path, env=strict)
+    assert (done.returncode, rb"position 0: a\xff: changed" in done.stderr) == (0, True), done.stderr
+    jobs = tmp_path / os.fsdecode(b"\xff")
+    jobs.mkdir()
+    added = sej("tq", "add", jobs, "a", "--writer", os.fsdecode(b"\xfe"), env=strict)
+    assert (added.returncode, added.stdout[:4]) == (0, b"\xfe.tq"), added.stderr
+    (jobs / os.fsdecode(b"\xfe.tq")).write_bytes(b"?\n")
+    assert sej("tq", "check", jobs, env=strict).stdout.startswith(bytes(jobs) + b"/\xfe.tq:1:1: ")

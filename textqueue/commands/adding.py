@@ -9,6 +9,7 @@ import click
 
 from textqueue.commands.naming import name_of
 from textqueue.commands.opening import QUEUE, reporting
+from textqueue.commands.output import print_line
 from textqueue.format.grammar import MessageStatus
 from textqueue.queue import TextQueue
 
@@ -42,4 +43,4 @@ def add(path: Path, texts: tuple[str, ...], variables: tuple[str, ...], comment:
     with reporting(TextQueue(path, writer=writer)) as queue:
         status = MessageStatus.comment if comment else MessageStatus.queued
         for message in queue.append_many(lines, variables, status=status):
-            click.echo(name_of(message, path))
+            print_line(name_of(message, path))

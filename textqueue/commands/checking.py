@@ -8,7 +8,7 @@ import click
 
 from sej.cli.exits import Exit
 from textqueue.commands.opening import QUEUE, require
-from textqueue.commands.output import JSON, print_json
+from textqueue.commands.output import JSON, print_json, print_line
 from textqueue.queue import TextQueue
 from textqueue.reading.checker import check as check_file
 
@@ -32,6 +32,6 @@ def check(path: Path, json: bool) -> None:
         if json:
             print_json(problem._asdict())
         else:
-            click.echo(problem)
+            print_line(str(problem))
     if any(problem.severity != "hint" for problem in problems):
         raise SystemExit(Exit.WRONG)

@@ -67,11 +67,13 @@ def edit(path: Path) -> None:
 
 
 def _run_editor(path: Path, files: list[Path]) -> None:
-    command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    names = [os.environ.get(variable, "").strip() for variable in ("VISUAL", "EDITOR")]
+    name = next(filter(None, names), "vi")
     try:
+        command = shlex.split(name)
         code = subprocess.run([*command, *map(str, files)], check=False).returncode
-    except OSError as error:
-        refuse(path, f"the editor {command[0]!r} cannot be started ({error}); set VISUAL or EDITOR", Exit.WRONG)
+    except (OSError, ValueError) as error:  # ValueError: a quotation mark without its pair
+        refuse(path, f"the editor {name!r} cannot be started ({error}); set VISUAL or EDITOR", Exit.WRONG)
     if code:
         refuse(path, f"the editor ended with exit code {code}, so nothing was changed", Exit.WRONG)
 

@@ -13,7 +13,7 @@ from sej.cli.exits import Exit
 from textqueue.claims.claim import Claim
 from textqueue.commands.naming import NAMES, name_of, named, require_names
 from textqueue.commands.opening import QUEUE, opened, opened_files, shell
-from textqueue.commands.output import refuse
+from textqueue.commands.output import print_line, refuse
 from textqueue.editing.message import Message, marking
 from textqueue.editing.place import place_of
 from textqueue.editing.undo import undo as undone
@@ -93,7 +93,7 @@ def undo(path: Path, count: int) -> None:
     with opened_files(path) as sources:
         done = 0
         for message in undone(sources, count):
-            click.echo(f"{name_of(message, path)}\t{message.status.name}")
+            print_line(name_of(message, path), message.status.name)
             done += 1
         if not done:
             refuse(path, "no program has changed the status of a message")

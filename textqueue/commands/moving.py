@@ -11,6 +11,7 @@ from typing import Final
 import click
 
 from textqueue.commands.opening import QUEUE, JournalsLike, note_if_foreign, opened, opened_files, require
+from textqueue.commands.output import print_line
 from textqueue.editing.message import Message
 from textqueue.editing.replace import Part
 from textqueue.editing.source import Source
@@ -61,7 +62,7 @@ def split(path: Path, directory: Path, by_status: bool, every: int | None, varia
             choose = _naming(source, directory, by_status=by_status, every=every, variable=variable)
             made = split_file(source, choose)
             for target, count in sorted(made.items()):
-                click.echo(f"{target}\t{count}")
+                print_line(target, str(count))
 
 
 def _naming(

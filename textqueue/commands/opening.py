@@ -96,7 +96,8 @@ def report(queue: TextQueue) -> None:
 def _print(conflicts: list[Conflict]) -> None:
     while conflicts:
         path, position, text, kind, action = conflicts.pop(0)
-        click.echo(f"sej: {path}: position {position}: {shown(text.encode()).decode()}: {kind}: {action}", err=True)
+        value = shown(text.encode("utf-8", "surrogateescape")).decode(errors="backslashreplace")
+        click.echo(f"sej: {path}: position {position}: {value}: {kind}: {action}", err=True)
 
 
 def note_if_foreign(queue: TextQueue) -> None:
