@@ -45,6 +45,9 @@ class Editor:
             )
         )
         result = await self.client.initialize_async(lsp.InitializeParams(capabilities))
+        sync = result.capabilities.text_document_sync
+        assert isinstance(sync, lsp.TextDocumentSyncOptions)
+        assert sync.change is lsp.TextDocumentSyncKind.Full, "a change is applied to lines as the queue reads them"
         self.client.initialized(lsp.InitializedParams())
         text = self.path.read_text("utf-8")
         item = lsp.TextDocumentItem(self.uri, "textqueue", self.version, text)
@@ -62,9 +65,14 @@ class Editor:
         self.client.text_document_did_change(lsp.DidChangeTextDocumentParams(name, [whole]))
 
     async def actions(
-        self, line: int, last: int | None = None, diagnostics: list[lsp.Diagnostic] | None = None
+        self,
+        line: int,
+        last: int | None = None,
+        diagnostics: list[lsp.Diagnostic] | None = None,
+        *,
+        end: int = 1,
     ) -> dict[str, lsp.CodeAction]:
-        where = lsp.Range(lsp.Position(line, 0), lsp.Position(line if last is None else last, 1))
+        where = lsp.Range(lsp.Position(line, 0), lsp.Position(line if last is None else last, end))
         params = lsp.CodeActionParams(self.document, where, lsp.CodeActionContext(diagnostics or []))
         found = await self.client.text_document_code_action_async(params)
         return {one.title: one for one in found or () if isinstance(one, lsp.CodeAction)}
@@ -179,6 +187,8 @@ def test_actions_are_edits_of_the_buffer(path: Path, edits: bool) -> None:
         several = await editor.actions(5, 6)
         assert set(several) == {"Mark as done", "Mark as failed", "Queue again", "Comment out"}
         assert applied(several["Queue again"], TEXT) == TEXT.replace("=done", "-done").replace("!bad", "-bad")
+        line = await editor.actions(5, 6, end=0)
+        assert applied(line["Queue again"], TEXT) == TEXT.replace("=done", "-done"), "one line was selected"
         edit = several["Queue again"].edit
         assert edit is not None
         assert bool(edit.document_changes) == edits
@@ -246,6 +256,14 @@ def test_completion_of_variables(path: Path) -> None:
         (mutex,) = [one for one in found if one.label == "mutex"]
         assert isinstance(mutex.text_edit, lsp.TextEdit)
         assert mutex.text_edit.new_text == "mutex=" + " " * 48
+        editor.change("-a\u2028\n\\re\n")
+        found = await editor.client.text_document_completion_async(
+            lsp.CompletionParams(editor.document, lsp.Position(1, 3))
+        )
+        assert isinstance(found, list)
+        ends = {one.text_edit.range.end.character for one in found if isinstance(one.text_edit, lsp.TextEdit)}
+        assert ends == {3}, "a line ends with a newline only"
+        editor.change("-a\n")
         nothing = await editor.client.text_document_completion_async(
             lsp.CompletionParams(editor.document, lsp.Position(0, 1))
         )

@@ -47,7 +47,8 @@ class _Server(LanguageServer):
             number = version("sej-journals")
         except PackageNotFoundError:
             number = "0"
-        super().__init__("sej-tq", number)
+        # pygls applies a partial change to lines that end at other characters as well, such as a form feed.
+        super().__init__("sej-tq", number, text_document_sync_kind=lsp.TextDocumentSyncKind.Full)
         self.ledgers: dict[str, tuple[int, int] | None] = {}
         self.looking: asyncio.Task[None] | None = None
 
@@ -194,7 +195,7 @@ def _add_edits(server: _Server) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions(trigger_characters=["\\"]))
     def complete(params: lsp.CompletionParams) -> list[lsp.CompletionItem]:
         found, document = server.open_document(params.text_document.uri)
-        place = found.position_codec.position_from_client_units(found.lines, params.position)
+        place = found.position_codec.position_from_client_units(document.lines, params.position)
         where = _range(found, document, place.line, 1, place.line, place.character)
         return [
             lsp.CompletionItem(
@@ -210,6 +211,8 @@ def _add_edits(server: _Server) -> None:
     def actions(params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
         found, document = server.open_document(params.text_document.uri)
         first, last = params.range.start.line, params.range.end.line
+        if last > first and not params.range.end.character:  # a selection of whole lines ends before the next line
+            last -= 1
         items = [item for item in document.items if item.first <= last and item.last >= first]
         made = []
         for status, title in _ACTIONS.items():
