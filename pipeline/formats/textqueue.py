@@ -188,7 +188,7 @@ def _cut_torn(path: str, intent: dict[str, Any]) -> None:
     """Remove the beginning of an append that died during its write, if the file has not changed since."""
     if OS.status(path) is None:
         return
-    guard = Guard(Sidecars(real_path(path), disk=OS), disk=OS, ask=partial(ask_for_file, path), timeout=_LOCK_S)
+    guard = Guard(Sidecars(path, disk=OS), disk=OS, ask=partial(ask_for_file, path), timeout=_LOCK_S)
     with closing(guard), guard:
         file = OS.open(path, "edit")
         try:

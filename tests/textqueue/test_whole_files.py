@@ -233,6 +233,27 @@ def test_a_link_to_a_queue_is_the_queue(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["done.txt", "jobs.tq", "there"]
 
 
+def test_a_link_that_leads_to_another_file_now_has_the_claims_of_that_file(tmp_path: Path) -> None:
+    link, new = tmp_path / "today.tq", tmp_path / "new"
+    (tmp_path / "monday.tq").write_bytes(b"-old\n")
+    (tmp_path / "tuesday.tq").write_bytes(b"-a\n-b\n-c\n")
+    link.symlink_to("monday.tq")
+    with TextQueue(link) as q:
+        claim = q.take()
+        assert claim is not None
+        new.symlink_to("tuesday.tq")
+        new.replace(link)
+        with TextQueue(link) as other:
+            found = [taker.take() for taker in (q, other, q)]
+            assert [one.message.value for one in found if one is not None] == ["a", "b", "c"], "each to one worker"
+            assert [one.done() for one in found if one is not None] == [True] * 3
+        assert not claim.done()
+        assert q.conflicts[0].kind == "changed"
+        q.append("d")
+    assert (tmp_path / "tuesday.tq").read_bytes() == b"=a\n=b\n=c\n-d\n"
+    assert (tmp_path / "monday.tq").read_bytes() == b"-old\n"
+
+
 def test_an_archive_within_the_queue_is_refused_before_anything_is_moved(tmp_path: Path) -> None:
     for name in ("a", "z"):
         (tmp_path / f"{name}.tq").write_bytes(b"=x\n")

@@ -37,7 +37,7 @@ from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.windows import token_of
 from textqueue.ledger.lock import Guard
-from textqueue.ledger.sidecar import Sidecars, open_sidecar, real_path, replace_sidecar
+from textqueue.ledger.sidecar import Sidecars, open_sidecar, replace_sidecar
 
 __all__ = ["archive", "check_target"]
 
@@ -132,7 +132,7 @@ def _positions(file: File, controls: Collection[int]) -> tuple[list[tuple[int, i
 @contextlib.contextmanager
 def _locked(disk: Disk, target: str) -> Iterator[None]:
     """Lock the archive, if it is a queue that other programs use."""
-    sidecars = Sidecars(real_path(target), disk=disk)
+    sidecars = Sidecars(target, disk=disk)
     if disk.status(sidecars.path(".lck")) is None:
         yield
         return

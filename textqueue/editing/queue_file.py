@@ -40,7 +40,7 @@ from textqueue.ledger.compaction import compact, is_wasteful
 from textqueue.ledger.copies import Copies
 from textqueue.ledger.lock import Guard
 from textqueue.ledger.log import CLAIMS, GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, SET, WAITING, Ledger, Record
-from textqueue.ledger.sidecar import Sidecars, real_path
+from textqueue.ledger.sidecar import Sidecars
 from textqueue.ledger.upgrade import upgrade
 
 __all__ = ["MOMENT_S", "Edit", "Opening", "QueueFile", "Session"]
@@ -123,7 +123,7 @@ class Opening:
         queue.guard.__enter__()
         try:
             queue.refresh()
-            self._file = file = queue.disk.open(queue.path, "edit")
+            self._file = file = queue.disk.open(queue.real_path, "edit")
             return queue.begin(file)
         except BaseException:
             self.__exit__()
@@ -144,7 +144,6 @@ class QueueFile:
 
     Attributes:
         path: the path as the caller passed it.
-        real_path: the path of the real file, if path was a symbolic link. The sidecars are named after it.
         sidecars: the names of the files next to it.
         copies: copies of appended messages.
         threads: the lock between threads that protects this object.
@@ -156,8 +155,7 @@ class QueueFile:
         self.path = path
         self.disk = disk
         self.conflicts = conflicts
-        self.real_path = real_path(path)
-        self.sidecars = Sidecars(self.real_path, disk=disk, queue=path)
+        self.sidecars = Sidecars(path, disk=disk, queue=path)
         self.guard = Guard(self.sidecars, disk=disk, ask=partial(ask_for_file, path))
         self.threads = self.guard.threads
         self.copies = Copies(self.sidecars, disk=disk, queue=path)
@@ -169,6 +167,11 @@ class QueueFile:
         self._closed = False
         self._looked = 0.0
         self._pid = os.getpid()
+
+    @property
+    def real_path(self) -> str:
+        """The path of the real file, if path is a symbolic link. It can change between two sessions only."""
+        return self.sidecars.real_path
 
     def session(self) -> Opening:
         """Return a context manager that takes the lock, and brings the ledger in line with the file.
@@ -315,6 +318,7 @@ class QueueFile:
                 self.sidecars.look()
         path = self.sidecars.path(".log")
         if path != self.ledger.path:
+            self.mine = None
             self.ledger.close()
             self.ledger.path = path
         self.ledger.refresh(look=look)

@@ -158,6 +158,8 @@ class Guard:
     def _take(self) -> None:
         now = time.monotonic()
         self._row = self._row + 1 if now - self._left < _ROW_S else 0
+        if self._sidecars.have_moved():
+            self.close()
         while True:
             file = self._opened()
             if not file.lock():

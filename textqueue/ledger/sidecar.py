@@ -1,7 +1,8 @@
 """Sidecars: the files next to a queue file, such as its lock and its ledger.
 
 They are hidden: the ledger of ``jobs.tq`` is ``.jobs.tq.log``. A sidecar is named after the real file, not after a
-symbolic link to it. So all programs use the same lock and ledger, whatever path they open.
+symbolic link to it. So all programs use the same lock and ledger, whatever path they open. If the link leads to another
+file later, the next operation uses the sidecars of that file.
 
 A new sidecar gets the owner, group and mode of the queue file. So every user who may edit the queue may lock it, and no
 other user can read messages in a sidecar.
@@ -61,6 +62,7 @@ class Sidecars:
     """The names of the sidecars of one queue file.
 
     Attributes:
+        real_path: the path of the queue file, without a symbolic link.
         old: whether the names of older versions are in use.
     """
 
@@ -68,24 +70,34 @@ class Sidecars:
         """Find out which names are in use.
 
         Args:
-            path: the path of the real file.
+            path: the path of the queue file, or of a symbolic link to it.
             disk: the file system.
             queue: the queue file, whose owner and mode a new lock file gets.
         """
-        self._path = path
-        self._hidden = sidecar_path(path, "")
+        self._given = path
         self._disk = disk
         self._queue = queue
+        self.real_path = self._hidden = ""
         self.old = False
         self.look()
 
     def path(self, ending: str) -> str:
         """Return the path of a sidecar."""
-        return (self._path if self.old else self._hidden) + ending
+        return (self.real_path if self.old else self._hidden) + ending
 
     def look(self) -> None:
         """Find out again which names are in use, for a caller without the lock."""
-        self.old = self._disk.status(self._path + _LOCK) is not None
+        path = real_path(self._given)
+        if path != self.real_path:
+            self.real_path, self._hidden = path, sidecar_path(path, "")
+        self.old = self._disk.status(self.real_path + _LOCK) is not None
+
+    def have_moved(self) -> bool:
+        """Return whether the path is a link that leads to another file now, whose sidecars are in use from now on."""
+        if real_path(self._given) == self.real_path:
+            return False
+        self.look()
+        return True
 
     def require_alone(self) -> None:
         """Check that no older version has begun to use the queue since the hidden lock file was opened.
@@ -93,7 +105,7 @@ class Sidecars:
         Raises:
             FileInUseError: there is a lock file of an older version.
         """
-        if not self.old and self._disk.status(self._path + _LOCK) is not None:
+        if not self.old and self._disk.status(self.real_path + _LOCK) is not None:
             raise self._refusal()
 
     def open_lock(self) -> File:
@@ -105,14 +117,14 @@ class Sidecars:
         deadline = time.monotonic() + _MOVE_S
         while True:
             try:
-                file = self._disk.open(self._path + _LOCK, "edit")
+                file = self._disk.open(self.real_path + _LOCK, "edit")
             except FileNotFoundError:
                 self.old = False
                 return open_sidecar(self._disk, self.path(_LOCK), self._queue)
             if self._move(file):
                 file.close()
                 continue
-            if not any(self._disk.status(sidecar_path(self._path, ending)) for ending in _MOVED):
+            if not any(self._disk.status(sidecar_path(self.real_path, ending)) for ending in _MOVED):
                 self.old = True
                 return file
             file.close()  # another process may be moving them, or has been interrupted
@@ -125,21 +137,21 @@ class Sidecars:
         if not old.lock():
             return False
         try:
-            there = self._disk.status(self._path + _LOCK)
+            there = self._disk.status(self.real_path + _LOCK)
             if there is None or there.identity != old.status().identity:
                 return True  # it was moved before the lock was taken
             if not lease(old):
                 return False
-            hidden = open_sidecar(self._disk, sidecar_path(self._path, _LOCK), self._queue)
+            hidden = open_sidecar(self._disk, sidecar_path(self.real_path, _LOCK), self._queue)
             try:
                 if not hidden.lock():
                     return False
                 for ending in _MOVED:
-                    if self._disk.status(sidecar_path(self._path, ending)) is None:
+                    if self._disk.status(sidecar_path(self.real_path, ending)) is None:
                         with suppress(FileNotFoundError):
-                            self._disk.rename(self._path + ending, sidecar_path(self._path, ending))
-                self._disk.unlink(self._path + ".drain.lck")
-                self._disk.unlink(self._path + _LOCK)
+                            self._disk.rename(self.real_path + ending, sidecar_path(self.real_path, ending))
+                self._disk.unlink(self.real_path + ".drain.lck")
+                self._disk.unlink(self.real_path + _LOCK)
             finally:
                 hidden.close()
             return True
@@ -150,8 +162,8 @@ class Sidecars:
     def _refusal(self) -> FileInUseError:
         return FileInUseError(
             "an older version of sej-journals has this lock file, and cannot work together with this version: end its"
-            f" programs, then remove {self._path}{_LOCK}, or end this program",
-            path=self._path + _LOCK,
+            f" programs, then remove {self.real_path}{_LOCK}, or end this program",
+            path=self.real_path + _LOCK,
         )
 
 

@@ -12,7 +12,7 @@ from sej.system.disk import OS
 from textqueue.format.grammar import MessageStatus
 from textqueue.format.parser import digest
 from textqueue.hot import essence
-from textqueue.ledger.sidecar import Sidecars, real_path
+from textqueue.ledger.sidecar import Sidecars
 from textqueue.queue import TextQueue
 from textqueue.reading.details import details
 
@@ -42,7 +42,7 @@ def holders(path: str) -> dict[str, list[Held]]:
 def state_of(path: str) -> tuple[int, int] | None:
     """Return what changes whenever a program edits the file: size and time of its ledger; None without a ledger."""
     try:
-        status = os.stat(Sidecars(real_path(path), disk=OS).path(".log"))
+        status = os.stat(Sidecars(path, disk=OS).path(".log"))
     except OSError:
         return None
     return status.st_size, status.st_mtime_ns
