@@ -151,7 +151,7 @@ KINDS: Final[dict[int, Kind]] = {
     COUNTS: _kind(
         "COUNTS",
         "done=offset dead=a lost=b",
-        "so many items were done, dead and lost before what follows",
+        "so many items were done, dead and lost so far; the last record of a rewritten log",
     ),
     LOST: _kind(
         "LOST",

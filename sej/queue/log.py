@@ -7,7 +7,8 @@ The invariants:
 
 - If the log ends inside a record, its writer died: the rest is cut. Bad records at the end are a torn tail too. If good
   records follow bad ones, the log is damaged. It is then kept in ``kept/``, the state is the one before the damage,
-  every lease is void, and items that were done after the damage are delivered again. No item is lost.
+  every lease is void, and items that were done after the damage are delivered again. No item is lost: if one of the
+  records of the last compaction is bad or missing, which list the items in flight, the state is that of the kept offset.
 - A state never outlives its messages: before the log is synced, the journal is synced up to the frontier. If the
   journal does not hold the newest message that the log knows (the power failed before either was synced), the records
   of the lost messages are dropped, because other messages will have their offsets.
@@ -335,6 +336,8 @@ class QueueLog:
             self.epoch = epoch
             self._position = self._compacted_bytes = RECORD_SIZE
             self._take_in(file, size)
+            if not self.state.whole:
+                self._rebuild("the records of the last compaction are not complete")
             if first:
                 self._reconcile()
         self._compacted_bytes = min(self._position, self._compacted_bytes)
@@ -360,7 +363,8 @@ class QueueLog:
             if damaged or self._good_behind(file, self._position + RECORD_SIZE, size):
                 self._rebuild(f"a bad record at position {self._position}, followed by good ones")
                 return
-            file.truncate(self._position)
+            if self.state.whole:  # else the opening rebuilds the log, and keeps all of it
+                file.truncate(self._position)
             return
 
     def _good_behind(self, file: File, position: int, size: int) -> bool:
@@ -401,11 +405,11 @@ class QueueLog:
             where = keep(self._directory, file, 0, file.status().size, f"{self._name}.queue.{stamp}")
             self.recovered = f"{self.path}: {reason}; it is kept in {where}, and items may be delivered twice"
         contents, stop = Contents.of(self.state), None
-        if self._position > RECORD_SIZE and self._lost():
+        if self.state.whole and self._lost():
             stop = proven(self._directory, self.tail, file.read(self._position - RECORD_SIZE, RECORD_SIZE))
             if stop is not None:
                 contents = contents.up_to(max(stop, there or 0))
-        if self._position <= RECORD_SIZE or (stop is None and self._lost()):
+        if not self.state.whole or (stop is None and self._lost()):
             contents = self._from_start(there)
         self._replace(self._fresh_epoch(), contents.given_back()._replace(kept=there))
 

@@ -284,6 +284,8 @@ class QueueLook:
                     position += good
                     if good != len(data):
                         break
+                if not state.whole:
+                    state = self._from_start(state)
         state = self._moved(state)
         now, boot_id = self._clock.boot_ns(), self._clock.boot_id()
         if state.boot is not None and state.boot[0] != boot_id:
@@ -313,13 +315,17 @@ class QueueLook:
         """Return the state after a reset of the kept offset, which the log does not know."""
         there = read_offset(self._directory.path, self._name, disk=self._directory.disk)
         if state.kept is not None and (there is None or there < state.kept):
-            return QueueState(self._first(), None if state.order is None else KeyOrder(block=state.order.block))
+            return self._from_start(state)
         if there is None or there <= state.head():
             return state
         moved = QueueState()
         contents = Contents.of(state).from_offset(there)
         moved.apply(b"".join(contents.records(self._clock.boot_ns(), self._end())))
         return moved
+
+    def _from_start(self, state: QueueState) -> QueueState:
+        """Return a state in which nothing is taken, with the order of this one."""
+        return QueueState(self._first(), None if state.order is None else KeyOrder(block=state.order.block))
 
     def _first(self) -> int:
         there = read_offset(self._directory.path, self._name, disk=self._directory.disk)

@@ -129,7 +129,6 @@ class Contents(NamedTuple):
         if order is not None:  # an older version finds fresh messages where the parked ones begin
             yield ordered(1, order.block)
             yield scanned(self.frontier, 0, 0)
-        yield counted(state.done, state.dead, state.lost)
         if state.paused:
             yield paused(1)
         if state.full_at_ns > now_ns:
@@ -162,6 +161,7 @@ class Contents(NamedTuple):
         for key, meaning in state.dedupe.known.items():
             if meaning.until_ns > now_ns and meaning.offset < end:
                 yield deduped(key, *meaning)
+        yield counted(state.done, state.dead, state.lost)  # the last: without it, the log is not whole
 
     def _may_be_item(self, offset: int, low: int) -> bool:
         """Return whether an item may have this offset; low: where fresh or parked items begin."""

@@ -115,6 +115,7 @@ class QueueState:
         anchor: (offset, stamp) of the newest message that was taken in order; None: none yet.
         ahead: (offset, stamp) of the newest message that was taken or ended out of order, ahead of the others.
         boot: (boot id, when that boot began by the wall clock) that times belong to.
+        whole: whether all records of the last compaction were applied: COUNTS is the last of them, START the first.
         paused: whether no item is delivered.
         full_at_ns: when the bucket of the rate is full; 0: it is.
         order: the order of keys; None: the queue has none. Below the frontier there may then be parked items.
@@ -140,7 +141,7 @@ class QueueState:
         self.anchor: tuple[int, int] | None = None
         self.ahead: tuple[int, int] | None = None
         self.boot: tuple[bytes, int] | None = None
-        self.paused = False
+        self.whole = self.paused = False
         self.full_at_ns = 0
         self._head = frontier
         self._seen_ns = 0
@@ -311,11 +312,13 @@ class QueueState:
 
     def _starts(self, frontier: int, newest: int, stamp: int) -> None:
         self.frontier, self._head = frontier, 0  # records for lower offsets that are not done follow
+        self.whole = False
         if newest != NEVER:
             self.anchor = (newest, stamp)
 
     def _counted(self, done: int, dead: int, lost: int) -> None:
         self.done, self.dead, self.lost = done, dead, lost
+        self.whole = True
 
     def _lost(self, first: int, stop: int, parked: int) -> None:
         if self.order is not None:

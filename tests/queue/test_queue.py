@@ -14,6 +14,7 @@ import pytest
 import sej
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log_format import RECORD_SIZE
+from sej.queue.look import QueueLook
 from tests.queue.support import NS, FakeClock, kill, opened
 
 
@@ -716,6 +717,34 @@ class TestDamage:
                 if at < len(whole) - RECORD_SIZE:
                     assert q.recovered is not None
                 assert values(q)[-4:] == [b"6", b"7", b"8", b"9"], at
+        assert list((tmp_path / "kept").iterdir())
+
+    @pytest.mark.parametrize("order", ["ready", "key"])
+    @pytest.mark.parametrize("damage", ["a wrong byte", "cut"])
+    def test_a_damaged_compaction_loses_nothing(
+        self, tmp_path: Path, clock: FakeClock, order: str, damage: str
+    ) -> None:
+        with opened(tmp_path, clock, order=order) as q:
+            q.put_many([b"%d" % n for n in range(8)], [b"a", b"b"] * 4)
+            for _ in range(2):  # items are done, wait, and are parked if keys have an order
+                for item in q.get_many(4, timeout=0):
+                    item.retry(50) if item.key == b"a" else item.done()
+            q.put(b"8", delay_s=50)
+            q._locked(q._log.compact)
+            left = [item.offset for item in q.items()]
+        whole, kept = self.log(tmp_path).read_bytes(), (tmp_path / "ofs" / "worker.ofs").read_bytes()
+        for at in range(5, len(whole), RECORD_SIZE):
+            (tmp_path / "ofs" / "worker.ofs").write_bytes(kept)
+            wrong = bytes([whole[at] ^ 0x41]) + whole[at + 1 :] if damage == "a wrong byte" else b""
+            self.log(tmp_path).write_bytes(whole[: at if wrong else at - 5] + wrong)
+            clock.move(51)
+            assert QueueLook(tmp_path, "worker", clock=clock).stats().ready >= len(left)
+            with opened(tmp_path, clock) as q:
+                found = set()
+                for item in q:
+                    found.add(item.message.offset)
+                    item.done()
+                assert found >= set(left), at
         assert list((tmp_path / "kept").iterdir())
 
     def test_leases_of_a_lost_log_are_void(self, tmp_path: Path, clock: FakeClock) -> None:
