@@ -65,7 +65,10 @@ def formats_of(directory: str | os.PathLike[str], name: str, disk: Disk = OS) ->
     for path in files_of(directory, name, disk):
         status = disk.status(path)
         if status is not None and not status.is_dir and "~~" not in os.path.basename(path):
-            magic = magic_of(path, disk)
+            try:
+                magic = magic_of(path, disk)
+            except FileNotFoundError:  # a running Kestrel has removed it
+                continue
             if magic:
                 formats.add(magic in (READER_MAGIC, WRITER_MAGIC))
     return formats

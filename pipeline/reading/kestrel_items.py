@@ -11,10 +11,9 @@ from typing import Any, Final, Literal
 import kestrel
 from kestrel import segmented
 from kestrel.errors import MissingError
-from kestrel.segmented.format import MAGIC_SIZE, WRITER_MAGIC
+from kestrel.spool import formats_of
 from pipeline.options import OptionError
 from sej.errors import CorruptionError
-from sej.system.disk import OS
 
 __all__ = ["Kind", "kind_of", "rows_of", "size_of"]
 
@@ -27,15 +26,7 @@ _log = logging.getLogger("pipeline")
 
 def kind_of(directory: str, queue: str) -> Kind:
     """Return the format of a queue's files."""
-    for name in sorted(os.listdir(directory)):
-        if name == queue or name.startswith(f"{queue}."):
-            file = OS.open(os.path.join(directory, name), "read")
-            try:
-                if file.read(MAGIC_SIZE, 0) == WRITER_MAGIC:
-                    return "libkestrel"
-            finally:
-                file.close()
-    return "kestrel"
+    return "libkestrel" if True in formats_of(directory, queue) else "kestrel"
 
 
 def rows_of(

@@ -72,7 +72,10 @@ def _is_kestrels(path: str) -> bool:
     there = OS.status(path)
     if there is None or there.is_dir or "~~" in os.path.basename(path):
         return True
-    magic = magic_of(path)
+    try:
+        magic = magic_of(path)
+    except FileNotFoundError:  # a running Kestrel has removed it
+        return True
     return not magic or magic in (READER_MAGIC, WRITER_MAGIC) or magic[0] in LAYOUTS
 
 

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 import kestrel
+import pipeline
 import sej
 from kestrel import segmented
 from kestrel.errors import BusyError
 from kestrel.segmented.codec import encode_put
 from kestrel.segmented.format import WRITER_MAGIC
+from kestrel.spool import formats_of, magic_of
 from kestrel.v2.codec import addx
 from pipeline.reading.kestrel_items import rows_of
 from tests.cli.command import sej as command
@@ -188,3 +190,24 @@ def test_an_export_refuses_a_queue_that_another_process_has_open(tmp_path: Path)
             with pytest.raises(BusyError, match="is open"):
                 kestrel.export(tmp_path / "spool", "cars", writer)
             assert writer.offset == 0
+
+
+def test_a_file_that_a_live_original_removes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rotated = tmp_path / f"cars.{NOW}"
+
+    def after_its_removal(path: str, *disk: Any) -> bytes:
+        if path == str(rotated):
+            rotated.unlink()
+        return magic_of(path, *disk)
+
+    with kestrel.Queue(tmp_path, "cars") as queue:
+        queue.put(b"car")
+    for module in ("kestrel.spool", "pipeline.tables.files"):
+        monkeypatch.setattr(f"{module}.magic_of", after_its_removal)
+    for look, expected in (
+        (lambda: formats_of(tmp_path, "cars"), {False}),
+        (lambda: pipeline.table(tmp_path).count(), 1),
+        (lambda: len(list(rows_of(str(tmp_path), queue="cars"))), 1),
+    ):
+        rotated.write_bytes(addx(b"old car", NOW, 0))
+        assert look() == expected
