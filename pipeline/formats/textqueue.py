@@ -147,7 +147,13 @@ class TextQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bool) -> None:
-    """Append a batch unless the file has it. keep: record its number permanently."""
+    """Append a batch unless the file has it. keep: record its number permanently.
+
+    Raises:
+        InvalidTextError: the format has no way to write a row.
+    """
+    for row in rows:  # a batch that can never be appended must not become an intent, which every later job completes
+        render(row)
     ledger = sidecar_path(path, ".spark")
     with Lock(f"{ledger}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
         _move_old(path, ledger)
@@ -212,7 +218,8 @@ def _append(queue: TextQueue, rows: list[str]) -> None:
 def _occurrences(queue: TextQueue, texts: list[str]) -> int:
     """Count how often these texts are in the file in this order, one after the other, with any status."""
     there = [message.value for message in queue.messages(set(MessageStatus))]
-    return sum(there[at : at + len(texts)] == texts for at in range(len(there) - len(texts) + 1))
+    starts = [at for at, text in enumerate(there) if text == texts[0]]  # a comparison of slices copies them
+    return sum(there[at : at + len(texts)] == texts for at in starts)
 
 
 def _note(known: dict[str, Any], name: str, number: int, *, keep: bool) -> None:

@@ -12,7 +12,7 @@ from pipeline import Behind, Lag, OptionError
 from pipeline.formats.textqueue import TextQueueSource, TextRows, _append_once
 from pipeline.reading.kestrel_items import rows_of
 from tests.pipeline.conftest import fill
-from textqueue import MessageStatus, TextQueue
+from textqueue import InvalidTextError, MessageStatus, TextQueue
 
 pytestmark = pytest.mark.spark
 
@@ -86,6 +86,14 @@ def test_the_beginning_of_an_append_that_died_is_taken_back(tmp_path: Path, newl
     Path(f"{path}.spark").write_text(json.dumps({"done": {}, "intent": intent}))
     _append_once(str(path), "late", 0, ["a", "b"], keep=True)
     assert path.read_bytes() == before + newline + b"-a" + newline + b"-b" + newline
+
+
+def test_a_row_that_cannot_be_written_does_not_stop_later_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "review.tq"
+    with pytest.raises(InvalidTextError, match="ends with a carriage return"):
+        _append_once(str(path), "one", 0, ["a", "b\r\nc"], keep=True)
+    _append_once(str(path), "other", 0, ["a"], keep=True)
+    assert path.read_bytes() == b"-a\n"
 
 
 def test_a_link_to_a_text_queue_is_the_text_queue(tmp_path: Path) -> None:
