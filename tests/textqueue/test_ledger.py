@@ -47,6 +47,18 @@ def test_lines_read_in_blocks_give_the_same_state(tmp_path: Path, seed: int) -> 
     assert known(fresh(path)) == known(slowly(path))
 
 
+def test_after_a_ledger_was_emptied_each_message_goes_to_one_worker(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"".join(b"-%d\n" % number for number in range(12)))
+    with TextQueue(path) as q, TextQueue(path) as other:
+        for worker in (q, other) * 4:
+            with worker.claim():
+                pass
+        (tmp_path / ".jobs.tq.log").write_bytes(b"")
+        claims = [worker.take() for worker in (q, other) * 2]
+        assert [claim.message.value for claim in claims if claim is not None] == ["8", "9", "10", "11"]
+
+
 @pytest.mark.parametrize("garbage", [bytes(200_000), b"x" * 200_000, b"\n" * 70_000])
 def test_zeros_after_a_power_loss_are_skipped(tmp_path: Path, garbage: bytes) -> None:
     path = tmp_path / "jobs.tq"

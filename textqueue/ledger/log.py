@@ -25,9 +25,9 @@ CRC32     of the line before it
 An **epoch** is the time between two foreign changes: within it, positions remain valid. It is identified by the time at
 which it began.
 
-The ledger relies on the lock. It promises that a torn or damaged line is ignored. If the whole file is lost, marks that
-an old buffer reverts are not recognised, and claims that are only in the ledger are forgotten. Nothing else is lost.
-The ledger remains small: ``textqueue.ledger.compaction`` removes lines that mean nothing any more. It keeps the last
+The ledger relies on the lock. It promises that a torn or damaged line is ignored. If the whole file is lost or emptied,
+marks that an old buffer reverts are not recognised, and claims that are only in the ledger are forgotten. Nothing else
+is lost. The ledger remains small: ``textqueue.ledger.compaction`` removes lines that mean nothing any more. It keeps the last
 ``MARKS_KEPT`` marks and the claims of live processes.
 """
 
@@ -153,6 +153,8 @@ class Ledger:
         Args:
             look: whether to check also that the open file is still the file at the path.
         """
+        if self._file is not None and self._file.size() < self._read_to:  # another program emptied it
+            self.close()
         if self._file is None or look or self._replaced:
             there = self._disk.status(self.path)
             if self._file is not None and (there is None or there.inode != self._inode):
