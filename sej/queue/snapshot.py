@@ -151,6 +151,10 @@ class Contents(NamedTuple):
         yield from self._parked_records()
         for start, stop in _ranges(sorted(self.above - self.leased.keys() - self.waiting.keys())):
             yield done(start, stop)
+        if order is not None:
+            for offset, key in order.keys.items():  # after the DONE of a dead letter, which frees its key
+                if not state.has(offset) and offset in order.held.get(key, ()):
+                    yield blocked(offset, key, 1)
         for offset, (at_ns, timestamp, check) in state.expires.items():
             if offset < end and self._may_be_item(offset, low):
                 yield expires(offset, timestamp, check, at_ns)
@@ -181,9 +185,6 @@ class Contents(NamedTuple):
             first = min(self.parked.values())
             for start, stop in _ranges(sorted(number for number in order.ended if first <= number < self.frontier)):
                 yield done(start, stop)
-        for offset, key in order.keys.items():
-            if not self.state.has(offset) and offset in order.held.get(key, ()):
-                yield blocked(offset, key, 1)
         yield scanned(self.frontier, self.parked_count or 0, 0)
 
 

@@ -134,6 +134,18 @@ class TestRules:
             assert [item.value for item in q.items("ready")] == [b"a3", b"b", b"c"]
             assert q.stats().done == 1
 
+    def test_a_dead_letter_ahead_of_the_others_blocks_its_key_after_a_compaction(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        with opened(tmp_path, clock, order="key", on_dead="block") as q, opened(tmp_path, clock) as other:
+            q.put(b"later", delay_s=60)
+            q.put_many([b"a1", b"a2"], [b"a", b"a"], priority=1)
+            take(q).fail()
+            other._locked(other._log.compact)  # to this queue all of them are ahead: it has not compared the intents
+            assert taken(q) == []
+            assert q.requeue(1) == 3
+            assert taken(q) == [b"a2"]
+
     def test_a_batch_that_ends_at_an_item_that_does_not_fit_is_not_taken_for_a_loss(
         self, tmp_path: Path, clock: FakeClock
     ) -> None:
