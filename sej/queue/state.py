@@ -181,17 +181,16 @@ class QueueState:
         self._pass(stop)
 
     def _done(self, first: int, stop: int, _stamp: int) -> None:
-        ordered = stop <= self.frontier and not self.above
-        if stop > self.frontier:
-            self.above.update(range(max(first, self.frontier), stop))
-        order = self.order
+        order, frontier = self.order, self.frontier
+        if stop > frontier:
+            self.above.update(range(max(first, frontier), stop))
         for offset in range(first, stop):
             known = self._remove(offset)
             if known:
                 self.done += 1
             if order is not None:
-                order.left(offset, self.frontier, known=known)
-            if not ordered:
+                order.left(offset, frontier, known=known)
+            if offset >= frontier:
                 if offset in self.intents:
                     self._found(offset, self.intents[offset][0])
                 elif offset in self.expires:

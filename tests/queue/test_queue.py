@@ -820,6 +820,27 @@ class TestDamage:
             assert values(q) == ([b"special"] if state == "delayed" else [])
             assert q.stats() == (0, 0, 0, 3, 0)
 
+    def test_an_item_that_a_repair_found_lost_does_not_void_the_log(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put(b"first")
+            q.put(b"wrong", expire_s=1000)
+            q.put(b"third")
+            first, wrong, third = q.get_many(3, timeout=0)
+            wrong.retry(50)
+            third.done()
+        (segment,) = (tmp_path / "jnl").iterdir()
+        data, size = segment.read_bytes(), 26 + len(b"first")
+        segment.write_bytes(data[:size] + b"\xff" * size + data[2 * size :])
+        assert [gap[:2] for gap in sej.Journal(tmp_path).repair().gaps] == [(1, 2)]
+        with opened(tmp_path, clock) as q:
+            q.put(b"later", delay_s=60)
+            clock.move(51)
+            assert [item.value for item in q.get_many(9, timeout=0)] == [b"first"]  # and the lost item is ended
+            kill(q)
+        with opened(tmp_path, clock) as q:
+            assert q.recovered is None
+            assert values(q) == [b"first"]
+
     def test_an_intent_without_its_message_is_void(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
             write = q._writer.append_encoded
