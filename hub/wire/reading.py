@@ -48,11 +48,17 @@ class Catalog:
         self._known: dict[Source, tuple[object, pb.Listed]] = {}
 
     def listed(self, source: Source) -> pb.Listed | None:
-        """Return the state of a journal; None if the hub does not have it, or if it is being removed."""
+        """Return the state of a journal; None if the hub does not have it, or if it is being removed.
+
+        Raises:
+            CorruptionError: its identity is damaged. Without one, a caller could take it for another journal.
+        """
         try:
             return self._listed(source)
         except (NotAJournalError, FileNotFoundError):
             return None
+        except CorruptionError as error:
+            raise CorruptionError(f"{source}: {error.reason}", path=error.path, offset=error.offset) from error
 
     def _listed(self, source: Source) -> pb.Listed | None:
         path = source_path(self._store.root, source)
@@ -70,18 +76,11 @@ class Catalog:
             FirstOffset=first,
             NextOffset=end,
             Size=sum(segment.size for segment in Journal(path).segments),
-            ID=_identity(Directory(path, OS)),
+            ID=journal_id(Directory(path, OS)) or b"",
             Messages=_count(Directory(path, OS), first, end),
         )
         self._known[source] = (mark, found)
         return found
-
-
-def _identity(directory: Directory) -> bytes:
-    try:
-        return journal_id(directory) or b""
-    except CorruptionError:  # the messages can be read without it, and the other journals must still be listed
-        return b""
 
 
 def _count(directory: Directory, first: int, end: int) -> int | None:
