@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sej.system.disk import File
+from sej.system.disk import File, Mode, OsDisk, OsFile
 from sej.system.locks import end_lease
 from textqueue import MessageMovedError, MessageStatus, TextQueue
 from textqueue.editing import reconcile
@@ -503,3 +503,35 @@ def test_a_person_may_reopen_a_message_after_marks_were_made_again_without_a_lea
         os.utime(path, ns=(later, later))
         claim = q.take()
         assert claim is not None and claim.message.value == "a"
+
+
+class Writing(OsDisk):
+    """A disk on which another program, which has the file open, writes right before an append."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.acts = [act]
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        if mode == "append" and os.fspath(path).endswith("/jobs.tq") and self.acts:
+            self.acts.pop()()
+        return super().open(path, mode)
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"), [(None, b""), (b"-more\n", b"-a\n-b\n-c\n-more\n"), (b"-par", b"-a\n-b\n-c\n-par-new\n")]
+)
+def test_an_append_right_after_a_write_of_another_program(path: Path, written: bytes | None, kept: bytes) -> None:
+    path.write_bytes(b"-a\n-b\n-c\n")
+    with path.open("r+b", buffering=0) as other:
+
+        def write() -> None:
+            other.seek(0, os.SEEK_END)
+            if written is None:
+                other.truncate(0)
+            else:
+                other.write(written)
+
+        with TextQueue(path, disk=Writing(write)) as q:
+            new = q.append("new")
+            assert path.read_bytes() == kept + b"-new\n"
+            assert new.position == len(kept)

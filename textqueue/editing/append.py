@@ -120,8 +120,15 @@ class _Append:
             if file.status().identity != session.status.identity:
                 return None
             _write_end(file, lambda data, _: file.write(data), size, text)
-            found = file.read(file.status().size - size, size).find(text)
-            return None if found < 0 else size + found
+            now = file.size()
+            start = size if now >= size + len(text) else 0  # otherwise the file was emptied meanwhile
+            found = file.read(now - start, start).rfind(text)
+            if found < 0:
+                return None
+            position = start + found
+            # The other program may have written a part of a line. Then this text is in that line, and not a message.
+            whole = position == size or not position or self._mend or file.read(1, position - 1) == b"\n"
+            return position if whole else None
         finally:
             file.close()
 

@@ -27,8 +27,8 @@ which it began.
 
 The ledger relies on the lock. It promises that a torn or damaged line is ignored. If the whole file is lost or emptied,
 marks that an old buffer reverts are not recognised, and claims that are only in the ledger are forgotten. Nothing else
-is lost. The ledger remains small: ``textqueue.ledger.compaction`` removes lines that mean nothing any more. It keeps the last
-``MARKS_KEPT`` marks and the claims of live processes.
+is lost. The ledger remains small: ``textqueue.ledger.compaction`` removes lines that mean nothing any more. It keeps
+the last ``MARKS_KEPT`` marks and the claims of live processes.
 """
 
 from __future__ import annotations
