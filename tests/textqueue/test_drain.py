@@ -12,6 +12,7 @@ import pytest
 import sej
 from sej.system.disk import OS
 from sej.system.locks import host_name
+from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk, FaultyDisk
 from textqueue import TextQueue, TextQueueError
 from textqueue.format.mutex import owner_text
@@ -97,6 +98,34 @@ def test_a_crash_between_journal_and_mark_is_recognised(path: Path, tmp_path: Pa
             assert q.drain_to(w) == 4
     assert sorted(journal(tmp_path / "j")) == sorted([*VALUES, b"new"])
     assert path.read_bytes() == b"=new\n" + DRAINED
+
+
+def test_the_batch_of_a_dead_drain_is_parsed_once(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_bytes(b"".join(b"-%d\n" % number for number in range(50)) + b"=done\n")
+    script = (
+        "import sej, textqueue\nfrom tests.textqueue.test_drain import DyingWriter\n"
+        f"w = sej.Writer({str(tmp_path / 'j')!r})\n"
+        f"textqueue.TextQueue({str(path)!r}).drain_to(DyingWriter(w, 'after append'))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", script], env=env).returncode == -signal.SIGKILL
+    parsed: list[str] = []
+
+    def counted(name: str, data: bytes, members: tuple[str, ...]) -> dict[str, object]:
+        parsed.append(name)
+        return unseal(name, data, members)
+
+    monkeypatch.setattr("textqueue.ledger.intent.unseal", counted)
+    with TextQueue(path) as q:
+        assert q.take() is None
+        assert q.get_next() is None
+        assert len(parsed) == 1, "not once for each message, while the queue is locked"
+        with sej.Writer(tmp_path / "j") as w:
+            assert q.drain_to(w) == 50
+        q.append("new")
+        claim = q.take()
+        assert claim is not None
+        assert claim.message.value == "new"
 
 
 class Remembering:

@@ -28,7 +28,7 @@ from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import digest
 from textqueue.format.windows import Token, settled, token_of
 from textqueue.hot import essence
-from textqueue.ledger.intent import read_intent
+from textqueue.ledger.intent import InTransit
 
 __all__ = ["OnLost", "Replaced", "Source"]
 
@@ -110,6 +110,7 @@ class Source:
         self.on_lost = on_lost
         self.leases = Leases(clock)
         self._clock = clock
+        self._in_transit = InTransit(disk)
         self._durable = DurableRecord(self.file.sidecars, disk=disk, queue=path)
 
     # Reading
@@ -135,7 +136,7 @@ class Source:
 
     def in_transit(self, raw: bytes) -> bool:
         """Return whether a message is in an open drain. If its owner has died, the next drain decides about it."""
-        return read_intent(self.file.disk, self.file.sidecars.path(".drain")).holds(raw)
+        return self._in_transit.has(self.file.sidecars.path(".drain"), raw)
 
     @property
     def has_ledger(self) -> bool:

@@ -19,7 +19,7 @@ from textqueue.errors import TextQueueError
 from textqueue.format.parser import decode, encode, essence
 from textqueue.ledger.sidecar import replace_sidecar
 
-__all__ = ["Intent", "read_intent", "write_intent"]
+__all__ = ["InTransit", "Intent", "read_intent", "write_intent"]
 
 _INTENT_BYTES: Final = 1 << 30
 """The largest intent. JSON needs up to six characters for each byte of a message."""
@@ -33,10 +33,6 @@ class Intent(NamedTuple):
     raws: list[bytes]
     owners: list[bytes]
     keys: list[bytes] | None
-
-    def holds(self, raw: bytes) -> bool:
-        """Return whether a message is in the batch."""
-        return bool(self.raws) and essence(raw) in {essence(one) for one in self.raws}
 
 
 def write_intent(disk: Disk, path: str, intent: Intent, queue: str) -> None:
@@ -61,11 +57,43 @@ def read_intent(disk: Disk, path: str) -> Intent:
     Raises:
         TextQueueError: the file is damaged.
     """
-    try:
-        data = read_small(disk, path, _INTENT_BYTES)
-    except FileNotFoundError:
+    data = _read(disk, path)
+    if data is None:
         # A new name: after the file was lost, new batches must not look like old ones.
         return Intent(f"textqueue-{uuid.uuid4().hex}", 0, [], [], None)
+    return _parse(path, data)
+
+
+class InTransit:
+    """The messages in the open drain of a queue. The file is read for each answer, and parsed if it has changed."""
+
+    def __init__(self, disk: Disk) -> None:
+        """Take the disk; nothing is read yet."""
+        self._disk = disk
+        self._data: bytes | None = None
+        self._names: frozenset[bytes] = frozenset()
+
+    def has(self, path: str, raw: bytes) -> bool:
+        """Return whether a message is in the batch of an open intent.
+
+        Raises:
+            TextQueueError: the file is damaged.
+        """
+        data = _read(self._disk, path)
+        if data != self._data:
+            self._names = frozenset(map(essence, () if data is None else _parse(path, data).raws))
+            self._data = data
+        return bool(self._names) and essence(raw) in self._names
+
+
+def _read(disk: Disk, path: str) -> bytes | None:
+    try:
+        return read_small(disk, path, _INTENT_BYTES)
+    except FileNotFoundError:
+        return None
+
+
+def _parse(path: str, data: bytes) -> Intent:
     try:
         fields = unseal(path, data, ("producer", "number", "messages", "owners", "keys"))
         keys = fields["keys"]
