@@ -217,7 +217,7 @@ def _look(path: str, held: frozenset[tuple[int, int]]) -> _Known:
 def _lock_state(file: str, held: frozenset[tuple[int, int]]) -> tuple[tuple[int, int], int, bool] | None:
     try:
         status = os.stat(file)
-    except FileNotFoundError:
+    except OSError:  # reading the journal reports what is wrong
         return None
     identity = status.st_dev, status.st_ino
     return identity, status.st_mtime_ns, identity in held

@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -118,6 +119,21 @@ def test_a_path_that_is_removed_is_a_problem_and_the_others_are_sampled(root: Pa
     sampler._take()
     assert sampler.round.samples[str(root / "orders")].end_offset == 125
     assert list(sampler.round.problems) == [str(root / "logs")]
+
+
+def test_a_journal_whose_folder_became_a_file_does_not_hide_the_damage_of_others(root: Path) -> None:
+    with sej.open_queue(root / "logs", "worker", create=True) as queue:
+        queue.put(b"job")
+    sampler = Sampler([root])
+    shutil.rmtree(root / "logs" / "ofs")
+    (root / "logs" / "ofs").write_bytes(b"")
+    segment = min((root / "orders" / "jnl").iterdir())
+    data = segment.read_bytes()
+    segment.write_bytes(data[:300] + bytes(60) + data[360:])
+    for _ in range(2):  # a round has little time for checks
+        sampler._check(time.thread_time())
+    sampler._take()
+    assert str(root / "orders") in sampler.round.problems
 
 
 def test_a_large_journal_that_breaks_at_its_end_is_found(tmp_path: Path) -> None:
