@@ -1,5 +1,6 @@
 """As a person works: in a terminal and in pipes of a real shell."""
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import sej as library
 from tests.cli.command import COMMAND, ENV, sej, start
 from tests.cli.terminal import ended, terminal
+from tests.sej.hooks import until
 
 SEJ = shlex.join(COMMAND)
 BASH = shutil.which("bash") or "bash"
@@ -92,13 +94,19 @@ def test_repair_shows_asks_and_says_where(journal: Path) -> None:
     assert sej("verify", journal).returncode == 0
 
 
+def watches(pid: int) -> bool:
+    """Whether a process has a watch of inotify: it waits, or is about to."""
+    return any("inotify" in os.path.realpath(file) for file in Path(f"/proc/{pid}/fd").iterdir())
+
+
 def test_an_interrupt_is_130_and_no_traceback(journal: Path) -> None:
     for words in (["tail", "-f", "-n", "1"], ["follow", "--start", "199"]):
         with terminal(*words, journal) as shown:
             shown.expect(b"value 199")
             with library.Writer(journal) as writer:
                 writer.append(b"while %s waits" % words[0].encode())
-            shown.expect(b"while %s waits" % words[0].encode())  # an interrupt of an import would be another case
+            shown.expect(b"while %s waits" % words[0].encode())
+            until(lambda pid=shown.pid: watches(pid))  # type: ignore[misc]  # an interrupt of an import is another case
             shown.sendintr()
             code, text = ended(shown)
         assert code == 130

@@ -825,7 +825,7 @@ class TestDamage:
             q.put(b"first")
             q.put(b"wrong", expire_s=1000)
             q.put(b"third")
-            first, wrong, third = q.get_many(3, timeout=0)
+            _first, wrong, third = q.get_many(3, timeout=0)
             wrong.retry(50)
             third.done()
         (segment,) = (tmp_path / "jnl").iterdir()
