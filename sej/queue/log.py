@@ -8,7 +8,8 @@ The invariants:
 - If the log ends inside a record, its writer died: the rest is cut. Bad records at the end are a torn tail too. If good
   records follow bad ones, the log is damaged. It is then kept in ``kept/``, the state is the one before the damage,
   every lease is void, and items that were done after the damage are delivered again. No item is lost: if one of the
-  records of the last compaction is bad or missing, which list the items in flight, the state is that of the kept offset.
+  records of the last compaction is bad or missing, which list the items in flight, the state is that of the kept
+  offset.
 - A state never outlives its messages: before the log is synced, the journal is synced up to the frontier. If the
   journal does not hold the newest message that the log knows (the power failed before either was synced), the records
   of the lost messages are dropped, because other messages will have their offsets.
