@@ -343,6 +343,7 @@ class QueueState:
             self.order = None
         elif self.order is None:
             self.order = KeyOrder(block=bool(block))
+            self.order.ended = self.above - self.leased.keys() - self.waiting.keys()
         else:
             self.order.block = bool(block)
 

@@ -242,6 +242,23 @@ class TestTheOrderIsKept:
             clock.move(61)
             assert sorted(taken(q)) == [b"0", b"2", b"3", b"4", b"5", b"6"]
 
+    def test_what_was_done_before_the_conversion_stays_done(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put_many([b"a0", b"a1"], [b"a", b"a"])
+            q.put(b"a2", b"a", priority=1)
+            item = take(q)
+            assert item.value == b"a2"
+            item.done()
+        with opened(tmp_path, clock, order="key", convert_order=True) as q:
+            assert (taken(q), taken(q)) == ([b"a0"], [])  # a1 is passed by
+        with opened(tmp_path, clock) as q:
+            for value in (b"a0", b"a1"):
+                item = take(q)
+                assert item.value == value
+                item.done()
+            assert taken(q) == []
+            assert q.stats() == (0, 0, 0, 3, 0)
+
     def test_it_survives_a_reset_a_reboot_and_a_compaction(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, order="key", on_dead="block") as q:
             q.put_many([b"a1", b"a2", b"b1", b"a3"], [b"a", b"a", b"b", b"a"])
