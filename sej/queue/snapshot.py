@@ -152,9 +152,9 @@ class Contents(NamedTuple):
         for start, stop in _ranges(sorted(self.above - self.leased.keys() - self.waiting.keys())):
             yield done(start, stop)
         if order is not None:
-            for offset, key in order.keys.items():  # after the DONE of a dead letter, which frees its key
-                if not state.has(offset) and offset in order.held.get(key, ()):
-                    yield blocked(offset, key, 1)
+            for offset, key_id in order.keys.items():  # after the DONE of a dead letter, which frees its key
+                if not state.has(offset) and offset in order.held.get(key_id, ()):
+                    yield blocked(offset, key_id, 1)
         for offset, (at_ns, timestamp, check) in state.expires.items():
             if offset < end and self._may_be_item(offset, low):
                 yield expires(offset, timestamp, check, at_ns)
