@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import IO, Any, Final
 
 import pyarrow as pa
 
+from pipeline.options import OptionError
 from sej.cli.output import text_or_b64
 from sej.system.disk import OS
 
@@ -98,8 +100,19 @@ def _groups(found: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Table
 
 def _rows(found: pa.RecordBatchReader) -> Iterator[list[Any]]:
     for batch in found:
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = [_values(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
         yield from map(list, zip(*columns, strict=True))
+
+
+def _values(name: str, column: pa.Array) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+    except OverflowError:
+        raise OptionError(
+            f"column {name!r} has a time before the year 1 or after 9999, or infinity, which only Parquet can hold; in"
+            f' the query, write it as text: "{name}"::VARCHAR'
+        ) from None
+    return found
 
 
 def _table(found: pa.RecordBatchReader, out: IO[bytes]) -> int:
@@ -139,15 +152,28 @@ def _csv(found: pa.RecordBatchReader, out: IO[bytes]) -> int:
 
 
 def _json(found: pa.RecordBatchReader, out: IO[bytes]) -> int:
-    encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, default=str).encode
+    encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, default=str, allow_nan=False).encode
     names, count = found.schema.names, 0
     for row in _rows(found):
         line: dict[str, Any] = {}
         for name, value in zip(names, row, strict=True):
             line |= text_or_b64(name, value) if isinstance(value, bytes) else {name: _plain(value)}
-        out.write(encode(line).encode() + b"\n")
+        try:
+            text = encode(line)
+        except ValueError:
+            text = encode(_finite(line))
+        out.write(text.encode() + b"\n")
         count += 1
     return count
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with NaN and infinity as text: JSON has no such numbers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:

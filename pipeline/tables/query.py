@@ -81,7 +81,9 @@ class Query:
             for name, stream in self._streams.items():
                 self._connection.register(name, stream)
             for statement in statements[:-1]:
-                self._connection.execute(statement)
+                done = self._connection.execute(statement)
+                while done.fetchmany(_PADDING_ROWS):  # an open result refuses the next statement
+                    pass
             relation: Any = self._connection.sql(statements[-1])
             if relation is None:  # a statement without rows
                 return pa.RecordBatchReader.from_batches(pa.schema([]), [])
@@ -108,7 +110,9 @@ class Query:
             except (duckdb.Error, OSError, pa.ArrowException) as error:
                 raise self._reason(error) from None
 
-        return pa.RecordBatchReader.from_batches(found.schema, batches())
+        names = _distinct(found.schema.names)
+        schema = pa.schema([field.with_name(name) for field, name in zip(found.schema, names, strict=True)])
+        return pa.RecordBatchReader.from_batches(schema, (batch.rename_columns(names) for batch in batches()))
 
     def _reason(self, error: Exception, text: str = "") -> Exception:
         """Return the error of a table if it caused this one; else one with DuckDB's words."""
@@ -138,6 +142,18 @@ class Query:
                 scans = [filters for table, _, filters in filtered if table == name]
                 hints = [hint for text in scans[0] for hint in _hints(text)] if len(scans) == 1 else []
                 stream.limit(every, hints)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Return the names of columns; of equal ones, as in a join, the later ones get a number."""
+    found: list[str] = []
+    for name in names:
+        given, number = name, 0
+        while name in found or (number and name in names):
+            number += 1
+            name = f"{given}_{number}"
+        found.append(name)
+    return found
 
 
 def _planned(planner: Any, text: str, disabled: str) -> list[tuple[str, list[str], list[str]]]:

@@ -93,6 +93,24 @@ def test_a_join_of_two_journals(run: Run) -> None:
     assert run.rows(query, "orders.3", "odd") == [{"n": 1}]
 
 
+def test_columns_of_one_name_are_all_returned(run: Run) -> None:
+    query = 'SELECT a.key, b.key, 7 AS key_1 FROM orders_3 AS a JOIN odd AS b ON a."offset" = b."offset"'
+    assert run.rows(query, "orders.3", "odd") == [{"key": "k0", "key_2": "k", "key_1": 7}]
+
+
+def test_all_statements_but_the_last_may_have_rows(run: Run) -> None:
+    assert run.rows("SELECT * FROM odd; SELECT count(*) AS n FROM odd", "odd") == [{"n": 1}]
+
+
+def test_values_that_a_format_cannot_hold(run: Run) -> None:
+    query = "SELECT 'nan'::DOUBLE AS a, {'x': ['-inf'::FLOAT, 1]} AS b"
+    assert run.rows(query, "odd") == [{"a": "nan", "b": {"x": ["-inf", 1.0]}}]
+    done = run("sql", "SELECT 'infinity'::TIMESTAMP AS t", "odd")
+    assert (done.code, done.out) == (2, b"")
+    assert 'write it as text: "t"::VARCHAR' in done.err
+    assert run.rows("SELECT 'infinity'::TIMESTAMP::VARCHAR AS t", "odd") == [{"t": "infinity"}]
+
+
 def test_bytes_that_are_not_text(run: Run) -> None:
     assert run.rows("SELECT value, value_bytes, timestamp FROM odd", "odd") == [
         {"value": "\\xff\x1b[2J", "value_bytes_b64": "/xtbMko=", "timestamp": None}
