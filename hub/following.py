@@ -14,11 +14,12 @@ import click
 
 from hub.connecting import PATH, connecting
 from hub.errors import UnavailableError
+from hub.naming import Source
 from sej.cli.options import PLACE, form_options
 from sej.cli.output import print_messages
 from sej.cli.pipes import until_reader_leaves
 from sej.cli.units import Moment
-from sej.errors import BadOffsetFileError, JournalNotFoundError
+from sej.errors import BadOffsetFileError, JournalNotFoundError, OffsetBeyondEndError
 from sej.message import Message
 from sej.system.disk import OS, read_small, replace_file
 
@@ -83,7 +84,9 @@ def follow(
             _follow_as(reader, hub, client_id, journal, start, until_end=until_end, verify=not no_verify, form=form)
             return
         offset = kept if kept is not None else start if start is not None else state.first_offset
-        for messages in _batches(hub, client_id, journal, offset, until_end=until_end, verify=not no_verify):
+        source = Source(client_id, journal)
+        was_there = kept is not None
+        for messages in _batches(hub, source, offset, was_there, until_end=until_end, verify=not no_verify):
             print_messages(messages, form)
             sys.stdout.buffer.flush()
             if place is not None:
@@ -117,9 +120,13 @@ def _report(error: UnavailableError) -> None:
 
 
 def _batches(
-    hub: Client, client_id: str, journal: str, offset: int, *, until_end: bool, verify: bool
+    hub: Client, source: Source, offset: int, was_there: bool, *, until_end: bool, verify: bool
 ) -> Iterator[Sequence[Message]]:
+    """Yield messages; was_there: whether the journal had those before the offset, so that it cannot end earlier."""
+    client_id, journal = source
     if until_end:
+        if was_there:
+            _check_end(hub, source, offset)
         while messages := hub.get(journal, offset, client_id=client_id, verify=verify):
             yield messages
             offset = messages[-1].offset + 1
@@ -127,8 +134,11 @@ def _batches(
     failures = 0
     while True:
         try:
+            if was_there:
+                _check_end(hub, source, offset)
             for messages in hub.follow(journal, offset, client_id=client_id, verify=verify):
                 if messages:
+                    was_there = True
                     failures = 0
                     offset = messages[-1].offset + 1
                     yield messages
@@ -138,6 +148,17 @@ def _batches(
             failures += 1
             longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failures, 30))
             time.sleep(random.uniform(longest / 2, longest))
+
+
+def _check_end(hub: Client, source: Source, offset: int) -> None:
+    end = hub.end_offset(source.journal_dir, client_id=source.client)
+    if end < offset:
+        raise OffsetBeyondEndError(
+            f"the next offset is {offset}, but {source} ends at {end}: the hub lost messages, or the journal was"
+            " re-created; to read it again, remove the file of --place, or use --start",
+            path=hub.address,
+            offset=offset,
+        )
 
 
 def _read_place(path: Path) -> int | None:

@@ -118,6 +118,18 @@ def test_follow_from_another_machine(tmp_path: Path) -> None:
         assert "expected the next offset" in damaged.stderr
 
 
+def test_follow_reports_that_the_hub_lost_messages(tmp_path: Path) -> None:
+    fill(tmp_path / "hub" / "EWR.flights", sample(20))
+    place = tmp_path / "place"
+    place.write_text("30\n")
+    with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0") as server:
+        for more in ((), ("--until-end",)):
+            done = sej_hub("follow", "--place", place, *more, server.address, "EWR", "flights")
+            assert (done.returncode, done.stdout) == (1, "")
+            assert "the next offset is 30, but EWR.flights ends at 20" in done.stderr
+        assert run("follow", "--until-end", "--start", 30, server.address, "EWR", "flights").stdout == ""
+
+
 def test_follow_with_a_reader_on_the_hub(tmp_path: Path) -> None:
     fill(tmp_path / "hub" / "EWR.flights", sample(20))
     token = run("token", "--reader", "EWR").stdout.splitlines()
