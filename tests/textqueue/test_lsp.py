@@ -11,6 +11,7 @@ from pygls.lsp.client import LanguageClient
 
 from tests.cli.command import COMMAND, ENV
 from textqueue import TextQueue
+from textqueue.lsp.claims import holders
 from textqueue.lsp.document import TOKEN_TYPES, Document
 
 TEXT = "# notes\n more\n-größer 🙂 one\n two\n\\retries=3 \n=done\n!bad\n?odd\n-claimed\n"
@@ -244,6 +245,19 @@ def test_who_has_claimed_a_line_is_shown_and_updated(path: Path) -> None:
         assert await hints() == []
 
     with_editor(path, use)
+
+
+def test_a_look_at_the_claims_changes_nothing(path: Path) -> None:
+    path.write_bytes(b"-a\n-b\n")
+    with TextQueue(path) as q:
+        message = q.get_next()
+        assert message is not None
+        message.mark_as_cleared()
+        assert q.take() is not None
+        path.write_bytes(b"-new\n-a\n-b\n")
+        there = {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in path.parent.iterdir()}
+        assert [len(each) for each in holders(str(path)).values()] == [1], "of b, whose line has moved"
+        assert {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in path.parent.iterdir()} == there
 
 
 def test_completion_of_variables(path: Path) -> None:

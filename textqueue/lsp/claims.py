@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections import defaultdict
 from typing import NamedTuple
 
 from sej.errors import SejError
-from sej.system.disk import OS
+from sej.system.disk import OS, Mode, OsDisk, OsFile
 from textqueue.format.grammar import MessageStatus
 from textqueue.format.parser import digest
 from textqueue.hot import essence
@@ -17,6 +18,15 @@ from textqueue.queue import TextQueue
 from textqueue.reading.details import details
 
 __all__ = ["Held", "holders", "state_of"]
+
+
+class _Reading(OsDisk):
+    """A disk for a user who may only read: otherwise a look would mark messages again that a save has reverted."""
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        if mode != "read":
+            raise PermissionError(errno.EACCES, "the server writes no file", os.fspath(path))
+        return super().open(path, mode)
 
 
 class Held(NamedTuple):
@@ -30,7 +40,7 @@ def holders(path: str) -> dict[str, list[Held]]:
     """Return the claims of a file by the digest of the message: one for each of several equal messages, in order."""
     found: dict[str, list[Held]] = defaultdict(list)
     try:
-        with TextQueue(path) as queue:
+        with TextQueue(path, disk=_Reading()) as queue:
             for one in details(queue.messages({MessageStatus.queued}), now_ns=time.time_ns()):
                 if one.holder is not None:
                     found[digest(essence(one.message.raw)).decode()].append(Held(one.holder, one.age_s))

@@ -6,6 +6,7 @@ edited has no time of its own. It is at least as old as the last change of its f
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ from textqueue.format.lease import claimant
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import decode, digest
 from textqueue.hot import essence
+from textqueue.ledger.log import Record
 
 __all__ = ["Detail", "details"]
 
@@ -69,6 +71,10 @@ class _File:
             self._claims = dict(ledger.claims)
             self._epoch = ledger.epoch
             edits = ledger.edits()
+        # For a user who may only read, lines may have moved since the positions in the ledger were correct.
+        self._unplaced: dict[bytes, list[Record]] = defaultdict(list)
+        for record in self._claims.values():
+            self._unplaced[record.digest].append(record)
         # Equal messages are interchangeable: the newest edit counts for all that have no edit at their position.
         self._edited = {record.digest: record.token[2] for record in edits}
         self._edited_at = {(record.position, record.digest): record.token[2] for record in edits}
@@ -88,7 +94,10 @@ class _File:
     def claim(self, message: Message, name: bytes) -> tuple[str | None, int]:
         """Return the holder of a message, and the time of its last edit in nanoseconds since 1970."""
         since_ns = self._edited_at.get((message.position, name), self._edited.get(name, self._changed_ns))
-        record = self._claims.get(message.position) if message.epoch == self._epoch else None
+        if message.epoch == self._epoch:
+            record = self._claims.get(message.position)
+        else:
+            record = self._unplaced[name].pop(0) if self._unplaced.get(name) else None
         owner = record.owner if record is not None and record.digest == name else holder_of(message.raw)
         holder = claimant(owner)
         is_held = holder and is_alive(holder) and not self.source.leases.is_over(owner)
