@@ -253,7 +253,13 @@ class TextQueue:
         """Give back the messages that this object has claimed for this process, and close the files.
 
         A second call does nothing.
+
+        Raises:
+            FileInUseError: this is a signal handler that interrupted another call.
         """
+        if not self._closed:
+            for source in self._inputs.sources:
+                source.file.check_open()
         self._window = iter(())
         with self._threads:  # a message that another thread is about to claim is given back as well
             if not self._closed:

@@ -46,7 +46,7 @@ KINDS: list[type[BaseException]] = [Interrupt, AlarmError, TimeoutError]
 class _Tracer:
     """Raises at the place-th place that the thread reaches which has entered it."""
 
-    def __init__(self, place: int, kind: type[BaseException]) -> None:
+    def __init__(self, place: int, kind: Callable[[], BaseException | None]) -> None:
         self.left = place
         self.kind = kind
         self.last: dict[FrameType, int] = {}
@@ -63,7 +63,8 @@ class _Tracer:
         self.left -= 1
         if not self.left:
             self.__exit__()
-            raise self.kind
+            if (error := self.kind()) is not None:
+                raise error
 
     def step(self, frame: FrameType, here: int) -> None:
         """Note that a frame goes to an instruction."""
@@ -160,8 +161,12 @@ def _next(code: CodeType, last: int) -> int:
     return next((step.offset for step in dis.get_instructions(code) if step.offset > last), last)
 
 
-def interrupt(step: Callable[[], object], place: int, kind: type[BaseException]) -> tuple[bool, BaseException | None]:
+def interrupt(
+    step: Callable[[], object], place: int, kind: Callable[[], BaseException | None]
+) -> tuple[bool, BaseException | None]:
     """Run a step and raise at its place-th place; whether it got so far, and what came out, with its traceback.
+
+    A kind that is a function handles the signal, and may return None.
 
     The garbage collector is off meanwhile: it calls functions of other libraries, and swallows what they raise.
     """

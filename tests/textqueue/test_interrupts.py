@@ -3,7 +3,9 @@
 import fcntl
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -13,7 +15,9 @@ import sej
 import textqueue
 from tests.sej.interrupts import interrupt, locked_below
 from textqueue.editing import hold, marks
+from textqueue.editing.append import _Append
 from textqueue.editing.keeper import KEEPER
+from textqueue.editing.queue_file import Session
 
 
 def leased_below(path: Path) -> list[str]:
@@ -113,3 +117,60 @@ def test_an_interrupt_leaves_no_lease_when_the_queue_is_closed(tmp_path: Path, m
             assert other.conflicts == []
     assert held > 100
     assert place > 300
+
+
+def append(q: textqueue.TextQueue) -> None:
+    q.append("main")
+
+
+def mark(q: textqueue.TextQueue) -> None:
+    q.append("main")
+    for message in list(q.messages()):
+        message.mark_as_cleared()
+
+
+@pytest.mark.parametrize("work", [append, mark])
+def test_a_handler_in_the_middle_of_a_call_is_refused_or_appends(
+    tmp_path: Path, work: Callable[[textqueue.TextQueue], None]
+) -> None:
+    found: set[bool] = set()
+    for place in count(1, 11):
+        path, start = tmp_path / f"{place}.tq", time.monotonic()
+        path.write_bytes(b"-a\n-b\n-c\n")
+        appended: list[bool] = []
+        with textqueue.TextQueue(path) as q:
+
+            def handler(q: textqueue.TextQueue = q, appended: list[bool] = appended) -> None:
+                try:
+                    q.append("handler")
+                except textqueue.FileInUseError:
+                    appended.append(False)
+                else:
+                    appended.append(True)
+
+            assert interrupt(partial(work, q), place, handler)[1] is None, place
+            texts = sorted(message.value for message in q.messages(set(textqueue.MessageStatus)))
+        if not appended:
+            break
+        assert texts == sorted(["a", "b", "c", "main"] + ["handler"] * appended[0]), place
+        assert time.monotonic() - start < 20, "it waits for its own lease for 45 seconds"
+        found |= set(appended)
+    assert found == {False, True}
+
+
+def test_a_queue_is_not_closed_by_a_handler_in_the_middle_of_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.tq"
+    q, real = textqueue.TextQueue(path), _Append.prove
+
+    def prove(edit: _Append, session: Session) -> bool:
+        with pytest.raises(textqueue.FileInUseError, match="a signal handler interrupted a call"):
+            q.close()
+        return real(edit, session)
+
+    monkeypatch.setattr(_Append, "prove", prove)
+    q.append("a")
+    q.append("b")
+    q.close()
+    assert path.read_bytes() == b"-a\n-b\n"

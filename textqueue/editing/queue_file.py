@@ -19,6 +19,7 @@ An editor writes to the file without taking the queue's lock. So an edit has the
 from __future__ import annotations
 
 import os
+import threading
 import time
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -38,7 +39,7 @@ from textqueue.format.windows import Token, token_of, unknown
 from textqueue.hot import essence
 from textqueue.ledger.compaction import compact, is_wasteful
 from textqueue.ledger.copies import Copies
-from textqueue.ledger.lock import Guard
+from textqueue.ledger.lock import Guard, interrupted
 from textqueue.ledger.log import CLAIMS, GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, SET, WAITING, Ledger, Record
 from textqueue.ledger.sidecar import Sidecars
 from textqueue.ledger.upgrade import upgrade
@@ -122,6 +123,7 @@ class Opening:
         queue.check_open()
         queue.guard.__enter__()
         try:
+            queue.thread = threading.get_ident()
             queue.refresh()
             self._file = file = queue.disk.open(queue.real_path, "edit")
             return queue.begin(file)
@@ -136,6 +138,7 @@ class Opening:
             if file is not None and (guard.kept is None or guard.kept.file is not file):
                 file.close()
         finally:
+            self._queue.thread = 0
             guard.__exit__()
 
 
@@ -147,6 +150,7 @@ class QueueFile:
         sidecars: the names of the files next to it.
         copies: copies of appended messages.
         threads: the lock between threads that protects this object.
+        thread: the thread that has a session; 0: none.
         mine: the last edit of this object: its position, and the message's bytes after it.
     """
 
@@ -163,6 +167,7 @@ class QueueFile:
         self.exclusive = Exclusive()
         self.chain = Chain()
         self.mine: tuple[int, bytes] | None = None
+        self.thread = 0
         self._on_revert: OnRevert = on_revert
         self._closed = False
         self._looked = 0.0
@@ -286,13 +291,18 @@ class QueueFile:
             record(__name__, WARNING, "%s: position %d: %s: %s", *conflict[:2], *conflict[3:])
 
     def check_open(self) -> None:
-        """Check that the queue is open.
+        """Check that the queue is open, and that this is not a signal handler that interrupted a session.
+
+        Such a handler would wait for a lease of its own process.
 
         Raises:
             ClosedError: the queue was closed.
+            FileInUseError: this is such a handler.
         """
         if self._closed:
             raise ClosedError("this queue was closed; reopen it", path=self.path)
+        if self.thread == threading.get_ident():
+            raise interrupted(self.path)
 
     def close(self) -> None:
         """Close the files. The object cannot be reopened."""

@@ -28,7 +28,7 @@ from sej.system.disk import Disk, File
 from textqueue.errors import FileInUseError
 from textqueue.ledger.sidecar import Sidecars
 
-__all__ = ["Guard", "Kept"]
+__all__ = ["Guard", "Kept", "interrupted"]
 
 _LOOK_S: Final = 0.1
 _FIRST_PAUSE_S: Final = 0.000_05
@@ -61,6 +61,15 @@ class Kept(Protocol):
         """Release everything, because ``finish`` failed or was interrupted."""
 
 
+def interrupted(path: str) -> FileInUseError:
+    """Return the error of a signal handler that uses a queue while it interrupts a call of it."""
+    return FileInUseError(
+        "a signal handler interrupted a call of this queue, and cannot use the queue before that call ends; set a flag"
+        " in the handler, or raise an exception",
+        path=path,
+    )
+
+
 class Guard:
     """A lock file that is locked for short times: a context manager, reentrant within a thread.
 
@@ -85,6 +94,7 @@ class Guard:
         self._timeout = timeout
         self.threads = threading.RLock()
         self._depth = 0
+        self._locked = False  # between the two, and if it is kept, a signal handler must not use the file
         self._file: File | None = None
         self._pid = 0
         self.kept: Kept | None = None
@@ -106,11 +116,16 @@ class Guard:
         """Lock.
 
         Raises:
-            FileInUseError: another process holds the lock for longer than the timeout.
+            FileInUseError: another process holds the lock for longer than the timeout, or this is a signal handler that
+                interrupted this method.
         """
         self.threads.acquire()
+        if self._depth and (not self._locked or self.kept is not None):
+            self.threads.release()
+            raise interrupted(self.path)
         self._depth += 1
         if self._depth == 1:
+            self._locked = False
             kept = self.kept
             try:
                 if kept is None:
@@ -118,6 +133,7 @@ class Guard:
                 else:
                     kept.finish()
                     self.kept = None
+                self._locked = True
             except BaseException:
                 self.kept = None
                 try:
@@ -134,9 +150,11 @@ class Guard:
     def __exit__(self, *_: object) -> None:
         """Unlock, unless ``kept`` is set."""
         try:
-            if self._depth == 1 and self._file is not None and self.kept is None:
-                self._file.unlock()
-                self._left = time.monotonic()
+            if self._depth == 1:
+                self._locked = False
+                if self._file is not None and self.kept is None:
+                    self._file.unlock()
+                    self._left = time.monotonic()
         finally:
             self._depth -= 1
             self.threads.release()
