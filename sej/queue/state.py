@@ -235,6 +235,8 @@ class QueueState:
 
     def _intended(self, offset: int, timestamp: int, check: int, ready_at_ns: int, priority: int) -> None:
         self._remove(offset)
+        if self.order is not None:  # the key is that of a message that was never written
+            self.order.forget(offset)
         self.intents[offset] = (_signed(timestamp), check)
         self._wait(offset, Waiting(0, ready_at_ns, priority))
 

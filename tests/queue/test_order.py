@@ -13,6 +13,7 @@ from sej.queue.look import QueueLook
 from sej.queue.records import read_fields
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
+from tests.queue.test_dedupe import DiedError, dies_before_the_message
 
 
 @pytest.fixture
@@ -133,6 +134,18 @@ class TestRules:
             q.put(b"c", b"c", timeout=0)
             assert [item.value for item in q.items("ready")] == [b"a3", b"b", b"c"]
             assert q.stats().done == 1
+
+    def test_an_item_has_not_the_key_of_one_whose_put_died(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, order="key") as q:
+            q.put(b"a1", b"a")
+            assert taken(q) == [b"a1"]
+            dying = opened(tmp_path, clock, dies_before_the_message())
+            with pytest.raises(DiedError):
+                dying.put(b"a2", b"a", delay_s=10)
+            kill(dying)
+            q.put(b"no key", delay_s=10)  # at the same offset
+            clock.move(11)
+            assert taken(q) == [b"no key"]
 
     def test_a_dead_letter_ahead_of_the_others_blocks_its_key_after_a_compaction(
         self, tmp_path: Path, clock: FakeClock
