@@ -101,14 +101,12 @@ class KeyOrder:
         key = key or self.keys.get(offset, 0)
         if fresh and parked:
             self.count -= 1
+        held = self.held.get(key, ())
         bound = self.parked.get(key)
-        if bound is not None and bound <= offset and (parked if fresh else key):
+        if bound is not None and bound <= offset and (parked if fresh else key and offset not in held):
             self.parked[key] = offset + 1  # it was the head: what is below is held, or not ready
         if key:
-            held = self.held.get(key)
-            if held is None:
-                self.held[key] = (offset,)
-            elif offset not in held:
+            if offset not in held:
                 self.held[key] = (*held, offset)
             self._leave_aside(key, offset)
             self.keys[offset] = key

@@ -255,6 +255,21 @@ class TestTheOrderIsKept:
             clock.move(61)
             assert sorted(taken(q)) == [b"0", b"2", b"3", b"4", b"5", b"6"]
 
+    def test_a_retry_from_before_the_conversion_takes_none_before_it_along(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put_many([b"a1", b"a2"], [b"a", b"a"])
+            q.put(b"urgent", b"a", priority=1)
+            take(q).retry(60)
+        with opened(tmp_path, clock, order="key", convert_order=True) as q:
+            assert taken(q) == []  # a1 and a2 are passed by: the key waits for the retry
+            clock.move(61)
+            for value in (b"urgent", b"a1", b"a2"):
+                item = take(q)
+                assert item.value == value
+                item.done()
+
     def test_what_was_done_before_the_conversion_stays_done(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
             q.put_many([b"a0", b"a1"], [b"a", b"a"])
