@@ -8,6 +8,8 @@ import pytest
 
 from tests.house.house import ROOT, run
 
+PIP = [sys.executable, "-m", "pip", "-qq", "--no-input", "--disable-pip-version-check"]
+
 
 def build(directory: Path, source: Path = ROOT, **env: str) -> Path:
     """Build sdist and wheel as `make wheel` does; returns the wheel."""
@@ -29,9 +31,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clean(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     """The interpreter of an environment with the wheel, and what it says that it needs."""
     directory = tmp_path_factory.mktemp("clean")
-    venv.create(directory, with_pip=True)
+    venv.create(directory)  # without a pip of its own: to make one takes longer than to use ours
     python = directory / "bin" / "python"
     # From a directory where the tree cannot be seen, as a user would.
-    done = run([python, "-m", "pip", "-qq", "--no-input", "install", wheel], wheel.parent)
+    done = run([*PIP, "--python", python, "install", wheel], wheel.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     return python

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from tests.house.conftest import build
+from tests.house.conftest import PIP, build
 from tests.house.house import PACKAGES, ROOT, has_compiler, run
 
 FOUND_BY_SPARK = {f"pyspark_sej{name}.py" for name in ("", "_kestrel", "_textqueue")}
@@ -114,7 +114,7 @@ def test_without_a_compiler_the_wheel_is_pure_and_works(clean: Path, tmp_path: P
     wheel = build(tmp_path, CC="/bin/false")
     assert not [name for name in contents(wheel) if name.endswith(".so")]
     pure = tmp_path / "pure"
-    done = run([clean, "-m", "pip", "-qq", "--no-input", "install", "--no-deps", "--target", pure, wheel], tmp_path)
+    done = run([*PIP, "install", "--no-deps", "--target", pure, wheel], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     told = run([clean, "-W", "error", "-c", ASK], tmp_path, PYTHONPATH=str(pure))
     assert told.stdout.strip() == "python", told.stderr
