@@ -90,3 +90,53 @@ def test_a_done_message_that_the_person_removes_is_not_queued_for_a_moment(tmp_p
     assert path.read_bytes() == b"-a\n-b\n"
     log = (tmp_path / ".jobs.tq.log").read_bytes()
     assert b"\n%c " % GIVEN_BACK not in log, "a worker could have taken it"
+
+
+OLD_BLANKS = b"-a  \n\\retries=3 \n-b\r\n-c\n"
+
+
+@pytest.mark.parametrize(
+    ("mine", "saved"),
+    [
+        (b"-a\n\\retries=3\n-b\n-c\n", b"=a  \n\\retries=2 \n=b\r\n-c\n"),
+        (b"-new\n-a\n\\retries=3\n-b\n-c\n-d\n", b"-new\n=a  \n\\retries=2 \n=b\r\n-c\n-d\n"),
+    ],
+)
+def test_an_editor_that_trims_blanks_takes_back_no_mark(tmp_path: Path, mine: bytes, saved: bytes) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(OLD_BLANKS)
+    with TextQueue(path) as q:
+        for _ in range(2):
+            with q.claim():
+                pass
+    source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
+    assert save(source, OLD_BLANKS, mine) == []
+    assert path.read_bytes() == saved
+
+
+def test_an_editor_that_trims_blanks_frees_no_claimed_message(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a  \n-b\n")
+    with TextQueue(path) as q:
+        claim = q.take()
+        assert claim is not None
+        source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
+        assert save(source, b"-a  \n-b\n", b"-new\n-a\n-b\n") == []
+        assert path.read_bytes() == b"-new\n-a\n-b\n"
+        with TextQueue(path) as other:
+            found = other.take(), other.take(), other.take()
+            assert [one and one.message.value for one in found] == ["new", "b", None]
+        assert claim.done()
+
+
+def test_what_the_version_of_the_person_replaces_is_reported_after_a_mark(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n\\reason=   \n-b\n")
+    with TextQueue(path) as q:
+        message = q.get_next()
+        assert message is not None
+        message.mark_as_cleared()
+    source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
+    new = b"-new\n-a\n\\reason=why\n-b\n"
+    assert save(source, b"-a\n\\reason=   \n-b\n", new) == [b"=a\n\\reason=   \n"]
+    assert path.read_bytes() == new

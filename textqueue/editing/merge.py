@@ -50,7 +50,13 @@ def merge(old: bytes, mine: bytes, theirs: bytes) -> Merged:
     if theirs == old or mine == theirs:
         return Merged(mine, [])
     before = entries(old)
-    ours, others = list(_changes(before, entries(mine))), list(_changes(before, entries(theirs)))
+    others = list(_changes(before, entries(theirs)))
+    touched = {number for change in others for number in range(change.start, change.end)}
+    ours = [
+        change
+        for change in _changes(before, entries(mine))
+        if change.start not in touched or not _trims(before, change)  # an editor that trims blanks changes no message
+    ]
     merged: list[bytes] = []
     overridden: list[bytes] = []
     at = 0
@@ -77,7 +83,10 @@ def entries(text: bytes) -> list[bytes]:
 
 
 def new_positions(old: bytes, new: bytes) -> dict[int, int]:
-    """Return where the entries of a text that are unchanged in another one begin there, by their old positions."""
+    """Return where the entries of a text that are unchanged in another one begin there, by their old positions.
+
+    Blanks at the ends of lines do not count.
+    """
     before, after = entries(old), entries(new)
     found: dict[int, int] = {}
     position = moved = at = 0  # positions in both texts, and the number of the entry
@@ -86,6 +95,8 @@ def new_positions(old: bytes, new: bytes) -> dict[int, int]:
             found[position] = moved
             position += len(entry)
             moved += len(entry)
+        if _trims(before, change):
+            found[position] = moved
         position += sum(map(len, before[change.start : change.end]))
         moved += sum(map(len, change.new))
         at = change.end
@@ -101,6 +112,32 @@ def _changes(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[_Change]:
         if len(new) > len(old):
             yield _Change(len(old), len(old), new[len(old) :])
         return
+    at = there = 0
+    ends = len(old), len(old), len(new), len(new)
+    for start, end, begin, stop in (*_blocks(list(map(_trimmed, old)), list(map(_trimmed, new))), ends):
+        for one, other in zip(range(at, start), range(there, begin), strict=True):
+            if old[one] != new[other]:
+                yield _Change(one, one + 1, [new[other]])
+        if end - start == stop - begin:  # the entries of a mark are changed one by one
+            for number in range(end - start):
+                yield _Change(start + number, start + number + 1, [new[begin + number]])
+        else:
+            yield _Change(start, end, new[begin:stop])
+        at, there = end, stop
+
+
+def _trims(old: Sequence[bytes], change: _Change) -> bool:
+    """Return whether a change of one entry changes only blanks at the ends of its lines."""
+    return change.end - change.start == len(change.new) == 1 and _trimmed(old[change.start]) == _trimmed(change.new[0])
+
+
+def _trimmed(entry: bytes) -> bytes:
+    """Return an entry without blanks and carriage returns at the ends of its lines, which some editors remove."""
+    return b"\n".join([line.rstrip(b" \t\r") for line in entry.split(b"\n")])
+
+
+def _blocks(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the parts that differ: entries start to end of the old text, and begin to stop of the new one."""
     before = after = 0
     for at, there in [*_anchors(old, new), (len(old), len(new))]:
         yield from _between(old, new, (before, at), (after, there))
@@ -135,8 +172,10 @@ def _once(texts: Sequence[bytes]) -> dict[bytes, int]:
     return {entry: number for number, entry in enumerate(texts) if counts[entry] == 1}
 
 
-def _between(old: Sequence[bytes], new: Sequence[bytes], here: _Span, there: _Span) -> Iterator[_Change]:
-    """Yield the changes from a part of the old entries to a part of the new ones."""
+def _between(
+    old: Sequence[bytes], new: Sequence[bytes], here: _Span, there: _Span
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield what differs between a part of the old entries and a part of the new ones, as ``_blocks`` does."""
     (start, end), (begin, stop) = here, there
     while start < end and begin < stop and old[start] == new[begin]:
         start, begin = start + 1, begin + 1
@@ -144,13 +183,8 @@ def _between(old: Sequence[bytes], new: Sequence[bytes], here: _Span, there: _Sp
         end, stop = end - 1, stop - 1
     middle = SequenceMatcher(None, old[start:end], new[begin:stop], autojunk=False)
     for tag, i1, i2, j1, j2 in middle.get_opcodes():
-        if tag == "equal":
-            continue
-        if i2 - i1 == j2 - j1:  # the entries of a mark are changed one by one
-            for number in range(i2 - i1):
-                yield _Change(start + i1 + number, start + i1 + number + 1, [new[begin + j1 + number]])
-        else:
-            yield _Change(start + i1, start + i2, new[begin + j1 : begin + j2])
+        if tag != "equal":
+            yield start + i1, start + i2, begin + j1, begin + j2
 
 
 def _is_before(one: _Change, other: _Change) -> bool:

@@ -52,6 +52,7 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
     Raises:
         FileInUseError: other programs changed the file in every attempt.
     """
+    overridden: dict[bytes, None] = {}  # before a mark; after it, the entry of the others looks unchanged
     for _ in range(_MAX_ATTEMPTS):
         with source.file.session() as session:
             source.file.bring_in_line(session.file)
@@ -59,11 +60,10 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
             end_lease(session.file)
             text = session.file.read(before[1], 0)
             merged = merge(old, new, text)
-            if merged.text == text:
-                return merged.overridden
             marks = _marks(text, merged.text)
-            if not marks and _replace(source, session, text, merged, before):
-                return merged.overridden
+            if merged.text == text or (not marks and _replace(source, session, text, merged, before)):
+                return list(overridden | dict.fromkeys(merged.overridden))
+            overridden |= dict.fromkeys(merged.overridden if marks else ())
             epoch = source.file.ledger.epoch
         for position, raw, control in marks:
             place = Place(position, raw, epoch)
