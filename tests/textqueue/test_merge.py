@@ -129,6 +129,23 @@ def test_an_editor_that_trims_blanks_frees_no_claimed_message(tmp_path: Path) ->
         assert claim.done()
 
 
+def test_lines_of_one_length_below_a_new_line_are_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-1\n-2\n-3\n")
+    with TextQueue(path) as q:
+        with q.claim():
+            pass
+        claim = q.take()
+        assert claim is not None
+        source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
+        assert save(source, b"-1\n-2\n-3\n", b"-0\n-1\n-2\n-3\n") == []
+        assert path.read_bytes() == b"-0\n=1\n-2\n-3\n"
+        with TextQueue(path) as other:
+            found = other.take(), other.take(), other.take()
+            assert [one and one.message.value for one in found] == ["0", "3", None]
+        assert claim.done()
+
+
 def test_what_the_version_of_the_person_replaces_is_reported_after_a_mark(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\n\\reason=   \n-b\n")

@@ -15,7 +15,7 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from textqueue.format.grammar import BOM
-from textqueue.format.parser import chunks
+from textqueue.format.parser import chunks, value_of
 
 __all__ = ["Merged", "entries", "merge", "new_positions"]
 
@@ -105,7 +105,7 @@ def new_positions(old: bytes, new: bytes) -> dict[int, int]:
 
 def _changes(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[_Change]:
     """Yield the changes from old to new. Programs change entries in place, and append: then nothing needs a search."""
-    if len(new) >= len(old) and all(len(one) == len(other) for one, other in zip(old, new, strict=False)):
+    if len(new) >= len(old) and all(map(_is_in_place, old, new)):
         for number, entry in enumerate(old):
             if entry != new[number]:
                 yield _Change(number, number + 1, [new[number]])
@@ -124,6 +124,11 @@ def _changes(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[_Change]:
         else:
             yield _Change(start, end, new[begin:stop])
         at, there = end, stop
+
+
+def _is_in_place(old: bytes, new: bytes) -> bool:
+    """Return whether an entry is the same, or a program may have changed its status or variables in place."""
+    return old == new or (len(old) == len(new) and value_of(old) == value_of(new))
 
 
 def _trims(old: Sequence[bytes], change: _Change) -> bool:
