@@ -100,11 +100,12 @@ class KeyOrder:
         """
         key = key or self.keys.get(offset, 0)
         if fresh and parked:
-            self.count -= 1
+            self.count = max(self.count - 1, 0)
         held = self.held.get(key, ())
         bound = self.parked.get(key)
-        if bound is not None and bound <= offset and (parked if fresh else key and offset not in held):
-            self.parked[key] = offset + 1  # it was the head: what is below is held, or not ready
+        was_head = parked if fresh else offset in self.keys and offset not in held
+        if bound is not None and bound <= offset and was_head:
+            self.parked[key] = offset + 1  # what is below is held, or not ready
         if key:
             if offset not in held:
                 self.held[key] = (*held, offset)
@@ -115,7 +116,7 @@ class KeyOrder:
 
     def set_aside(self, *, parked: bool) -> None:
         """A fresh item waits now; parked: whether it was below the frontier."""
-        self.count -= parked
+        self.count = max(self.count - parked, 0)
 
     def left(self, offset: int, frontier: int, *, known: bool) -> None:
         """An item ended; known: whether it was leased or waiting.
@@ -139,12 +140,12 @@ class KeyOrder:
         """An item became a dead letter; return whether it keeps its key."""
         return self.block and offset in self.keys
 
-    def blocked(self, offset: int, key: int, *, on: bool) -> None:
+    def blocked(self, offset: int, key: int, frontier: int, *, on: bool) -> None:
         """A dead letter keeps its key, or does not any more."""
         if on:
             self.keyed(offset, key, holds=True)
         else:
-            self._forget(offset)
+            self.left(offset, frontier, known=False)
 
     def park(self, key: int, first: int) -> None:
         """From first on, items of a key are parked; NEVER: none is."""
@@ -164,7 +165,7 @@ class KeyOrder:
 
     def lost(self, first: int, count: int) -> None:
         """Messages below first were removed from the journal; so many of them were parked."""
-        self.count -= count
+        self.count = max(self.count - count, 0)
         self.parked = {key: max(bound, first) for key, bound in self.parked.items()}
         self.ended = {offset for offset in self.ended if offset >= first}
         self.released.update(self.parked)
@@ -215,7 +216,7 @@ class KeyOrder:
     def may_be_parked(self, offset: int, key: int) -> bool:
         """Return whether a message below the frontier is parked, if it is neither leased nor waiting."""
         bound = self.parked.get(key)
-        return bound is not None and bound <= offset and offset not in self.ended
+        return bound is not None and bound <= offset and offset not in self.ended and offset not in self.keys
 
     def low(self, frontier: int) -> int:
         """Return the lowest offset that may be parked; the frontier if none is."""

@@ -368,7 +368,7 @@ class QueueState:
 
     def _blocked(self, offset: int, key_id: int, on: int) -> None:
         if self.order is not None:
-            self.order.blocked(offset, key_id, on=bool(on))
+            self.order.blocked(offset, key_id, self.frontier, on=bool(on))
 
     def _paused(self, on: int) -> None:
         self.paused = bool(on)

@@ -14,6 +14,7 @@ from sej.journal.directory import Directory
 from sej.message import NO_TIMESTAMP, Message
 from sej.queue.clock import Clock
 from sej.queue.flow import UNLIMITED, Flow
+from sej.queue.key_order import key_hash
 from sej.queue.keyed_take import KeyedTaker
 from sej.queue.liveness import Holders
 from sej.queue.log import QueueLog
@@ -295,8 +296,8 @@ class Taker:
             self._exhaust(message, attempts, now, begun=begun)
         elif self._fits(message, found):
             deadline, priority = now + self._lease_ns, state.priority(offset)
-            stamp = 0 if state.order is None else stamp_of(message.timestamp)
-            log.append(picked(offset, attempts + 1, self._holders.mine, deadline, priority, 0, stamp))
+            key, stamp = (0, 0) if state.order is None else (key_hash(message.key), stamp_of(message.timestamp))
+            log.append(picked(offset, attempts + 1, self._holders.mine, deadline, priority, key, stamp))
             found.append((message, attempts + 1))
 
     def _exhaust(self, message: Message, attempts: int, now: int, *, begun: bool) -> None:

@@ -270,6 +270,27 @@ class TestTheOrderIsKept:
                 assert item.value == value
                 item.done()
 
+    def test_a_dead_letter_that_blocked_its_key_after_the_conversion_stays_dead(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put_many([b"a1", b"a2"], [b"a", b"a"])
+            q.put(b"urgent", b"a", priority=1)
+            take(q).retry(0)
+        with opened(tmp_path, clock, order="key", on_dead="block", convert_order=True) as q:
+            item = take(q)
+            assert taken(q) == []  # a1 and a2 are passed by
+            item.fail()
+        with opened(tmp_path, clock) as q:
+            assert taken(q) == []
+            assert q.cancel(2)
+            for value in (b"a1", b"a2"):
+                item = take(q)
+                assert item.value == value
+                item.done()
+            assert taken(q) == []
+            assert q.stats() == (0, 0, 0, 2, 1)
+
     def test_what_was_done_before_the_conversion_stays_done(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
             q.put_many([b"a0", b"a1"], [b"a", b"a"])
