@@ -19,7 +19,7 @@ from sej.cli.options import PLACE, form_options
 from sej.cli.output import print_messages
 from sej.cli.pipes import until_reader_leaves
 from sej.cli.units import Moment
-from sej.errors import BadOffsetFileError, JournalNotFoundError, OffsetBeyondEndError
+from sej.errors import BadOffsetFileError, JournalNotFoundError
 from sej.message import Message
 from sej.system.disk import OS, read_small, replace_file
 
@@ -123,10 +123,12 @@ def _batches(
     hub: Client, source: Source, offset: int, was_there: bool, *, until_end: bool, verify: bool
 ) -> Iterator[Sequence[Message]]:
     """Yield messages; was_there: whether the journal had those before the offset, so that it cannot end earlier."""
+    from hub.wire.named import check_end
+
     client_id, journal = source
     if until_end:
         if was_there:
-            _check_end(hub, source, offset)
+            check_end(hub, source, offset)
         while messages := hub.get(journal, offset, client_id=client_id, verify=verify):
             yield messages
             offset = messages[-1].offset + 1
@@ -135,7 +137,7 @@ def _batches(
     while True:
         try:
             if was_there:
-                _check_end(hub, source, offset)
+                check_end(hub, source, offset)
             for messages in hub.follow(journal, offset, client_id=client_id, verify=verify):
                 if messages:
                     was_there = True
@@ -148,17 +150,6 @@ def _batches(
             failures += 1
             longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failures, 30))
             time.sleep(random.uniform(longest / 2, longest))
-
-
-def _check_end(hub: Client, source: Source, offset: int) -> None:
-    end = hub.end_offset(source.journal_dir, client_id=source.client)
-    if end < offset:
-        raise OffsetBeyondEndError(
-            f"the next offset is {offset}, but {source} ends at {end}: the hub lost messages, or the journal was"
-            " re-created; to read it again, remove the file of --place, or use --start",
-            path=hub.address,
-            offset=offset,
-        )
 
 
 def _read_place(path: Path) -> int | None:

@@ -23,12 +23,12 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.client import Client
 from sej.checks import CALLABLE, FLAG, OFFSET, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
-from sej.errors import ClosedError, JournalNotFoundError, LeaseLostError, SejError
+from sej.errors import ClosedError, JournalNotFoundError, LeaseLostError, OffsetBeyondEndError, SejError
 from sej.journal.directory import check_name
 from sej.message import Message
 from sej.system.locks import host_name
 
-__all__ = ["HeldReaders", "Reader"]
+__all__ = ["HeldReaders", "Reader", "check_end"]
 
 _LEASE_S: Final = 30.0
 _UNNAMED: Final = re.compile(r"[^0-9A-Za-z._-]")
@@ -207,6 +207,22 @@ def _hold(client: Client, request: pb.HoldRequest) -> list[Kept]:
     return [Kept(place.Offset, place.Kept) for place in answer.Places]
 
 
+def check_end(client: Client, source: Source, offset: int) -> None:
+    """Check that a journal still has the messages before an offset, all of which were read.
+
+    Raises:
+        OffsetBeyondEndError: it ends before the offset.
+    """
+    end = client.end_offset(source.journal_dir, client_id=source.client)
+    if end < offset:
+        raise OffsetBeyondEndError(
+            f"the next offset is {offset}, but {source} ends at {end}: the hub lost messages, or the journal was"
+            " re-created; read it again with a start, and without the old kept offset",
+            path=f"hub at {client.address}",
+            offset=offset,
+        )
+
+
 class Reader:
     """The messages of a journal on a hub, from the offset that the hub keeps for a name; a context manager.
 
@@ -281,7 +297,7 @@ class Reader:
         kept = self._held.take({self._source: start})[self._source]
         self.is_new = not kept.kept
         """True if the reader has never committed."""
-        self.offset = kept.offset
+        self.offset = self._first = kept.offset
         """The offset after the last message that was delivered."""
 
     def __iter__(self) -> Iterator[list[Message]]:
@@ -290,6 +306,7 @@ class Reader:
         Raises:
             LeaseLostError: another program has taken the reader.
             OffsetTooSmallError: messages were deleted before they were read.
+            OffsetBeyondEndError: the hub lost messages that were read.
             SejError: as :meth:`Client.follow`.
         """
         failures = 0
@@ -336,6 +353,8 @@ class Reader:
     def _batches(self) -> Iterator[list[Message]]:
         client, source, verify = self._client, self._source, self._verify
         if self._wait:
+            if self.offset > self._first:  # connected again
+                check_end(client, source, self.offset)
             for messages in client.follow(source.journal_dir, self.offset, client_id=source.client, verify=verify):
                 if messages:
                     yield messages

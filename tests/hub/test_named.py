@@ -544,3 +544,24 @@ def test_a_killed_program_is_followed_by_the_next_one(tmp_path: Path) -> None:
             name.held[ORDERS].until = 0.0  # the time of the lease has passed
         with Reader(client, "r", *ORDERS) as reader:
             assert reader.offset == 10
+
+
+def test_a_reader_of_messages_that_the_hub_lost_does_not_wait_for_others(tmp_path: Path) -> None:
+    """As after a hub's disk was restored: messages that get the same offsets would be left out."""
+    root, address = tmp_path / "hub", f"127.0.0.1:{free_port()}"
+    fill(root / "EWR.orders", sample(5))
+    shutil.copytree(root / "EWR.orders", tmp_path / "older")
+    with hub.Store(root) as store:
+        store.put("EWR", "orders", sample(5, 5))
+    with Client(address) as client:
+        with serving(root, address):
+            reader = Reader(client, "report", "EWR", "orders")
+            batches = iter(reader)
+            while reader.offset < 10:
+                next(batches)
+        shutil.rmtree(root / "EWR.orders")
+        shutil.copytree(tmp_path / "older", root / "EWR.orders")
+        with serving(root, address):
+            with pytest.raises(sej.OffsetBeyondEndError, match=r"next offset is 10, but EWR\.orders ends at 5"):
+                next(batches)
+            reader.close()
