@@ -208,7 +208,7 @@ def _hold(client: Client, request: pb.HoldRequest) -> list[Kept]:
 
 
 def check_end(client: Client, source: Source, offset: int) -> None:
-    """Check that a journal still has the messages before an offset, all of which were read.
+    """Check that a journal still reaches to an offset: the messages before it were read.
 
     Raises:
         OffsetBeyondEndError: it ends before the offset.
