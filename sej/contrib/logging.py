@@ -47,6 +47,7 @@ class JournalHandler(logging.Handler):
     r"""Appends each log record to a journal, as one line of JSON, or as its formatter formats it.
 
     The message's key is the logger's name, its timestamp the record's. Any number of processes may log to one journal.
+    A field of ``extra`` with the name of one that each record has, as ``level``, is written as ``level_``.
 
     Example:
         >>> import logging, tempfile, sej
@@ -165,7 +166,8 @@ class JournalHandler(logging.Handler):
             "message": record.getMessage(),
         }
         if len(record.__dict__) > _FIELDS:
-            row.update((key, value) for key, value in record.__dict__.items() if key not in _STANDARD)
+            extra = {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+            row.update((f"{key}_" if key in row else key, value) for key, value in extra.items())
         if record.exc_info:
             row["exception"] = logging.Formatter().formatException(record.exc_info)
         elif record.exc_text:  # a SocketHandler sent it from another process

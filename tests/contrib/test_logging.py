@@ -77,6 +77,14 @@ def test_a_record_is_one_line_of_json(tmp_path: Path, log: logging.Logger) -> No
     assert message.key == b"shop.orders" and b"\n" not in message.value
 
 
+def test_extra_fields_replace_none_of_the_record(tmp_path: Path, log: logging.Logger) -> None:
+    log.addHandler(JournalHandler(tmp_path / "log"))
+    log.warning("rises", extra={"level": 3, "logger": "float"})
+    (row,) = rows(tmp_path / "log")
+    assert (row["level"], row["logger"], row["message"]) == ("WARNING", "shop.orders", "rises")
+    assert (row["level_"], row["logger_"]) == (3, "float")
+
+
 def test_a_record_of_another_process_keeps_its_exception(tmp_path: Path) -> None:
     handler = JournalHandler(tmp_path / "log")
     try:
