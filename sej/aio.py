@@ -268,7 +268,11 @@ class Writer:
         sending.add_done_callback(partial(self._answer, batch))
 
     def _answer(self, batch: list[_Waiting], sending: asyncio.Future[list[int | Exception]]) -> None:
-        error = sending.exception()
+        if sending.cancelled():
+            path = os.fspath(self._path)
+            error: BaseException | None = ClosedError("the loop's threads ended before this append", path=path)
+        else:
+            error = sending.exception()
         results = sending.result() if error is None else [error] * len(batch)
         for (_, done), result in zip(batch, results, strict=True):
             if done.done():

@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import sej
 import sej.aio
 from tests.crash.disk import CrashDisk
+from tests.queue.test_asyncio import until as until_async
 from tests.sej.hooks import until
 
 
@@ -23,6 +26,25 @@ def test_what_is_awaited_is_read_back_in_order(tmp_path: Path) -> None:
             return [message.value async for message in s]
 
     assert asyncio.run(main()) == [b"%d" % n for n in range(100)] + [b"x", b"y"]
+
+
+def test_an_append_ends_though_the_threads_of_the_loop_are_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        threads, free = ThreadPoolExecutor(1), threading.Event()
+        asyncio.get_running_loop().set_default_executor(threads)
+        w = await sej.aio.Writer(tmp_path).open()
+        busy = threads.submit(free.wait)
+        await until_async(busy.running)
+        appending = asyncio.ensure_future(w.append(b"x"))
+        await until_async(threads._work_queue.qsize)  # the append waits for the thread
+        threads.shutdown(wait=False, cancel_futures=True)
+        free.set()
+        async with asyncio.timeout(10):
+            with pytest.raises(sej.ClosedError, match="threads ended"):
+                await appending
+        w.writer.close()
+
+    asyncio.run(main())
 
 
 def test_appends_that_wait_together_share_syncs() -> None:
