@@ -79,6 +79,8 @@ def test_whatever_call_fails_no_message_is_lost_or_repeated(tmp_path: Path, fail
     except OSError:
         assert disk.failed
     first.file.close()
+    if not (tmp_path / ".jobs.tq.split").exists():
+        assert [one.name for one in tmp_path.iterdir() if one.suffix in (".new", ".rest")] == [], "no copies remain"
     entries = b"".join(one.read_bytes() for one in sorted(tmp_path.glob("[jxy]*.tq")))
     for text in (b"=a\n", b"-b\n", b"-c\n", b"!d\n"):
         assert entries.count(text) <= 1

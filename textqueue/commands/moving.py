@@ -70,10 +70,13 @@ def _naming(
 ) -> Callable[[Part], str | None]:
     """Return a function that returns the path of the new file for a message."""
     stem = directory / os.path.basename(source.path).removesuffix(SUFFIX)
-    number = 0
+    number, last = 0, -1
 
     def name(part: Part) -> str | None:
-        nonlocal number
+        nonlocal number, last
+        if part.position <= last:  # another program changed the file, so the split begins again
+            number = 0
+        last = part.position
         if by_status:
             return f"{stem}-{STATUS_OF[part.raw[0]].name}{SUFFIX}"
         if every is not None:

@@ -19,7 +19,8 @@ is lost, and none is in two files that a worker reads.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from sej.system.disk import Disk, File, read_small
@@ -84,6 +85,30 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
         return {}
     # The next run may have another current directory.
     temporary = {target: os.path.abspath(sidecar_path(target, ".new")) for target in pieces}
+    try:
+        _write(disk, file, pieces, temporary)
+        moved = sorted(part for parts in pieces.values() for part in parts)
+        after = write_rest(source, session, rest, moved)
+        fields = {"inode": after.inode, "files": [[temporary[target], os.path.abspath(target)] for target in pieces]}
+        replace_sidecar(disk, note, seal(note, fields), source.path)
+    except BaseException:
+        if disk.status(note) is None:  # otherwise the next run removes them
+            for path in (*temporary.values(), rest):
+                with suppress(OSError):
+                    disk.unlink(path)
+        raise
+    if not swap(source, file, rest, before):
+        _complete(disk, rest, note)
+        return None
+    forget_moved(source, before, token_of(after), moved)
+    _complete(disk, rest, note)
+    return counts
+
+
+def _write(
+    disk: Disk, file: File, pieces: Mapping[str, Sequence[tuple[int, int]]], temporary: Mapping[str, str]
+) -> None:
+    """Write the new files under their temporary names, and sync them."""
     for target, parts in pieces.items():
         disk.unlink(temporary[target])
         new = disk.open(temporary[target], "temp")
@@ -98,16 +123,6 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
             new.close()
     for directory in {os.path.dirname(target) or "." for target in pieces}:
         disk.sync_dir(directory)  # after step 3, these files have the only copy of their messages
-    moved = sorted(part for parts in pieces.values() for part in parts)
-    after = write_rest(source, session, rest, moved)
-    fields = {"inode": after.inode, "files": [[temporary[target], os.path.abspath(target)] for target in pieces]}
-    replace_sidecar(disk, note, seal(note, fields), source.path)
-    if not swap(source, file, rest, before):
-        _complete(disk, rest, note)
-        return None
-    forget_moved(source, before, token_of(after), moved)
-    _complete(disk, rest, note)
-    return counts
 
 
 def _pieces(
