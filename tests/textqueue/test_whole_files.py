@@ -6,14 +6,20 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import textqueue
-from textqueue import FileInUseError, InvalidTextError, MessageStatus, TextQueue, TextQueueError, check
+from sej.system.disk import File
+from textqueue import FileInUseError, InvalidTextError, Message, MessageStatus, TextQueue, TextQueueError, check
 from textqueue.commands import app
+from textqueue.editing.replace import swap
+from textqueue.editing.source import Source
+from textqueue.format.windows import Token
+from textqueue.reading.details import details
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -451,3 +457,36 @@ def test_files_that_are_not_regular_are_skipped(tmp_path: Path) -> None:
         TextQueue(tmp_path / "a.tq")
     with TextQueue() as q, pytest.raises(TextQueueError, match="expected a regular file"):
         q.add_input(tmp_path / "a.tq")
+
+
+def test_a_listing_leaves_out_a_file_that_is_gone_for_a_moment(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.tq", tmp_path / "b.tq"
+    path.write_bytes(b"-1\n-2\n")
+    other.write_bytes(b"-3\n")
+    with TextQueue(tmp_path) as q:
+
+        def renamed() -> Iterator[Message]:
+            for message in q.messages():
+                path.unlink(missing_ok=True)
+                yield message
+
+        assert [one.message.value for one in details(renamed(), now_ns=0)] == ["3"]
+
+
+def test_a_split_that_begins_again_numbers_its_files_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n-b\n-c\n")
+    saves = [path.read_bytes() + b"-d\n"]
+
+    def after_a_save(source: Source, file: File, temporary: str, before: Token) -> bool:
+        if saves:
+            path.write_bytes(saves.pop())
+        return swap(source, file, temporary, before)
+
+    monkeypatch.setattr("textqueue.editing.split.swap", after_a_save)
+    done = CliRunner().invoke(app, ["split", str(path), str(tmp_path / "new"), "--every", "2"])
+    assert done.exit_code == 0
+    found = {one.name: one.read_bytes() for one in (tmp_path / "new").iterdir()}
+    assert found == {"jobs-0001.tq": b"-a\n-b\n", "jobs-0002.tq": b"-c\n-d\n"}

@@ -41,14 +41,21 @@ class Detail(NamedTuple):
 
 
 def details(messages: Iterable[Message], *, now_ns: int) -> Iterator[Detail]:
-    """Yield the details of messages that are sorted by file and position, as ``TextQueue.messages`` yields them."""
+    """Yield the details of messages that are sorted by file and position, as ``TextQueue.messages`` yields them.
+
+    The messages of a file that has vanished are left out.
+    """
     file: _File | None = None
     try:
         for message in messages:
             if file is None or file.source is not message.source:
                 if file is not None:
                     file.close()
-                file = _File(message.source)
+                    file = None
+                try:
+                    file = _File(message.source)
+                except FileNotFoundError:  # an editor may be between two renames
+                    continue
             name = digest(essence(message.raw))
             holder, since_ns = file.claim(message, name)
             yield Detail(message, file.line(message.position), max(now_ns - since_ns, 0) / 1e9, holder)
