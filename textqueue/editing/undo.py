@@ -12,6 +12,9 @@ line has the earlier status; if many were, it has not. ::
     given back         any other, or none      refused: a user may have made the mark
     appended           -                       a comment
 
+If lines have moved since the line before, that line counts only if the file has no equal message: otherwise it may be
+about the other one. Then the undo is refused.
+
 A claim is not undone: its owner may be at work. A variable is not undone either, because the ledger does not have its
 old text. The undo is an edit like any other, so it has a line of its own, and a second undo takes it back.
 """
@@ -40,12 +43,21 @@ _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 
 
 class _Edit(NamedTuple):
-    """A change of a status: its line, the control byte before it (None: not known), and whether no line moved since."""
+    """A change of a status.
+
+    Attributes:
+        source: its file.
+        record: its line.
+        before: the control byte before it; None: not known.
+        current: whether no line has moved since.
+        unsure: whether the line before it may be about another message, if the file has an equal one.
+    """
 
     source: Source
     record: Record
     before: int | None
     current: bool
+    unsure: bool
 
     @property
     def after(self) -> int:
@@ -97,13 +109,16 @@ def _changes(source: Source, history: Iterable[Record]) -> list[_Edit]:
                 if made and made[-1].record.digest == record.digest:
                     made[-1] = made[-1]._replace(record=record, current=True)
                 continue
-            before = kinds.get(place, kinds.pop((-1, record.digest), None))
+            here, moved = kinds.get(place), kinds.pop((-1, record.digest), None)
+            before = moved if here is None else here
             kinds[place] = record.kind
             if record.kind == GIVEN_BACK and before in CLAIMS:
                 continue
-            if record.owner.startswith(WAS):
+            was = record.owner.startswith(WAS)
+            if was:
                 before = record.owner[len(WAS)]
-            made.append(_Edit(source, record, _status_before(record.kind, before), True))
+            unsure = here is None and not was and before in MARKS and record.kind != APPENDED
+            made.append(_Edit(source, record, _status_before(record.kind, before), True, unsure))
     return made
 
 
@@ -125,17 +140,20 @@ def _undo(edit: _Edit) -> Message:
     source, record = edit.source, edit.record
     with source.file.session() as session:
         found: list[Place] = []
+        equal = 0
         for window in scan(session.file):
             position = window.position
             for raw in chunks(window.data):
-                if raw[0] == edit.after and digest(essence(raw)) == record.digest:
-                    found.append(Place(position, raw, source.file.ledger.epoch))
+                if raw[0] in STATUS_OF and digest(essence(raw)) == record.digest:
+                    equal += 1
+                    if raw[0] == edit.after:
+                        found.append(Place(position, raw, source.file.ledger.epoch))
                 position += len(raw)
     at = [place for place in found if place.position == record.position] if edit.current else found
     if not at:
         raise _refusal(edit, "the message was changed or removed since then")
-    if edit.before is None:
-        raise _refusal(edit, "the message was queued again, and its earlier status is not known")
+    if edit.before is None or (edit.unsure and equal > 1):
+        raise _refusal(edit, "its earlier status is not known")
     place = min(at, key=lambda one: abs(one.position - record.position))
     change = marking(source, place.raw, place.position, STATUS_OF[edit.before])
     done = source.edit(place, change, "undo a change of a status")
