@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hub.readers import Kept
     from hub.wire import Listed, Rows
 
-__all__ = ["RemoteExtent", "RemoteFollower", "RemoteProgress", "RemoteRoot", "matching", "read"]
+__all__ = ["RemoteExtent", "RemoteFollower", "RemoteProgress", "RemoteRoot", "has", "matching", "read"]
 
 _LOOK_S: Final = 0.1
 _LEASE_S: Final = 10.0
@@ -72,6 +72,14 @@ def read(
             return
         except UnavailableError as error:
             retry.wait(error)
+
+
+def has(remote: Remote, origin: Origin, stop: int) -> bool:
+    """Return whether a journal still reaches to an offset: then messages that a read left out before it are damaged."""
+    with Line(remote) as line:
+        return (
+            line.ask(lambda client: client.end_offset(origin.name.partition(".")[2], client_id=origin.client)) >= stop
+        )
 
 
 class RemoteExtent:

@@ -193,7 +193,10 @@ def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[p
             due = error.first_available
             continue
         if due < part.stop:
-            _missing(part, due, how)
+            if how.on_corruption == "skip" and remote.has(how.remote, part.origin, part.stop):
+                gaps.append(Gap(due, part.stop, "damaged on the hub, up to the end"))
+            else:
+                _missing(part, due, how)
         break
     _report(part, gaps, how)
 

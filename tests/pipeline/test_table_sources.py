@@ -287,3 +287,28 @@ def test_sql_over_a_hub(hub_root: Path, monkeypatch: pytest.MonkeyPatch) -> None
         query = "SELECT count(*) AS n FROM tokyo_orders_1 WHERE shard = 1"
         done = inside(monkeypatch, "sql", query, "tokyo.orders.1", "--hub", server.address, "--json")
         assert done.out == b'{"n": 6}\n'
+
+
+def test_gaps_and_damage_on_a_hub_are_those_of_the_disk(tmp_path: Path) -> None:
+    """Wherever a read ends: before, inside or after messages that are missing."""
+    root = tmp_path / "hub"
+    fill(root / "berlin.log", 20)
+    segment = next((root / "berlin.log" / "jnl").iterdir())
+    data = segment.read_bytes()
+    at = data.index(b"v-7")
+    segment.write_bytes(data[: at - 10] + bytes(20) + data[at + 10 :])
+
+    def offsets(**options: Any) -> list[list[int]]:
+        ends = [pipeline.table(columns=["offset", "value"], end=end, **options) for end in range(21)]
+        whole = [pipeline.table(end=end, **options) for end in range(21)]
+        return [table.to_arrow()["offset"].to_pylist() for table in (*ends, *whole)]
+
+    with hub.Store(root) as store, Server(store, "127.0.0.1:0") as server:
+        far: dict[str, Any] = {"paths": None, "hub": server.address}
+        for verify in (False, True):  # with checksums, the damaged block is the whole journal
+            how: dict[str, Any] = {"on_corruption": "skip", "verify": verify}
+            found = offsets(**far, **how)
+            assert found == offsets(paths=root, **how)
+            assert len(found[20]) == (0 if verify else 19)
+        sej.Journal(root / "berlin.log").repair()
+        assert offsets(**far) == offsets(paths=root)
