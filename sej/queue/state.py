@@ -379,12 +379,21 @@ class QueueState:
     # --- what the handlers are made of
 
     def _pass(self, frontier: int) -> None:
-        """Move the frontier here: items that were set aside before it are no longer fresh."""
+        """Move the frontier here: items that were set aside before it are no longer fresh.
+
+        The cost is that of the messages passed, however many items were set aside further ahead.
+        """
+        count = frontier - self.frontier
+        passed = range(self.frontier, frontier)
         if self.above:
-            self.above = {offset for offset in self.above if offset >= frontier}
+            if count < len(self.above):
+                self.above.difference_update(passed)
+            else:
+                self.above = {offset for offset in self.above if offset >= frontier}
         if self.intents:
-            for offset in [offset for offset in self.intents if offset < frontier and offset not in self.waiting]:
-                del self.intents[offset]
+            for offset in passed if count < len(self.intents) else list(self.intents):
+                if offset < frontier and offset in self.intents and offset not in self.waiting:
+                    del self.intents[offset]
         self.frontier = frontier
 
     def _settle(self) -> None:

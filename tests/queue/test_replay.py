@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,19 @@ def test_an_item_whose_lease_ran_out_is_found_after_many_others_were_given_back(
     state.apply(b"".join(made.waits(1, 9 + number, 1, 0) for number in range(1100)))
     state.schedule.tick(7)
     assert state.schedule.first_ready() == (0, 0)
+
+
+def test_a_lease_does_not_look_at_items_that_were_set_aside_ahead() -> None:
+    state = QueueState()
+    queue_replay.apply(state, b"".join(made.intended(offset, 5, 6, 7, 0) for offset in range(100, 200)))
+
+    class Ahead(set[int]):
+        def __iter__(self) -> Iterator[int]:
+            raise AssertionError("each of them costs time in each lease")
+
+    state.above = Ahead(state.above)
+    queue_replay.apply(state, made.leased(0, 1, 0, 7, 0) + made.leased(1, 50, 0, 7, 0))
+    assert (state.frontier, len(state.above), len(state.intents)) == (50, 100, 100)
 
 
 def test_only_records_change_a_state() -> None:
