@@ -146,6 +146,33 @@ def test_lines_of_one_length_below_a_new_line_are_unchanged(tmp_path: Path) -> N
         assert claim.done()
 
 
+@pytest.mark.parametrize("variables", ["", "\\mutex=" + " " * 40 + "\n"])
+@pytest.mark.parametrize("removed", [0, 1])
+def test_a_claim_keeps_one_of_several_equal_messages(tmp_path: Path, variables: str, removed: int) -> None:
+    path = tmp_path / "jobs.tq"
+    one = f"-a\n{variables}".encode()
+    path.write_bytes(one + one + b"-b\n")
+    with TextQueue(path) as q:
+        claims = [q.take(), q.take()]
+        assert claims[0] is not None
+        assert claims[1] is not None
+        assert claims[1 - removed] is not None
+        claims.pop(removed).give_back()  # type: ignore[union-attr]
+        (claim,) = claims
+        assert claim is not None
+        old = path.read_bytes()
+        source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
+        for new in (old[: len(one)] + b"-b\n-new\n", b"-b\n-new\n" + old[len(one) : 2 * len(one)]):
+            save(source, old, new)
+            old = path.read_bytes()
+            with TextQueue(path) as other:
+                texts = []
+                while (found := other.take()) is not None:
+                    texts.append(found.message.value)
+                assert texts == ["b", "new"], "the message is at work"
+        assert claim.done()
+
+
 def test_what_the_version_of_the_person_replaces_is_reported_after_a_mark(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\n\\reason=   \n-b\n")

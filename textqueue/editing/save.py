@@ -18,6 +18,7 @@ next operation finds a foreign change, as after a save by an editor.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from sej.system.locks import end_lease
@@ -28,14 +29,17 @@ from textqueue.editing.queue_file import Session
 from textqueue.editing.replace import copy_owner, swap
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, MessageMovedError
-from textqueue.format.grammar import STATUS_OF
+from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
+from textqueue.format.parser import digest
 from textqueue.format.windows import Token, token_of
 from textqueue.hot import essence
+from textqueue.ledger.log import CLAIMS, Record
 from textqueue.ledger.sidecar import sidecar_path
 
 __all__ = ["save"]
 
 _MAX_ATTEMPTS: Final = 20
+_QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 
 
 def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
@@ -121,7 +125,28 @@ def _replace(source: Source, session: Session, text: bytes, merged: Merged, befo
     ledger = source.file.ledger
     if ledger.token == before:  # what the person deleted or changed is not a lost edit of a program
         places = new_positions(text, merged.text)
-        kept = [record for record in ledger.edits() if record.position < 0 or record.position in places]
+        edits = ledger.edits()
+        kept = [record for record in edits if record.position < 0 or record.position in places]
         moved = [record._replace(position=places.get(record.position, record.position)) for record in kept]
+        claims = [one for one in edits if one.kind in CLAIMS and one.position >= 0 and one.position not in places]
+        taken = {record.position for record in moved if record.kind in CLAIMS}
+        moved += _moved_claims(claims, taken, merged.text)
         ledger.rewrite(moved, token=after, epoch=time.time_ns())
     return True
+
+
+def _moved_claims(claims: Sequence[Record], taken: Collection[int], text: bytes) -> list[Record]:
+    """Give each claim whose message was removed an equal message: nothing tells which of them the person removed.
+
+    Args:
+        claims: the claims.
+        taken: the positions of messages that have a claim.
+        text: the new text.
+    """
+    free: dict[bytes, list[int]] = {record.digest: [] for record in claims}
+    position = 0
+    for raw in entries(text) if claims else ():
+        if raw[0] == _QUEUED and position not in taken and (name := digest(essence(raw))) in free:
+            free[name].append(position)
+        position += len(raw)
+    return [record._replace(position=free[record.digest].pop(0)) for record in claims if free[record.digest]]
