@@ -199,7 +199,10 @@ def stuck(path: str, reader: Reader, after_s: float, first_offset: int) -> str |
     if reader.holder is None or not reader.behind or reader.idle_s <= after_s:
         return None
     due = max(reader.offset or 0, first_offset)
-    waits_s = lag_s(path, reader, first_offset)
+    try:
+        waits_s = lag_s(path, reader, first_offset)
+    except SejError:  # the journal is damaged there
+        waits_s = None
     if (reader.idle_s if waits_s is None else waits_s) <= after_s:
         return None
     return (

@@ -1,6 +1,7 @@
 """Commands that change a journal: sej repair, clean, merge, index; and sej stat and doctor, which advise them."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -98,6 +99,23 @@ def test_clean_while_another_process_appends(journal: Path, monkeypatch: pytest.
     monkeypatch.setattr("sej.cli.maintenance.readers_of", readers_later)
     done = inside(monkeypatch, "clean", "--max-bytes", "5K", journal)
     assert (done.code, done.err) == (0, "") and done.out
+
+
+def test_readers_that_are_stuck_at_damage_and_after_it(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = sorted((journal / "jnl").iterdir())[0]
+    with library.Offset(journal, "a") as a, library.Offset(journal, "b") as b:
+        a.commit(3)
+        b.commit(200)
+        for name in ("a", "b"):
+            os.utime(journal / "ofs" / f"{name}.ofs", (1, 1))
+        data = bytearray(segment.read_bytes())
+        data[3 * (26 + len("value 0")) + 17] = 0xFF  # the size of a key
+        segment.write_bytes(data)
+        health = inside(monkeypatch, "stat", "--health", "--stuck-after", "0s", journal)
+        assert health.code == 1 and health.out.count(b"it is stuck at") == 2, health
+        doctor = inside(monkeypatch, "doctor", "--json", journal)
+        found = {row["what"]: row for row in map(json.loads, doctor.out.splitlines())}
+        assert "it is stuck at 3" in found["reader a"]["found"] and "reader b" in found
 
 
 def test_merge_and_index(journal: Path) -> None:
