@@ -231,12 +231,13 @@ class Client:
 
     def where(self, journal_dir: str, *, client_id: str | None = None) -> JournalState:
         """Return the state of a journal on the hub, by default of this client."""
-        request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir)
-        call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
-        with self._translating(self._named(journal_dir, client_id)):
-            answer = call(request, timeout=self._timeout_s, metadata=self._metadata)
-        self._is_original = False
+        answer = self._where(journal_dir, client_id)
         return JournalState(answer.Known, answer.FirstOffset, answer.NextOffset)
+
+    def identity(self, journal_dir: str, *, client_id: str | None = None) -> bytes:
+        """Return a journal's identity, which changes if it is re-created; empty if the hub does not report one."""
+        found: bytes = self._where(journal_dir, client_id).ID
+        return found
 
     def end_offset(self, journal_dir: str, *, client_id: str | None = None) -> int:
         """Return the offset that the hub expects next of a journal, by default of this client; 0 if none exists."""
@@ -460,6 +461,14 @@ class Client:
         return f"<hub.wire.Client {self.address} {self.client_id!r}>"
 
     # --- internals
+
+    def _where(self, journal_dir: str, client_id: str | None) -> pb.WhereResponse:
+        request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir)
+        call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
+        with self._translating(self._named(journal_dir, client_id)):
+            answer: pb.WhereResponse = call(request, timeout=self._timeout_s, metadata=self._metadata)
+        self._is_original = False
+        return answer
 
     def call(self, name: str, request: Any, answer: Any, *, timeout_s: float) -> Any:
         """Make a call that another module of this package defines; return its answer.

@@ -69,16 +69,18 @@ class WhereRequest(_message.Message):
     def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Timestamp: _Optional[int] = ...) -> None: ...
 
 class WhereResponse(_message.Message):
-    __slots__ = ("Known", "FirstOffset", "NextOffset", "TimeOffset")
+    __slots__ = ("Known", "FirstOffset", "NextOffset", "TimeOffset", "ID")
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     FIRSTOFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXTOFFSET_FIELD_NUMBER: _ClassVar[int]
     TIMEOFFSET_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     Known: bool
     FirstOffset: int
     NextOffset: int
     TimeOffset: int
-    def __init__(self, Known: _Optional[bool] = ..., FirstOffset: _Optional[int] = ..., NextOffset: _Optional[int] = ..., TimeOffset: _Optional[int] = ...) -> None: ...
+    ID: bytes
+    def __init__(self, Known: _Optional[bool] = ..., FirstOffset: _Optional[int] = ..., NextOffset: _Optional[int] = ..., TimeOffset: _Optional[int] = ..., ID: _Optional[bytes] = ...) -> None: ...
 
 class ListRequest(_message.Message):
     __slots__ = ("ClientID",)

@@ -27,7 +27,7 @@ from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS
 
-__all__ = ["PIECE_BYTES", "Catalog", "Get", "Reader", "find_time"]
+__all__ = ["PIECE_BYTES", "Catalog", "Get", "Reader", "find_time", "identity"]
 
 PIECE_BYTES: Final = LEAST_BYTES
 """Bytes of a journal that are read at one time."""
@@ -109,6 +109,14 @@ def _behind_damage(directory: Directory, end: int) -> int:
         return cursor.due if cursor.gaps else end
     finally:
         cursor.close()
+
+
+def identity(store: Store, source: Source) -> bytes:
+    """Return a journal's identity; empty if it has none, or if it is damaged: the messages can be read without it."""
+    try:
+        return journal_id(Directory(source_path(store.root, source), OS)) or b""
+    except CorruptionError:
+        return b""
 
 
 def find_time(store: Store, source: Source, timestamp: int) -> int:

@@ -35,7 +35,7 @@ from hub.wire.copy_session import CopySession, Incoming
 from hub.wire.frames import encode_put_request, open_put_request, parse, read_response
 from hub.wire.job_service import JobService
 from hub.wire.lanes import Answer, Lane, Lanes, Method
-from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time
+from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time, identity
 from hub.wire.rows import rows_response
 from hub.wire.status import BusyError, to_status
 from sej.errors import SejError
@@ -223,7 +223,8 @@ class Service:
             first = self._store.first_offset(request.ClientID, request.JournalDir)
             if first is not None:
                 end = self._store.end_offset(request.ClientID, request.JournalDir)
-                answer = pb.WhereResponse(Known=True, FirstOffset=first, NextOffset=end)
+                there = identity(self._store, Source(request.ClientID, request.JournalDir))
+                answer = pb.WhereResponse(Known=True, FirstOffset=first, NextOffset=end, ID=there)
                 if request.HasField("Timestamp"):
                     source = self._allow(context, "read", request.ClientID, request.JournalDir)
                     answer.TimeOffset = self._find_time(source, request.Timestamp)

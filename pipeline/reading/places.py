@@ -11,9 +11,10 @@ from sej.journal.directory import Directory
 from sej.journal.identity import journal_id
 from sej.journal.segment import Place
 
-__all__ = ["Origin", "Slice", "short_id"]
+__all__ = ["ID_BYTES", "Origin", "Slice", "short_id"]
 
-_ID_BYTES: Final = 8
+ID_BYTES: Final = 8
+"""Bytes of a journal's identity in offsets and slices."""
 
 
 class Origin(NamedTuple):
@@ -64,4 +65,4 @@ def short_id(directory: Directory) -> str:
         CorruptionError: the file does not hold an identity.
     """
     found = journal_id(directory)
-    return found[:_ID_BYTES].hex() if found else ""
+    return found[:ID_BYTES].hex() if found else ""

@@ -16,9 +16,9 @@ from hub.errors import ReaderHeldError, UnavailableError
 from hub.naming import Source, client_of
 from pipeline.connection import Line, Remote
 from pipeline.options import OptionError
-from pipeline.reading.places import Origin, Slice
+from pipeline.reading.places import ID_BYTES, Origin, Slice
 from pipeline.retrying import Retry
-from sej.errors import JournalNotFoundError
+from sej.errors import JournalNotFoundError, TruncatedError
 from shard.names import split_name
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def read(
     Raises:
         OffsetTooSmallError: the hub deleted them.
         CorruptionError: the hub's copy is damaged, and skip is not set.
+        TruncatedError: the journal was re-created since the read was planned.
         UnavailableError: the hub was out of reach for longer than retry_s.
     """
     due, names, retry = part.start, tuple(columns), Retry(remote.retry_s)
@@ -62,16 +63,33 @@ def read(
     while due < part.stop:
         try:
             with remote.client(part.origin.name, retry.attempts) as client:
+                is_checked = False
                 for rows in client.read_columns(
                     journal, due, part.stop,
                     columns=names, since=since, until=until, client_id=whose, skip=skip, verify=verify,
                 ):  # fmt: skip
                     retry.reached()
+                    if not is_checked:  # one call returns the messages of one journal
+                        _check_identity(client.identity(journal, client_id=whose), part)
+                        is_checked = True
                     yield rows
                     due = rows.stop
             return
         except UnavailableError as error:
             retry.wait(error)
+
+
+def _check_identity(found: bytes, part: Slice) -> None:
+    if part.id and found and _short(found) != part.id:
+        raise TruncatedError(
+            "the journal was removed or re-created on the hub since the read was planned; read again",
+            path=part.origin.path,
+            offset=part.start,
+        )
+
+
+def _short(identity: bytes) -> str:
+    return identity[:ID_BYTES].hex()
 
 
 def has(remote: Remote, origin: Origin, stop: int) -> bool:
@@ -89,6 +107,7 @@ class RemoteExtent:
         """Store the hub's answer."""
         self.origin = origin
         self.first, self.end = listed.first_offset, listed.next_offset
+        self._id = _short(listed.id)
         self._size = listed.size
         self._messages = listed.messages
         self._remote = remote
@@ -111,7 +130,7 @@ class RemoteExtent:
     def slice(self, start: int, stop: int) -> Slice:
         """Return the messages [start, stop)."""
         start, stop = max(start, self.first), min(stop, self.end)
-        return Slice(self.origin, start, max(start, stop), self.size_of(start, stop))
+        return Slice(self.origin, start, max(start, stop), self.size_of(start, stop), id=self._id)
 
     def size_of(self, start: int, stop: int) -> int:
         """Return about how many bytes [start, stop) takes: the hub reports the size of the whole journal."""
@@ -131,7 +150,7 @@ class RemoteFollower:
     def __init__(self, origin: Origin, listed: Listed, remote: Remote) -> None:
         """Store the hub's answer."""
         self.origin = origin
-        self.id = listed.id.hex()[:16]
+        self.id = _short(listed.id)
         self.first, self.end = listed.first_offset, listed.next_offset
         self._extent = RemoteExtent(origin, listed, remote)
 

@@ -192,6 +192,11 @@ def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[p
             _log.warning("%s", error)
             due = error.first_available
             continue
+        except TruncatedError as error:
+            if how.fail_on_data_loss:
+                raise
+            _log.warning("%s", error)
+            return
         if due < part.stop:
             if how.on_corruption == "skip" and remote.has(how.remote, part.origin, part.stop):
                 gaps.append(Gap(due, part.stop, "damaged on the hub, up to the end"))

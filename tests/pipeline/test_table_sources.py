@@ -1,6 +1,7 @@
 """Tables of text queues, of Kestrel queues, and of journals behind a hub's server."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import hub
 import kestrel
 import pipeline
 import sej
-from hub.wire import ClientTLS, Server, ServerTLS, Tokens, make_token
+from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
 from hub.wire.access import Grant, hash_token
 from kestrel import segmented
 from tests.cli.inside import inside
@@ -312,3 +313,24 @@ def test_gaps_and_damage_on_a_hub_are_those_of_the_disk(tmp_path: Path) -> None:
             assert len(found[20]) == (0 if verify else 19)
         sej.Journal(root / "berlin.log").repair()
         assert offsets(**far) == offsets(paths=root)
+
+
+def test_a_journal_that_is_recreated_on_a_hub_after_the_plan_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "hub"
+    read = Client.read_columns
+
+    def after_a_new_one(self: Client, *arguments: Any, **options: Any) -> Any:
+        shutil.rmtree(root / "berlin.log")
+        fill(root / "berlin.log", 9, tag="new")
+        return read(self, *arguments, **options)
+
+    with hub.Store(root) as store, Server(store, "127.0.0.1:0") as server:
+        fill(root / "berlin.log", 5)
+        monkeypatch.setattr(Client, "read_columns", after_a_new_one)
+        with pytest.raises(sej.TruncatedError, match="re-created on the hub since the read was planned"):
+            pipeline.table("berlin", hub=server.address).to_arrow()
+        stream = pipeline.follow("berlin", hub=server.address, timeout=0.0)
+        with stream, pytest.raises(sej.TruncatedError, match="re-created on the hub since the read was planned"):
+            next(stream)
