@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import click
 
-from sej.checks import HANDLER
+from sej.checks import HANDLER, POSITIVE_SECONDS
 from sej.cli.options import DURATION, MAX_ATTEMPTS
 from sej.cli.places import Place, placed_command
 from sej.queue.work import work
@@ -73,6 +73,8 @@ def worker(
     Example: sej worker mails tasks:send --threads 4
     """
     logging.basicConfig(format="sej: %(message)s", stream=sys.stderr)
+    if time_limit is not None:
+        POSITIVE_SECONDS("--time-limit", time_limit)  # here: a worker that refuses it would be started again and again
     supervised = processes > 1 or reload or time_limit is not None
     if supervised and _CHILD not in os.environ:
         _function(target)  # a wrong name ends this command, not each of its workers

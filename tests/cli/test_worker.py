@@ -85,6 +85,12 @@ def test_a_wrong_function_is_wrong_usage(folder: Path, target: str) -> None:
     assert stats()["ready"] == 1
 
 
+def test_a_time_limit_of_nothing_is_wrong_usage(folder: Path) -> None:
+    sej("queue", "put", "mails", "a")
+    done = sej("worker", "mails", "my_tasks:write", "--time-limit", "0s")
+    assert (done.returncode, done.stderr) == (2, b"sej: --time-limit must be more than 0 seconds, got 0.0\n")
+
+
 @pytest.mark.parametrize("words", [(), ("--processes", "2")])
 def test_a_missing_queue_ends_the_command(folder: Path, words: tuple[str, ...]) -> None:
     done = sej("worker", "nowhere", "my_tasks:write", *words)
