@@ -31,6 +31,7 @@ _ROUND_ITEMS_MAX: Final = 200_000
 _STEADY: Final = 0.25
 """The share of a round's time that one call should take."""
 _BATCH: Final = 1000
+_VALUE_BYTES_MAX: Final = 1 << 28
 _SURVIVES: Final[dict[Durability, str]] = {"buffer": "clean close", "os": "process death", "disk": "power loss"}
 
 Work = Callable[[int], object]
@@ -154,6 +155,8 @@ def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: s
     """
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory}: there is no such directory")
+    if value_bytes > _VALUE_BYTES_MAX:
+        raise click.UsageError(f"--value-bytes must be at most 256M, got {value_bytes}")
     chosen = [one for one in MEASUREMENTS if (only or "").lower() in f"{one.operation}\n{one.call}".lower()]
     if not chosen:
         raise click.UsageError(f"no operation or call contains {only!r}")
