@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, refuse_hub, run_to_end, watched
+from pipeline.options import OptionError
 from pipeline.paths import local_path, reaching, spark_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from hub.wire import ClientTLS
 
@@ -98,13 +99,13 @@ def restore(
         progress: called with the messages so far.
 
     Raises:
-        OptionError: Spark has no client of the archive's file system, or the root is not on a local disk, or a hub is
-            passed.
+        OptionError: the archive has no messages, or Spark has no client of its file system, or the root is not on a
+            local disk, or a hub is passed.
     """
     refuse_hub("restore", hub)
     source, root = spark_path(source), os.path.abspath(local_path(root))
     with reaching(source):
-        archived = spark.read.parquet(source)
+        archived = _archived(spark, source)
     chosen = archived if where is None else archived.where(where)
     ordered = chosen.repartition("client", "prefix", "shard").sortWithinPartitions(
         "client", "prefix", "shard", "offset"
@@ -116,3 +117,14 @@ def restore(
     rows = ordered.select("key", "value", "type", "timestamp_ns")
     with watched(spark, chosen.count, progress):
         rows.write.format("sej").options(**options).mode("append").save(root)
+
+
+def _archived(spark: SparkSession, source: str) -> DataFrame:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.parquet(source)
+    except AnalysisException as error:
+        if "UNABLE_TO_INFER_SCHEMA" not in str(error):
+            raise
+        raise OptionError(f"there are no messages in {source!r}: nothing was archived there yet") from None

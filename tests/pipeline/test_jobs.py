@@ -46,6 +46,13 @@ def test_archive_is_incremental_and_can_be_restored(spark: SparkSession, shards:
     assert contents(tmp_path / "back") == contents(shards)
 
 
+def test_an_archive_without_messages(spark: SparkSession, tmp_path: Path) -> None:
+    sej.Writer(tmp_path / "journal").close()
+    assert jobs.archive(spark, tmp_path / "journal", tmp_path / "archive") == 0
+    with pytest.raises(OptionError, match="nothing was archived there yet"):
+        jobs.restore(spark, tmp_path / "archive", tmp_path / "back")
+
+
 def test_the_days_of_an_archive_are_those_of_utc(spark: SparkSession, tmp_path: Path) -> None:
     day = 86_400 * 10**9
     times = [19_000 * day, 19_001 * day - 1, 19_000 * day + 16 * 3600 * 10**9, -1, sej.NO_TIMESTAMP, 2**63 - 1]
