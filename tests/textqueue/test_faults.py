@@ -115,3 +115,22 @@ def test_an_archive_survives_a_power_loss_at_every_step() -> None:
         done = crash.disk.open("/q/done.tq", "read").read(100, 0)
         assert done == b"=a\n=c\n", "the next run takes up what this one left"
     assert states > 5
+
+
+@pytest.mark.parametrize("variables", [[], [MUTEX]])
+@pytest.mark.parametrize("fail_at", range(1, 8))
+def test_a_claim_whose_end_failed_can_be_ended_again(tmp_path: Path, fail_at: int, variables: list[str]) -> None:
+    path = tmp_path / "jobs.tq"
+    disk = FaultyDisk(OS, 0, "enospc")
+    with TextQueue(path, disk=disk) as q:
+        q.append("a", variables)
+        claim = q.take()
+        assert claim is not None
+        disk.fail_at = disk.calls + fail_at
+        try:
+            assert claim.done()
+        except OSError:
+            assert claim.done()
+        assert q.conflicts == []
+        assert path.read_bytes()[:2] == b"=a"
+        assert q.take() is None

@@ -67,7 +67,8 @@ _OVER: Final = "the lease ended"
 class Claim:
     """A claimed message. End the claim with ``done``, ``failed``, ``give_up`` or ``give_back``.
 
-    These methods raise :class:`~sej.ClosedError` if the queue was closed, because closing it gives the message back.
+    These methods raise :class:`~sej.ClosedError` if the queue was closed, because closing it gives the message back. If
+    one of them raises another error, for example on a full disk, the claim remains, and can be ended again.
     """
 
     def __init__(self, claimer: Claimer, message: Message, owner: bytes, retries: bytes | None) -> None:
@@ -85,6 +86,7 @@ class Claim:
         self._claimer = claimer
         self._retries = retries
         self._open = True
+        self._tried: MessageStatus | None = None  # the status of a mark that failed
         self._pid = os.getpid()
         self._raw = message.raw
 
@@ -192,10 +194,13 @@ class Claim:
                 # An editor saved an old buffer, which reverted the variables of the message.
                 end(Place(message.position, self._raw, -1))
         except MessageMovedError as error:
-            return self._unchanged(error)
-        finally:
             self._claimer.forget(self)
-        if user_mark is None:
+            return self._unchanged(error)
+        except OSError:  # the caller may end the claim again, and the mark may be in the file already
+            self._tried = status
+            raise
+        self._claimer.forget(self)
+        if user_mark is None or user_mark is self._tried:
             return True
         return self._report("changed", f"a user marked it as {user_mark.name} while it was claimed")
 
