@@ -38,6 +38,7 @@ from textqueue.reading.inputs import Inputs
 __all__ = ["TextQueue"]
 
 _QUEUED: Final = frozenset({MessageStatus.queued})
+_STATUS: Final = a(MessageStatus)
 
 
 class TextQueue:
@@ -285,8 +286,15 @@ class TextQueue:
             include_cleared_items: whether to include messages that are done.
             include_comment_items: whether to include comments.
             include_critical_items: whether to include messages that failed.
+
+        Raises:
+            IndexError: there is no file of that number.
         """
         self._check_open()
+        if not -len(self._inputs.found) <= file_index < len(self._inputs.found):
+            raise IndexError(
+                f"file_index must be below {len(self._inputs.found)}, the number of files, got {file_index}"
+            )
         statuses = {MessageStatus.queued}
         statuses |= {MessageStatus.cleared} if include_cleared_items else set()
         statuses |= {MessageStatus.comment} if include_comment_items else set()
@@ -352,6 +360,7 @@ class TextQueue:
 
         Raises:
             InvalidTextError: the format has no way to write the text or a variable.
+            TypeError: an argument has another type.
         """
         return self._append([(text, variables)], status)[0]
 
@@ -377,7 +386,9 @@ class TextQueue:
 
         Raises:
             MessageMovedError: a message was changed or removed since it was read; nothing was marked in that file.
+            TypeError: status is not a :class:`MessageStatus`.
         """
+        require(status=(status, _STATUS))
         groups: dict[int, tuple[Source, list[Message]]] = {}
         for message in messages:
             source = message.source
@@ -481,6 +492,7 @@ class TextQueue:
 
     def _append(self, entries: Sequence[New], status: MessageStatus) -> list[Message]:
         self._check_open()
+        require(status=(status, _STATUS))
         source = self._inputs.target()
         return [Message(source, raw, position, epoch) for position, raw, epoch in append(source, entries, status)]
 

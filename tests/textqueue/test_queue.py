@@ -189,6 +189,18 @@ def test_bad_input_is_named(path: Path, tmp_path: Path) -> None:
         TextQueue().append("a")
 
 
+def test_a_wrong_status_or_number_is_named(path: Path) -> None:
+    with TextQueue(path) as q:
+        first = q.append("a")
+        with pytest.raises(TypeError, match="status must be MessageStatus, got 3"):
+            q.append("b", status=3)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="status must be MessageStatus, got 'done'"):
+            q.mark_many([first], "done")  # type: ignore[arg-type]
+        with pytest.raises(IndexError, match="file_index must be below 1, the number of files, got 1"):
+            q.get_next_in_file(1)
+    assert path.read_bytes() == b"-a\n"
+
+
 def test_all_is_exact() -> None:
     assert sorted(textqueue.__all__) == list(textqueue.__all__)
     assert {name for name in vars(textqueue) if name[0].isupper()} == {n for n in textqueue.__all__ if n[0].isupper()}
