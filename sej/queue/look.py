@@ -321,6 +321,8 @@ class QueueLook:
         moved = QueueState()
         contents = Contents.of(state).from_offset(there)
         moved.apply(b"".join(contents.records(self._clock.boot_ns(), self._end())))
+        if moved.order is not None and contents.parked_count is None:
+            moved.order.count = sum(1 for _ in parked_offsets(self._directory, moved))
         return moved
 
     def _from_start(self, state: QueueState) -> QueueState:

@@ -139,6 +139,15 @@ def _intent(offset: int) -> bytes:
 
 
 class TestLookingFromOutside:
+    def test_parked_items_are_counted_after_the_reader_was_moved(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, order="key") as q:
+            q.put_many([b"%d" % n for n in range(6)], [b"a"] * 6)
+            assert len(q.get_many(9, timeout=0)) == 1  # the others are parked
+        with sej.Offset(tmp_path, "worker") as kept:
+            kept.reset(3)
+        look = QueueLook(tmp_path, "worker", clock=clock)
+        assert (look.stats().ready, [item.offset for item in look.items()]) == (3, [3, 4, 5])
+
     def test_it_sees_what_the_open_queue_sees(self, q: JournalQueue, clock: FakeClock) -> None:
         fill(q)
         look = QueueLook(q.path, "worker", clock=clock)
