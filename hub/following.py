@@ -19,6 +19,7 @@ from sej.cli.options import PLACE, form_options
 from sej.cli.output import print_messages
 from sej.cli.pipes import until_reader_leaves
 from sej.cli.units import Moment
+from sej.codec.format import MAX_OFFSET
 from sej.errors import BadOffsetFileError, JournalNotFoundError
 from sej.message import Message
 from sej.system.disk import OS, read_small, replace_file
@@ -158,6 +159,6 @@ def _read_place(path: Path) -> int | None:
         text = read_small(OS, os.fspath(path), _PLACE_BYTES).strip()
     except FileNotFoundError:
         return None
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_OFFSET):
         raise BadOffsetFileError("expected the next offset, a number; remove the file to start again", path=str(path))
     return int(text)

@@ -10,6 +10,7 @@ import pytest
 
 import hub
 import sej
+from hub.following import _read_place
 from hub.naming import Source
 from hub.wire import Client, Server
 from hub.wire.access import hash_token
@@ -128,6 +129,13 @@ def test_follow_reports_that_the_hub_lost_messages(tmp_path: Path) -> None:
             assert (done.returncode, done.stdout) == (1, "")
             assert "the next offset is 30, but EWR.flights ends at 20" in done.stderr
         assert run("follow", "--until-end", "--start", 30, server.address, "EWR", "flights").stdout == ""
+
+
+@pytest.mark.parametrize("text", ["51x", "", "-1", str(2**64)])
+def test_a_place_that_is_not_an_offset_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "place").write_text(text)
+    with pytest.raises(sej.BadOffsetFileError, match="expected the next offset"):
+        _read_place(tmp_path / "place")
 
 
 def test_follow_with_a_reader_on_the_hub(tmp_path: Path) -> None:
