@@ -267,6 +267,9 @@ def test_an_archive_within_the_queue_is_refused_before_anything_is_moved(tmp_pat
         for name in ("done.tq", "z.tq"):
             with pytest.raises(InvalidTextError, match="outside"):
                 q.archive(tmp_path / name)
+        (tmp_path / "link").symlink_to(tmp_path)
+        with pytest.raises(InvalidTextError, match="outside"):
+            q.archive(tmp_path / "link" / "done.tq")
     q = TextQueue()
     q.add_input(tmp_path / "a.tq")
     q.add_input(tmp_path / "z.tq")

@@ -48,7 +48,7 @@ class Files(NamedTuple):
         if self.single is not None:
             return False
         directory, name = os.path.split(os.path.abspath(path))
-        return directory == os.path.abspath(self.directory) and self._is_one(name, ())
+        return os.path.realpath(directory) == os.path.realpath(self.directory) and self._is_one(name, ())
 
     def _is_one(self, name: str, names: Container[str]) -> bool:
         # Editors create hidden files (`.jobs.tq.swp`, `.#jobs.tq`), backups (`jobs.tq~`) and autosaves (`#jobs.tq#`).
