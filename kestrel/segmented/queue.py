@@ -333,12 +333,15 @@ class Queue(Puts):
                     f"the queue {self.name} has no reader {name!r}; its readers are {sorted(self._readers)}",
                     path=self.directory,
                 )
-            reader = self._readers.pop(name)
-            self._states.remove(reader.state)
-            if not self._readers:
+            reader = self._readers[name]
+            if len(self._readers) == 1:
                 self._add_reader("", reader.bookmark)
+            self._fuse.live = False
+            del self._readers[name]
+            self._states.remove(reader.state)
             reader.close()
             reader.file.remove()
+            self._fuse.live = True
 
     @property
     def readers(self) -> list[str]:

@@ -11,7 +11,7 @@ a gap between two files, and delivers done items again.)
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -146,21 +146,26 @@ class Reader(Gets):
         state = self._state
         with self._journal.guard:
             self._journal.tail.appender.check()
-            count = state.items - (len(state.outstanding) - len(state.returned))
-            for number in state.given_back:
-                del state.outstanding[number]
+            returned = set(state.given_back)
+            taken = {number: item for number, item in state.outstanding.items() if number not in returned}
+            # Everything above the lowest taken one must be done by number.
+            after = self._journal.items_after(min(taken) - 1) if taken else ()
+            above = [item.id for item in after if item.id not in taken]
+            count = state.items - len(taken)
+            self._journal.fuse.live = False
+            state.outstanding.clear()
+            state.outstanding.update(taken)
             state.given_back.clear()
             state.returned.clear()
             state.ahead = None
             self._skip_to(self._journal.files.end.tail_id)
             state.seen = self._journal.files.end.tail_id
-            state.items = len(state.outstanding)
-            state.bytes = sum(len(item.data) for item in state.outstanding.values())
-            taken = state.outstanding
-            if taken:  # everything above the lowest taken one must be done by number
-                state.done.update(item.id for item in self._journal.items_after(min(taken) - 1) if item.id not in taken)
+            state.items = len(taken)
+            state.bytes = sum(len(item.data) for item in taken.values())
+            state.done.update(above)
             self._move_head()
             self._counts["flushes"] += 1
+            self._journal.fuse.live = True
             self.checkpoint()
             return count
 
@@ -217,10 +222,24 @@ class Reader(Gets):
         item = self._upcoming()
         if item is None:
             return False
-        self._state.take(item)
-        self._state.finish(item.id)
+        self._drop(item)
         self._counts["discarded"] += 1
         return True
+
+    def _drop(self, item: Item, report: Callable[[Item], object] | None = None) -> None:
+        """Commit the next item, unseen; it comes next again if the report fails, or if this is interrupted."""
+        state = self._state
+        try:
+            state.take(item)
+            if report is not None:
+                report(item)
+            state.finish(item.id)
+        except BaseException:
+            if state.has_taken(item.id):
+                state.ahead = None
+                state.returned.add(item.id)
+                state.given_back.appendleft(item.id)
+            raise
 
     def close(self) -> None:
         """Close its files."""
@@ -272,14 +291,7 @@ class Reader(Gets):
                 return item
             if not self._journal.expired(item):
                 return item
-            state.take(item)
-            try:
-                self._journal.report_expired(item)
-            except BaseException:  # the callback failed: it is called again
-                state.returned.add(item.id)
-                state.given_back.appendleft(item.id)
-                raise
-            state.finish(item.id)
+            self._drop(item, self._journal.report_expired)
             self._counts["expired"] += 1
 
     def _read(self) -> Item | None:

@@ -193,3 +193,48 @@ def test_an_interrupt_loses_no_item_of_a_reader(name: str) -> None:
             assert [found.data for found in iter(queue.reader(queue.readers[0]).get, None)] == [b"one"], line
         if not met:
             return
+
+
+UNSEEN: dict[str, tuple[Callable[[segmented.Queue], object], list[bytes]]] = {
+    "flush": (lambda queue: queue.reader("worker").flush(), [b"0"]),
+    "expire": (lambda queue: queue.reader("worker").peek(), [b"0", b"1", b"3"]),
+    "drop_reader": (lambda queue: queue.drop_reader("worker"), [b"0", b"1", b"3"]),
+}
+"""Steps that pass items, and what is left after each of them for the reader, or for the one that takes its place."""
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_an_interrupt_leaves_a_reader_that_agrees_with_its_files_or_refuses(name: str) -> None:
+    """Item 0 is taken, item 1 was given back, item 2 expires."""
+    step, left = UNSEEN[name]
+    for line in count(1):
+        disk, now = CrashDisk(), [1000]
+        queue = segmented.Queue("/q", "jobs", disk=disk, now_ms=lambda now=now: now[0])  # type: ignore[misc]
+        reader = queue.reader("worker")
+        for number in range(4):
+            queue.put(b"%d" % number, expire_time=2000 if number == 2 else None)
+        taken, given = reader.get(), reader.get()
+        assert taken is not None
+        assert given is not None
+        if name == "expire":
+            assert reader.commit(given)
+        else:
+            reader.unget(given)
+        now[0] = 3000
+        met = interrupted(partial(step, queue), line)
+        with contextlib.suppress(FailedError):
+            if queue.readers == ["worker"]:
+                assert len(reader) in (1, 2, 3, 4)
+                while (item := reader.get()) is not None:
+                    assert item.data != b"2", line
+                    assert reader.commit(item), line
+                assert reader.commit(taken) or not reader.holds(taken)
+                assert (len(reader), reader.size) == (0, 0), line
+        queue.close()
+        with segmented.Queue("/q", "jobs", disk=disk, now_ms=lambda: 3000) as queue:
+            found = [item.data for item in iter(queue.reader(queue.readers[0]).get, None)]
+            assert set(found) <= set(left) | {b"1", b"3"}, line
+            assert len(set(found)) == len(found), line
+        if not met:
+            assert line > 5 or COMPILED
+            return

@@ -212,9 +212,11 @@ class Following:
         if head > self.head:
             self._log.append(HEAD_RECORD.pack(HEAD_BYTE, head))
             self.head = head
+        self._log.fuse.live = False
         del self.outstanding[number]
         self.items -= 1
         self.bytes -= len(item.data)
+        self._log.fuse.live = True
         if self._log.grown > self._log.enough:
             self._checkpoint()
         self.shared.committed()
