@@ -4,6 +4,7 @@
 const connection = document.getElementById("connection");
 const MAX_ROWS = 200;
 const RETRY_MS = 2000;
+const RELEASE_MS = 100;
 
 // --- times: the server sends UTC, the viewer sees the own zone
 
@@ -20,7 +21,16 @@ function showTimes(root) {
 
 // --- parts: elements whose content the server sends again when it changes
 
+const postponed = new Map();
+
+// A link that is replaced between the press and the release of a button is not clicked.
 function put(element, html) {
+  if (element.matches(":active")) {
+    if (!postponed.has(element)) setTimeout(() => putPostponed(element), RELEASE_MS);
+    postponed.set(element, html);
+    return;
+  }
+  postponed.delete(element);
   const active = document.activeElement;
   const focused = element.contains(active) && active !== element ? active.getAttribute("href") : null;
   element.innerHTML = html;
@@ -30,6 +40,11 @@ function put(element, html) {
       if (link.getAttribute("href") === focused) link.focus({ preventScroll: true });
     }
   }
+}
+
+function putPostponed(element) {
+  const html = postponed.get(element);
+  if (html !== undefined && postponed.delete(element)) put(element, html);
 }
 
 function parts() {

@@ -146,6 +146,27 @@ def test_pause_and_resume_a_queue(tmp_path: Path, opened: Opener) -> None:
         assert [one.value for one in queue.get_many(2, 0)] == [b"to alice"]
 
 
+def test_a_change_between_press_and_release_loses_no_click(tmp_path: Path, opened: Opener) -> None:
+    path = tmp_path / "mails"
+    with sej.open_queue(path, "sender") as queue, PageServer([path], port=0, allow_changes=True) as server:
+        queue.put(b"to alice")
+        page = opened(server.url)
+        page.get_by_role("link", name=str(path)).first.click()
+        page.get_by_role("link", name="sender", exact=True).click()
+        page.get_by_role("link", name="Pause", exact=True).hover()
+        page.mouse.down()
+        counts = page.locator("#counts")
+        counts.evaluate("(element) => { put(element, element.innerHTML); put(element, element.innerHTML + 'new'); }")
+        page.mouse.move(0, 0)
+        page.mouse.up()  # elsewhere: no click
+        expect(counts).to_contain_text("new")
+        page.get_by_role("link", name="Pause", exact=True).hover()
+        page.mouse.down()
+        counts.evaluate("(element) => put(element, element.innerHTML)")
+        page.mouse.up()
+        expect(page.get_by_role("button", name="Pause the queue")).to_be_visible()
+
+
 def test_follow_a_live_tail(tmp_path: Path, opened: Opener) -> None:
     path = filled(tmp_path / "orders", 3)
     with PageServer([path], port=0) as server, sej.Writer(path) as writer:
