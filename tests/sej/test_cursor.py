@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import sej
-from sej.codec import decode_many
+from sej.codec import IMPLEMENTATION, decode_many
 from sej.journal import cursor as cursor_module
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
@@ -16,6 +16,8 @@ from sej.journal.segment import Place
 from sej.system.disk import OS
 
 COUNT = 16_000
+STEP = 1 if IMPLEMENTATION == "c" else 2
+"""Pure Python, which reads much slower, tries every other case."""
 
 
 def test_a_large_message_is_read_only_if_there_is_room(tmp_path: Path) -> None:
@@ -90,12 +92,12 @@ def test_a_block_is_checked_before_its_messages_are_returned(
     blocks, file = blocks_of(tmp_path), segment_of(tmp_path)
     assert len(blocks) > 8
     sound = file.read_bytes()
-    for block in (blocks[0], blocks[1], blocks[5], blocks[6], blocks[-1]):
+    for block in [blocks[at] for at in (0, 1, 5, 6, -1)][::STEP]:
         data = bytearray(sound)
         data[block.position + 100] ^= 1
         file.write_bytes(data)
         lost = range(block.first_offset, block.next_offset)
-        for start in (0, 1, block.first_offset, block.first_offset + 5, block.next_offset - 1):
+        for start in (0, 1, block.first_offset + 5, block.first_offset, block.next_offset - 1)[::STEP]:
             before = list(range(start, block.first_offset))
             assert offsets_of(tmp_path, start, chunk_bytes=chunk_bytes) == [*before, -1]
             kept = [n for n in range(start, COUNT) if n not in lost]
