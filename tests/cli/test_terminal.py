@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pexpect
@@ -94,7 +95,7 @@ def test_repair_shows_asks_and_says_where(journal: Path) -> None:
     assert sej("verify", journal).returncode == 0
 
 
-def watches(pid: int) -> bool:
+def watches(pid: int | None) -> bool:
     """Whether a process has a watch of inotify: it waits, or is about to."""
     return any("inotify" in os.path.realpath(file) for file in Path(f"/proc/{pid}/fd").iterdir())
 
@@ -106,7 +107,7 @@ def test_an_interrupt_is_130_and_no_traceback(journal: Path) -> None:
             with library.Writer(journal) as writer:
                 writer.append(b"while %s waits" % words[0].encode())
             shown.expect(b"while %s waits" % words[0].encode())
-            until(lambda pid=shown.pid: watches(pid))  # type: ignore[misc]  # an interrupt of an import is another case
+            until(partial(watches, shown.pid))  # an interrupt of an import is another case
             shown.sendintr()
             code, text = ended(shown)
         assert code == 130

@@ -209,7 +209,7 @@ def test_an_interrupt_leaves_a_reader_that_agrees_with_its_files_or_refuses(name
     step, left = UNSEEN[name]
     for line in count(1):
         disk, now = CrashDisk(), [1000]
-        queue = segmented.Queue("/q", "jobs", disk=disk, now_ms=lambda now=now: now[0])  # type: ignore[misc]
+        queue = segmented.Queue("/q", "jobs", disk=disk, now_ms=partial(now.__getitem__, 0))
         reader = queue.reader("worker")
         for number in range(4):
             queue.put(b"%d" % number, expire_time=2000 if number == 2 else None)

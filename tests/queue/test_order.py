@@ -37,6 +37,14 @@ def take(q: JournalQueue) -> sej.Item:
     return item
 
 
+def handle(q: JournalQueue, *values: bytes) -> None:
+    """Take and end the next items, which have these values."""
+    for value in values:
+        item = take(q)
+        assert item.value == value
+        item.done()
+
+
 class TestRules:
     def test_one_item_of_a_key_at_a_time_and_a_stuck_key_delays_no_other(self, q: JournalQueue) -> None:
         q.put_many([b"a1", b"a2", b"b1", b"a3", b"b2", b"c1"], [b"a", b"a", b"b", b"a", b"b", b"c"])
@@ -245,9 +253,7 @@ class TestTheOrderIsKept:
         with opened(tmp_path, clock, order="key", convert_order=True) as q:
             assert [(item.value, item.attempts) for item in q.get_many(9, timeout=0)] == [(b"2", 2)]
             clock.move(31)
-            item = take(q)
-            assert item.value == b"1"
-            item.done()
+            handle(q, b"1")
             assert taken(q) == [b"3"]
             q.put_many([b"4", b"5", b"6"], [b"a", b"a", b"c"])
             assert taken(q) == [b"6"]
@@ -265,10 +271,7 @@ class TestTheOrderIsKept:
         with opened(tmp_path, clock, order="key", convert_order=True) as q:
             assert taken(q) == []  # a1 and a2 are passed by: the key waits for the retry
             clock.move(61)
-            for value in (b"urgent", b"a1", b"a2"):
-                item = take(q)
-                assert item.value == value
-                item.done()
+            handle(q, b"urgent", b"a1", b"a2")
 
     def test_a_dead_letter_that_blocked_its_key_after_the_conversion_stays_dead(
         self, tmp_path: Path, clock: FakeClock
@@ -284,10 +287,7 @@ class TestTheOrderIsKept:
         with opened(tmp_path, clock) as q:
             assert taken(q) == []
             assert q.cancel(2)
-            for value in (b"a1", b"a2"):
-                item = take(q)
-                assert item.value == value
-                item.done()
+            handle(q, b"a1", b"a2")
             assert taken(q) == []
             assert q.stats() == (0, 0, 0, 2, 1)
 
@@ -295,16 +295,11 @@ class TestTheOrderIsKept:
         with opened(tmp_path, clock) as q:
             q.put_many([b"a0", b"a1"], [b"a", b"a"])
             q.put(b"a2", b"a", priority=1)
-            item = take(q)
-            assert item.value == b"a2"
-            item.done()
+            handle(q, b"a2")
         with opened(tmp_path, clock, order="key", convert_order=True) as q:
             assert (taken(q), taken(q)) == ([b"a0"], [])  # a1 is passed by
         with opened(tmp_path, clock) as q:
-            for value in (b"a0", b"a1"):
-                item = take(q)
-                assert item.value == value
-                item.done()
+            handle(q, b"a0", b"a1")
             assert taken(q) == []
             assert q.stats() == (0, 0, 0, 3, 0)
 

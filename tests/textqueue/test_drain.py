@@ -81,17 +81,22 @@ class DyingWriter:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("step", ["before append", "after append", "after sync"])
-def test_a_crash_between_journal_and_mark_is_recognised(path: Path, tmp_path: Path, step: str) -> None:
+def drain_and_die(path: Path, target: Path, step: str) -> None:
+    """Drain a queue in a process that is killed at a step."""
     script = (
         "import sej, textqueue\nfrom tests.textqueue.test_drain import DyingWriter\n"
-        f"w = sej.Writer({str(tmp_path / 'j')!r})\n"
+        f"w = sej.Writer({str(target)!r})\n"
         f"textqueue.TextQueue({str(path)!r}).drain_to(DyingWriter(w, {step!r}))\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.run([sys.executable, "-c", script], env=env).returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("step", ["before append", "after append", "after sync"])
+def test_a_crash_between_journal_and_mark_is_recognised(path: Path, tmp_path: Path, step: str) -> None:
+    drain_and_die(path, tmp_path / "j", step)
     with TextQueue(path) as q:
-        assert q.take() is None, "what may be in the journal is no work for anybody else"
+        assert q.take() is None, "what may be in the journal is not handed out again"
         assert q.get_next() is None
         path.write_bytes(b"-new\n" + path.read_bytes())
         with sej.Writer(tmp_path / "j") as w:
@@ -102,13 +107,7 @@ def test_a_crash_between_journal_and_mark_is_recognised(path: Path, tmp_path: Pa
 
 def test_the_batch_of_a_dead_drain_is_parsed_once(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(b"".join(b"-%d\n" % number for number in range(50)) + b"=done\n")
-    script = (
-        "import sej, textqueue\nfrom tests.textqueue.test_drain import DyingWriter\n"
-        f"w = sej.Writer({str(tmp_path / 'j')!r})\n"
-        f"textqueue.TextQueue({str(path)!r}).drain_to(DyingWriter(w, 'after append'))\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    assert subprocess.run([sys.executable, "-c", script], env=env).returncode == -signal.SIGKILL
+    drain_and_die(path, tmp_path / "j", "after append")
     parsed: list[str] = []
 
     def counted(name: str, data: bytes, members: tuple[str, ...]) -> dict[str, object]:

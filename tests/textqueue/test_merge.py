@@ -114,35 +114,34 @@ def test_an_editor_that_trims_blanks_takes_back_no_mark(tmp_path: Path, mine: by
     assert path.read_bytes() == saved
 
 
-def test_an_editor_that_trims_blanks_frees_no_claimed_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "done", "mine", "saved", "left"),
+    [
+        pytest.param(
+            b"-a  \n-b\n", 0, b"-new\n-a\n-b\n", b"-new\n-a\n-b\n", ["new", "b", None], id="an editor that trims blanks"
+        ),
+        pytest.param(
+            b"-1\n-2\n-3\n", 1, b"-0\n-1\n-2\n-3\n", b"-0\n=1\n-2\n-3\n", ["0", "3", None], id="lines of one length"
+        ),
+    ],
+)
+def test_a_line_above_frees_no_claimed_message(
+    tmp_path: Path, old: bytes, done: int, mine: bytes, saved: bytes, left: list[str | None]
+) -> None:
     path = tmp_path / "jobs.tq"
-    path.write_bytes(b"-a  \n-b\n")
+    path.write_bytes(old)
     with TextQueue(path) as q:
+        for _ in range(done):
+            with q.claim():
+                pass
         claim = q.take()
         assert claim is not None
         source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
-        assert save(source, b"-a  \n-b\n", b"-new\n-a\n-b\n") == []
-        assert path.read_bytes() == b"-new\n-a\n-b\n"
+        assert save(source, old, mine) == []
+        assert path.read_bytes() == saved
         with TextQueue(path) as other:
             found = other.take(), other.take(), other.take()
-            assert [one and one.message.value for one in found] == ["new", "b", None]
-        assert claim.done()
-
-
-def test_lines_of_one_length_below_a_new_line_are_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.tq"
-    path.write_bytes(b"-1\n-2\n-3\n")
-    with TextQueue(path) as q:
-        with q.claim():
-            pass
-        claim = q.take()
-        assert claim is not None
-        source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
-        assert save(source, b"-1\n-2\n-3\n", b"-0\n-1\n-2\n-3\n") == []
-        assert path.read_bytes() == b"-0\n=1\n-2\n-3\n"
-        with TextQueue(path) as other:
-            found = other.take(), other.take(), other.take()
-            assert [one and one.message.value for one in found] == ["0", "3", None]
+            assert [one and one.message.value for one in found] == left
         assert claim.done()
 
 
@@ -157,7 +156,9 @@ def test_a_claim_keeps_one_of_several_equal_messages(tmp_path: Path, variables: 
         assert claims[0] is not None
         assert claims[1] is not None
         assert claims[1 - removed] is not None
-        claims.pop(removed).give_back()  # type: ignore[union-attr]
+        given = claims.pop(removed)
+        assert given is not None
+        given.give_back()
         (claim,) = claims
         assert claim is not None
         old = path.read_bytes()
