@@ -288,7 +288,7 @@ class TextQueue:
             include_critical_items: whether to include messages that failed.
 
         Raises:
-            IndexError: there is no file of that number.
+            IndexError: the queue has fewer files.
         """
         self._check_open()
         if not -len(self._inputs.found) <= file_index < len(self._inputs.found):

@@ -234,7 +234,7 @@ class Reader(Gets):
             if report is not None:
                 report(item)
             state.finish(item.id)
-        except BaseException:
+        except BaseException:  # a signal handler's exception, too, must not leave the item taken
             if state.has_taken(item.id):
                 state.ahead = None
                 state.returned.add(item.id)

@@ -379,7 +379,7 @@ class QueueState:
     # --- what the handlers are made of
 
     def _pass(self, frontier: int) -> None:
-        """Move the frontier here: items that were set aside before it are no longer fresh.
+        """Move the frontier here: items before it that were set aside are not fresh now.
 
         The cost is that of the messages passed, however many items were set aside further ahead.
         """

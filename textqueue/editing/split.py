@@ -91,7 +91,7 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
         after = write_rest(source, session, rest, moved)
         fields = {"inode": after.inode, "files": [[temporary[target], os.path.abspath(target)] for target in pieces]}
         replace_sidecar(disk, note, seal(note, fields), source.path)
-    except BaseException:
+    except BaseException:  # an interrupt, too, must not leave copies
         if disk.status(note) is None:  # otherwise the next run removes them
             for path in (*temporary.values(), rest):
                 with suppress(OSError):
