@@ -29,9 +29,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from sej.codec import Buffer, renumber
+from sej.codec import Buffer, measure, renumber
 from sej.codec.format import HEAD_SIZE
-from sej.errors import CorruptionError, LockedError, SejError
+from sej.errors import CorruptionError, DecodeError, LockedError, SejError
 from sej.system.checksum import crc32c
 from sej.system.disk import OS, read_small, replace_file
 from sej.system.locks import Lock, host_name, process_start
@@ -54,7 +54,8 @@ __all__ = [
 
 _BATCH_BYTES: Final = 1 << 20
 _OWNER_BYTES: Final = 1 << 16
-_READ_BYTES: Final = 4 << 20
+_CHUNK_BYTES: Final = 1 << 18
+"""The bytes that are read at once: each chunk is still in the processor's cache when its messages are counted."""
 _FOREIGN_AGE_S: Final = 86_400.0
 """The age at which a job of another host is considered dead."""
 _CHECK_THREADS: Final = 8
@@ -240,24 +241,14 @@ def _check(rows: Rows) -> None:
         raise StagedRowsError(f"the driver cannot see the rows of task {rows.task}: {_SHARED}", path=rows.path)
     if rows.size is None:
         return
-    size = crc = 0
-    file = OS.open(rows.path, "read")
-    try:
-        while data := file.read(_READ_BYTES, size):
-            crc = crc32c(data, crc)
-            size += len(data)
-    finally:
-        file.close()
+    size, crc, messages = _contents(rows.path)
     if (size, crc) != (rows.size, rows.crc32c):
         raise StagedRowsError(
             f"the rows of task {rows.task} changed after they were staged: expected {rows.size} bytes with checksum"
             f" {rows.crc32c:08x}, got {size} bytes with {crc:08x}; check the disk, and run the job again",
             path=rows.path,
         )
-    size = 0
-    with suppress(SejError):  # the bytes are those of the task, so they never were these messages
-        size = sum(len(data) for data in renumbered([rows], 0))
-    if size != rows.size:
+    if messages != rows.messages:  # the bytes are those of the task, so they never were these messages
         raise StagedRowsError(
             f"the rows of task {rows.task} are not the {rows.messages} messages that it reported; correct the program"
             " that staged them, and run the job again",
@@ -265,30 +256,57 @@ def _check(rows: Rows) -> None:
         )
 
 
-def renumbered(files: list[Rows], first: int) -> Iterator[bytes]:
-    """Yield the messages of files one after the other, with consecutive offsets from ``first`` on, in chunks.
+def _contents(path: str) -> tuple[int, int, int]:
+    """Return size, CRC32C and number of messages of a file; -1 if it has anything else than whole messages."""
+    position = crc = messages = 0
+    chunk = bytearray(_CHUNK_BYTES)
+    file = OS.open(path, "read")
+    try:
+        while used := file.read_into(memoryview(chunk), position):
+            data = memoryview(chunk)[:used]
+            if messages >= 0:
+                try:
+                    run = measure(data, 0, used, messages, used)
+                except DecodeError:
+                    messages = -1
+                else:
+                    if run.messages:
+                        messages, used = messages + run.messages, run.position
+                    elif used == len(chunk):  # one message is larger than the chunk
+                        chunk = bytearray(2 * used)
+                        continue
+                    else:
+                        messages = -1
+            crc = crc32c(data[:used], crc)
+            position += used
+    finally:
+        file.close()
+    return position, crc, messages
+
+
+def renumbered(files: list[Rows], first: int) -> Iterator[memoryview]:
+    """Yield the messages of files one after the other, with consecutive offsets from ``first`` on.
+
+    They are yielded in chunks. A chunk is valid until the next one is requested.
 
     Raises:
         CorruptionError: a file does not hold the messages that its task reported.
     """
+    chunk = bytearray(_CHUNK_BYTES)
     for rows in files:
-        staged = 0
+        staged = position = 0
         file = OS.open(rows.path, "read")
         try:
-            size, position = file.status().size, 0
-            want = _READ_BYTES
-            while position < size:
-                data = bytearray(file.read(want, position))
-                count, end = renumber(data, 0, len(data), staged, first + staged) if len(data) >= HEAD_SIZE else (0, 0)
-                if not count:
-                    if position + want >= size:
-                        break
-                    want *= 2  # one message is larger than the chunk
-                    continue
-                staged += count
-                position += end
-                want = _READ_BYTES
-                yield bytes(memoryview(data)[:end])
+            while used := file.read_into(memoryview(chunk), position):
+                count, end = renumber(chunk, 0, used, staged, first + staged) if used >= HEAD_SIZE else (0, 0)
+                if count:
+                    staged += count
+                    position += end
+                    yield memoryview(chunk)[:end]
+                elif used == len(chunk):  # one message is larger than the chunk
+                    chunk = bytearray(2 * used)
+                else:
+                    break
         finally:
             file.close()
         if staged != rows.messages:
