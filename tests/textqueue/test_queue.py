@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import textqueue
+from tests.textqueue.claiming import MUTEX
 from textqueue import MessageStatus, TextQueue
 
 
@@ -235,3 +236,27 @@ def test_delivered_messages_that_are_changed_or_marked_are_counted(tmp_path: Pat
         one.mark_as_cleared()
         path.write_bytes(b"# again\n" + path.read_bytes() + b"-a\n\\x=2\n")
         assert [m.raw for m in iter(q.get_next, None)] == [b"-a\n\\x=2\n"]
+
+
+@pytest.mark.parametrize("variables", [[MUTEX], []])
+def test_a_reader_repeats_no_message_that_equals_a_claimed_one(path: Path, variables: list[str]) -> None:
+    with TextQueue(path) as q, TextQueue(path) as reader:
+        q.append_many(["a", "a"], variables)
+        claim = q.take()
+        assert claim is not None
+        assert [m.value for m in iter(reader.get_next, None)] == ["a"]
+        assert reader.get_next() is None
+        assert claim.give_back()
+        assert [m.value for m in iter(reader.get_next, None)] == ["a"]
+
+
+def test_a_reader_repeats_no_message_that_was_claimed_after_it_was_read(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as reader:
+        q.append_many(["a", "b", "a"])
+        assert [m.value for m in iter(reader.get_next, None)] == ["a", "b", "a"]
+        claim = q.take()
+        assert claim is not None
+        path.write_bytes(b"# above\n" + path.read_bytes())
+        assert reader.get_next() is None
+        assert claim.give_back()
+        assert reader.get_next() is None

@@ -225,6 +225,7 @@ class Cursor:
         self._skips = self._source.delivered.skips()
         self._given_back = self._source.given_back()
         self._skipped = False
+        self._taken: list[int] = []
         self._began_ns = time.time_ns()
         self._first: tuple[Token | None, int] | None = None
         self._foreign_since: float | None = None
@@ -266,6 +267,9 @@ class Cursor:
                 return window
             else:
                 self._reader.at(window.position + len(window.data))
+        for name in self._taken:
+            self._skips.take(name)
+        self._taken.clear()
         # The whole file was read: a message that was delivered and not seen again has left the queue.
         self._source.delivered.gone(self._skips)
         self._skips = Skips()
@@ -285,11 +289,11 @@ class Cursor:
         skips, remember = self._skips, self._source.delivered.pending.append
         for message in messages:
             raw = message.raw
-            if skips and skips.take(hash_of(raw)):
-                continue
             if _taken(self._source, raw, claims.get(message.position)):
                 self._skipped = True
-            else:
+                if skips:  # perhaps it was delivered, but an equal message comes first
+                    self._taken.append(hash_of(raw))
+            elif not skips or not skips.take(hash_of(raw)):
                 remember(raw)
                 yield message
 
