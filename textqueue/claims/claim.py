@@ -17,6 +17,10 @@ two workers never get the same message.
 The claim is written into the ``mutex`` variable and into the ledger. If the variable has too little space, the claim is
 in the ledger only. The ledger identifies the message by its digest, so the claim follows the message when lines move.
 
+**A copy.** A user who copies a claimed message copies the claim in its mutex. If the ledger has that claim, or had it,
+and has no claim at the position of the copy, then the copy is free, and is delivered like any other message. A claim in
+a mutex that the ledger does not know counts, because the ledger may have been lost.
+
 **A lease** limits a claim, for workers that hang. It is in the ledger only (``textqueue.format.lease``). After its end,
 the next ``take`` of any worker takes the message over, and replaces the claim in the ledger. So a late worker finds
 that its own claim is not there, and its ``done`` changes nothing. Until then, it may still end the claim.
@@ -181,7 +185,7 @@ class Claim:
                     return made
                 return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
 
-            message.moved_to(*source.edit(place, change, "end the claim of a message", self._lease, row=False))
+            message.moved_to(*source.edit(place, change, "end the claim of a message", self._owner, row=False))
 
         try:
             try:
@@ -295,7 +299,7 @@ class Claimer:
                 with source.file.session() as session:
                     self._catch_up()
                     found = self._next(session.file, again=again)
-                    if session.still():  # otherwise another program is writing: the position may be wrong already
+                    if session.known and session.still():  # otherwise another program is writing
                         if found is None:
                             return None
                         if found.abandoned and _used_up(found.place.raw):
@@ -379,7 +383,7 @@ class Claimer:
         """Find a message without a claim."""
         for position in sorted(self._unlogged):
             raw = _entry(file, position)
-            if raw is None or not (self._is_taken(raw) or self._source.in_transit(raw)):
+            if raw is None or not self._is_taken(position, raw):
                 self._unlogged.discard(position)
                 self._low = min(self._low, position)
         found = self._scan(file)
@@ -408,12 +412,12 @@ class Claimer:
                     passed = False
                 elif place in claims:
                     pass
-                elif self._is_taken(raw) or (holder_of(raw) and self._source.in_transit(raw)):
+                elif self._is_taken(place, raw):
                     self._unlogged.add(place)
                 else:
                     if passed:
                         self._low = place
-                    return _Found(Place(place, raw, self._epoch), _DIED if holder_of(raw) else "")
+                    return _Found(Place(place, raw, self._epoch), "" if self._is_unheld(raw) else _DIED)
                 at = data.find(b"\n-", match.end() - 1) + 1
                 if not at:
                     break
@@ -424,9 +428,18 @@ class Claimer:
                 return None
             size = min(size * 4, FIRST_WINDOW)
 
-    def _is_taken(self, raw: bytes) -> bool:
+    def _is_taken(self, position: int, raw: bytes) -> bool:
+        """Return whether the claim in a mutex counts, although the ledger has none at the position."""
+        holder, source = holder_of(raw), self._source
+        if not holder:
+            return False
+        alive = is_alive(holder, dead_hosts=self._dead_hosts)
+        return (alive and not source.is_copy(position, raw)) or source.in_transit(raw)
+
+    def _is_unheld(self, raw: bytes) -> bool:
+        """Return whether a free message has no claim of a process that died. It may be a copy of a claimed one."""
         holder = holder_of(raw)
-        return bool(holder) and is_alive(holder, dead_hosts=self._dead_hosts)
+        return not holder or is_alive(holder, dead_hosts=self._dead_hosts)
 
     def _give_up(self, session: Session, found: _Found) -> bool:
         source = self._source

@@ -13,6 +13,7 @@ from textqueue.editing.proof import here, neighbours
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.reconcile import find_again
 from textqueue.errors import MessageMovedError
+from textqueue.format.lease import claimant
 from textqueue.format.parser import digest
 from textqueue.format.windows import Token
 from textqueue.hot import essence, proven
@@ -49,7 +50,8 @@ class Changes:
             places: the messages.
             changes: their changes.
             what: the name of the edit.
-            claims: for each message, the claim with a lease that it must have in the ledger; empty: it may have any.
+            claims: for each message, its claim; empty: it may have any. If the claim has a lease, it must be in the
+                ledger, unless another worker may not take the message yet.
             is_over: whether the lease of a claim has ended. Before, no other worker takes the message.
             holder: if a process that has claimed a message prevents the edit: finds that process.
         """
@@ -73,12 +75,12 @@ class Changes:
             ClaimLostError: a message does not have its claim any more, or another process has claimed it.
         """
         file = session.file
+        # In epoch 0 a message is found by its bytes alone.
+        epoch = self._queue.ledger.epoch if session.known and session.still() else 0
         if self._claims:
             pairs = zip(self.found, self._claims, strict=True)
             self.found = [self._claimed(place, owner) if owner else place for place, owner in pairs]
         places = self.found
-        # In epoch 0 a message is found by its bytes alone.
-        epoch = self._queue.ledger.epoch if session.alone or session.still() else 0
         found: list[Place] = []
         lost: list[int] = []
         for number, place in enumerate(places):
@@ -98,23 +100,25 @@ class Changes:
         return True
 
     def _claimed(self, place: Place, owner: bytes) -> Place:
-        """Return the place of a message that must have a claim; lines may have moved."""
-        ledger = self._queue.ledger
+        """Return the place of a message that has a claim; lines may have moved.
+
+        A lease identifies one claim. Without one, all claims of a process on equal messages are alike.
+        """
+        ledger, leased = self._queue.ledger, claimant(owner) != owner
         claim = ledger.claims.get(place.position)
-        if claim is not None and claim.owner == owner:
+        if claim is not None and claim.owner == owner and (leased or place.epoch == ledger.epoch):
             return place
+        name = digest(essence(place.raw))
         there = [(at, claim.digest) for at, claim in ledger.claims.items() if claim.owner == owner]
-        if not there and not self._is_over(owner):
-            return place
-        if not there:
+        if not there and leased and self._is_over(owner):
             raise ClaimLostError(
                 f"cannot {self._what}: the lease of the claim ended, and another worker took the message; nothing was"
                 " written; claim with a longer lease, or extend it",
                 path=self._queue.path,
                 position=place.position,
             )
-        name = digest(essence(place.raw))
-        at = next((at for at, other in there if other == name), there[0][0])
+        alike = [at for at, other in there if other == name] or [at for at, _ in there if leased]
+        at = min(alike, key=lambda at: abs(at - place.position), default=-1)
         return Place(at, place.raw, ledger.epoch) if at >= 0 else place
 
     def _require_free(self, place: Place) -> None:

@@ -333,10 +333,11 @@ class _Planning:
         self._written.add(number)
 
     def _blank_ended(self) -> None:
-        unmarked = {place.position for _, place in self._unmarked.values()}
+        decided = {place.position for _, place in self._unmarked.values()}
+        decided |= {record.position for record in self._made.kept.values() if record.kind == IN_MUTEX}
         for name, owner in sorted(self._ended - self._claimed):
             for place in self._seen.get(name, ()):
-                if place.raw[0] != _QUEUED or place.position in unmarked:
+                if place.raw[0] != _QUEUED or place.position in decided:
                     continue
                 if holder_of(place.raw) == owner and (blank := self._blanked(name, place)) is not None:
                     report = "blanked again: it had ended"

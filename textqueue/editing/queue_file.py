@@ -151,6 +151,7 @@ class QueueFile:
         copies: copies of appended messages.
         threads: the lock between threads that protects this object.
         thread: the thread that has a session; 0: none.
+        known: whether the ledger has the correct positions, in this session.
         mine: the last edit of this object: its position, and the message's bytes after it.
     """
 
@@ -168,6 +169,7 @@ class QueueFile:
         self.chain = Chain()
         self.mine: tuple[int, bytes] | None = None
         self.thread = 0
+        self.known = False
         self._on_revert: OnRevert = on_revert
         self._closed = False
         self._looked = 0.0
@@ -199,9 +201,9 @@ class QueueFile:
         while True:
             alone = self.exclusive.take(file)
             status = file.status()
-            known, near = self._ours(file, status)
-            if known or looks == _LOOKS:  # otherwise another program changes the file all the time
-                return Session(file, status, alone, known, near)
+            self.known, near = self._ours(file, status)
+            if self.known or looks == _LOOKS:  # otherwise another program changes the file all the time
+                return Session(file, status, alone, self.known, near)
             looks += 1
             end_lease(file)
             self._reconcile(file)

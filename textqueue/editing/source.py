@@ -19,6 +19,7 @@ from textqueue.editing.durable import DurableRecord, require_spans, rewrite, syn
 from textqueue.editing.edits import Changes, ClaimLostError
 from textqueue.editing.marks import Marks
 from textqueue.editing.place import Change, Place
+from textqueue.editing.proof import entry_at
 from textqueue.editing.queue_file import MOMENT_S, QueueFile, Session
 from textqueue.editing.reconcile import OnRevert
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
@@ -138,6 +139,25 @@ class Source:
         """Return whether a message is in an open drain. If its owner has died, the next drain decides about it."""
         return self._in_transit.has(self.file.sidecars.path(".drain"), raw)
 
+    def is_copy(self, position: int, raw: bytes) -> bool:
+        """Return whether the claim in the mutex of a message is that of another one: a user copied it.
+
+        The ledger has the claim, or its end, but it has no claim at this position. So the copy is free. If the ledger
+        does not know the claim, it counts. The caller holds the lock, and the message is at the position.
+        """
+        ledger = self.file.ledger
+        if not self.file.known or position in ledger.claims:
+            return False
+        return ledger.has_claimed(digest(essence(raw)), holder_of(raw))
+
+    def was_copied(self, position: int, raw: bytes) -> bool:
+        """As :meth:`is_copy`, for a message that a reader has read without the lock."""
+        try:
+            with self.file.session() as session:
+                return entry_at(session.file, position) == raw and self.is_copy(position, raw)
+        except OSError:  # a user who may only read
+            return False
+
     @property
     def has_ledger(self) -> bool:
         """Whether this library has edited the file, so that a stale save may have reverted an edit."""
@@ -162,7 +182,7 @@ class Source:
         logged = record is not None and record.digest == digest(essence(place.raw))
         owner = record.owner if record is not None and logged else holder_of(place.raw)
         claimed = place.raw[0] == _QUEUED and owner and not self.leases.is_over(owner) and is_alive(claimant(owner))
-        return claimant(owner) if claimed else b""
+        return claimant(owner) if claimed and not self.is_copy(place.position, place.raw) else b""
 
     # Editing
 
@@ -181,7 +201,7 @@ class Source:
             place: the message as it was read.
             change: a function that gets the current bytes and returns the change, or None if none is needed.
             what: the name of the edit, for errors, such as "mark the message as cleared".
-            claim: the claim with a lease that the message must have in the ledger; empty: it may have any.
+            claim: the claim of the message; empty: it may have any. A lease must be in the ledger, or not be over.
             row: whether an edit like this may follow closely, so that it is worth keeping the lock.
 
         Returns:

@@ -26,9 +26,10 @@ An **epoch** is the time between two foreign changes: within it, positions remai
 which it began.
 
 The ledger relies on the lock. It promises that a torn or damaged line is ignored. If the whole file is lost or emptied,
-marks that an old buffer reverts are not recognised, and claims that are only in the ledger are forgotten. Nothing else
-is lost. The ledger remains small: ``textqueue.ledger.compaction`` removes lines that mean nothing any more. It keeps
-the last ``MARKS_KEPT`` marks and the claims of live processes.
+marks that an old buffer reverts are not recognised, and claims that are only in the ledger are forgotten. If a process
+then claims a message that equals one that it had claimed before, the earlier claim looks like a user's copy. Nothing
+else is lost. The ledger remains small: ``textqueue.ledger.compaction`` removes lines that mean nothing any more. It
+keeps the last ``MARKS_KEPT`` marks and the claims of live processes.
 """
 
 from __future__ import annotations
@@ -145,6 +146,7 @@ class Ledger:
         self.spent = 0  # an estimate of how many of these lines mean nothing any more
         self.compacted = 0  # the number of lines after the last compaction
         self._appends = 0  # lines of messages that were appended, and perhaps not marked since
+        self._unclaimed: dict[tuple[bytes, bytes], int] = {}  # see has_claimed: up to where no such claim is
         self.reading += 1
 
     def refresh(self, *, look: bool = False) -> None:
@@ -406,18 +408,40 @@ class Ledger:
         return [] if self._file is None else list(_records(self._file.read(self._read_to, 0)))
 
     def ended(self) -> set[tuple[bytes, bytes]]:
-        """Return essence and process of the claims in a mutex that have ended since the last foreign change."""
+        """Return essence and process of the claims in a mutex that have ended since the last foreign change.
+
+        A claim has ended as well if its lease is over, and another process has the message.
+        """
         data = b"" if self._file is None else self._file.read(self._read_to, 0)
         ended: set[tuple[bytes, bytes]] = set()
         held: dict[int, Record] = {}
+        epoch = 0
         for record in _records(data) if b"\nm " in data else ():
+            if record.kind == STATE and record.position != epoch:
+                epoch = record.position
+                held.clear()
+            claim = held.pop(record.position, None) if record.kind in CLAIMS or record.kind in ENDS else None
+            if claim is not None and claim.kind == IN_MUTEX and claim.holder != record.owner:
+                ended |= {(claim.digest, claim.holder), (record.digest, claim.holder)}
             if record.kind in CLAIMS:
                 held[record.position] = record
-            elif record.kind in ENDS and record.position in held:
-                claim = held.pop(record.position)
-                if claim.kind == IN_MUTEX:
-                    ended |= {(claim.digest, claim.holder), (record.digest, claim.holder)}
         return ended
+
+    def has_claimed(self, name: bytes, holder: bytes) -> bool:
+        """Return whether a process has a claim in the mutex of a message, or had it. The caller holds the lock.
+
+        Args:
+            name: the digest of the message, now or before a variable was set.
+            holder: the process.
+        """
+        if self._file is None:
+            return False
+        start = self._unclaimed.get((name, holder), 0)
+        lines = self._file.read(max(self._read_to - start, 0), start)
+        found = _has_claim(lines, name, holder)
+        if not found:
+            self._unclaimed[name, holder] = self._read_to
+        return found
 
     def shorten(self) -> None:
         """Drop the older half. The caller holds the lock, and has refreshed the ledger. See :meth:`rewrite`."""
@@ -453,6 +477,7 @@ class Ledger:
         self._file = self._disk.open(self.path, "append")
         self._inode = self._file.status().inode
         self._read_to, self._torn, self.lines = size, 0, lines
+        self._unclaimed.clear()
 
     def rewrite(self, records: Iterable[Record], *, token: Token, epoch: int | None = None) -> None:
         """Replace the ledger. The caller holds the lock.
@@ -577,6 +602,21 @@ def is_copy(record: Record) -> bool:
 
 _Place = tuple[int, int, bytes]
 """The epoch, the position in it, and the digest of a message."""
+
+
+def _has_claim(lines: bytes, name: bytes, holder: bytes) -> bool:
+    """As ``Ledger.has_claimed``, in some lines. The newest ones are read first."""
+    names = [name]
+    for one in names:
+        at = len(lines)
+        while (at := lines.rfind(b" %s " % one, 0, at)) >= 0:
+            end, at = lines.find(b"\n", at), lines.rfind(b"\n", 0, at) + 1
+            for record in _records(lines[at:end]) if lines[at] in (IN_MUTEX, SET) else ():
+                if record.digest == one and record.holder == holder and record.kind == IN_MUTEX:
+                    return True
+                if record.digest == one and record.kind == SET and record.owner not in names:
+                    names.append(record.owner)
+    return False
 
 
 def _records(data: bytes) -> Iterator[Record]:

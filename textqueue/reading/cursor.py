@@ -22,7 +22,7 @@ from textqueue.editing.message import Message
 from textqueue.editing.source import Source
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.lease import claimant
-from textqueue.format.mutex import HELD, holder_of, is_alive
+from textqueue.format.mutex import HELD, holder_of, is_alive, is_claim
 from textqueue.format.parser import chunks
 from textqueue.format.windows import FIRST_WINDOW, WINDOW, Token, Window, read_window, scan, token_of
 from textqueue.hot import ready
@@ -182,11 +182,14 @@ def _windows(source: Source, controls: Collection[int]) -> Iterator[Iterator[Mes
             return
 
 
-def _taken(source: Source, raw: bytes, owner: bytes | None) -> bool:
+def _taken(source: Source, message: Message, owner: bytes | None) -> bool:
     if owner is not None and source.leases.is_over(owner):
         return False
-    holder = holder_of(raw) if owner is None else claimant(owner)
-    return bool(holder) and (is_alive(holder) or source.in_transit(raw))
+    holder = holder_of(message.raw) if owner is None else claimant(owner)
+    if not holder:
+        return False
+    copied = owner is None and is_claim(holder) and source.was_copied(message.position, message.raw)
+    return (is_alive(holder) and not copied) or source.in_transit(message.raw)
 
 
 class Cursor:
@@ -289,7 +292,7 @@ class Cursor:
         skips, remember = self._skips, self._source.delivered.pending.append
         for message in messages:
             raw = message.raw
-            if _taken(self._source, raw, claims.get(message.position)):
+            if _taken(self._source, message, claims.get(message.position)):
                 self._skipped = True
                 if skips:  # perhaps it was delivered, but an equal message comes first
                     self._taken.append(hash_of(raw))

@@ -107,5 +107,9 @@ class _File:
             record = self._unplaced[name].pop(0) if self._unplaced.get(name) else None
         owner = record.owner if record is not None and record.digest == name else holder_of(message.raw)
         holder = claimant(owner)
+        if record is None and holder and message.epoch == self._epoch:
+            with self.source.file.threads:
+                if self.source.file.ledger.has_claimed(name, holder):  # a user copied the message
+                    return None, since_ns
         is_held = holder and is_alive(holder) and not self.source.leases.is_over(owner)
         return (decode(holder) if is_held else None), since_ns

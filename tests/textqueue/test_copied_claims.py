@@ -1,0 +1,213 @@
+"""A user copies a message while a worker has it: the copy, with the claim in its mutex, is a message like any other."""
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.textqueue.claiming import MUTEX, claim_elsewhere
+from textqueue import MessageStatus, TextQueue
+from textqueue.editing.edits import ClaimLostError
+from textqueue.editing.message import marking
+from textqueue.editing.place import place_of
+from textqueue.reading.details import details
+
+_THEN = "sys.stdin.readline()\nprint(claim.done(), len(q.conflicts), flush=True)\nsys.stdin.readline()\n"
+_EMPTY = b"-a\n\\" + MUTEX.encode() + b"\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.tq"
+
+
+def _below(text: bytes) -> bytes:
+    return text + text
+
+
+def _above_a_note(text: bytes) -> bytes:
+    return text + b"# a note\n" + text
+
+
+def _at_both_ends(text: bytes) -> bytes:
+    return text + b"-z\n" + text + b"-y\n" + text
+
+
+@pytest.mark.parametrize("copy", [_below, _above_a_note, _at_both_ends])
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_copy_of_a_claimed_message_is_delivered_once(
+    path: Path, copy: Callable[[bytes], bytes], *, ended: bool
+) -> None:
+    with TextQueue(path) as q:
+        q.append("a", [MUTEX])
+        worker = claim_elsewhere(path, _THEN)
+        assert worker.stdout is not None
+        assert worker.stdin is not None
+        assert worker.stdout.readline() == "a\n"
+        text = copy(path.read_bytes())
+        path.write_bytes(text)
+        if ended:
+            print(file=worker.stdin, flush=True)
+            assert worker.stdout.readline() == "True 0\n"
+        claims = [claim for claim in iter(q.take, None) if claim.message.value == "a"]
+        assert len(claims) == text.count(b"-a") - 1
+        assert q.get_next() is None
+        if not ended:
+            print(file=worker.stdin, flush=True)
+            assert worker.stdout.readline() == "True 0\n"
+        assert all(claim.done() for claim in claims)
+        assert path.read_bytes().count(b"-a") == 0
+        assert path.read_bytes().count(b"=a") == text.count(b"-a")
+        assert path.read_bytes().count(_EMPTY.replace(b"-", b"=")) == text.count(b"-a"), "no claim is left"
+        worker.communicate("\n")
+        assert q.take() is None
+        assert not q.conflicts
+
+
+def test_a_reader_that_claims_nothing_gets_the_copy_once(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as reader:
+        q.append("a", [MUTEX])
+        claim = q.take()
+        assert claim is not None
+        assert reader.get_next() is None
+        path.write_bytes(path.read_bytes() * 2)
+        found = list(itertools.islice(iter(reader.get_next, None), 3))
+        assert [m.value for m in found] == ["a"]
+        found[0].mark_as_cleared()
+        assert claim.done()
+        assert reader.get_next() is None
+        assert path.read_bytes().count(b"=a") == 2
+
+
+def test_the_process_that_has_the_message_gets_the_copy_as_well(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append("a", ["retries=3 ", MUTEX])
+        first = q.take()
+        assert first is not None
+        path.write_bytes(b"# above\n" + path.read_bytes() * 2)
+        second = q.take()
+        assert second is not None
+        assert q.take() is None
+        assert first.done()
+        assert second.failed()
+        assert path.read_bytes().count(b"=a") == path.read_bytes().count(b"-a") == 1
+        third = q.take()
+        assert third is not None
+        assert third.done()
+        assert q.take() is None
+        assert not q.conflicts
+
+
+def test_a_copy_is_listed_as_free_and_can_be_marked(path: Path) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", [MUTEX])
+        claim = q.take()
+        assert claim is not None
+        path.write_bytes(b"# above\n" + path.read_bytes() * 2)
+        found = list(details(other.messages(), now_ns=time.time_ns()))
+        assert sorted(one.holder or "" for one in found) == ["", claim.owner]
+        for one in found:
+            source, place = one.message.source, place_of(one.message)
+            mark = marking(source, place.raw, place.position, MessageStatus.cleared)
+            if one.holder is None:
+                source.edit_many([place], [mark], "mark it", free=True)
+            else:
+                with pytest.raises(ClaimLostError, match="has claimed it"):
+                    source.edit_many([place], [mark], "mark it", free=True)
+        assert claim.done()
+
+
+@pytest.mark.parametrize("set_before", [True, False])
+def test_a_copy_made_before_or_after_a_variable_was_set(path: Path, *, set_before: bool) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", ["state=1 ", MUTEX])
+        claim = q.take()
+        assert claim is not None
+        text = path.read_bytes()
+        claim.message["state"] = "2"
+        path.write_bytes(path.read_bytes() + (path.read_bytes() if set_before else text))
+        found = other.take()
+        assert found is not None
+        assert found.message["state"] == ("2" if set_before else "1")
+        assert other.take() is None
+        assert claim.done()
+        assert found.done()
+
+
+def test_a_copy_of_a_message_that_another_worker_took_over(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append("a", [MUTEX])
+        worker = claim_elsewhere(path, "print(claim.extend(1e-6), flush=True)\nsys.stdin.readline()\n", "lease_s=60")
+        assert worker.stdout is not None
+        assert worker.stdout.readline() + worker.stdout.readline() == "a\nTrue\n"
+        copied = path.read_bytes()
+        first = q.take()
+        assert first is not None
+        path.write_bytes(path.read_bytes() + copied)
+        second = q.take()
+        assert second is not None
+        assert q.take() is None
+        assert first.done()
+        assert second.done()
+        worker.communicate("\n")
+
+
+def test_a_copy_on_its_last_attempt_is_tried(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append("a", ["retries=1", MUTEX])
+        first = q.take()
+        assert first is not None
+        path.write_bytes(path.read_bytes() * 2)
+        second = q.take()
+        assert second is not None
+        assert second.message["retries"] == "0"
+
+
+@pytest.mark.parametrize(
+    "text", [b"-b\n\\mutex=%s\n", b"-a\n\\mutex=%s\n\\more=1\n", b"-a\n\\mutex=bob\n", b"-a\n b\n\\mutex=%s\n"]
+)
+def test_a_claim_that_the_ledger_does_not_know_is_respected(path: Path, text: bytes) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", [MUTEX])
+        claim = q.take()
+        assert claim is not None
+        owner = claim.owner.encode()
+        path.write_bytes(path.read_bytes() + (text % owner if b"%s" in text else text))
+        assert other.take() is None
+        assert other.get_next() is None
+        assert claim.done()
+        assert other.take() is None
+        assert other.get_next() is None
+
+
+def test_claims_survive_the_loss_of_the_ledger(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append_many(["a", "a", "b"], [MUTEX])
+        claims = [q.take(), q.take()]
+        (path.parent / ".jobs.tq.log").unlink()
+        with TextQueue(path) as other:
+            found = other.take()
+            assert found is not None
+            assert found.message.value == "b"
+            assert other.take() is None
+            assert other.get_next() is None
+        assert [claim and claim.done() for claim in claims] == [True, True]
+
+
+def test_a_claim_moved_while_another_program_writes_all_the_time_is_kept(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger could not be brought in line with the file: its positions are not used."""
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a")
+        claim = q.take()
+        assert claim is not None
+        path.write_bytes(b"# above\n" + path.read_bytes())
+        looks = iter([0])
+        monkeypatch.setattr("textqueue.editing.queue_file._LOOKS", next(looks))
+        monkeypatch.setattr("textqueue.claims.claim.Replaced.again", lambda _: monkeypatch.undo())
+        assert other.take() is None
+        assert claim.done()
+    assert path.read_bytes() == b"# above\n=a\n"
