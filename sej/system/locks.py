@@ -30,13 +30,25 @@ from sej.system.disk import OS, Disk, File, of_system
 from sej.system.lifecycle import forget_forked, watch_forks
 from sej.system.original import Trace, find_trace, is_current, pause
 
-__all__ = ["Lock", "ask_for_file", "end_lease", "host_name", "leasable", "lease", "leased", "let_in", "process_start"]
+__all__ = [
+    "Lock",
+    "ask_for_file",
+    "end_lease",
+    "host_name",
+    "is_running",
+    "leasable",
+    "lease",
+    "leased",
+    "let_in",
+    "process_start",
+]
 
 # A name, so that the type checker reads both ways.
 _LINUX: Final[bool] = bool(sys.platform == "linux")
 _RETRY_S: Final = 0.005
 _HOLDER_BYTES: Final = 256
 _LINE_BYTES: Final = 220
+_PID_MOST: Final = 2**31 - 1
 _TURN_S: Final = 2.0
 """The additional wait for shared writers, which hold the lock for microseconds at a time."""
 
@@ -263,17 +275,17 @@ def host_name() -> str:
 def process_start(pid: int) -> int | None:
     """Return when a process of this host started, in clock ticks since boot; None if there is no such process.
 
-    A pid alone does not identify a process: numbers are reused. Read from ``/proc``; on other systems 0 for every live
-    one.
+    A pid alone does not identify a process: numbers are reused. Read from ``/proc``. 0 for a live process whose start
+    the system does not tell: on other systems, or if ``/proc`` hides the processes of other users (``hidepid``).
     """
     if _LINUX:
-        try:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             with open(f"/proc/{pid}/stat", "rb") as stat:
                 fields = stat.read().rpartition(b")")[2].split()
             # A zombie only waits for its parent: it holds nothing and does nothing any more.
             return None if fields[0] in (b"Z", b"X") else int(fields[19])
-        except (FileNotFoundError, ProcessLookupError):
-            return None
+    if not 0 < pid <= _PID_MOST:
+        return None
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -281,6 +293,12 @@ def process_start(pid: int) -> int | None:
     except PermissionError:
         return 0
     return 0
+
+
+def is_running(pid: int, start: int) -> bool:
+    """Return whether a process of this host is alive. If a start is not known (0), a process with that pid counts."""
+    found = process_start(pid)
+    return found is not None and (found == start or not found or not start)
 
 
 def lease(file: File) -> bool:

@@ -34,7 +34,7 @@ from sej.codec.format import HEAD_SIZE
 from sej.errors import CorruptionError, DecodeError, LockedError, SejError
 from sej.system.checksum import crc32c
 from sej.system.disk import OS, read_small, replace_file
-from sej.system.locks import Lock, host_name, process_start
+from sej.system.locks import Lock, host_name, is_running, process_start
 from sej.system.sealed import seal, unseal, whole
 
 __all__ = [
@@ -86,7 +86,7 @@ class Owner(NamedTuple):
         """Return whether the driver is dead; for another host, only its age decides."""
         if self.host != host_name():
             return age_s > _FOREIGN_AGE_S
-        return process_start(self.pid) != self.start or self.start is None
+        return self.start is None or not is_running(self.pid, self.start)
 
 
 class Rows(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 import sej
 from sej import ClosedError, LockedError, LockLostError
 from sej.system.disk import OS, OsDisk, OsFile
-from sej.system.locks import Lock, host_name, lease, process_start
+from sej.system.locks import Lock, host_name, is_running, lease, process_start
 from tests.sej.hooks import ROOT, Worker, output, script, until
 
 HOLDER = """
@@ -174,6 +174,36 @@ def test_a_process_is_known_by_pid_and_start() -> None:
     until(lambda: process_start(child.pid) is None)  # a zombie holds nothing
     child.wait()
     assert process_start(child.pid) is None
+
+
+@pytest.mark.parametrize("hidden", [PermissionError, FileNotFoundError])
+def test_a_process_that_the_system_hides_counts_as_running(
+    monkeypatch: pytest.MonkeyPatch, hidden: type[OSError]
+) -> None:
+    """As with ``/proc`` mounted with hidepid=1 and hidepid=2, for the processes of other users."""
+    ended = subprocess.Popen([sys.executable, "-c", ""], cwd=ROOT)
+    ended.wait()
+    start = process_start(os.getppid())
+    assert start is not None
+    assert is_running(os.getppid(), start)
+
+    def hide(*_: object) -> None:
+        raise hidden
+
+    monkeypatch.setattr("builtins.open", hide)
+    assert process_start(os.getppid()) == 0
+    assert is_running(os.getppid(), start)
+    assert not is_running(ended.pid, start)
+    assert not any(is_running(pid, start) for pid in (0, 2**31, 10**20 - 1))
+    kill = os.kill
+
+    def refuse(pid: int, signal: int) -> None:
+        kill(pid, signal)
+        raise PermissionError
+
+    monkeypatch.setattr("os.kill", refuse)
+    assert is_running(os.getppid(), start)
+    assert not is_running(ended.pid, start)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")

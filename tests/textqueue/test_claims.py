@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -345,3 +346,27 @@ def test_workers_do_not_look_at_each_take_whether_the_others_are_alive(
             dead = q.take()
             assert dead is not None
             assert dead.message.value == "0", "or when no other message is free"
+
+
+@pytest.mark.parametrize("hidden", [PermissionError, FileNotFoundError])
+def test_a_claim_of_a_process_that_the_system_hides_counts(
+    path: Path, monkeypatch: pytest.MonkeyPatch, hidden: type[OSError]
+) -> None:
+    with TextQueue(path) as q:
+        q.append_many(["a", "b"], [MUTEX])
+        q.append("c")
+        worker = claim_elsewhere(path, "q.take(); q.take()\nprint(flush=True)\nsys.stdin.readline()\n")
+        assert worker.stdout is not None
+        assert worker.stdout.readline() + worker.stdout.readline() == "a\n\n"
+        opened: Callable[..., Any] = open
+
+        def hide(name: object, *args: object) -> Any:
+            if str(name).startswith("/proc/"):
+                raise hidden
+            return opened(name, *args)
+
+        monkeypatch.setattr("builtins.open", hide)
+        assert q.take() is None
+        assert q.get_next() is None
+        worker.communicate("\n")
+        assert q.take() is not None
