@@ -6,27 +6,31 @@ moved. Lines outside of entries are not moved.
 The steps of a run::
 
     1  write the messages that remain into a temporary file, .jobs.tq.tmp
-    2  write a note, .jobs.tq.archive: the archive, its size, and a digest of what will be appended
-    3  append the moved messages to the archive, and sync it
-    4  rename the temporary file to the queue's name                          the run is complete
-    5  remove the note
+    2  lock the archive, and undo a run of any queue that was interrupted there
+    3  write a note, .jobs.tq.archive: the archive, its size, and the text that will be appended
+    4  write the path of the note into .done.tq.incoming, next to the archive done.tq
+    5  append the moved messages to the archive, and sync it
+    6  rename the temporary file to the queue's name                          the run is complete
+    7  remove the note and .done.tq.incoming, and unlock the archive
 
 **The invariant.** As long as the temporary file of the note exists under its own name, the run is not complete. After a
-crash, the next run removes the bytes of the note from the end of the archive, and begins again. If another program has
-written after them, they remain. So no message is lost or repeated, and equal messages remain different.
+crash, the next run of that queue, or of another one with the same archive, removes the text of the note from the end of
+the archive. The run begins again. As each run undoes the last one before it appends, what comes after the size in the
+note is that text, or a part of it. If another program than this library has written after it, it remains. So no message
+is lost or repeated, and equal messages remain different.
 
-If another program changes the queue file before step 4, the run begins again. If an editor has the file open, the run
+If another program changes the queue file before step 6, the run begins again. If an editor has the file open, the run
 is refused, because the editor would later save its old buffer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
+import time
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sej.system.disk import Disk, File, read_small
 from sej.system.locks import ask_for_file, end_lease
@@ -35,14 +39,18 @@ from textqueue.editing.replace import forget_moved, require_closed, runs, swap, 
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
+from textqueue.format.parser import decode, encode
 from textqueue.format.windows import token_of
 from textqueue.ledger.lock import Guard
-from textqueue.ledger.sidecar import Sidecars, open_sidecar, replace_sidecar
+from textqueue.ledger.sidecar import Sidecars, open_sidecar, real_path, replace_sidecar, sidecar_path
 
 __all__ = ["archive", "check_target"]
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
-_NOTE_BYTES: Final = 1 << 16
+_NOTE_BYTES: Final = 1 << 32
+_NAME_BYTES: Final = 1 << 16
+_LOCK_S: Final = 60.0
+_LOCK_PAUSE_S: Final = 0.005
 _MAX_ATTEMPTS: Final = 8
 
 
@@ -100,18 +108,23 @@ def _attempt(source: Source, target: str, controls: Collection[int]) -> int | No
         before = token_of(session.file.status())
         end_lease(session.file)
         require_closed(source)
+        _undo(disk, note)
         moved, count = _positions(session.file, controls)
-        data = b"".join(_ended(session.file.read(size, position)) for position, size in moved)
-        _undo(disk, note, temporary, data)
         if not count:
             return 0
+        data = b"".join(_ended(session.file.read(size, position)) for position, size in moved)
         rest = write_rest(source, session, temporary, moved)
-        with _locked(disk, target):
-            _append(source, target, data, note, rest.inode)
-        if not swap(source, session.file, temporary, before):
-            return None
-        forget_moved(source, before, token_of(rest), moved)
-        disk.unlink(note)
+        with _locked(disk, target, source.path) as archive:
+            run = _Run(os.path.abspath(target), archive.size(), os.path.abspath(temporary), rest.inode, b"")
+            _append(source, archive, run._replace(text=_end_of(archive, run.size) + data), note)
+            there = disk.status(target)
+            if there is None or there.identity != archive.status().identity:  # an editor has replaced the archive
+                return None
+            if not swap(source, session.file, temporary, before):
+                return None
+            forget_moved(source, before, token_of(rest), moved)
+            disk.unlink(note)
+            disk.unlink(_incoming(target))
     return count
 
 
@@ -129,82 +142,168 @@ def _positions(file: File, controls: Collection[int]) -> tuple[list[tuple[int, i
     return moved, count
 
 
+class _Run(NamedTuple):
+    """A run, as its note has it.
+
+    Attributes:
+        target: the archive.
+        size: its size before the run.
+        temporary: the file with what remains in the queue.
+        inode: the inode of that file.
+        text: what is appended.
+    """
+
+    target: str
+    size: int
+    temporary: str
+    inode: int
+    text: bytes
+
+
 @contextlib.contextmanager
-def _locked(disk: Disk, target: str) -> Iterator[None]:
-    """Lock the archive, if it is a queue that other programs use."""
+def _locked(disk: Disk, target: str, queue: str | None) -> Iterator[File]:
+    """Open and lock an archive, and undo the run that was interrupted there.
+
+    Args:
+        disk: the file system.
+        target: the archive, which may be a queue that other programs use.
+        queue: the queue file, whose owner and mode a new archive gets.
+
+    Raises:
+        FileInUseError: another process has locked it for a minute.
+    """
     sidecars = Sidecars(target, disk=disk)
-    if disk.status(sidecars.path(".lck")) is None:
-        yield
-        return
-    guard = Guard(sidecars, disk=disk, ask=partial(ask_for_file, target))
+    guard = None
+    if disk.status(sidecars.path(".lck")) is not None:
+        guard = Guard(sidecars, disk=disk, ask=partial(ask_for_file, target))
     try:
-        with guard:
-            yield
+        with guard or contextlib.nullcontext():
+            archive = _opened(disk, target, queue)
+            try:
+                _settle(disk, target, archive)
+                yield archive
+            finally:
+                archive.close()
     finally:
-        guard.close()
+        if guard is not None:
+            guard.close()
 
 
-def _append(source: Source, target: str, data: bytes, note: str, inode: int) -> None:
-    archive = open_sidecar(source.file.disk, target, source.path)
-    try:
-        size = archive.status().size
-        text = _end_of(archive, size) + data
-        fields: dict[str, Any] = {"target": os.path.abspath(target), "size": size, "length": len(text), "inode": inode}
-        fields["digest"] = _digest(text)
-        replace_sidecar(source.file.disk, note, seal(note, fields), source.path)
+def _opened(disk: Disk, target: str, queue: str | None) -> File:
+    deadline = time.monotonic() + _LOCK_S
+    while True:
+        archive = open_sidecar(disk, target, queue)
         try:
-            archive.write(text)
-            archive.sync()
-        except OSError:
-            if text.startswith(archive.read(len(text) + 1, size)):  # and no other program wrote after it
-                archive.truncate(size)
+            while not archive.lock():
+                if time.monotonic() > deadline:
+                    raise FileInUseError(
+                        f"another program has locked this archive for {_LOCK_S:g} s; find it with lsof or fuser, and"
+                        " end it",
+                        path=target,
+                    )
+                time.sleep(_LOCK_PAUSE_S)
+            there = disk.status(target)
+            if there is not None and there.identity == archive.status().identity:
+                return archive
+        except BaseException:
+            archive.close()
             raise
-    finally:
         archive.close()
 
 
-def _undo(disk: Disk, note: str, temporary: str, data: bytes) -> None:
-    """Undo what an interrupted run has appended to an archive."""
+def _incoming(target: str) -> str:
+    """Return the path of the file that names the note of the run that appends to an archive."""
+    return sidecar_path(real_path(target), ".incoming")
+
+
+def _append(source: Source, archive: File, run: _Run, note: str) -> None:
+    disk, incoming = source.file.disk, _incoming(run.target)
+    fields = run._asdict() | {"text": decode(run.text)}
+    replace_sidecar(disk, note, seal(note, fields), source.path)
+    replace_sidecar(disk, incoming, seal(incoming, {"note": os.path.abspath(note)}), source.path)
+    try:
+        archive.write(run.text)
+        archive.sync()
+    except OSError:
+        _cut(archive, run)
+        raise
+
+
+def _undo(disk: Disk, note: str) -> None:
+    """Undo what an interrupted run of this queue has appended to an archive."""
+    run = _read(disk, note)
+    if run is None:
+        return
+    if disk.status(run.target) is not None:
+        with _locked(disk, run.target, None):
+            pass
+    disk.unlink(note)
+
+
+def _settle(disk: Disk, target: str, archive: File) -> None:
+    """Undo the run of any queue that was interrupted while it appended to an archive, which is locked."""
+    incoming = _incoming(target)
+    try:
+        note = str(_fields(incoming, read_small(disk, incoming, _NAME_BYTES), {"note"})["note"])
+    except FileNotFoundError:
+        return
+    run = _read(disk, note)
+    there = None if run is None else disk.status(run.target)
+    if run is not None and there is not None and there.identity == archive.status().identity:
+        rest = disk.status(run.temporary)
+        if rest is not None and rest.inode == run.inode:
+            _cut(archive, run)
+            archive.sync()
+        disk.unlink(note)
+    disk.unlink(incoming)
+
+
+def _cut(archive: File, run: _Run) -> None:
+    """Remove the text of a run from the end of an archive, unless another program has written after it."""
+    tail = archive.read(len(run.text) + 1, run.size)
+    if tail and _is_torn(tail, run.text):
+        archive.truncate(run.size)
+
+
+def _read(disk: Disk, note: str) -> _Run | None:
     try:
         found = read_small(disk, note, _NOTE_BYTES)
     except FileNotFoundError:
-        return
+        return None
+    fields = _fields(note, found, _Run._fields)
     try:
-        fields = unseal(note, found, ("target", "size", "length", "inode", "digest"))
-        target, size, length = str(fields["target"]), whole(fields["size"]), whole(fields["length"])
-        inode, digest = whole(fields["inode"], 0, 2**64 - 1), str(fields["digest"])
+        size, inode = whole(fields["size"]), whole(fields["inode"], 0, 2**64 - 1)
+        return _Run(str(fields["target"]), size, str(fields["temporary"]), inode, encode(fields["text"]))
+    except (ValueError, TypeError, TextQueueError) as error:
+        raise _damaged(note, error) from error
+
+
+def _fields(note: str, data: bytes, members: Collection[str]) -> dict[str, Any]:
+    try:
+        fields = unseal(note, data)
+        return {name: fields[name] for name in members}
     except (ValueError, KeyError) as error:
-        raise TextQueueError(
-            f"the note of an interrupted archive run is damaged ({error}); compare the end of the archive with the"
-            " queue, remove messages that are in both from the archive, then remove this file",
-            path=note,
-        ) from error
-    there = disk.status(temporary)
-    if there is not None and there.inode == inode and disk.status(target) is not None:
-        with _locked(disk, target):
-            archive = disk.open(target, "edit")
-            try:
-                tail = archive.read(length + 1, size)
-                if tail and (_digest(tail) == digest or _is_torn(tail, _end_of(archive, size) + data)):
-                    archive.truncate(size)
-                    archive.sync()
-            finally:
-                archive.close()
-    disk.unlink(note)
+        raise _damaged(note, error) from error
+
+
+def _damaged(note: str, error: Exception) -> TextQueueError:
+    return TextQueueError(
+        f"the note of an interrupted archive run is damaged ({error}); compare the end of the archive with the"
+        " queue, remove messages that are in both from the archive, then remove this file",
+        path=note,
+    )
 
 
 def _is_torn(tail: bytes, text: bytes) -> bool:
     """Return whether a power loss left this of a text: a part of it, with zeros for bytes that were not written."""
+    if text.startswith(tail):
+        return True
     return len(tail) <= len(text) and all(byte in (0, meant) for byte, meant in zip(tail, text, strict=False))
 
 
 def _end_of(archive: File, size: int) -> bytes:
     """Return the missing newline of the archive's last line, or empty bytes."""
     return b"" if not size or archive.read(1, size - 1) == b"\n" else b"\n"
-
-
-def _digest(text: bytes) -> str:
-    return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def _ended(raw: bytes) -> bytes:

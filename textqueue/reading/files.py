@@ -20,7 +20,21 @@ __all__ = ["SUFFIX", "Files", "files_of", "is_special"]
 SUFFIX: Final = ".tq"
 _WILD: Final = frozenset("*?[")
 _SIDECARS: Final = frozenset(
-    {".lck", ".log", ".drain", ".archive", ".tmp", ".spark", ".new", ".durable", ".rest", ".save", ".split", ".copies"}
+    {
+        ".lck",
+        ".log",
+        ".drain",
+        ".archive",
+        ".tmp",
+        ".spark",
+        ".new",
+        ".durable",
+        ".rest",
+        ".save",
+        ".split",
+        ".copies",
+        ".incoming",
+    }
 )
 """Suffixes of the files next to a queue file. A pattern may match these files as well."""
 

@@ -1,0 +1,181 @@
+"""Several queues with one archive: a run that dies loses and repeats nothing, whichever queue is archived next."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sej.system.disk import OS, Mode, OsDisk, OsFile
+from tests.crash.disk import CrashDisk
+from textqueue import TextQueue, TextQueueError
+
+EVERY = ["write", "half", "sync", "rename"]
+
+
+class DiedError(Exception):
+    """The process died here."""
+
+
+class Archive(OsFile):
+    """An archive whose process dies before, in or after the write."""
+
+    at = ""
+    then: Callable[[], None]
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.then()
+        if self.at == "half":
+            super().write(bytes(data)[: len(data) // 2])
+        if self.at in ("write", "half"):
+            raise DiedError
+        super().write(data)
+
+    def sync(self) -> None:
+        super().sync()
+        if self.at == "sync":
+            raise DiedError
+
+
+class Dying(OsDisk):
+    """A disk whose process dies at a step of an archive run."""
+
+    def __init__(self, at: str, then: Callable[[], None] = lambda: None) -> None:
+        self.at = at
+        self.then = then
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        file = super().open(path, mode)
+        if os.fspath(path).endswith("done") and self.at != "rename":
+            file = Archive(file._owner or -1, file.path)
+            file.at, file.then = self.at, self.then
+        return file
+
+    def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        if self.at == "rename" and os.fspath(target).endswith("a.tq"):
+            self.then()
+            raise DiedError
+        super().rename(source, target)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> tuple[Path, Path, Path]:
+    found = tmp_path / "a.tq", tmp_path / "b.tq", tmp_path / "done"
+    for path in found[:2]:
+        path.write_bytes(b"=run backup\n-next\n=other\n")
+    found[2].write_bytes(b"=old\n")
+    return found
+
+
+def archive(path: Path, target: Path, disk: OsDisk = OS) -> int:
+    with TextQueue(path, disk=disk) as q:
+        return q.archive(target)
+
+
+@pytest.mark.parametrize("at", EVERY)
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_run_of_another_queue_after_one_that_died(paths: tuple[Path, Path, Path], at: str, *, equal: bool) -> None:
+    a, b, done = paths
+    if not equal:
+        b.write_bytes(b"=b\n")
+    with pytest.raises(DiedError):
+        archive(a, done, Dying(at))
+    archive(b, done)
+    second = b"=run backup\n=other\n" if equal else b"=b\n"
+    assert done.read_bytes() == b"=old\n" + second, "the run that died is undone"
+    with TextQueue(a) as q:
+        m = q.get_next()
+        assert m is not None
+        m.mark_as_cleared()
+        assert q.archive(done) == 3
+    assert done.read_bytes() == b"=old\n" + second + b"=run backup\n=next\n=other\n"
+    assert [file.name for file in done.parent.iterdir() if "incoming" in file.name or "archive" in file.name] == []
+
+
+@pytest.mark.parametrize("at", EVERY)
+def test_a_run_with_another_archive_after_one_that_died(paths: tuple[Path, Path, Path], at: str) -> None:
+    a, b, done = paths
+    with pytest.raises(DiedError):
+        archive(a, done, Dying(at))
+    assert archive(a, done.with_name("elsewhere")) == 2
+    assert done.read_bytes() == b"=old\n"
+    assert archive(b, done) == 2
+    assert done.read_bytes() == b"=old\n=run backup\n=other\n"
+
+
+@pytest.mark.parametrize("at", ["write", "rename"])
+def test_two_runs_at_the_same_time_wait_for_each_other(paths: tuple[Path, Path, Path], at: str) -> None:
+    a, _, done = paths
+    locked = []
+
+    def look() -> None:
+        file = OS.open(done, "edit")
+        locked.append(not file.lock())
+        file.close()
+
+    with pytest.raises(DiedError):
+        archive(a, done, Dying(at, look))
+    assert locked == [True]
+
+
+def test_an_archive_that_an_editor_replaces_during_the_run(paths: tuple[Path, Path, Path]) -> None:
+    a, _, done = paths
+
+    def save() -> None:
+        new = done.with_name("new")
+        new.write_bytes(b"=old\n# a person\n")
+        new.replace(done)
+        disk.then = lambda: None
+
+    disk = Dying("", save)
+    assert archive(a, done, disk) == 2
+    assert done.read_bytes() == b"=old\n# a person\n=run backup\n=other\n"
+
+
+def test_an_archive_that_is_shorter_after_a_run_that_died(paths: tuple[Path, Path, Path]) -> None:
+    a, b, done = paths
+    with pytest.raises(DiedError):
+        archive(a, done, Dying("rename"))
+    done.write_bytes(b"")
+    assert archive(b, done) == 2
+    assert done.read_bytes() == b"=run backup\n=other\n"
+    assert archive(a, done) == 2
+    assert done.read_bytes() == b"=run backup\n=other\n" * 2
+
+
+def test_a_note_that_is_damaged_stops_the_next_run(paths: tuple[Path, Path, Path]) -> None:
+    a, b, done = paths
+    with pytest.raises(DiedError):
+        archive(a, done, Dying("rename"))
+    incoming = done.with_name(".done.incoming")
+    incoming.write_bytes(incoming.read_bytes().replace(b"a.tq", b"b.tq"))
+    with pytest.raises(TextQueueError, match="damaged") as error:
+        archive(b, done)
+    assert error.value.path == str(incoming)
+    incoming.unlink()
+    assert archive(b, done) == 2
+    assert done.read_bytes() == b"=old\n" + b"=run backup\n=other\n" * 2, "as the error says: what is in both remains"
+
+
+def test_two_queues_survive_a_power_loss_at_every_step() -> None:
+    disk = CrashDisk()
+    disk.mkdir("/q")
+    for name in ("a", "b"):
+        file = disk.open(f"/q/{name}.tq", "new")
+        file.write(b"=x\n=y\n")
+        file.sync()
+        file.close()
+    disk.mark("made")
+    with TextQueue("/q/a.tq", disk=disk, settle_s=0) as q:
+        q.archive("/q/done")
+    states = 0
+    for crash in disk.crash_states():
+        if not crash.marks:
+            continue
+        states += 1
+        for name in ("b", "a"):
+            with TextQueue(f"/q/{name}.tq", disk=crash.disk, settle_s=0) as q:
+                q.archive("/q/done")
+        done = crash.disk.open("/q/done", "read").read(100, 0)
+        assert done == b"=x\n=y\n=x\n=y\n"
+    assert states > 5
