@@ -16,7 +16,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from tools import chromium, classes, debian, java
+from tools import bytecode, chromium, classes, debian, java
 
 ROOT = Path(__file__).resolve().parent.parent
 # Its own import needs packages that no longer fit; the demo reads only the CSV files inside.
@@ -52,6 +52,11 @@ def main() -> None:
             say("the compiled codec")
             compile_codec(python)
             stamps.keep("codec", codec)
+        archives = bytecode.archives(venv)
+        if stamps.differ("bytecode", content(archives)):
+            say("bytecode for Spark's Python processes, which start in half of the time with it")
+            run([str(python), "-W", "ignore", "-m", "tools.bytecode", *map(str, archives)])
+            stamps.keep("bytecode", content(archives))
         chosen = java.choice()
         if stamps.differ("java", chosen) or java.remembered(venv) is None:
             say("a Java for Spark")
