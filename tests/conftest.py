@@ -1,5 +1,6 @@
 """What every test may rely on: a Java for Spark, a budget for torture, hypothesis without a clock."""
 
+import gc
 import os
 import shutil
 import signal
@@ -7,7 +8,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import chdir, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +61,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[RUN] = uuid.uuid4().hex
     # Spark's workers must be this interpreter, wherever a test starts them from.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage in what a test makes only: the modules and the items, which stay, are a million objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
