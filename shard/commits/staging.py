@@ -55,7 +55,7 @@ __all__ = [
 _BATCH_BYTES: Final = 1 << 20
 _OWNER_BYTES: Final = 1 << 16
 _CHUNK_BYTES: Final = 1 << 18
-"""The bytes that are read at once: each chunk is still in the processor's cache when its messages are counted."""
+"""The bytes of one read: each chunk is still in the processor's cache when its messages are counted."""
 _FOREIGN_AGE_S: Final = 86_400.0
 """The age at which a job of another host is considered dead."""
 _CHECK_THREADS: Final = 8
