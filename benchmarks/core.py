@@ -166,7 +166,7 @@ def _opening(root: Path) -> list[Row]:
     name = "open, append, close / open, write, fdatasync, close: CPU"
     return [
         row(name, f"{found['ours']:.0f} us", found["ours"] / found["bare"], most=5),
-        row("import of sej.Writer: CPU, ms", f"{found['import']:.0f} ms", found["import"], most=40),
+        row("import of sej.Writer: CPU, ms", f"{found['import']:.0f} ms", found["import"], most=30),
     ]
 
 

@@ -10,7 +10,7 @@ __all__ = ["Seconds", "parse_duration", "seconds"]
 Seconds = float | str
 """A number of seconds, or a duration such as ``"3s"``, ``"1h30m"`` or ``"7d"``."""
 
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(seconds?|sec|s|minutes?|min|m|hours?|h|days?|d|weeks?|w)")
+_DURATION: Final = r"(\d+(?:\.\d+)?)\s*(seconds?|sec|s|minutes?|min|m|hours?|h|days?|d|weeks?|w)"
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _T = TypeVar("_T")
 
@@ -29,8 +29,8 @@ def parse_duration(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        parts = _DURATION.findall(text)
-        if not parts or _DURATION.sub("", text).strip():
+        parts = re.findall(_DURATION, text)
+        if not parts or re.sub(_DURATION, "", text).strip():
             raise ValueError(f"{text!r} is not a duration; expected 90s, 30m, 1h30m, 7d or 2w") from None
         return float(sum(float(number) * _SECONDS[unit[0]] for number, unit in parts))
     if not 0 <= seconds < float("inf"):

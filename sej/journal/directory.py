@@ -32,7 +32,7 @@ from sej.system.disk import Disk, File
 __all__ = ["Directory", "Segment", "check_name", "containing", "is_still"]
 
 _SEGMENT: Final = re.compile(r"[0-9a-f]{16}\.jnl")
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+_NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"
 _NAME_BYTES: Final = 200
 
 
@@ -91,7 +91,7 @@ class Directory:
             raise NotAJournalError("this is a file; expected a SEJ directory", path=self.path)
         inside = self.disk.status(self.jnl)
         if inside is None:
-            names = self._names()
+            names = self.names()
             if not names:
                 raise JournalNotFoundError(
                     "this directory is empty; sej.Writer creates a journal in it", path=self.path
@@ -101,9 +101,10 @@ class Directory:
         if inside is None or not inside.is_dir:
             raise NotAJournalError("this directory has no jnl/, so it is not a SEJ directory", path=self.path)
 
-    def _names(self) -> list[str]:
+    def names(self, *parts: str) -> list[str]:
+        """Return the names in it, or in a directory in it; none if it is missing."""
         try:
-            return self.disk.list(self.path)
+            return self.disk.list(self.at(*parts))
         except FileNotFoundError:
             return []
 
@@ -157,7 +158,7 @@ def check_name(name: str, what: str) -> str:
     """
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a str, got {name!r} ({type(name).__name__})")
-    if not _NAME.fullmatch(name) or len(name) > _NAME_BYTES:
+    if not re.fullmatch(_NAME, name) or len(name) > _NAME_BYTES:
         raise InvalidNameError(
             f"{what} must be letters, digits, '_', '-' and '.' (not first), at most {_NAME_BYTES}, got {name!r}"
         )

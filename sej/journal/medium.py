@@ -8,13 +8,17 @@ this file the index gives the durable position.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sej.errors import OffsetBeyondEndError
 from sej.journal.directory import Directory, Segment, containing
-from sej.journal.end import Tail
 from sej.journal.index import IndexFile
 from sej.journal.recovery import good_end
 from sej.system.disk import File
 from sej.system.durable import Kept, KeptPosition, renew
+
+if TYPE_CHECKING:
+    from sej.journal.end import Tail
 
 __all__ = ["durable_position", "kept_position", "sync_segment", "sync_up_to"]
 
@@ -65,7 +69,10 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
     """
     segments = directory.segments()
     at = containing(segments, offset - 1)
-    tail = tail or Tail(directory)
+    if tail is None:
+        from sej.journal.end import Tail  # here, because an exclusive writer never comes here
+
+        tail = Tail(directory)
     end = tail.end_offset()
     if offset > end:
         raise OffsetBeyondEndError(

@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import stat
 import sys
@@ -278,6 +277,8 @@ class OsFile:
         """
         if not os.major(os.fstat(self._fd).st_dev):
             return None
+        import mmap  # here, because it is a library that few processes need
+
         low, high = position & -_BLOCK, -(-(position + size) // _BLOCK) * _BLOCK
         with mmap.mmap(-1, high - low) as memory:
             done = 0
@@ -348,6 +349,8 @@ class OsFile:
                 self.write_at(behind[same:], first + start + same)
 
     def _write_blocks(self, data: bytearray, position: int) -> None:
+        import mmap
+
         with mmap.mmap(-1, len(data)) as memory:
             memory[:] = data
             done = 0

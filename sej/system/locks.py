@@ -19,7 +19,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -310,6 +309,8 @@ def lease(file: File) -> bool:
     if not _LINUX:
         return False
     try:
+        import signal  # here, because few processes need a lease
+
         fd = file.fileno()
         # The kernel's default signal for a waiting process would end this one; SIGURG is ignored.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)

@@ -13,7 +13,6 @@ Every package may import it. No I/O: bytes in, values out.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection
 from typing import Any
@@ -30,6 +29,8 @@ def seal(path: str | os.PathLike[str], content: Any) -> bytes:
         >>> seal("gaps/7.gap", {"start": 7})
         b'4172aaa8 {"start":7}\n'
     """
+    import json  # here, because a writer opens most journals without it
+
     body = json.dumps(content, separators=(",", ":")).encode()
     return b"%08x %s\n" % (_check(path, body), body)
 
@@ -56,6 +57,8 @@ def unseal(
     Raises:
         ValueError: the checksum is wrong, or the bytes are not such an object.
     """
+    import json
+
     plain = data[:1] == b"{"
     if plain:
         body = data

@@ -39,6 +39,7 @@ from sej.message import BytesLike, Message
 from sej.system.checksum import crc32c
 from sej.system.disk import read_small, replace_file
 from sej.system.sealed import seal, unseal
+from sej.writing.opening import is_promise
 from sej.writing.staging import stage, stage_encoded
 
 __all__ = ["KEPT_BATCHES", "Appending", "Batches"]
@@ -193,17 +194,10 @@ class Batches:
         self._replace(f"{name}.intent", {**intent, "crc32c": crc, "cut": cut})
         return count
 
-    def entries(self) -> list[str]:
-        """Return the names of the files in ``txn/``."""
-        try:
-            return self._disk.list(self._directory.at("txn"))
-        except FileNotFoundError:
-            return []
-
     def promised_cuts(self) -> Iterable[tuple[str, dict[str, Any]]]:
         """Yield name and cut of each pending :meth:`promise`."""
-        for entry in self.entries():
-            if entry.endswith(".intent") and "~" in entry:
+        for entry in self._directory.names("txn"):
+            if is_promise(entry):
                 yield entry.removesuffix(".intent"), self._read(entry)["cut"]
 
     def take_back(self, name: str) -> None:
@@ -217,7 +211,7 @@ class Batches:
         Raises:
             CorruptionError: an intent is damaged, or its staged rows are missing or changed.
         """
-        for entry in self.entries():
+        for entry in self._directory.names("txn"):
             if entry.endswith(".intent"):
                 intent = self._read(entry)
                 if f"{intent['name']}.intent" != entry:  # files of older versions have a checksum without the name

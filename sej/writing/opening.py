@@ -33,6 +33,7 @@ from sej.system.logs import WARNING, record
 
 __all__ = [
     "End",
+    "is_promise",
     "open_end",
     "prepare",
     "start_segment",
@@ -235,14 +236,15 @@ def _open_end(
     return End(segment, file, position, offset, *synced, newest, index_file, entries, fresh, partial, there, recovery)
 
 
+def is_promise(entry: str) -> bool:
+    """Return whether a file in ``txn/`` has messages of a repair (:meth:`sej.writing.exactly_once.Batches.promise`)."""
+    return entry.endswith(".intent") and "~" in entry
+
+
 def sweep(directory: Directory) -> None:
     """Remove the files in ``tmp/`` that a process staged before it died, unless an intent in ``txn/`` names them."""
     disk = directory.disk
-    try:
-        names = disk.list(directory.at("tmp"))
-    except FileNotFoundError:
-        return
-    for name in names:
+    for name in directory.names("tmp"):
         stem, _, end = name.rpartition(".")
         staged = end in ("publish", "removed") or (
             end == "rows" and disk.status(directory.at("txn", f"{stem}.intent")) is None

@@ -40,7 +40,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from sej.codec import Buffer, measure
 from sej.codec.buffer_reference import _full
@@ -50,17 +50,18 @@ from sej.journal.directory import Directory, check_name
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import kept_position
 from sej.journal.recovery import Recovery
-from sej.journal.retention import Retention, clean
 from sej.journal.writer_lock import writer_lock
 from sej.message import BytesLike
 from sej.system.disk import full_disk_advice
 from sej.system.group_commit import Syncer, is_failure
 from sej.system.lifecycle import Lifecycle
-from sej.writing.exactly_once import Batches
 from sej.writing.last_segment import LastSegment
 from sej.writing.opening import End, open_end, start_segment
-from sej.writing.staging import stage
 from sej.writing.taking import take_end
+
+if TYPE_CHECKING:
+    from sej.journal.retention import Retention
+    from sej.writing.exactly_once import Batches
 
 __all__ = ["Durability", "Row", "Tail"]
 
@@ -117,7 +118,7 @@ class Tail:
         self._segment_bytes = segment_bytes
         self._retention = retention
         self._kept = kept_position(directory)
-        self._batches = Batches(directory)
+        self._known_batches: Batches | None = None
         self._lock_check_at = 0.0
 
     def open(self, first_offset: int, lock_timeout: float | None, sync_interval_s: float) -> None:
@@ -137,7 +138,7 @@ class Tail:
             untold=self.life.leave_untold,
         )
         self._lock_check_at = time.monotonic()
-        if self._batches.entries():
+        if self.directory.names("txn"):
             self.alone(self._batches.roll_forward, self)
         if end.synced_offset < end.offset:
             self.syncer.request()
@@ -195,6 +196,15 @@ class Tail:
         if self.durability != "buffer":
             self.buffer.flush()
         return range(first, self.buffer.offset)
+
+    @property
+    def _batches(self) -> Batches:
+        """The batches of :meth:`append_once`. Imported here, because most writers open and close without."""
+        if self._known_batches is None:
+            from sej.writing.exactly_once import Batches
+
+            self._known_batches = Batches(self.directory)
+        return self._known_batches
 
     def append_once(
         self,
@@ -261,6 +271,8 @@ class Tail:
         type: int | Sequence[int],
         timestamp: int | Sequence[int] | None,
     ) -> range:
+        from sej.writing.staging import stage  # here, because most writers publish nothing
+
         first = self.buffer.offset
         staged = self.directory.at("tmp", f"{first:016x}.publish")
         span = stage(self.directory.disk, staged, first, values, keys, type, timestamp)
@@ -530,6 +542,8 @@ class Tail:
         self._seal()
         self._take(start_segment, self.directory, self.buffer.offset, alone=True)
         if self._retention is not None:
+            from sej.journal.retention import clean  # loaded already, by the caller who made the Retention
+
             try:
                 clean(self.directory, self._retention, wait=False)
             except OSError as error:
@@ -592,8 +606,9 @@ class Tail:
             buffer.offset = end.offset
             self.syncer.advance(end.synced_offset)
             buffer.mended()
-            self._batches = Batches(self.directory)  # the change that was interrupted may be one of the batches
-            self._batches.roll_forward(self)
+            self._known_batches = None  # the change that was interrupted may be one of the batches
+            if self.directory.names("txn"):
+                self._batches.roll_forward(self)
         except BaseException as error:
             buffer.doubt()
             if is_failure(error):

@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 
 from sej.errors import LockLostError
-from sej.journal.directory import Directory
+from sej.journal.directory import Directory, Segment
 from sej.journal.identity import journal_id
-from sej.journal.repair import finish_repair
-from sej.journal.retention import finish_merge
 from sej.system.durable import KeptPosition
 from sej.system.locks import Lock
-from sej.writing.opening import End, sweep
-from sej.writing.overlap import open_mended_end
+from sej.writing.opening import End, is_promise, open_end, sweep
 
 __all__ = ["take_end"]
 
@@ -40,13 +37,16 @@ def take_end(
         while True:
             lock.acquire(timeout=lock_timeout)
             ours = journal_id(directory) is not None
-            segments = finish_merge(directory)
-            if directory.disk.status(directory.at("txn", "repair")) is not None:
-                finish_repair(directory)
-                segments = directory.segments()
+            pending = directory.names("txn")
+            segments = _finished(directory, pending)
             sweep(directory)
             with contextlib.suppress(LockLostError):
-                end = open_mended_end(directory, kept, lock, segments, first_offset=first_offset, ours=ours)
+                if lock.original is None and not any(map(is_promise, pending)):
+                    end = open_end(directory, kept, first_offset=first_offset, alone=True, segments=segments)
+                else:
+                    from sej.writing.overlap import open_mended_end
+
+                    end = open_mended_end(directory, kept, lock, segments, first_offset=first_offset, ours=ours)
                 recovery = end.recovery or recovery
                 if not ours:
                     journal_id(directory, create=True)
@@ -61,3 +61,23 @@ def take_end(
         if end is not None:
             end.file.close()  # its lock must not live as long as the traceback
         raise
+
+
+def _finished(directory: Directory, pending: list[str]) -> list[Segment]:
+    """Finish a merge and a repair that crashed, and return the segments. What is rarely needed is imported here.
+
+    Args:
+        directory: the journal.
+        pending: the names in ``txn/``.
+    """
+    segments = directory.segments()
+    if "merge" in pending or len(segments) > 2:  # two segments are not a joined one, its part and a successor
+        from sej.journal.retention import finish_merge
+
+        segments = finish_merge(directory)
+    if "repair" in pending:
+        from sej.journal.repair import finish_repair
+
+        finish_repair(directory)
+        segments = directory.segments()
+    return segments

@@ -21,27 +21,36 @@ from sej.checks import (
     Rule,
     a,
     one_of,
-    optional,
     refuse_pickling,
     require_columns,
     require_options,
 )
 from sej.durations import Seconds, seconds
 from sej.journal.directory import Directory
-from sej.journal.retention import Retention
 from sej.message import BytesLike, Message
 from sej.system.disk import OS, Disk
 from sej.writing.opening import prepare
 from sej.writing.tail import Durability, Tail
 
+if TYPE_CHECKING:
+    from sej.journal.retention import Retention
+
 __all__ = ["Durability", "Writer", "check_options"]
+
+
+def _retention(name: str, value: Any) -> None:
+    if value is not None:
+        from sej.journal.retention import Retention
+
+        a(Retention)(name, value)
+
 
 _RULES: Final[dict[str, Rule]] = {
     "segment_bytes": POSITIVE,
     "durability": one_of(get_args(Durability)),
     "sync_interval_s": POSITIVE_SECONDS,
     "first_offset": OFFSET,
-    "retention": optional(a(Retention)),
+    "retention": _retention,
     "lock_timeout": WAIT,
     "allow_network_fs": FLAG,
     "disk": DISK,

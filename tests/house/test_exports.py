@@ -12,6 +12,11 @@ import pytest
 from tests.house.house import PACKAGES, ROOT, python
 
 HEAVY = ("grpc", "google.protobuf", "pyspark", "pyarrow", "numpy", "pandas", "typer", "rich", "portalocker")
+NOT_TO_APPEND = (
+    *("asyncio", "dataclasses", "datetime", "importlib.metadata", "inspect", "json", "logging", "mmap", "random"),
+    *("signal", "socket", "subprocess", "tempfile", "sej.queue", "sej.reading", "sej.journal.cursor"),
+    *("sej.journal.repair", "sej.journal.retention", "sej.writing.exactly_once", "sej.writing.overlap"),
+)
 
 
 def _public_modules() -> Iterator[str]:
@@ -80,6 +85,20 @@ def test_importing_loads_nothing_heavy(package: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
     assert not [module for module in HEAVY if module in loaded]
+
+
+def test_the_first_append_loads_what_it_needs(tmp_path: Path) -> None:
+    program = """
+import sys, sej
+for _ in range(2):
+    with sej.Writer("j") as writer:
+        writer.append(b"value", b"key")
+print("\\n".join(sys.modules))
+"""
+    done = python(program, tmp_path)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert not [module for module in NOT_TO_APPEND if module in loaded]
 
 
 @pytest.mark.parametrize("name", ["sej", "shard", "hub", "textqueue", "pipeline"])
