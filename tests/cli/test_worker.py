@@ -100,7 +100,7 @@ def test_a_missing_queue_ends_the_command(folder: Path, words: tuple[str, ...]) 
 
 def test_a_worker_that_fails_again_and_again_is_started_after_growing_pauses(folder: Path) -> None:
     sej("queue", "put", "mails", "a")
-    (folder / "my_tasks.py").write_text(TASKS + "import os\nif os.environ.get('SEJ_WORKER_CHILD'): os._exit(3)\n")
+    (folder / "my_tasks.py").write_text(TASKS + "import os\nif os.environ.get('SEJ_SUPERVISED'): os._exit(3)\n")
     with running("worker", "mails", "my_tasks:write", "--time-limit", "1h") as process:
         assert process.stderr is not None
         lines = [process.stderr.readline().decode() for _ in range(3)]
