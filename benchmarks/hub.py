@@ -1,5 +1,7 @@
 """Section hub: the wire against bare gRPC and a bare disk, many clients against one, the merge against its parts.
 
+At the end, two server processes against one (:mod:`benchmarks.hub_processes`).
+
 Everything on the loopback, the servers in processes of their own; durability is that of the hub: synced before it is
 acknowledged. One run, interleaved rounds, page cache warm.
 """
@@ -18,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks import hub_processes
 from benchmarks.measure import Row, interleaved, row
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,7 +105,8 @@ def run() -> list[Row]:
     root = Path(tempfile.mkdtemp(prefix="hub-bench-"))
     try:
         with _servers(root) as (server, bare):
-            return [*_copy(root, server, bare), *_put(server, bare), *_many(server), *_merge(root)]
+            rows = [*_copy(root, server, bare), *_put(server, bare), *_many(server), *_merge(root)]
+        return [*rows, *hub_processes.run(root)]
     finally:
         shutil.rmtree(root)
 

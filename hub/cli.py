@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hub.connecting import PATH, PLAINTEXT, connecting, host_and_port, option_names
+from hub.connecting import PATH, connecting
 from hub.following import follow
 from hub.merge import Merge
 from hub.naming import Source, find_sources, is_root, require_root, source_path
 from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
-from hub.store import MIN_FREE_BYTES, Store
-from sej.cli.options import DURATION, SIZE, require_limit, retention_options
+from hub.serving import serve, stop_on_signals
+from sej.cli.options import DURATION, require_limit, retention_options
 from sej.cli.output import as_json, as_text
 from sej.cli.pipes import until_reader_leaves
 from sej.cli.reader_state import holder_of
@@ -36,9 +33,8 @@ from sej.cli.units import human_duration, human_size
 from sej.errors import NotAJournalError, SejError
 
 if TYPE_CHECKING:
-    from hub.page.serving import PageServer
     from hub.readers import Holder
-    from hub.wire import Client, Progress, Server, ServerTLS
+    from hub.wire import Client, Progress
 
 __all__ = ["app", "clean", "follow", "list_", "merge", "push", "serve", "token"]
 
@@ -49,128 +45,6 @@ _ROOT: Final = click.argument("root", metavar="ROOT", type=PATH)
 @click.group("hub")
 def app() -> None:
     """A hub: the journals of many machines in one place."""
-
-
-@app.command()
-@_ROOT
-@click.option(
-    "--address", default="127.0.0.1:7890", show_default=True, callback=host_and_port, help="The address to listen on."
-)
-@click.option("--certificate", type=PATH, help="The server's certificate, PEM.")
-@click.option("--key", type=PATH, help="Its private key, PEM.")
-@click.option("--client-ca", type=PATH, help="Mutual TLS: the authority that signs client certificates.")
-@click.option("--tokens", type=PATH, help="The file of tokens; without it every client is accepted.")
-@PLAINTEXT
-@click.option("--max-open", default=256, show_default=True, help="How many writers may be open at the same time.")
-@click.option("--min-free", type=SIZE, default=MIN_FREE_BYTES, help="Bytes that must stay free on the disk, as in 1G.")
-@click.option(
-    "--max-streams",
-    type=click.IntRange(min=1),
-    default=256,
-    show_default=True,
-    help="How many reads (Spark tasks) are served at the same time; further ones wait.",
-)
-@click.option(
-    "--max-followers",
-    type=click.IntRange(min=1),
-    default=256,
-    show_default=True,
-    help="How many readers may follow journals at the same time; further ones are refused for now.",
-)
-@click.option(
-    "--max-copiers",
-    type=click.IntRange(min=1),
-    default=256,
-    show_default=True,
-    help="How many copiers (sej hub push) may send at the same time; further ones are refused for now.",
-)
-@click.option(
-    "--put-threads",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="How many puts are served at the same time; further ones wait.",
-)
-@click.option(
-    "--answer-bytes",
-    type=SIZE,
-    default=1 << 28,
-    help="Memory for all answers to readers together, as in 256M (the default).",
-)
-@click.option("--client-bytes", type=SIZE, help="How many bytes each client may store, as in 50G.")
-@click.option(
-    "--metrics",
-    type=click.IntRange(0, (1 << 16) - 1),
-    help="Serve Prometheus metrics on this port of the loopback interface.",
-)
-@click.option(
-    "--page",
-    type=click.IntRange(0, (1 << 16) - 1),
-    help="Serve a web page on this port of the loopback interface; see `sej ui`.",
-)
-@click.option("--allow-changes", is_flag=True, help="Let the web page offer changes; without it, it only shows.")
-def serve(
-    root: Path,
-    address: str,
-    certificate: Path | None,
-    key: Path | None,
-    client_ca: Path | None,
-    tokens: Path | None,
-    plaintext: bool,
-    max_open: int,
-    min_free: int,
-    max_streams: int,
-    max_followers: int,
-    max_copiers: int,
-    put_threads: int,
-    answer_bytes: int,
-    client_bytes: int | None,
-    metrics: int | None,
-    page: int | None,
-    allow_changes: bool,
-) -> None:
-    """Serve a root until SIGTERM or an interrupt; acknowledged messages are on the disk.
-
-    Example: sej hub serve --certificate hub.pem --key hub.key --tokens tokens --address 0.0.0.0:7890 /srv/hub
-    """
-    from hub.wire import Server, ServerTLS
-
-    tls: ServerTLS | None = None
-    if certificate is not None or key is not None:
-        if certificate is None or key is None:
-            raise click.UsageError("--certificate and --key need each other")
-        tls = ServerTLS(certificate, key, client_ca)
-    elif client_ca is not None:
-        raise click.UsageError("--client-ca needs --certificate and --key")
-    if allow_changes and page is None:
-        raise click.UsageError("--allow-changes needs --page")
-    stop = _stop_on_signals()
-    with (
-        option_names(),
-        Store(root, max_open, max_client_bytes=client_bytes, min_free_bytes=min_free) as store,
-        Server(
-            store,
-            address,
-            tls=tls,
-            tokens=tokens,
-            allow_plaintext=plaintext,
-            max_streams=max_streams,
-            max_followers=max_followers,
-            max_copiers=max_copiers,
-            threads=put_threads,
-            answer_bytes=answer_bytes,
-        ) as server,
-        ExitStack() as stack,
-    ):
-        if metrics is not None:
-            from hub.wire.metrics import serve_metrics
-
-            click.echo(f"metrics on 127.0.0.1:{serve_metrics(server, metrics)}", err=True)
-        if page is not None:
-            url = stack.enter_context(_page(root, server, page, tokens, allow_changes)).url
-            click.echo(f"the page is at {url}", err=True)
-        click.echo(f"serving {root} on {server.address}")
-        stop.wait()
 
 
 @app.command()
@@ -201,7 +75,7 @@ def push(
             click.echo(f"\r{progress}", nl=False, err=True)
 
     with connect(client_id) as client, Copier(path, client, journal_dir=journal, on_progress=show) as copier:
-        copied = copier.run(_stop_on_signals()) if follow else copier.run_once()
+        copied = copier.run(stop_on_signals()) if follow else copier.run_once()
     if terminal:
         click.echo(err=True)
     click.echo(copied)
@@ -345,21 +219,6 @@ def merge(root: Path, reader: str, timeout: float, follow: bool, json: bool) -> 
         merged.commit()
 
 
-def _page(root: Path, server: Server, port: int, tokens: Path | None, allow_changes: bool) -> PageServer:
-    """Return a server for the web page of the hub, with the hub's own counts."""
-    from hub.page.serving import PageServer
-    from hub.page.views import HubCounts
-
-    def counts() -> HubCounts:
-        service, counted = server.service, server.store.counters
-        refusals = dict(sorted(service.refusals.items()))
-        return HubCounts(
-            counted.messages, counted.bytes, refusals, service.streams + service.followers, service.copiers
-        )
-
-    return PageServer([root], port=port, tokens=tokens, allow_changes=allow_changes, counts=counts)
-
-
 def _lock_holder(root: Path, source: Source, reader: str) -> str | None:
     """Return the holder of a reader's lock, which is the hub's process while the lease of another machine lasts."""
     return holder_of(os.path.join(source_path(str(root), source), "ofs", f"{reader}.lck"))
@@ -393,14 +252,7 @@ def _hidden(command: click.Command) -> click.Command:
     return alias
 
 
+app.add_command(serve)
 app.add_command(follow)
 app.add_command(_hidden(push), "copy")
 app.add_command(_hidden(list_), "stats")
-
-
-def _stop_on_signals() -> threading.Event:
-    """Return an event that SIGTERM or an interrupt sets."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop

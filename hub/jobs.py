@@ -184,7 +184,8 @@ class Jobs:
                 self._store.admit(client, len(new))
                 if there is None:
                     prepare_task(os.path.dirname(path), _REMOTE)
-                file = OS.open(path, "temp" if there is None else "edit")
+                    OS.open(path, "append").close()  # created; another process may do so too, for the same bytes
+                file = OS.open(path, "edit")
                 try:
                     file.write_at(new, size)
                 finally:
@@ -247,14 +248,18 @@ class Jobs:
 
     def abort(self, client: str, job: str) -> None:
         """Remove what the tasks of a job staged, unless it is decided; tasks that still run are refused from now on."""
-        target, whose = target_of(self._store), self._id(client, job)
+        self.refuse(client, job)
+        drop(target_of(self._store), self._id(client, job))  # a commit whose caller has given up may just be running
+
+    def refuse(self, client: str, job: str) -> None:
+        """Refuse the tasks of an aborted job from now on."""
+        whose = self._id(client, job)
         with ExitStack() as stack:
             for lock in self._locks:  # no task is just writing
                 stack.enter_context(lock)
             self._aborted[whose] = None
             while len(self._aborted) > _ABORTED:
                 self._aborted.popitem(last=False)
-        drop(target, whose)  # a commit whose caller has given up may just be running
 
     def _id(self, client: str, job: str) -> str:
         check_client(client)

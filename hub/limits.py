@@ -2,7 +2,8 @@
 
 Both are checked before a batch is written, so that a refused batch leaves nothing and the disk never fills up. A
 client's bytes, in its segments and in the rows of its jobs, are counted once and then updated by addition. Before a
-refusal they are counted again, because retention may have removed some.
+refusal they are counted again, because retention may have removed some. Processes that serve one root share the counts:
+a small file for each client, under a lock.
 """
 
 from __future__ import annotations
@@ -10,20 +11,90 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Final, Protocol
 
 from hub.errors import DiskLowError, QuotaError
 from hub.naming import STAGING, Source, find_sources, source_path
 from sej.journal.view import Journal
-from sej.system.disk import Disk
+from sej.system.disk import OS, Disk, File
 
 __all__ = ["Limits"]
+
+_DIGITS: Final = 20
+
+
+class _Count:
+    """The bytes of a client; None: they were not counted yet."""
+
+    __slots__ = ("used",)
+
+    def __init__(self, used: int | None) -> None:
+        self.used = used
+
+
+class _Counts(Protocol):
+    """The bytes of each client."""
+
+    def changing(self, client: str) -> AbstractContextManager[_Count]:
+        """Let the caller read and change a client's count, and no other thread or process meanwhile."""
+
+
+class _OwnCounts:
+    """Counts of this process."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, _Count] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def changing(self, client: str) -> Iterator[_Count]:
+        with self._lock:
+            yield self._counts.setdefault(client, _Count(None))
+
+
+class _SharedCounts:
+    """Counts in files, which several processes share; the lock of a process that dies ends with it."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    @contextmanager
+    def changing(self, client: str) -> Iterator[_Count]:
+        file = self._open(os.path.join(self._folder, client))
+        try:
+            file.lock(wait=True)
+            text = file.read(_DIGITS, 0)
+            before = int(text) if len(text) == _DIGITS else None
+            count = _Count(before)
+            try:
+                yield count
+            finally:
+                if count.used is not None and count.used != before:
+                    file.write_at(b"%0*d" % (_DIGITS, count.used), 0)
+        finally:
+            file.close()
+
+    def _open(self, path: str) -> File:
+        while True:
+            try:
+                return OS.open(path, "edit")
+            except FileNotFoundError:
+                OS.mkdir(self._folder)
+                OS.open(path, "append").close()  # created, unless another process was faster
 
 
 class Limits:
     """Decides whether a batch may be written."""
 
-    def __init__(self, root: str, max_client_bytes: int | Mapping[str, int] | None, min_free_bytes: int, disk: Disk):
+    def __init__(
+        self,
+        root: str,
+        max_client_bytes: int | Mapping[str, int] | None,
+        min_free_bytes: int,
+        disk: Disk,
+        shared: str | None = None,
+    ) -> None:
         """Set the limits.
 
         Args:
@@ -31,13 +102,13 @@ class Limits:
             max_client_bytes: one number for all clients, or one by client id (``"*"``: the others); None: no quota.
             min_free_bytes: bytes that must stay free on the disk.
             disk: the disk.
+            shared: a folder for the counts of all processes that serve the root; None: only this one does.
         """
         self._root = root
         self._quota = max_client_bytes
         self._min_free_bytes = min_free_bytes
         self._disk = disk
-        self._used: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._counts: _Counts = _OwnCounts() if shared is None else _SharedCounts(shared)
 
     def admit(self, client: str, size: int) -> None:
         """Admit ``size`` bytes of a client, and count them.
@@ -56,18 +127,16 @@ class Limits:
         quota = self.quota(client)
         if quota is None:
             return
-        with self._lock:
-            used = self._used.get(client)
-            if used is None or used + size > quota:
-                used = self.count(client)
-            if used + size > quota:
-                self._used[client] = used
+        with self._counts.changing(client) as count:
+            if count.used is None or count.used + size > quota:
+                count.used = self.count(client)
+            if count.used + size > quota:
                 raise QuotaError(
-                    f"client {client!r} would exceed its quota: {used} of {quota} bytes used, {size} more sent;"
+                    f"client {client!r} would exceed its quota: {count.used} of {quota} bytes used, {size} more sent;"
                     " raise the quota, or let readers catch up so that retention can remove segments",
                     path=self._root,
                 )
-            self._used[client] = used + size
+            count.used += size
 
     def quota(self, client: str) -> int | None:
         """Return how many bytes a client may have; None: no quota."""

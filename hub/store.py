@@ -26,6 +26,7 @@ from hub.errors import DiskLowError, GapError, UnavailableError
 from hub.limits import Limits
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, source_path
 from hub.pool import WriterPool
+from hub.siblings import ASK_S, TURN_S, Siblings
 from sej.checks import COUNT, DISK, FLAG, OFFSET, PATH, POSITIVE, a, optional, refuse_pickling, require
 from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.errors import DecodeError, InvalidMessageError, LockedError, NotAJournalError, SejError, WriterFailedError
@@ -73,6 +74,7 @@ class Store:
         segment_bytes: int = 1 << 30,
         allow_network_fs: bool = False,
         disk: Disk = OS,
+        siblings: Siblings | None = None,
     ) -> None:
         """Open a root for writing; it is created and marked if it is missing.
 
@@ -85,6 +87,7 @@ class Store:
             segment_bytes: as for :class:`sej.Writer`.
             allow_network_fs: as for :class:`sej.Writer`.
             disk: the disk.
+            siblings: the other processes that serve this root; None: this one serves it alone.
 
         Raises:
             NotAJournalError: the path is a file, or a SEJ directory itself.
@@ -97,6 +100,7 @@ class Store:
             segment_bytes=(segment_bytes, POSITIVE),
             allow_network_fs=(allow_network_fs, FLAG),
             disk=(disk, DISK),
+            siblings=(siblings, optional(a(Siblings))),
         )
         quotas = max_client_bytes.values() if isinstance(max_client_bytes, Mapping) else (max_client_bytes,)
         for quota in quotas:
@@ -107,7 +111,12 @@ class Store:
         self._segment_bytes = segment_bytes
         self._allow_network_fs = allow_network_fs
         make_root(self.root, disk=disk)
-        self._limits = Limits(self.root, max_client_bytes, min_free_bytes, disk)
+        self._siblings = siblings
+        self._given: dict[Source, float] = {}
+        """When journals were given to another process, in the last moments."""
+        self._limits = Limits(
+            self.root, max_client_bytes, min_free_bytes, disk, None if siblings is None else siblings.counts
+        )
         self._pool = WriterPool(self._open_writer, max_open)
 
     # --- writing
@@ -201,6 +210,20 @@ class Store:
                 if writer is not None:
                     self._pool.drop(entry, writer)
                 raise _unavailable(error) from error
+
+    def release(self, client_id: str, journal_dir: str) -> bool:
+        """Close a journal's writer for another process that serves this root, after the batches in progress.
+
+        Returns:
+            False if this process does not have the writer.
+        """
+        source = check_journal(client_id, journal_dir)
+        now = time.monotonic()
+        self._given = {each: at for each, at in list(self._given.items()) if now - at < TURN_S}
+        if not self._pool.release(source):
+            return False
+        self._given[source] = time.monotonic()
+        return True
 
     # --- reading
 
@@ -342,7 +365,7 @@ class Store:
                             self._limits.admit(source.client, batch.size)
                         writer = self._pool.writer(source, entry, batch.first if new else 0)
                         due = writer.offset
-                        if not new:
+                        if not new or due != batch.first:  # another process has just created it
                             self._admit(source, batch, due)
                         batch.append(writer)
                         end = writer.offset
@@ -404,13 +427,22 @@ class Store:
     def _open_writer(self, source: Source, first_offset: int) -> Writer:
         if not 0 <= first_offset <= MAX_OFFSET:
             raise InvalidMessageError(f"offset must be 0 to {MAX_OFFSET}, got {first_offset}", offset=first_offset)
-        return Writer(
-            source_path(self.root, source),
-            segment_bytes=self._segment_bytes,
-            first_offset=first_offset,
-            allow_network_fs=self._allow_network_fs,
-            disk=self._disk,
-        )
+        time.sleep(max(self._given.pop(source, 0.0) + TURN_S - time.monotonic(), 0.0))
+        deadline, wait_s = time.monotonic() + ASK_S, 0.0
+        while True:
+            try:
+                return Writer(
+                    source_path(self.root, source),
+                    segment_bytes=self._segment_bytes,
+                    first_offset=first_offset,
+                    lock_timeout=wait_s,
+                    allow_network_fs=self._allow_network_fs,
+                    disk=self._disk,
+                )
+            except LockedError:
+                if self._siblings is None or not self._siblings.ask(source) or time.monotonic() >= deadline:
+                    raise
+                wait_s = TURN_S
 
 
 def _unavailable(error: LockedError | WriterFailedError) -> UnavailableError:

@@ -1,4 +1,4 @@
-"""A server's metrics for Prometheus, computed from the counters at each scrape.
+"""The metrics of a server, or of all processes of a hub, for Prometheus; computed from the counts at each scrape.
 
 Needs prometheus_client, which is optional: ``serve_metrics(server, 9100)``, or :func:`register` in a registry of the
 caller's. Lag and bytes of each journal are read from the disk at each scrape; with many journals, scrape rarely or
@@ -12,58 +12,58 @@ from typing import TYPE_CHECKING, Any
 
 from hub.counters import LATENCY_BOUNDS_S
 from hub.overview import stats
+from sej.system.disk import OS
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-    from hub.wire.server import Server
+    from hub.wire.counts import Counted
 
 __all__ = ["register", "serve_metrics"]
 
 
 class _Collector:
-    """Collects the counts of the store and the calls."""
+    """Collects the counts."""
 
-    def __init__(self, server: Server, journals: bool) -> None:
-        self._server = server
+    def __init__(self, counted: Counted, journals: bool) -> None:
+        self._counted = counted
         self._journals = journals
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric with its value now."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        store, service = self._server.store, self._server.service
-        counted = store.counters
+        root, counts = self._counted.root, self._counted.counts()
         for name, text, value in (
-            ("sej_hub_puts", "Accepted batches.", counted.puts),
-            ("sej_hub_messages", "New messages in them.", counted.messages),
-            ("sej_hub_bytes", "The bytes of new messages, as stored in the journals.", counted.bytes),
-            ("sej_hub_resent_messages", "Messages that were sent again and were the same.", counted.resent),
-            ("sej_hub_unseen_messages", "Messages below the hub's first offset, accepted unchecked.", counted.unseen),
-            ("sej_hub_stalled", "Readers that were disconnected because others waited.", service.answers.stalled),
+            ("sej_hub_puts", "Accepted batches.", counts.puts),
+            ("sej_hub_messages", "New messages in them.", counts.messages),
+            ("sej_hub_bytes", "The bytes of new messages, as stored in the journals.", counts.bytes),
+            ("sej_hub_resent_messages", "Messages that were sent again and were the same.", counts.resent),
+            ("sej_hub_unseen_messages", "Messages below the hub's first offset, accepted unchecked.", counts.unseen),
+            ("sej_hub_stalled", "Readers that were disconnected because others waited.", counts.stalled),
         ):
             yield CounterMetricFamily(name, text, value=value)
         refusals = CounterMetricFamily("sej_hub_refusals", "Calls that were refused, by reason.", labels=["reason"])
-        for reason, count in sorted(service.refusals.items()):
+        for reason, count in sorted(counts.refusals.items()):
             refusals.add_metric([reason], count)
         yield refusals
-        yield _latency(HistogramMetricFamily, counted.latency_buckets, counted.latency_s)
+        yield _latency(HistogramMetricFamily, counts.latency_buckets, counts.latency_s)
         for name, text, number in (
-            ("sej_hub_open_writers", "Open writers.", store.open_writers),
-            ("sej_hub_streams", "Reads in progress.", service.streams),
-            ("sej_hub_streams_waiting", "Reads that wait for their turn.", service.waiting),
-            ("sej_hub_followers", "Readers that follow a journal.", service.followers),
-            ("sej_hub_copiers", "Copying clients.", service.copiers),
-            ("sej_hub_reader_leases", "Journals whose named reader a program elsewhere has.", service.readers.held),
-            ("sej_hub_answer_bytes", "Memory used by the answers to readers.", service.answers.budget.used),
-            ("sej_hub_answer_peak_bytes", "The most memory that answers to readers used.", service.answers.budget.peak),
-            ("sej_hub_answers_waiting", "Readers that wait for memory.", service.answers.budget.waiting),
-            ("sej_hub_disk_free_bytes", "Free bytes of the root's disk.", store.disk_free_bytes),
+            ("sej_hub_open_writers", "Open writers.", counts.open_writers),
+            ("sej_hub_streams", "Reads in progress.", counts.streams),
+            ("sej_hub_streams_waiting", "Reads that wait for their turn.", counts.streams_waiting),
+            ("sej_hub_followers", "Readers that follow a journal.", counts.followers),
+            ("sej_hub_copiers", "Copying clients.", counts.copiers),
+            ("sej_hub_reader_leases", "Journals whose named reader a program elsewhere has.", counts.reader_leases),
+            ("sej_hub_answer_bytes", "Memory used by the answers to readers.", counts.answer_bytes),
+            ("sej_hub_answer_peak_bytes", "The most memory that answers to readers used.", counts.answer_peak_bytes),
+            ("sej_hub_answers_waiting", "Readers that wait for memory.", counts.answers_waiting),
+            ("sej_hub_disk_free_bytes", "Free bytes of the root's disk.", OS.free_bytes(root)),
         ):
             yield GaugeMetricFamily(name, text, value=number)
         if self._journals:
-            yield from _by_journal(GaugeMetricFamily, store.root)
+            yield from _by_journal(GaugeMetricFamily, root)
 
 
 def _latency(family: Any, buckets: Iterable[int], seconds: float) -> Metric:
@@ -97,7 +97,7 @@ def _by_journal(family: Any, root: str) -> Iterator[Metric]:
     yield from (size, end, arrival, lag, damaged)
 
 
-def register(server: Server, registry: CollectorRegistry | None = None, *, journals: bool = True) -> CollectorRegistry:
+def register(server: Counted, registry: CollectorRegistry | None = None, *, journals: bool = True) -> CollectorRegistry:
     """Register a server's metrics in a registry, by default a new one; return it.
 
     Raises:
@@ -110,7 +110,7 @@ def register(server: Server, registry: CollectorRegistry | None = None, *, journ
     return registry
 
 
-def serve_metrics(server: Server, port: int, address: str = "127.0.0.1", *, journals: bool = True) -> int:
+def serve_metrics(server: Counted, port: int, address: str = "127.0.0.1", *, journals: bool = True) -> int:
     """Serve a server's metrics over HTTP, as long as the process lives; return the port (0: a free one).
 
     Raises:

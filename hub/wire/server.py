@@ -18,7 +18,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 
 from hub.store import Store
 from hub.wire.access import Guard, Tokens
+from hub.wire.counts import Counts
 from hub.wire.frames import MAX_MESSAGE_BYTES
+from hub.wire.processes import Processes
 from hub.wire.service import Limits, Service
 from hub.wire.tls import ServerTLS, is_loopback
 from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, optional, refuse_pickling, require
@@ -72,6 +74,7 @@ class Server:
         idle_s: Seconds = 120.0,
         keepalive_s: Seconds = 30.0,
         grace_s: Seconds = 30.0,
+        processes: Processes | None = None,
     ) -> None:
         """Listen and serve.
 
@@ -99,6 +102,8 @@ class Server:
             idle_s: a copying client that sends nothing for this long is disconnected.
             keepalive_s: seconds between pings of a silent connection.
             grace_s: how long the calls in progress may take when the server stops.
+            processes: the other processes that listen on this address, for `sej hub serve --processes`; the store has
+                them too.
 
         Raises:
             ValueError: the address is not the loopback interface, and there is no TLS, or its files are not PEM; a
@@ -117,6 +122,7 @@ class Server:
             allow_plaintext=(allow_plaintext, FLAG),
             keepalive_s=(keepalive_s, POSITIVE_SECONDS),
             grace_s=(grace_s, SECONDS),
+            processes=(processes, optional(a(Processes))),
         )
         if isinstance(tokens, str):
             PATH("tokens", tokens)
@@ -162,6 +168,7 @@ class Server:
                 stall_s=stall_s,
                 idle_s=idle_s,
             ),
+            processes=processes,
         )
         self._server = grpc.server(
             self.service.other_calls,
@@ -169,7 +176,7 @@ class Server:
             options=[
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),  # two servers on one port would share its callers
+                ("grpc.so_reuseport", int(processes is not None)),  # two servers on one port share its callers
                 ("grpc.keepalive_time_ms", int(keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.http2.ping_timeout_ms", 10_000),
@@ -192,6 +199,15 @@ class Server:
         self.address = address if address.startswith("unix") else f"{host}{colon}{port}"
         self._server.start()
         self._say(health_pb2.HealthCheckResponse.SERVING)
+
+    @property
+    def root(self) -> str:
+        """The store's root."""
+        return self.store.root
+
+    def counts(self) -> Counts:
+        """Return what the server has counted since it was started, for metrics."""
+        return self.service.counts()
 
     def wait(self, timeout: Seconds | None = None) -> bool:
         """Wait until the server has stopped; return False after the timeout."""

@@ -32,9 +32,11 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.access import Guard, Role
 from hub.wire.answers import Answers, CallEndedError, Lease
 from hub.wire.copy_session import CopySession, Incoming
+from hub.wire.counts import Counts
 from hub.wire.frames import encode_put_request, open_put_request, parse, read_response
 from hub.wire.job_service import JobService
 from hub.wire.lanes import Answer, Lane, Lanes, Method
+from hub.wire.processes import Processes
 from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time, identity
 from hub.wire.rows import rows_response
 from hub.wire.status import BusyError, to_status
@@ -108,18 +110,31 @@ class Service:
         refusals: calls that ended with an error, by its name in the metadata; the store counts its own too.
     """
 
-    def __init__(self, store: Store, guard: Guard, limits: Limits, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        guard: Guard,
+        limits: Limits,
+        *,
+        processes: Processes | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """Serve a store; threads start at their first use.
 
         Args:
             store: stores the messages.
             guard: decides which callers are allowed.
             limits: how much is done at one time.
+            processes: the other processes that serve the root; None: this one does alone.
             clock: seconds since the epoch, for tokens that expire.
         """
         self._store = store
         self._catalog = Catalog(store)
-        self._jobs = JobService(Jobs(store), self._answering, self._allow_job)
+        self._processes = processes
+        jobs = Jobs(store)
+        self._jobs = JobService(
+            jobs, self._answering, self._allow_job, on_abort=None if processes is None else processes.refuse
+        )
         self.readers = Readers(store)
         self._guard = guard
         self._limits = limits
@@ -152,6 +167,8 @@ class Service:
         }
         self._watch = threading.Thread(target=self._sweep, name="hub-sweep", daemon=True)
         self._watch.start()
+        if processes is not None:
+            processes.serve(store, self._hold_checked, jobs.refuse, self.counts)
 
     @property
     def other_calls(self) -> Lane:
@@ -162,6 +179,30 @@ class Service:
     def waiting(self) -> int:
         """The number of Read calls that wait for a thread."""
         return max(self._lanes["read"].calls - self._limits.max_streams, 0)
+
+    def counts(self) -> Counts:
+        """Return what this service and its store have counted, and what they do at the moment."""
+        counted, budget = self._store.counters, self.answers.budget
+        return Counts(
+            puts=counted.puts,
+            messages=counted.messages,
+            bytes=counted.bytes,
+            resent=counted.resent,
+            unseen=counted.unseen,
+            stalled=self.answers.stalled,
+            refusals=dict(self.refusals),
+            latency_buckets=list(counted.latency_buckets),
+            latency_s=counted.latency_s,
+            open_writers=self._store.open_writers,
+            streams=self.streams,
+            streams_waiting=self.waiting,
+            followers=self.followers,
+            copiers=self.copiers,
+            reader_leases=self.readers.held,
+            answer_bytes=budget.used,
+            answer_peak_bytes=budget.peak,
+            answers_waiting=budget.waiting,
+        )
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler for a gRPC server."""
@@ -322,15 +363,26 @@ class Service:
                     watch.wait(_LOOK_AGAIN_S)
 
     def _hold(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = pb.HoldResponse()
         with self._answering(context):
             self._require_running()
             request = parse(pb.HoldRequest, data)
             if len(request.Places) > MAX_LEASES:
                 raise ValueError(f"places must have at most {MAX_LEASES} journals, got {len(request.Places)}")
+            for place in request.Places:
+                self._allow(context, "reader", place.ClientID, place.JournalDir)
+        if self._processes is None or self._processes.has_readers:
+            return self._hold_checked(data, context)
+        return self._processes.hold(data, context)
+
+    def _hold_checked(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        """Answer a call of a named reader whose caller was checked."""
+        answer = pb.HoldResponse()
+        with self._answering(context):
+            self._require_running()
+            request = parse(pb.HoldRequest, data)
             places = [
                 Place(
-                    self._allow(context, "reader", place.ClientID, place.JournalDir),
+                    Source(place.ClientID, place.JournalDir),
                     place.Offset if place.HasField("Offset") else None,
                     place.Reset,
                 )

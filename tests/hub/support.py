@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -66,3 +69,27 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def old_client(tmp_path: Path) -> Callable[[str, str, str], str]:
+    """Return a function that sends lines of :func:`old_rows` with an original's client, and returns what it prints."""
+    stubs, here = tmp_path / "stubs", Path(__file__).parent
+    stubs.mkdir()
+    proto = here / "original"
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", f"-I{proto}", f"--python_out={stubs}", f"--grpc_python_out={stubs}",
+         "hub.proto"],
+        check=True,
+    )  # fmt: skip
+
+    def run(address: str, journal: str, lines: str) -> str:
+        program = [sys.executable, str(here / "old_client.py"), str(stubs), address, "old", journal]
+        return subprocess.run(program, input=lines, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    return run
+
+
+def old_rows(messages: list[Message]) -> str:
+    """Return messages as lines for :func:`old_client`."""
+    texts = [message._asdict() | {"key": message.key.hex(), "value": message.value.hex()} for message in messages]
+    return "".join(json.dumps(text) + "\n" for text in texts)

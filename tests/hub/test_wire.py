@@ -2,13 +2,10 @@
 
 import hashlib
 import itertools
-import json
 import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -31,7 +28,7 @@ from hub.wire.access import Grant, Guard, hash_token
 from hub.wire.frames import copy_request, encode_put_request, open_copy_request, open_put_request, open_read_response
 from hub.wire.status import BusyError, TooLargeError
 from tests.hub.greedy import OPTIONS, SMALL_WINDOW
-from tests.hub.support import CERTIFICATES, connected, serving, until
+from tests.hub.support import CERTIFICATES, connected, old_client, old_rows, serving, until
 from tests.sej.support import packed, sample, segments
 
 ROOT = Path(__file__).parent.parent.parent
@@ -207,21 +204,8 @@ def test_follow_brings_what_comes(tmp_path: Path) -> None:
 
 
 def test_an_old_client_that_knows_only_put(tmp_path: Path) -> None:
-    stubs = tmp_path / "stubs"
-    stubs.mkdir()
-    proto = Path(__file__).parent / "original"
-    subprocess.run(
-        [sys.executable, "-m", "grpc_tools.protoc", f"-I{proto}", f"--python_out={stubs}", f"--grpc_python_out={stubs}",
-         "hub.proto"],
-        check=True,
-    )  # fmt: skip
-    texts = [message._asdict() | {"key": message.key.hex(), "value": message.value.hex()} for message in EDGES]
-    rows = "".join(json.dumps(text) + "\n" for text in texts)
-
-    def run(address: str, journal: str, lines: str) -> str:
-        program = [sys.executable, str(Path(__file__).parent / "old_client.py"), str(stubs), address, "old", journal]
-        return subprocess.run(program, input=lines, capture_output=True, text=True, check=True, timeout=120).stdout
-
+    run = old_client(tmp_path)
+    rows = old_rows(EDGES)
     with serving(tmp_path / "hub") as (store, server):
         assert run(server.address, "j", rows) == "OK 3\n"
         assert run(server.address, "j", rows) == "OK 3\n"
