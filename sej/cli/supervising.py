@@ -182,7 +182,8 @@ class Supervisor:
             for child in self._children:
                 if child.process is not None:
                     child.process.terminate()
-            codes = [child.end() for child in self._children]
+            started_well = self._serves and not self._waiting  # then one that is about to be replaced does not count
+            codes = [child.end() for child in self._children if child.process is not None or not started_well]
         # One that the signal ended had not begun, and held nothing.
         return next((code for code in codes if code not in (0, -signal.SIGTERM)), 0)
 

@@ -1,5 +1,6 @@
 """``sej hub serve --processes``: several processes behind one address, killed and replaced while clients send."""
 
+import itertools
 import os
 import random
 import re
@@ -25,7 +26,7 @@ from sej import Message
 from sej.system.checksum import crc32c
 from shard.commits.staging import StagedRowsError
 from tests.hub.support import CERTIFICATES, ROOT, fill, old_client, old_rows, same_bytes, until
-from tests.hub.test_jobs import contents, rows, values_of
+from tests.hub.test_jobs import contents, rows, staged, values_of
 from tests.sej.support import sample
 
 
@@ -167,8 +168,9 @@ def test_connections_of_one_client_to_two_processes(tmp_path: Path) -> None:
 
 @pytest.mark.torture
 def test_server_processes_are_killed_while_clients_put_and_copy(tmp_path: Path, torture_s: float) -> None:
-    rng = random.Random(3)
-    messages = sample(2000)
+    rng, kills = random.Random(3), 3 if torture_s < 10 else 8
+    count = kills * 700
+    messages = sample(count)
     for number in range(3):
         fill(tmp_path / f"source{number}", messages, segment_bytes=3000)
     sent = threading.Event()
@@ -180,7 +182,7 @@ def test_server_processes_are_killed_while_clients_put_and_copy(tmp_path: Path, 
         ]
 
         def put(client: Client) -> None:
-            for first in range(0, 2000, 20):
+            for first in range(0, count, 20):
                 insist(client, "j", messages[first : first + 20])
 
         def copy(copier: Copier) -> None:
@@ -189,7 +191,7 @@ def test_server_processes_are_killed_while_clients_put_and_copy(tmp_path: Path, 
         with ThreadPoolExecutor(9) as pool:
             puts = [pool.submit(put, client) for client in putting]
             copies = [pool.submit(copy, copier) for copier in copiers]
-            for _ in range(3):
+            for _ in range(kills):
                 pid = rng.choice(served.pids())
                 os.kill(pid, signal.SIGKILL)
                 served.line("ended with exit code -9")
@@ -198,12 +200,12 @@ def test_server_processes_are_killed_while_clients_put_and_copy(tmp_path: Path, 
                 future.result()
             watching = stack.enter_context(served.client("copy"))
             for number in range(3):
-                until(lambda name=f"source{number}": watching.where(name).next_offset == 2000)  # type: ignore[misc]
+                until(lambda name=f"source{number}": watching.where(name).next_offset == count)  # type: ignore[misc]
             sent.set()
             for future in copies:
                 future.result()
         for client in putting:
-            assert client.get("j", 0, 2000, max_bytes=1 << 24) == messages
+            assert client.get("j", 0, count, max_bytes=1 << 24) == messages
     for number in range(3):
         same_bytes(tmp_path / "source0", tmp_path / "hub" / f"copy.source{number}")
 
@@ -275,6 +277,29 @@ def test_a_job_is_staged_through_every_process_and_committed_once(tmp_path: Path
     found = contents(tmp_path / "hub")
     assert found["a.orders.1.000"] == [b"before", *values_of(0), b"after"]
     assert found["a.orders.1.001"] == values_of(1)
+
+
+def test_every_row_once_though_a_process_is_killed_during_a_commit(tmp_path: Path) -> None:
+    """A job is run again under the same number, as Spark does, through another process."""
+    with running(tmp_path) as served, ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        clients = served.clients(stack, tmp_path / "hub", "a")
+        for number in range(8):
+            for turn in itertools.count(number):
+                calls, job = JobCalls(clients[turn % 2]), uuid.uuid4().hex
+                try:
+                    files = [staged(calls, job, shard, values_of(shard, tag=f"n{number}")) for shard in (0, 1)]
+                    commit = pool.submit(calls.commit, job, "orders", 1, files, name="app", number=number)
+                    if number in (1, 4) and turn == number:
+                        os.kill(served.pids()[turn // 3], signal.SIGKILL)
+                        served.line("ended with exit code -9")
+                    commit.result()
+                except (hub.UnavailableError, hub.GapError, StagedRowsError):
+                    continue
+                break
+    found = contents(tmp_path / "hub")
+    for shard in (0, 1):
+        wanted = [value for number in range(8) for value in values_of(shard, tag=f"n{number}")]
+        assert found[f"a.orders.1.{shard:03x}"] == wanted
 
 
 def test_a_quota_holds_for_all_processes(tmp_path: Path) -> None:
