@@ -678,11 +678,10 @@ class Cursor:
         data = memoryview(reader.load(start, run[-1].end))
         for block in run:
             content = data[block.position - start : block.end - start]
-            stale = not is_content(block, content)
-            error = None if stale else checksum_error(block, content, reader.path)
-            if stale or error is not None:
+            error = checksum_error(block, content, reader.path)
+            if error is not None:
                 reader.unload(block.position)  # it is checked again when the reader is there
-                return error
+                return error if is_content(block, content) else None
             self._blocks.pop()  # not earlier: a read that fails is repeated
         return None
 

@@ -117,7 +117,8 @@ class BlockIndex:
     def add(self, block: Block) -> Block:
         """Append the next block."""
         assert block.position == self.position and block.first_offset == self.due
-        block = block._replace(newest_timestamp=max(block.newest_timestamp, self.newest_timestamp))
+        if self.newest_timestamp > block.newest_timestamp:
+            block = block._replace(newest_timestamp=self.newest_timestamp)
         self.blocks.append(block)
         self.position, self.due = block.end, block.next_offset
         return block
