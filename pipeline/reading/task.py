@@ -37,11 +37,13 @@ BATCH_ROWS: Final = 1 << 14
 BATCH_BYTES: Final = 1 << 20
 """Batches smaller than both are combined; none is larger than these and one chunk."""
 _CHUNK_BYTES_MIN: Final = 1 << 16
+_MESSAGE_BYTES: Final = BATCH_BYTES // BATCH_ROWS
+"""A batch ends within a chunk if its messages are smaller than this."""
 _log = logging.getLogger("pipeline")
 
 
 class TaskOptions(NamedTuple):
-    """What a task does if bytes are wrong or messages are missing.
+    """How a task reads, and what it does if bytes are wrong or messages are missing.
 
     Attributes:
         on_corruption: raise, or skip and report.
@@ -51,6 +53,7 @@ class TaskOptions(NamedTuple):
         remote: the hub to read through, or None.
         since: leave out messages older than this, ns; None: none.
         until: leave out messages newer than this, ns; None: none.
+        chunk_bytes: how much of a segment is read in one step; a batch is made of it.
     """
 
     on_corruption: Literal["raise", "skip"] = "raise"
@@ -60,6 +63,7 @@ class TaskOptions(NamedTuple):
     remote: Remote | None = None
     since: int | None = None
     until: int | None = None
+    chunk_bytes: int = BATCH_BYTES
 
 
 def read(
@@ -103,10 +107,12 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
         return
     batches = Batches(schema, part.origin)
     cursor = _cursor(part, part.start, how)
+    rows_max = how.chunk_bytes // _MESSAGE_BYTES
+    begun = False
     try:
         while cursor.due < part.stop:
             try:
-                found = cursor.read_columns(min(BATCH_ROWS, part.stop - cursor.due), **batches.wants)
+                found = cursor.read_columns(min(rows_max, part.stop - cursor.due), **batches.wants)
             except OffsetTooSmallError as error:
                 if how.fail_on_data_loss:
                     raise
@@ -125,8 +131,10 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
                     break
                 _missing(part, cursor.due, how)
                 break
-            if not _is_same(part, how, _recreated):
+            # In between it is the same one: the cursor opens no segment of another journal.
+            if (not begun or cursor.due >= part.stop) and not _is_same(part, how, _recreated):
                 return
+            begun = True
             first = cursor.due - found.messages
             batch = batches.batch(found, first)
             if cursor.due > part.stop:  # damage was skipped, to a point after the end of the slice
@@ -232,7 +240,7 @@ def _cursor(part: Slice, start: int, how: TaskOptions) -> Cursor:
         on_corruption=how.on_corruption,
         verify=how.verify,
         place=part.place if start == part.start else None,
-        chunk_bytes=min(max(part.size, _CHUNK_BYTES_MIN), BATCH_BYTES),
+        chunk_bytes=min(max(part.size, _CHUNK_BYTES_MIN), how.chunk_bytes),
     )
 
 

@@ -35,6 +35,8 @@ _PART_BYTES: Final = 16 << 20
 """A thread reads a part of this size into memory: a few batches."""
 
 
+_CHUNK_BYTES: Final = 4 << 20
+"""Larger than the chunks of Spark, which takes small batches. With those, Polars needs half more CPU time."""
 _BATCH_ROWS: Final = 1 << 10
 _BATCH_BYTES: Final = 1 << 16
 """Batches smaller than both are combined. That copies them, and a larger batch costs a consumer of Arrow little."""
@@ -112,7 +114,8 @@ class Journals:
         """Yield the messages of a part."""
         chosen, _ = chosen_of(asked)
         way = self._way
-        how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, chosen.since, chosen.until)
+        bounds = chosen.since, chosen.until
+        how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, *bounds, _CHUNK_BYTES)
         return read(part, schema, how, batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
 
     def count(self, asked: Asked) -> int | None:
