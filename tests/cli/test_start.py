@@ -13,13 +13,14 @@ from tests.cli.command import COMMAND, ENV
 HEAVY = {
     *("typer", "rich", "pydantic", "importlib.metadata", "crc32c", "portalocker", "asyncio", "xxhash", "concurrent"),
     *("msgpack", "bson", "grpc", "google", "pyspark", "pyarrow", "numpy", "sortedcontainers", "subprocess", "ctypes"),
-    *("shard", "hub", "pipeline", "kestrel"),
+    *("shard", "hub", "pipeline", "kestrel", "pyarrow.compute", "pyarrow.parquet", "pandas", "polars"),
 }
 """Modules that a short command does not need, and that would make it start later."""
 OF_WRITERS = {"crc32c", "portalocker", "importlib.metadata"}
 OF_WAITING = {"ctypes"}
 OF_TEXT_QUEUES = {"importlib.metadata", "subprocess"} | OF_WAITING
 OF_PACKAGES = {"shard", "hub", "pipeline", "kestrel", "xxhash"} | OF_TEXT_QUEUES
+OF_SQL = OF_PACKAGES - {"kestrel"} | {"pyarrow", "numpy", "concurrent"}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,7 @@ OF_PACKAGES = {"shard", "hub", "pipeline", "kestrel", "xxhash"} | OF_TEXT_QUEUES
         (["stat", "J"], set()),
         (["append", "J"], OF_WRITERS),
         (["tq", "next", "Q"], OF_TEXT_QUEUES),
+        (["sql", "SELECT value FROM j", "J"], OF_SQL),
         (["--help"], OF_PACKAGES),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",
