@@ -2,6 +2,7 @@
 
 10,000,000 rows (``SEJ_BENCH_ROWS``) in 8 journals, 13-byte keys, 100-byte values that do not compress, page cache warm,
 median of interleaved rounds. Two columns against memcpy are CPU time of all threads; the others are elapsed time.
+Targets are for tables as they are by default, which verify checksums, as Spark does.
 """
 
 from __future__ import annotations
@@ -105,8 +106,8 @@ def _copies(root: Path) -> list[Row]:
 
     return [
         row("memcpy of the journals' bytes", rate("memcpy"), 1.0),
-        row("two fixed-size columns, verify=False", rate("plain"), times["memcpy"] / times["plain"], 0.4),
-        row("two fixed-size columns, checksums verified", rate("two"), times["memcpy"] / times["two"]),
+        row("two fixed-size columns, verify=False", rate("plain"), times["memcpy"] / times["plain"]),
+        row("two fixed-size columns, checksums verified", rate("two"), times["memcpy"] / times["two"], 0.4),
     ]
 
 
@@ -140,8 +141,10 @@ def _duckdb(root: Path, parquet: Path) -> list[Row]:
 
     return [
         row("DuckDB, count and sum of sizes: Parquet, uncompressed", rate("parquet"), 1.0),
-        row("DuckDB, count and sum of sizes: verify=False", rate("plain"), times["parquet"] / times["plain"], 0.5),
-        row("DuckDB, count and sum of sizes: checksums verified", rate("table"), times["parquet"] / times["table"]),
+        row("DuckDB, count and sum of sizes: verify=False", rate("plain"), times["parquet"] / times["plain"]),
+        row(
+            "DuckDB, count and sum of sizes: checksums verified", rate("table"), times["parquet"] / times["table"], 0.5
+        ),
     ]
 
 
@@ -153,7 +156,7 @@ def _polars(root: Path) -> list[Row]:
         frame = spark.read.format("sej").schema(schema).load(str(root))
 
         def polars() -> None:
-            assert pipeline.table(root, columns=FIVE, verify=False).to_polars().height == ROWS
+            assert pipeline.table(root, columns=FIVE).to_polars().height == ROWS
 
         times = interleaved(
             {
