@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hub.connecting import PATH, connecting
+from hub.connecting import connecting
 from hub.following import follow
 from hub.merge import Merge
 from hub.naming import Source, find_sources, is_root, require_root, source_path
@@ -27,6 +27,7 @@ from hub.retention import clean as clean_root
 from hub.serving import serve, stop_on_signals
 from sej.cli.options import DURATION, require_limit, retention_options
 from sej.cli.output import as_json, as_text
+from sej.cli.parameters import PATH
 from sej.cli.pipes import until_reader_leaves
 from sej.cli.reader_state import holder_of
 from sej.cli.units import human_duration, human_size

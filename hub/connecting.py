@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from sej.cli.parameters import PATH
+
 if TYPE_CHECKING:
     from hub.wire import Client, ClientTLS
 
-__all__ = ["PATH", "PLAINTEXT", "connecting", "host_and_port", "option_names"]
+__all__ = ["PLAINTEXT", "connecting", "host_and_port", "option_names"]
 
-PATH: Final = click.Path(path_type=Path, readable=False)
 PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Allow plain text beyond this machine, without TLS.")
 _OPTIONS: Final = {
     "tls=ServerTLS(...)": "--certificate and --key",

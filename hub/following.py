@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hub.connecting import PATH, connecting
+from hub.connecting import connecting
 from hub.errors import UnavailableError
 from hub.naming import Source
 from sej.cli.options import PLACE, form_options
 from sej.cli.output import print_messages
+from sej.cli.parameters import PATH
 from sej.cli.pipes import until_reader_leaves
 from sej.cli.units import Moment
 from sej.codec.format import MAX_OFFSET

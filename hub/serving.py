@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hub.connecting import PATH, PLAINTEXT, host_and_port, option_names
+from hub.connecting import PLAINTEXT, host_and_port, option_names
 from hub.naming import make_root
 from hub.store import MIN_FREE_BYTES, Store
 from sej.cli.options import SIZE
+from sej.cli.parameters import PATH
 from sej.cli.supervising import Supervised, Supervisor, supervised
 
 if TYPE_CHECKING:

@@ -20,11 +20,12 @@ from kestrel.transfer import Expired, MessageLike, Moved, WriterLike
 from kestrel.v2 import moving, packing
 from kestrel.v2.journal import read_journal
 from kestrel.v2.replay import replay
+from sej.cli.parameters import PATH
 
 __all__ = ["JournalsLike", "app", "dump", "export", "export_all", "import_", "list_", "pack", "state"]
 
 _WRONG: Final = 1
-_DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, readable=False))
+_DIRECTORY: Final = click.argument("directory", metavar="DIR", type=PATH)
 _QUEUE: Final = click.argument("name", metavar="QUEUE")
 _THREE: Final = click.option(
     "--segmented", "three", is_flag=True, help="Kestrel 3 (libkestrel), if no file says so: a new queue."
@@ -37,7 +38,7 @@ _EXPIRED: Final = click.option(
     show_default=True,
     help="Items that have expired: mark them with the key expired=MS, or leave them out.",
 )
-_JOURNAL: Final = click.argument("journal", metavar="JOURNAL", type=click.Path(path_type=Path, readable=False))
+_JOURNAL: Final = click.argument("journal", metavar="JOURNAL", type=PATH)
 
 
 class JournalsLike(Protocol):
@@ -85,7 +86,7 @@ def list_(directory: Path, json: bool) -> None:
 
 
 @app.command()
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path, readable=False))
+@click.argument("path", metavar="FILE", type=PATH)
 @_JSON
 def dump(path: Path, json: bool) -> None:
     """Print what one file holds: a journal of Kestrel 2, a writer or a reader file of Kestrel 3.
@@ -177,7 +178,7 @@ def export(
 
 @app.command("export-all")
 @_DIRECTORY
-@click.argument("root", metavar="ROOT", type=click.Path(path_type=Path, readable=False))
+@click.argument("root", metavar="ROOT", type=PATH)
 @_EXPIRED
 @click.pass_obj
 def export_all(journals: JournalsLike, directory: Path, root: Path, expired: Expired) -> None:

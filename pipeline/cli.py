@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from sej.cli.parameters import PATH
 from sej.cli.progress import progress_bar
 from sej.errors import SejError
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "archive", "compact", "count", "dedupe", "finish", "import_kestrel", "reshard", "restore", "stats"]
 
-_PATH: Final = click.Path(path_type=Path, readable=False)
 _PREFIX: Final = click.option("--prefix", help="Prefix of the target's shards.")
 _BITS: Final = click.option("--bits", type=click.IntRange(0, 10), help="2**bits shards.")
 _MASTER: Final = click.option(
@@ -53,8 +53,8 @@ def _from_hub(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a hub; it gets ``way``, the arguments of a job."""
 
     @click.option("--hub", help="Read from a hub, host:port; the first argument is then a client or journal there.")
-    @click.option("--token-file", type=_PATH, help="A file that holds the token for the hub.")
-    @click.option("--ca", type=_PATH, help="TLS: the authority that signed the hub's certificate.")
+    @click.option("--token-file", type=PATH, help="A file that holds the token for the hub.")
+    @click.option("--ca", type=PATH, help="TLS: the authority that signed the hub's certificate.")
     @click.option("--server-name", help="The name in the hub's certificate, if it is not the address.")
     @wraps(command)
     def run(hub: str | None, token_file: Path | None, ca: Path | None, server_name: str | None, **rest: Any) -> None:
@@ -258,7 +258,7 @@ def dedupe(
 
 @app.command()
 @click.argument("root", callback=_local)
-@click.option("--chart", type=_PATH, help="Draw a PNG file too.")
+@click.option("--chart", type=PATH, help="Draw a PNG file too.")
 @click.option("--json", is_flag=True, help="One JSON object per line.")
 @_from_hub
 @_MASTER

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from sej.cli.exits import Exit
-from sej.cli.parameters import DURATION
+from sej.cli.parameters import DURATION, PATH
 from sej.cli.programs import ProgramCommand, ending, require_program
 from sej.cli.progress import progress_bar
 from sej.journal.view import Journal
@@ -27,7 +27,7 @@ from shard.worker import Worker
 
 __all__ = ["app", "check", "list_", "reshard", "tree_of", "work"]
 
-_ROOT: Final = click.argument("root", metavar="ROOT", type=click.Path(path_type=FilePath, readable=False))
+_ROOT: Final = click.argument("root", metavar="ROOT", type=PATH)
 _TREE: Final = click.argument("tree", metavar="ROOT/PREFIX.BIT")
 _JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 
@@ -128,9 +128,7 @@ def reshard(source: str, target: str, route: Hash | None) -> None:
     show_default=True,
     help="Attempts before a message becomes a dead letter.",
 )
-@click.option(
-    "--dead-letter", type=click.Path(path_type=FilePath, readable=False), help="The journal for dead letters."
-)
+@click.option("--dead-letter", type=PATH, help="The journal for dead letters.")
 @click.option("--timeout", type=DURATION, help="End after this time without a message, as in 30s.")
 def work(
     tree: str,

@@ -5,22 +5,21 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
-from typing import Final
 
 import click
 
-__all__ = ["ui"]
+from sej.cli.parameters import PATH
 
-_PATH: Final = click.Path(path_type=Path, readable=False)
+__all__ = ["ui"]
 
 
 @click.command
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=_PATH)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, (1 << 16) - 1), default=8080, show_default=True, help="0: a free one.")
-@click.option("--certificate", type=_PATH, help="The server's certificate, PEM.")
-@click.option("--key", type=_PATH, help="Its private key, PEM.")
-@click.option("--tokens", type=_PATH, help="The file of tokens; without it, every visitor is admitted.")
+@click.option("--certificate", type=PATH, help="The server's certificate, PEM.")
+@click.option("--key", type=PATH, help="Its private key, PEM.")
+@click.option("--tokens", type=PATH, help="The file of tokens; without it, every visitor is admitted.")
 @click.option("--allow-changes", is_flag=True, help="Offer changes too; without it the page only shows.")
 def ui(
     paths: tuple[Path, ...],

@@ -6,13 +6,12 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from sej.cli.output import counted
-from sej.cli.parameters import DURATION, PLACE, SIZE
+from sej.cli.parameters import DURATION, PATH, PLACE, SIZE
 from sej.cli.units import Moment, iso_time
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["export", "ship", "sql"]
 
 _FORMATS: Final = ("table", "csv", "json", "parquet")
-_PATH: Final = click.Path(path_type=Path, readable=False)
 _BATCH_ROWS: Final = 1 << 20
 _NAMED: Final = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -39,10 +37,10 @@ def _reading_options(command: _Command) -> _Command:
         click.option("--pattern", help="Only directories whose whole name matches, a regular expression or a glob."),
         click.option("--client", "clients", multiple=True, help="Only this client of a hub; may be repeated."),
         click.option("--hub", help="Read from a hub, host:port; PATH is then a client or journal there."),
-        click.option("--token-file", type=_PATH, help="A file that holds the token for the hub."),
-        click.option("--ca", type=_PATH, help="TLS: the authority that signed the hub's certificate."),
-        click.option("--certificate", type=_PATH, help="Mutual TLS: this client's certificate."),
-        click.option("--key", type=_PATH, help="Mutual TLS: the certificate's private key."),
+        click.option("--token-file", type=PATH, help="A file that holds the token for the hub."),
+        click.option("--ca", type=PATH, help="TLS: the authority that signed the hub's certificate."),
+        click.option("--certificate", type=PATH, help="Mutual TLS: this client's certificate."),
+        click.option("--key", type=PATH, help="Mutual TLS: the certificate's private key."),
         click.option("--server-name", help="The name in the hub's certificate, if it is not the address."),
         click.option("--no-verify", is_flag=True, help="Do not check the messages against the index's checksums."),
         click.option("--skip-damage", is_flag=True, help="Pass damaged messages, and log each place."),

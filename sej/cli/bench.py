@@ -21,6 +21,7 @@ import click
 
 import sej
 from sej.cli.options import DURATION, JSON, SIZE
+from sej.cli.parameters import PATH
 from sej.writing.writer import Durability
 
 __all__ = ["MEASUREMENTS", "Begin", "Measurement", "Work", "bench"]
@@ -137,7 +138,7 @@ MEASUREMENTS: Final = (
 
 
 @click.command
-@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path, readable=False))
+@click.argument("directory", metavar="[DIR]", default=".", type=PATH)
 @JSON
 @click.option(
     "--seconds", type=DURATION, default="1s", show_default=True, help="Time for each line, all three rounds together."

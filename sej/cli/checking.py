@@ -10,6 +10,7 @@ import click
 
 from sej.cli.exits import Exit
 from sej.cli.output import counted
+from sej.cli.parameters import PATH
 from sej.cli.progress import progress_bar
 from sej.cli.reader_state import holder_of
 from sej.cli.units import human_size
@@ -20,7 +21,7 @@ __all__ = ["verify"]
 
 
 @click.command
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, readable=False))
+@click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--json", is_flag=True, help="One JSON object per line.")
 def verify(directory: Path, json: bool) -> None:
     """Check a journal against its format, its offsets and its checksums; changes nothing.

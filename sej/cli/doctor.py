@@ -19,6 +19,7 @@ from sej.cli.exits import Exit
 from sej.cli.findings import Finding, findings
 from sej.cli.options import JSON
 from sej.cli.packages import package_findings
+from sej.cli.parameters import PATH
 from sej.cli.progress import progress_bar
 from sej.cli.reader_state import journals_below
 from sej.errors import NotAJournalError, SejError
@@ -31,7 +32,7 @@ _COLOURS: Final = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
 @click.command
-@click.argument("path", metavar="DIR", type=click.Path(path_type=Path, readable=False))
+@click.argument("path", metavar="DIR", type=PATH)
 @JSON
 @click.option("--quick", is_flag=True, help="Do not read every message.")
 def doctor(path: Path, json: bool, quick: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from sej.cli.output import FORMS, form_named
-from sej.cli.parameters import DURATION, PLACE, SIZE
+from sej.cli.parameters import DURATION, PATH, PLACE, SIZE
 from sej.cli.units import Moment
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
@@ -49,7 +49,7 @@ __all__ = [
 
 BATCH: Final = 4096
 """Messages that are read at a time."""
-DIRECTORY: Final = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, readable=False))
+DIRECTORY: Final = click.argument("directory", metavar="DIR", type=PATH)
 JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 MAX_ATTEMPTS: Final = click.option(
     "--max-attempts",

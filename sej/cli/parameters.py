@@ -1,9 +1,10 @@
-"""Types of parameters: offsets, times, durations and sizes, as :mod:`sej.cli.units` parses them."""
+"""Types of parameters: paths, and offsets, times, durations and sizes, as :mod:`sej.cli.units` parses them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -11,7 +12,19 @@ import click
 from sej.cli.units import parse_place, parse_size
 from sej.durations import parse_duration
 
-__all__ = ["DURATION", "PLACE", "SIZE"]
+__all__ = ["DURATION", "PATH", "PLACE", "SIZE", "FilePath"]
+
+
+class FilePath(click.Path):
+    """A path that is not empty: an empty one, as of a variable that is not set, would mean the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; refuse an empty one."""
+        if value == "":
+            self.fail(
+                "expected the path of a file or directory ('.' is the current one), got an empty path", param, ctx
+            )
+        return super().convert(value, param, ctx)
 
 
 class _Parsed(click.ParamType[Any]):
@@ -31,6 +44,7 @@ class _Parsed(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+PATH: Final = FilePath(path_type=Path, readable=False)
 PLACE: Final = _Parsed("offset or time", lambda text: parse_place(text, time.time_ns()))
 DURATION: Final = _Parsed("duration", parse_duration)
 SIZE: Final = _Parsed("size", parse_size)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from sej.cli.parameters import PATH
 from sej.journal.directory import Directory
 from sej.queue.backends import BACKENDS, open_queue
 from sej.queue.interface import WorkQueue, require_known
@@ -55,7 +56,7 @@ class Place(NamedTuple):
 def placed_command(command: Callable[..., None]) -> Callable[..., None]:
     """Pass a command the queue that its argument and options name."""
 
-    @click.argument("path", metavar="QUEUE", type=click.Path(path_type=Path, readable=False))
+    @click.argument("path", metavar="QUEUE", type=PATH)
     @click.option("--name", default="queue", show_default=True, help="The queue's name, if a journal has several.")
     @click.option(
         "--backend",

@@ -20,6 +20,7 @@ import click
 from sej.cli.exits import Exit
 from sej.cli.options import DURATION, MAX_ATTEMPTS, form_options, wait_option, waited_for
 from sej.cli.output import as_json, print_messages, text_or_b64
+from sej.cli.parameters import PATH
 from sej.cli.places import Place, placed_command
 from sej.cli.programs import ProgramCommand, ending, require_program
 from sej.cli.queue_items import cancel, ls, pause, peek, requeue, resume, show, stats
@@ -233,7 +234,7 @@ def _until_reader_leaves() -> Iterator[_Stop]:
 @form_options
 @click.option(
     "--dead-letter",
-    type=click.Path(path_type=Path, readable=False),
+    type=PATH,
     help="The journal of dead letters; default: the queue's own.",
 )
 def dead(place: Place, form: str, dead_letter: Path | None) -> None:

@@ -27,6 +27,7 @@ from sej.cli.options import (
     waited_for,
 )
 from sej.cli.output import print_messages
+from sej.cli.parameters import PATH
 from sej.cli.units import Moment
 from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
 from sej.errors import CorruptionError, NotAJournalError
@@ -147,7 +148,7 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
 
 
 @click.command
-@click.argument("segment", type=click.Path(path_type=Path, readable=False))
+@click.argument("segment", type=PATH)
 @form_options
 @range_options
 @type_option

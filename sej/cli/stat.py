@@ -11,6 +11,7 @@ import click
 
 from sej.cli.exits import Exit
 from sej.cli.options import DURATION, JSON, good_end_of
+from sej.cli.parameters import PATH
 from sej.cli.reader_state import Reader, holder_of, journals_below, lag_s, readers_of, stuck
 from sej.cli.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
@@ -39,9 +40,7 @@ _READER_METRICS: Final = (
 
 
 @click.command
-@click.argument(
-    "directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False)
-)
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=PATH)
 @JSON
 @click.option(
     "--prometheus", is_flag=True, help="In the Prometheus text format, for the node exporter's textfile collector."

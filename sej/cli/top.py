@@ -15,6 +15,7 @@ import click
 from sej.cli.exits import Exit
 from sej.cli.keys import quiet_keys, wait
 from sej.cli.options import DURATION, JSON
+from sej.cli.parameters import PATH
 from sej.cli.units import human_duration, human_size, iso_time
 from sej.cli.watched import SORTS, Sample, Watched
 
@@ -29,7 +30,7 @@ _CHROME_LINES: Final = 6
 
 
 @click.command
-@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path, readable=False))
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=PATH)
 @JSON
 @click.option("--once", is_flag=True, help="Print one sample without rates.")
 @click.option("--interval", type=DURATION, default="1s", show_default=True, help="Time between two samples, as in 5s.")

@@ -11,6 +11,7 @@ from typing import Final, get_args
 import click
 
 from sej.cli.output import counted
+from sej.cli.parameters import PATH
 from sej.writing.writer import Durability, Writer
 
 __all__ = ["append"]
@@ -24,7 +25,7 @@ _SURVIVES: Final = (
 
 
 @click.command
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, readable=False))
+@click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--key", default="", help="The key of every message.")
 @click.option("--type", "kind", type=click.IntRange(0, 255), default=0, help="The type of every message.")
 @click.option(

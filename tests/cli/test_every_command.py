@@ -120,3 +120,11 @@ def test_json_is_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert done.out
         for line in done.out.splitlines():
             assert isinstance(json.loads(line), dict)
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_an_empty_path_is_not_the_current_directory(words: tuple[str, ...]) -> None:
+    for parameter in LEAVES[words].params:
+        if isinstance(parameter.type, click.Path):
+            with pytest.raises(click.BadParameter, match="got an empty path"):
+                parameter.type.convert("", parameter, None)

@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 import textqueue
+from sej.cli.parameters import FilePath
 
 __all__ = ["editors", "install"]
 
@@ -27,7 +28,7 @@ def editors() -> None:
 
 @editors.command
 @click.argument("names", metavar="[vim|nvim|emacs|vscode]...", nargs=-1, type=click.Choice(_EDITORS))
-@click.option("--home", type=click.Path(path_type=Path, file_okay=False), help="Another home directory than yours.")
+@click.option("--home", type=FilePath(path_type=Path, file_okay=False), help="Another home directory than yours.")
 def install(names: tuple[str, ...], home: Path | None) -> None:
     """Copy the files for editors into your home directory, and print where. Without a name: for those on the PATH.
 

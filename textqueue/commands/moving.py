@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from sej.cli.parameters import PATH
 from textqueue.commands.opening import QUEUE, JournalsLike, note_if_foreign, opened, opened_files, require
 from textqueue.commands.output import print_line
 from textqueue.editing.message import Message
@@ -26,7 +27,7 @@ _UNSAFE: Final = re.compile(r"[^\w.+@-]|^\.")
 
 @click.command
 @QUEUE
-@click.argument("target", type=click.Path(path_type=Path, readable=False))
+@click.argument("target", type=PATH)
 @click.option("--critical", is_flag=True, help="Move critical errors as well.")
 def archive(path: Path, target: Path, critical: bool) -> None:
     """Move cleared messages to the end of another file, and print their number.
@@ -40,7 +41,7 @@ def archive(path: Path, target: Path, critical: bool) -> None:
 
 @click.command
 @QUEUE
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, readable=False))
+@click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--status", "by_status", is_flag=True, help="One file for each status: jobs-queued.tq and others.")
 @click.option("--every", type=click.IntRange(1), help="One file for each N messages: jobs-0001.tq and others.")
 @click.option("--variable", help="One file for each value of this variable, such as writer: jobs-ann.tq and others.")
@@ -90,7 +91,7 @@ def _naming(
 
 @click.command
 @QUEUE
-@click.argument("journal", metavar="DIR", type=click.Path(path_type=Path, readable=False))
+@click.argument("journal", metavar="DIR", type=PATH)
 @click.pass_obj
 def drain(journals: JournalsLike, path: Path, journal: Path) -> None:
     """Move every queued message into a SEJ journal, each exactly once, even after a crash. Print their number.

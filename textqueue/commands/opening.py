@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import click
 
+from sej.cli.parameters import PATH
 from sej.system.disk import OS
 from sej.system.locks import host_name, process_start
 from textqueue.claims.drain import OnceWriter
@@ -26,7 +27,7 @@ __all__ = [
     "reporting", "require", "shell",
 ]  # fmt: skip
 
-QUEUE: Final = click.argument("path", metavar="PATH", type=click.Path(path_type=Path, readable=False))
+QUEUE: Final = click.argument("path", metavar="PATH", type=PATH)
 SETTLE_S: Final = 1.0
 """The default of ``TextQueue``."""
 _BEGINS: Final = frozenset(CONTROL_OF.values())
