@@ -105,6 +105,16 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Parse the options of the program; ``--help`` and ``--version`` print here."""
+        try:
+            return super().make_context(*args, **extra)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                _leave_quietly()
+            click.echo(f"sej: {_text_of(error)}", err=True)
+            raise SystemExit(Exit.WRONG) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; turn an error into one line and an exit code."""
         try:
@@ -115,8 +125,7 @@ class _Commands(click.Group):
             if (isinstance(error, OSError) and error.errno == errno.EPIPE) or _reader_left(error):
                 _leave_quietly()
             if not isinstance(error, KeyboardInterrupt):
-                text = _denied(error) if isinstance(error, PermissionError) else str(error)
-                click.echo(f"sej: {text}", err=True)
+                click.echo(f"sej: {_text_of(error)}", err=True)
             journal = _journal_of(error) if isinstance(error, CorruptionError | BadOffsetFileError) else None
             if journal is not None:
                 click.echo(f"sej: run `sej doctor {journal}` for the whole state and what to do", err=True)
@@ -201,19 +210,30 @@ def _command(name: str, found: Any) -> click.Command:
     return command
 
 
-def _denied(error: PermissionError) -> str:
-    """Describe an access that the system refused: the path, and the user that owns it."""
-    if not isinstance(error.filename, str | bytes):
+def _text_of(error: BaseException) -> str:
+    """Describe an error; a plain error of the system with its path first, as other programs do."""
+    if not isinstance(error, OSError) or isinstance(error, SejError) or not error.strerror:
         return str(error)
+    if not isinstance(error.filename, str | bytes):
+        return error.strerror
     path = os.fsdecode(error.filename)
+    folder = os.path.dirname(path) or "."
+    if isinstance(error, PermissionError):
+        return _denied(path, folder)
+    if isinstance(error, FileNotFoundError) and not os.path.exists(folder):
+        return f"{folder}: this directory does not exist; create it first"
+    return f"{path}: {error.strerror}"
+
+
+def _denied(path: str, folder: str) -> str:
+    """Describe an access that the system refused: the path, and the user that owns it or its folder."""
+    exists = os.path.exists(path)  # False too if this user may not look into the folder
     try:
-        owner = os.stat(path if os.path.exists(path) else os.path.dirname(path) or ".").st_uid
+        way_out = f"run as its owner, {_user(os.stat(path if exists else folder).st_uid)}"
     except OSError:
         way_out = "run as the user that owns the directory"
-    else:
-        way_out = f"run as its owner, {_user(owner)}"
-    what = "write" if os.access(path, os.R_OK) or not os.path.exists(path) else "read"
-    return f"{path}: this user may not {what} it; {way_out}"
+    readable = os.access(path, os.R_OK) if exists else os.access(folder, os.X_OK)
+    return f"{path}: this user may not {'write' if readable else 'read'} it; {way_out}"
 
 
 def _user(number: int) -> str:

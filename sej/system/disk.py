@@ -261,13 +261,16 @@ class OsFile:
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Overwrite everything at position."""
-        done = os.pwrite(self._fd, data, position)
-        if done == len(data):
-            return
-        with memoryview(data) as view:
-            while done < len(view):
-                count = os.pwrite(self._fd, view[done : done + _WRITE_LIMIT], position + done)
-                done += _progress(count, self._path)
+        try:
+            done = os.pwrite(self._fd, data, position)
+            if done == len(data):
+                return
+            with memoryview(data) as view:
+                while done < len(view):
+                    count = os.pwrite(self._fd, view[done : done + _WRITE_LIMIT], position + done)
+                    done += _progress(count, self._path)
+        except OSError as error:
+            _locate(error, self._path)
 
     def stored(self, size: int, position: int) -> bytes | None:
         """Read the medium by ``O_DIRECT``.

@@ -215,6 +215,11 @@ def test_files_without_read_permission() -> None:
         assert re.search(
             rb"sej: \S+/closed/\S+: this user may not (read|write) it; run as its owner, root", refused.stderr
         )
+        (Path(place) / "closed").chmod(0o700)
+        look = code.replace("'doctor', closed", "'count', closed")
+        hidden = subprocess.run([*words[:2], look, *words[3:]], env=ENV, capture_output=True, check=False)
+        assert hidden.returncode == 1
+        assert re.search(rb"sej: \S+/closed/jnl: this user may not read it; run as its owner, root", hidden.stderr)
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     assert done.returncode == 1
     assert b"this user cannot read or cannot write " in done.stdout

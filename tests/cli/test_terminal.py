@@ -41,9 +41,17 @@ def bash(script: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
 def test_what_cannot_be_printed_is_an_error_and_not_done(journal: Path, words: str) -> None:
     library.open_queue(journal).close()
     done = bash(f"sej {words} >&-", journal.parent)
-    assert (done.returncode, done.stderr) == (1, b"sej: [Errno 9] Bad file descriptor\n")
+    assert (done.returncode, done.stderr) == (1, b"sej: Bad file descriptor\n")
     with library.open_queue(journal) as queue:
         assert queue.stats()[:4] == (200, 0, 0, 0)
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "queue --help", "count orders"])
+def test_an_output_that_is_full_or_closed_ends_every_command_alike(journal: Path, words: str) -> None:
+    done = bash(f"sej {words} > /dev/full", journal.parent)
+    assert (done.returncode, done.stderr) == (1, b"sej: No space left on device\n")
+    done = bash(f"sej {words} | true; exit ${{PIPESTATUS[0]}}", journal.parent)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_an_input_that_is_closed_is_empty(journal: Path) -> None:

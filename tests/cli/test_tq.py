@@ -246,6 +246,12 @@ def test_what_is_missing_is_not_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
+    done = sej("tq", "add", tmp_path / "none" / "jobs.tq", "one")
+    what = f"sej: {tmp_path / 'none'}: this directory does not exist; create it first\n"
+    assert (done.returncode, done.stderr.decode()) == (4, what)
+
+
 def test_list_all(jobs: Path) -> None:
     sej("tq", "done", jobs, name_of(jobs, "one"))
     sej("tq", "add", jobs, "--comment", "a note")

@@ -141,6 +141,19 @@ def test_a_full_device_raises(tmp_path: Path) -> None:
     file.close()
 
 
+def test_a_write_that_fails_says_where(tmp_path: Path) -> None:
+    path = str(tmp_path / "f")
+    Path(path).write_bytes(b"x")
+    file = OS.open(path, "read")
+    try:
+        for write in (file.write, lambda data: file.write_at(data, 0)):
+            with pytest.raises(OSError) as caught:
+                write(b"y")
+            assert caught.value.errno == errno.EBADF and caught.value.filename == path
+    finally:
+        file.close()
+
+
 def test_every_descriptor_is_closed_on_exec(tmp_path: Path) -> None:
     modes: list[Mode] = ["new", "read", "edit", "append", "temp"]
     for mode in modes:
