@@ -88,18 +88,19 @@ def worker(
 def _function(target: str) -> Callable[[Any], Any]:
     """Return the function that ``module:function`` names."""
     module, colon, name = target.partition(":")
-    if not colon or not module or module.startswith(".") or not name:
+    if not colon or not module or module.startswith(".") or module.endswith(".py") or not name:
         raise click.UsageError(f"the function must be MODULE:FUNCTION, as in tasks:send, got {target!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = import_module(module)
+    except (ImportError, SyntaxError) as error:
+        raise click.UsageError(f"module {module!r} cannot be imported: {error}") from error
+    try:
         for part in name.split("."):
             found = getattr(found, part)
-    except ImportError as error:
-        raise click.UsageError(f"module {module!r} cannot be imported: {error}") from error
     except AttributeError as error:
-        raise click.UsageError(f"module {module!r} has no {name!r}: {error}") from error
+        raise click.UsageError(f"module {module!r} has no {name!r}") from error
     try:
         HANDLER(target, found)
     except TypeError as error:

@@ -76,9 +76,14 @@ def test_a_failure_is_one_line_and_a_dead_letter_in_the_end(folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "target", ["my_tasks", ".my_tasks:write", "my_tasks:none", "no_tasks:write", "my_tasks:NUMBER", "my_tasks:later"]
+    "target",
+    [
+        *("my_tasks", ".my_tasks:write", "my_tasks.py:write", "my_tasks:none", "no_tasks:write", "my_tasks:NUMBER"),
+        *("my_tasks:later", "not_python:write"),
+    ],
 )
 def test_a_wrong_function_is_wrong_usage(folder: Path, target: str) -> None:
+    (folder / "not_python.py").write_text("not a program\n")
     sej("queue", "put", "mails", "a")
     done = sej("worker", "mails", target, "--processes", "2")
     assert done.returncode == 2 and b"Usage" in done.stderr
