@@ -55,11 +55,13 @@ def check_certificates(ca: _PathLike | None, certificate: _PathLike | None, key:
         except ssl.SSLError as error:
             raise ValueError(f"{_name_of(ca)}: expected certificates in PEM ({error.reason or error})") from error
     if certificate is not None and key is not None:
-        with tempfile.NamedTemporaryFile() as both:  # OpenSSL reads these from files only; mode 0600
-            both.write(pem_of(certificate) + b"\n" + pem_of(key))
-            both.flush()
+        # OpenSSL reads these from files only; mode 0600.
+        with tempfile.NamedTemporaryFile() as chain, tempfile.NamedTemporaryFile() as private:
+            for file, source in ((chain, certificate), (private, key)):
+                file.write(pem_of(source))
+                file.flush()
             try:
-                context.load_cert_chain(both.name, password="")
+                context.load_cert_chain(chain.name, private.name, password="")
             except ssl.SSLError as error:
                 raise ValueError(
                     f"{_name_of(certificate)} and {_name_of(key)}: expected a certificate and its own private key, in"

@@ -27,8 +27,10 @@ class Guard:
         self._tokens = tokens
         self._mutual = mutual
 
-    def check(self, context: grpc.ServicerContext, role: Role, client_id: str, now: float) -> None:
-        """Check that a caller may do a call.
+    def check(
+        self, context: grpc.ServicerContext, role: Role, client_id: str, now: float, others: tuple[Role, ...] = ()
+    ) -> None:
+        """Check that a caller may do a call. ``others`` are roles that would allow it too, for the error only.
 
         Raises:
             AccessError: it may not.
@@ -41,7 +43,8 @@ class Guard:
             return
         grant = self._tokens.grant(_shown(context), now)
         if not grant.allows(role, client_id):
-            raise AccessError(f"the token does not allow to {_ALLOWS.get(role, role)} for {client_id!r}", known=True)
+            what = " or ".join(_ALLOWS.get(each, each) for each in (role, *others))
+            raise AccessError(f"the token does not allow to {what} for {client_id!r}", known=True)
 
     def identify(self, context: grpc.ServicerContext, now: float, role: Role | None = None) -> None:
         """Check that the hub knows the caller; :meth:`check` decides what it may do.
@@ -72,4 +75,6 @@ def _shown(context: grpc.ServicerContext) -> str:
     for key, value in context.invocation_metadata() or ():
         if key == "authorization" and isinstance(value, str) and value.startswith("Bearer "):
             return value.removeprefix("Bearer ")
-    raise AccessError("this hub requires a token: metadata 'authorization: Bearer ...'")
+    raise AccessError(
+        "this hub requires a token: pass token= or --token-file; in gRPC the metadata 'authorization: Bearer TOKEN'"
+    )

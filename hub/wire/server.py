@@ -11,6 +11,7 @@ is it closed. Acknowledged messages are on the disk in any case: they were befor
 from __future__ import annotations
 
 import os
+import socket
 from typing import Final, Self
 
 import grpc
@@ -194,7 +195,7 @@ class Server:
                 port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             self.service.close()
-            raise OSError(f"cannot listen on {address}: {error}") from error
+            raise OSError(f"cannot listen on {address}: {_refusal(address) or error}") from error
         host, colon, _ = address.rpartition(":")
         self.address = address if address.startswith("unix") else f"{host}{colon}{port}"
         self._server.start()
@@ -240,3 +241,17 @@ class Server:
     def _say(self, status: int) -> None:
         for name in _SERVICES:
             self._health.set(name, status)
+
+
+def _refusal(address: str) -> str | None:
+    """Return why the system refuses an address, because gRPC does not say; None if it does not refuse it."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as found:
+            found.bind(place)
+    except OSError as error:
+        return error.strerror
+    except ValueError:  # not host:port
+        return None
+    return None

@@ -433,7 +433,7 @@ class Service:
             except SejError:
                 continue
             return source
-        self._guard.check(context, role, client, self._clock())
+        self._guard.check(context, role, client, self._clock(), others)
         return source
 
     def _allow_job(self, context: grpc.ServicerContext, client: str) -> None:

@@ -637,7 +637,7 @@ def test_plain_text_stays_on_this_machine(tmp_path: Path) -> None:
                 Server(store, address)
         with Server(store, "0.0.0.0:0", allow_plaintext=True) as server:
             assert server.address.startswith("0.0.0.0:")
-        with Server(store, "127.0.0.1:0") as server, pytest.raises(OSError, match="cannot listen"):
+        with Server(store, "127.0.0.1:0") as server, pytest.raises(OSError, match=r": Address already in use$"):
             Server(store, server.address)
     with pytest.raises(ValueError, match="plain text"):
         Client("hub.example.com:7890", client_id="a", token="secret")
@@ -674,6 +674,11 @@ def test_tokens_have_roles(tmp_path: Path) -> None:
             for write_attempt in (lambda: client.put("j", sample(4)), lambda: [*client.copy("j", [packed(sample(4))])]):
                 with pytest.raises(hub.AccessError, match="to write"):
                     write_attempt()
+        with (
+            as_caller(write, "client-b") as client,
+            pytest.raises(hub.AccessError, match="to write or read for 'client-b'"),
+        ):
+            client.end_offset("j")
         with as_caller(write, "client-b") as client, pytest.raises(hub.AccessError, match="client-b") as refused:
             client.put("j", sample(1))
         assert refused.value.known
@@ -776,6 +781,7 @@ def test_a_failed_connection_suggests_the_cause(tmp_path: Path) -> None:
         (ServerTLS(*pair), None, "may require TLS"),
         (None, ClientTLS(ca), "plain text"),
         (ServerTLS(*pair), ClientTLS(CERTIFICATES / "foreign.pem"), "not signed by the given authority"),
+        (ServerTLS(*pair), ClientTLS(ca, server_name="elsewhere"), "another name: pass server_name"),
         (ServerTLS(*pair, client_ca=ca), ClientTLS(ca), "mutual TLS"),
     ):
         with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tls=tls) as server:
@@ -796,7 +802,7 @@ def test_files_that_are_not_certificates_are_named_early(tmp_path: Path) -> None
         with pytest.raises(FileNotFoundError, match="missing"):
             Client("127.0.0.1:1", tls=ClientTLS(*files))
     with hub.Store(tmp_path / "hub") as store:
-        for served in (ServerTLS(good, other), ServerTLS(none, key), ServerTLS(good, key, none)):
+        for served in (ServerTLS(good, other), ServerTLS(none, key), ServerTLS(good, key, none), ServerTLS(key, good)):
             with pytest.raises(ValueError, match="PEM"):
                 Server(store, "127.0.0.1:0", tls=served)
         with pytest.raises(FileNotFoundError, match="missing"):
