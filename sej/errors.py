@@ -209,8 +209,8 @@ class WriterFailedError(SejError):
 class LockLostError(WriterFailedError):
     """The lock file was removed or replaced while it was held, or another process has appended to the segment.
 
-    The last message may or may not be in the journal. A :class:`~sej.Writer` must be reopened; the next call of a
-    :class:`~sej.SharedWriter` takes the new lock.
+    The last message may or may not be in the journal. A :class:`~sej.Writer` and a work queue must be reopened; the
+    next call of a :class:`~sej.SharedWriter` takes the new lock.
     """
 
 

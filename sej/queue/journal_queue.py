@@ -74,6 +74,8 @@ __all__ = ["JournalQueue", "open_backend"]
 
 _NS: Final = 1_000_000_000
 _KEEP_NS: Final = _NS
+_LOOK_NS: Final = 100_000_000
+"""Between two checks that the files of the locks are in their places."""
 _SEGMENT_BYTES: Final = 1 << 26
 _SUFFIX: Final = ".queue"
 _T = TypeVar("_T")
@@ -213,7 +215,7 @@ class JournalQueue(WorkQueue):
         self._clock = clock
         self._disk = disk
         self._life = Lifecycle(f"queue {name!r}", self.path)
-        self._judge_at = 0
+        self._judge_at = self._look_at = 0
         self._keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
         self._watched: list[Watch] = []
@@ -302,10 +304,14 @@ class JournalQueue(WorkQueue):
         self._life.require_outside()
         with self._life.mutex:
             now = self._clock.boot_ns()
-            keep = now >= self._keep_at
-            if keep:  # first, because if it fails, no item must have been taken
+            look = now >= self._look_at
+            if look:  # first, because if it fails, no item must have been taken
+                self._reader_lock.check()
+                self._holders.check()
+                self._look_at = now + _LOOK_NS
+            if now >= self._keep_at:
                 self._keep_head(now)
-            items = self._under_lock(self._take_now, n, max_bytes, now, keep)
+            items = self._under_lock(self._take_now, n, max_bytes, now, look)
             while not items and self._taker.unfinished:  # other workers may take the lock in between
                 items = self._under_lock(self._take_now, n, max_bytes, now, False)
         if self._taker.lost or self._taker.unwritten is not None:

@@ -44,6 +44,15 @@ class Holders:
         """Return which of these holders are dead; called under the queue's lock."""
         return {number for number in numbers if number != self.mine and self._is_free(number)}
 
+    def check(self) -> None:
+        """Check that others see that this queue lives.
+
+        Raises:
+            LockLostError: the file of its number was removed or replaced.
+        """
+        if self._lock is not None:
+            self._lock.check()
+
     def text(self, number: int) -> str | None:
         """Return who holds a number: pid, host and start time; None if its file does not say."""
         return Lock(self._path(number), disk=self._directory.disk).holder()

@@ -57,6 +57,8 @@ class QueueLock:
         self._file = self._open()
         self.release: Callable[[], object] = self._file.unlocker()
         """Releases the lock, in C; callable at any time."""
+        self.replaced = False
+        """Whether the lock file was found to be another one: meanwhile others may have changed the log."""
         self._crowd = self._row = 0
         self._hasty = False
         self._last_ns = self._turn_ends_ns = 0
@@ -65,8 +67,12 @@ class QueueLock:
         """Take the lock, for one operation."""
         if self._crowd:
             self._give_way()
-        if self._file.lock(wait=False):
-            return
+        if not self._file.lock(wait=False):
+            self._wait()
+        while not self._file.extent()[1]:  # it was removed or replaced: others lock the new one
+            self._reopen()
+
+    def _wait(self) -> None:
         pause = _PAUSE_S
         while pause < _PAUSE_MAX_S:
             time.sleep(pause)
@@ -97,14 +103,19 @@ class QueueLock:
                 self._file.write_at(CLAIM.pack(self._me, self._turn_ends_ns), 0)
 
     def check(self) -> None:
-        """Check from time to time that the lock file is still the one that others lock."""
+        """Check from time to time, with the lock held, that the lock file was not moved away."""
         there = self._disk.status(self._path)
         while there is None or there.identity != self._file.status().identity:
-            old, fresh = self._file, self._open()
-            self._file, self.release = fresh, fresh.unlocker()
-            old.close()
-            self.take()
+            self._reopen()
             there = self._disk.status(self._path)
+
+    def _reopen(self) -> None:
+        """Lock the file that others lock now."""
+        self.replaced = True
+        old, fresh = self._file, self._open()
+        self._file, self.release = fresh, fresh.unlocker()
+        old.close()
+        self._wait()
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

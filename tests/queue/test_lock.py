@@ -148,11 +148,32 @@ def test_nonsense_in_the_file_delays_no_process(lock: QueueLock, time: Time, con
     assert time.slept == 0
 
 
-def test_a_lock_file_that_lost_its_name_is_opened_again(lock: QueueLock) -> None:
+def test_a_lock_file_that_lost_its_name_does_not_count(
+    lock: QueueLock, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = Path(lock._path)
     path.unlink()
+    other = QueueLock(Directory(path.parent.parent, OS), "worker", lambda: False)
+    other.take()
+    waited = []
+
+    def release(seconds: float) -> None:
+        waited.append(seconds)
+        other.release()
+
+    monkeypatch.setattr(time, "sleep", release)
+    lock.take()
+    assert waited
+    assert lock.replaced
+    assert path.stat().st_ino == lock._file.status().inode
+    assert not other._file.lock(wait=False)
+
+
+def test_a_lock_file_that_was_moved_away_is_noticed_by_a_check(lock: QueueLock) -> None:
+    path = Path(lock._path)
+    path.rename(path.with_name("elsewhere"))
     lock.take()
     lock.check()
-    assert path.stat().st_ino == lock._file.status().inode
+    assert lock.replaced
     other = QueueLock(Directory(path.parent.parent, OS), "worker", lambda: False)
     assert not other._file.lock(wait=False)

@@ -175,6 +175,37 @@ class TestLeases:
             assert heir._holders.mine == 0
             assert take(heir).attempts == 2
 
+    def test_one_of_two_holds_an_item_if_the_lock_file_is_removed(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock) as one:
+            one.put_many([b"a", b"b"])
+
+            def meanwhile() -> tuple[JournalQueue, Any, list[Any]]:
+                (tmp_path / "ofs" / "worker.queue.lck").unlink()
+                other = opened(tmp_path, clock)
+                return other, take(other), one._take_now(1, None, clock.boot_ns(), False)
+
+            other, first, (second,) = one._locked(meanwhile)
+            with other:
+                assert (first.value, second.value) == (b"a", b"a")  # both were in the middle of an operation
+                with pytest.raises(sej.LeaseLostError):
+                    first.done()
+                second.done()
+                assert one._log.guard._file.status().identity == other._log.guard._file.status().identity
+                assert take(other).value == b"b"
+                assert one.stats() == other.stats() == (0, 0, 1, 1, 0)
+
+    @pytest.mark.parametrize("name", ["worker.lck", "worker.slots/0.lck"])
+    def test_a_lock_file_that_was_removed_is_noticed(self, tmp_path: Path, clock: FakeClock, name: str) -> None:
+        with opened(tmp_path, clock) as queue:
+            queue.put(b"job")
+            item = take(queue)
+            (tmp_path / "ofs" / name).unlink()
+            clock.move(0.2)
+            for _ in range(2):
+                with pytest.raises(sej.LockLostError, match="reopen"):
+                    queue.get(timeout=0)
+            item.done()
+
     def test_closing_gives_back(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as survivor:
             with opened(tmp_path, clock) as closing:
