@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from sej.errors import LockedError, SejError
+from sej.errors import LockedError
 from sej.journal.directory import Directory
-from sej.queue.key_order import key_hash
 from sej.queue.log import QueueLog
-from sej.queue.parked import parked_offsets
-from sej.queue.reader import MessageReader
-from sej.queue.records import blocked, keyed, ordered, waits
+from sej.queue.parked import missing_keys, parked_offsets
+from sej.queue.records import blocked, ordered, waits
 from sej.queue.state import QueueState
 
 __all__ = ["ON_DEAD", "ORDERS", "settle_order"]
@@ -53,31 +50,12 @@ def settle_order(log: QueueLog, directory: Directory, order: str | None, on_dead
             "a queue whose items are leased cannot be converted to another order; stop the workers first", path=log.path
         )
     if wanted == "key":
-        keys = () if has == "key" else _keys(directory, log.state)
+        keys = () if has == "key" else missing_keys(directory, log.state)
         freed = [] if ending == "block" else _blocked(log.state)
         log.append(ordered(1, ending == "block"), *keys, *freed)
     else:
         offsets = [offset for offset, _ in parked_offsets(directory, log.state)]
         log.append(*(waits(offset, 0, 0, 0) for offset in offsets), ordered(0, 0))
-
-
-def _keys(directory: Directory, state: QueueState) -> Iterator[bytes]:
-    """Yield the keys of what waits. The first item of a key that was delivered before keeps the key."""
-    reader = MessageReader(directory, 64)
-    holders: set[int] = set()
-    try:
-        for offset, there in sorted(state.waiting.items()):
-            try:
-                message = reader.at(offset)
-            except SejError:  # it was removed or is damaged: whatever takes it finds that out
-                continue
-            if message is not None and message.offset == offset and message.key:
-                key = key_hash(message.key)
-                holds = there.attempt > 0 and key not in holders
-                holders.update([key] if holds else [])
-                yield keyed(offset, key, holds)
-    finally:
-        reader.close()
 
 
 def _blocked(state: QueueState) -> list[bytes]:

@@ -39,7 +39,7 @@ from sej.queue.interface import require_known
 from sej.queue.key_order import KeyOrder
 from sej.queue.lock import QueueLock
 from sej.queue.log_format import RECORD_SIZE
-from sej.queue.parked import parked_offsets
+from sej.queue.parked import missing_keys, parked_offsets
 from sej.queue.proof import holds, proven
 from sej.queue.reader import MessageReader
 from sej.queue.records import booted, deduped, head, kept, message_check, purged, read_head
@@ -340,6 +340,7 @@ class QueueLog:
             self._take_in(file, size)
             if not self.state.whole:
                 self._rebuild("the records of the last compaction are not complete")
+            self._complete_keys()
             if first:
                 self._reconcile()
         self._compacted_bytes = min(self._position, self._compacted_bytes)
@@ -379,6 +380,13 @@ class QueueLog:
             position += _READ_BYTES
         return False
 
+    def _complete_keys(self) -> None:
+        """After a power failure, add the keys of waiting items if the log ends between the records of one item."""
+        if self._is_new_boot() and self.state.order is not None:
+            missing = list(missing_keys(self._directory, self.state))
+            if missing:
+                self.append(*missing)
+
     def _reconcile(self) -> None:
         """On opening, check that the state matches this journal and its kept offset."""
         state = self.state
@@ -406,6 +414,8 @@ class QueueLog:
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             where = keep(self._directory, file, 0, file.status().size, f"{self._name}.queue.{stamp}")
             self.recovered = f"{self.path}: {reason}; it is kept in {where}, and items may be delivered twice"
+        if self.state.whole and self.state.order is not None:
+            self.state.apply(b"".join(missing_keys(self._directory, self.state)))
         contents, stop = Contents.of(self.state), None
         if self.state.whole and self._lost():
             stop = proven(self._directory, self.tail, file.read(self._position - RECORD_SIZE, RECORD_SIZE))
@@ -443,10 +453,12 @@ class QueueLog:
 
     def _boot(self) -> None:
         """Convert times to this boot."""
-        boot_id = self._clock.boot_id()
-        if self.state.boot is None or self.state.boot[0] != boot_id:
+        if self._is_new_boot():
             began = max(self._clock.wall_ns() - self._clock.boot_ns(), 0)
-            self.append(booted(boot_id, began, self._clock.boot_ns()))
+            self.append(booted(self._clock.boot_id(), began, self._clock.boot_ns()))
+
+    def _is_new_boot(self) -> bool:
+        return self.state.boot is None or self.state.boot[0] != self._clock.boot_id()
 
     def _replace(self, epoch: int, contents: Contents) -> None:
         """Replace this log by a new one; its state is that of its records."""

@@ -12,14 +12,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from sej.errors import OffsetTooSmallError
+from sej.errors import OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.message import Message
 from sej.queue.key_order import key_hash
 from sej.queue.reader import MessageReader
+from sej.queue.records import keyed, message_check
 from sej.queue.state import QueueState
 
-__all__ = ["ParkedItems", "UnfinishedError", "parked_offsets"]
+__all__ = ["ParkedItems", "UnfinishedError", "missing_keys", "parked_offsets"]
 
 _TRIM: Final = 64
 
@@ -39,6 +40,33 @@ def parked_offsets(directory: Directory, state: QueueState) -> Iterator[tuple[in
             key = key_hash(message.key)
             if state.is_fresh(message.offset, key):
                 yield message.offset, key
+    finally:
+        reader.close()
+
+
+def missing_keys(directory: Directory, state: QueueState) -> Iterator[bytes]:
+    """Yield the KEY records of waiting items whose key is unknown, as their messages say it.
+
+    The first item of a key that was delivered before holds the key, unless another one is known to hold it.
+    """
+    order, reader = state.order, MessageReader(directory, 64)
+    known, held = ({}, set()) if order is None else (order.keys, set(order.held))
+    try:
+        for offset, there in sorted(state.waiting.items()):
+            if offset in known:
+                continue
+            try:
+                message = reader.at(offset)
+            except SejError:  # it was removed or is damaged: the worker that takes it finds that out
+                continue
+            if message is None or message.offset != offset or not message.key:
+                continue
+            if state.intents.get(offset) not in (None, (message.timestamp, message_check(message))):
+                continue  # another message, which is fresh
+            key = key_hash(message.key)
+            holds = there.attempt > 0 and key not in held
+            held.update([key] if holds else [])
+            yield keyed(offset, key, holds)
     finally:
         reader.close()
 

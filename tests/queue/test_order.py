@@ -8,7 +8,7 @@ import pytest
 import sej
 from sej.queue import keyed_take
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.log_format import PARK, RECORD_SIZE
+from sej.queue.log_format import KEY, PARK, RECORD_SIZE
 from sej.queue.look import QueueLook
 from sej.queue.records import read_fields
 from tests.crash.disk import CrashDisk
@@ -367,6 +367,43 @@ class TestPowerLoss:
                 mine = [value for value in seen if value.startswith(key)]
                 assert mine == sorted(set(mine)), crash.step
         assert count > 20
+
+    @pytest.mark.parametrize("reason", ["power", "damage"])
+    def test_an_item_whose_log_ends_before_its_key_keeps_its_place(
+        self, tmp_path: Path, clock: FakeClock, reason: str
+    ) -> None:
+        q = opened(tmp_path, clock, order="key")
+        q.put(b"a1", b"a", priority=-1)
+        q.put_many([b"a2", b"b1"], [b"a", b"b"])
+        q.resume()  # a record after the damage
+        kill(q)
+        self._cut(q, KEY, damage=reason == "damage")
+        if reason == "power":
+            clock.reboot()
+        for _ in range(2):
+            with opened(tmp_path, clock) as again:
+                assert bool(again.recovered) == (reason == "damage")
+                assert [item.value for item in again.get_many(9, timeout=0)] == [b"b1", b"a1"]
+            reason = ""
+
+    def test_a_conversion_whose_log_ends_in_the_middle(self, tmp_path: Path, clock: FakeClock) -> None:
+        q = opened(tmp_path, clock)
+        q.put(b"a1", b"a", priority=-1)
+        q.put_many([b"a2", b"b1"], [b"a", b"b"])
+        kill(q)
+        q = opened(tmp_path, clock, order="key", convert_order=True)
+        kill(q)
+        self._cut(q, KEY)
+        clock.reboot()
+        with opened(tmp_path, clock) as again:
+            assert [item.value for item in again.get_many(9, timeout=0)] == [b"b1", b"a1"]
+
+    def _cut(self, q: JournalQueue, kind: int, *, damage: bool = False) -> None:
+        """Cut the log before its only record of a kind, or damage it."""
+        path = Path(q._log.path)
+        data = path.read_bytes()
+        (at,) = [at for at in range(RECORD_SIZE, len(data), RECORD_SIZE) if data[at] == kind]
+        path.write_bytes(data[:at] + bytes(RECORD_SIZE) + data[at + RECORD_SIZE :] if damage else data[:at])
 
 
 class TestCosts:
