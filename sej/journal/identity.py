@@ -53,24 +53,30 @@ class Incarnation(NamedTuple):
 
     Attributes:
         jnl: the device and inode of its segments' directory, or None if it is missing.
-        named: the device and inode of its identity file, or None without one, as in journals of the original.
+        named: the device, inode and time of its identity file, or None without one, as in journals of the original.
+        content: the bytes of that file, or None.
     """
 
     jnl: object
     named: object
+    content: bytes | None
 
     @classmethod
     def look(cls, directory: Directory) -> Self:
         """Read these of the directory as it is now."""
-        return cls(_segments_of(directory), _identity_of(directory))
+        return cls(_segments_of(directory), _identity_of(directory), _content_of(directory))
 
     def is_still(self, directory: Directory) -> bool:
         """Return whether it is the same directory; it still is after it got its first identity.
 
         If there is an identity, only that is checked: this runs for every segment, and before every step of a copy.
+        If its file was touched, or replaced by an equal one, the directory of the segments decides too.
         """
         if self.named is not None:
-            return _identity_of(directory) == self.named
+            if _identity_of(directory) == self.named:
+                return True
+            if self.content is None or _content_of(directory) != self.content:
+                return False
         return _segments_of(directory) == self.jnl
 
 
@@ -82,3 +88,10 @@ def _segments_of(directory: Directory) -> object:
 def _identity_of(directory: Directory) -> object:
     status = directory.disk.status(directory.at("id"))
     return status and (status.identity, status.mtime_ns)
+
+
+def _content_of(directory: Directory) -> bytes | None:
+    try:
+        return read_small(directory.disk, directory.at("id"), ID_SIZES[1])
+    except (FileNotFoundError, CorruptionError):
+        return None

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -323,6 +324,32 @@ def test_a_reader_of_a_journal_that_was_created_again_says_so(count: int, has_id
             assert all(int(value) < 40 for value in found)
             with pytest.raises(sej.JournalNotFoundError, match="re-created"):
                 scanner.read()
+
+
+def test_an_identity_that_was_touched_or_replaced_by_an_equal_one_is_the_same(tmp_path: Path) -> None:
+    identity = tmp_path / "id"
+    with sej.Writer(tmp_path, segment_bytes=300) as w, sej.Scanner(tmp_path) as s:
+        w.append_many([b"%d" % n for n in range(40)])
+        assert len(s.read(3)) == 3
+        os.utime(identity, (1, 1))
+        assert len(list(s)) == 37
+        w.append_many([b"%d" % n for n in range(40)])
+        shutil.copy(identity, tmp_path / "copy")
+        (tmp_path / "copy").rename(identity)
+        assert len(list(s)) == 40
+
+
+def test_a_copy_in_the_place_of_a_journal_is_another_one(tmp_path: Path) -> None:
+    path, copy = tmp_path / "journal", tmp_path / "copy"
+    with sej.Writer(path, segment_bytes=300) as w:
+        w.append_many([b"%d" % n for n in range(40)])
+    with sej.Scanner(path) as s:
+        assert len(s.read(3)) == 3
+        shutil.copytree(path, copy)
+        path.rename(tmp_path / "old")
+        copy.rename(path)
+        with pytest.raises(sej.JournalNotFoundError, match="re-created"):
+            list(s)
 
 
 def test_a_reader_of_an_empty_journal_that_was_created_again_reads_the_new_one(tmp_path: Path) -> None:
