@@ -215,6 +215,7 @@ cdef const unsigned char *_keyed(state, order, const unsigned char *p, const uns
     cdef object schedule = state.schedule, anchor = state.anchor
     cdef object item, key, pair
     cdef uint64_t frontier = state.frontier, earliest = schedule.earliest_ns, offset, a, b, number, last = 0
+    cdef uint64_t most = state.most
     cdef uint32_t stamp = 0
     cdef Py_ssize_t done = 0
     cdef bint plain, moved = False
@@ -240,7 +241,7 @@ cdef const unsigned char *_keyed(state, order, const unsigned char *p, const uns
                 last, stamp = offset, get32(p + 32)
             frontier += 1
             moved = True
-        elif p[0] == DONE and a <= frontier:
+        elif p[0] == DONE and a <= frontier and a - offset <= most:
             plain = True
             for number in range(offset, a):
                 item = number
@@ -290,7 +291,7 @@ def apply(state, data):
     cdef const unsigned char *end = p + view.raw.len
     cdef object schedule = state.schedule
     cdef dict leased, waiting
-    cdef uint64_t frontier, earliest, offset, a, b, number, last = 0
+    cdef uint64_t frontier, earliest, offset, a, b, number, last = 0, most = state.most
     cdef uint32_t stamp = 0
     cdef Py_ssize_t done
     cdef bint plain, quiet, taken
@@ -313,7 +314,7 @@ def apply(state, data):
         while p < end:
             offset = get64(p + 8)
             a = get64(p + 16)
-            if plain and p[0] == LEASE:
+            if plain and p[0] == LEASE and frontier <= offset < a and a - frontier <= most:
                 b = get64(p + 24)
                 last, stamp = a - 1, get32(p + 32)
                 if (quiet and a - offset == 1 and end - p > SIZE and p[SIZE] == DONE
@@ -333,7 +334,7 @@ def apply(state, data):
                     earliest = b
                 frontier = a
                 taken = True
-            elif quiet and p[0] == DONE and a <= frontier:
+            elif quiet and p[0] == DONE and a <= frontier and a - offset <= most:
                 for number in range(offset, a):
                     key = number
                     if PyDict_GetItem(leased, key) != NULL:

@@ -45,8 +45,9 @@ from sej.queue.reader import MessageReader
 from sej.queue.records import booted, deduped, head, kept, message_check, purged, read_head
 from sej.queue.replay import apply, good_bytes
 from sej.queue.reserve import RESERVE_BYTES, Reserve
+from sej.queue.schedule import NEVER
 from sej.queue.snapshot import Contents
-from sej.queue.state import QueueState
+from sej.queue.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
 from sej.system.disk import File, full_disk_advice, is_full, replace_file
 from sej.system.durable import KeptPosition, renew
@@ -57,6 +58,8 @@ __all__ = ["QueueLog", "queue_names", "register_queue"]
 _COMPACT_BYTES: Final = 1 << 22
 _SUFFIX: Final = ".queue"
 _READ_BYTES: Final = RECORD_SIZE << 14
+_MOST: Final = 1 << 20
+"""A record about more messages than this is compared with the journal before it is applied."""
 
 
 class QueueLog:
@@ -100,6 +103,7 @@ class QueueLog:
         self.epoch = 0
         self.recovered: str | None = None
         self.appended = 0
+        self._most = _MOST
         self._position = 0
         self._compacted_bytes = self._synced_to = 0
         self._failure: BaseException | None = None
@@ -129,13 +133,22 @@ class QueueLog:
             return False
         data = file.read(min(size - size % RECORD_SIZE, _READ_BYTES), self._position)
         good, _ = good_bytes(data)
-        self._take_up(memoryview(data)[:good])
+        try:
+            self._take_up(memoryview(data)[:good])
+        except WrongRecordError:  # the next operation judges it
+            return False
         return good > 0
 
     def _take_up(self, records: bytes | memoryview) -> None:
-        """Apply the bytes at the position: both change, or the state is in doubt."""
+        """Apply the bytes at the position: both change, or the state is in doubt.
+
+        Raises:
+            WrongRecordError: a record is about no message, or about more than expected.
+        """
         before, self.unsure = self.unsure, True
+        self.state.limit(self._most)
         apply(self.state, records)
+        self.state.limit(NEVER)
         self._position += len(records)
         self.unsure = before
 
@@ -360,7 +373,17 @@ class QueueLog:
         while self._position < size:
             data = file.read(min(_READ_BYTES, size - self._position), self._position)
             good, damaged = good_bytes(data)
-            self._take_up(memoryview(data)[:good])
+            try:
+                self._take_up(memoryview(data)[:good])
+            except WrongRecordError:
+                end = self.tail.end_offset()
+                if end <= self._most:
+                    self._rebuild(
+                        f"a record after position {self._position} about messages that the journal does not have"
+                    )
+                    return
+                self._most, self.state, self._position = end, QueueState(), RECORD_SIZE  # from the start
+                continue
             if good == len(data):
                 continue
             if damaged or self._good_behind(file, self._position + RECORD_SIZE, size):

@@ -11,6 +11,7 @@ state: a kept offset that was moved, a reboot, and the leases of processes that 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -33,10 +34,10 @@ from sej.queue.parked import parked_offsets
 from sej.queue.reader import MessageReader
 from sej.queue.records import booted, freed, headers_of, lost, message_check, read_head
 from sej.queue.replay import apply, good_bytes
-from sej.queue.schedule import Lease, Waiting
+from sej.queue.schedule import NEVER, Lease, Waiting
 from sej.queue.serializers import Serializer
 from sej.queue.snapshot import Contents
-from sej.queue.state import QueueState
+from sej.queue.state import QueueState, WrongRecordError
 from sej.queue.values import QueuedItem, Stats
 from sej.reading.dead_letters import dead_letters, source_of
 from sej.reading.offset import read_offset
@@ -45,6 +46,8 @@ from sej.system.disk import OS, Disk
 __all__ = ["Listing", "QueueLook", "Row", "counted", "heads", "listed", "upcoming"]
 
 _READ_BYTES: Final = RECORD_SIZE << 14
+_MORE: Final = 1 << 20
+"""So many messages may be appended and taken while the log is read."""
 _READY: Final = "ready"
 
 
@@ -278,12 +281,15 @@ class QueueLook:
         with file.closing():
             if read_head(file.read(RECORD_SIZE, 0), self._name) is not None:
                 state, position = QueueState(), RECORD_SIZE
-                while data := file.read(_READ_BYTES, position):
-                    good, _ = good_bytes(data)
-                    apply(state, data[:good])
-                    position += good
-                    if good != len(data):
-                        break
+                state.limit(self._end() + _MORE)
+                with contextlib.suppress(WrongRecordError):  # what was read before it counts, as before a bad record
+                    while data := file.read(_READ_BYTES, position):
+                        good, _ = good_bytes(data)
+                        apply(state, data[:good])
+                        position += good
+                        if good != len(data):
+                            break
+                state.limit(NEVER)
                 if not state.whole:
                     state = self._from_start(state)
         state = self._moved(state)

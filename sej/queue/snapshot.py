@@ -165,7 +165,8 @@ class Contents(NamedTuple):
         for key, meaning in state.dedupe.known.items():
             if meaning.until_ns > now_ns and meaning.offset < end:
                 yield deduped(key, *meaning)
-        yield counted(state.done, state.dead, state.lost)  # the last: without it, the log is not whole
+        counts = (state.done, state.dead, state.lost)
+        yield counted(*(min(count, NEVER) for count in counts))  # the last: without it, the log is not whole
 
     def _may_be_item(self, offset: int, low: int) -> bool:
         """Return whether an item may have this offset; low: where fresh or parked items begin."""

@@ -88,9 +88,13 @@ from sej.queue.log_format import (
 )
 from sej.queue.schedule import NEVER, Lease, Schedule, Waiting
 
-__all__ = ["HANDLERS", "QueueState"]
+__all__ = ["HANDLERS", "QueueState", "WrongRecordError"]
 
 _new: Final = tuple.__new__
+
+
+class WrongRecordError(Exception):
+    """A record is about no message, or about more than :attr:`QueueState.most`: nothing of it was applied."""
 
 
 class QueueState:
@@ -118,6 +122,7 @@ class QueueState:
         whole: whether all records of the last compaction were applied: COUNTS is the last of them, START the first.
         paused: whether no item is delivered.
         full_at_ns: when the bucket of the rate is full; 0: it is.
+        most: how many messages a record may be about, or pass; a wrong number would cost all memory, or time.
         order: the order of keys; None: the queue has none. Below the frontier there may then be parked items.
     """
 
@@ -143,6 +148,7 @@ class QueueState:
         self.boot: tuple[bytes, int] | None = None
         self.whole = self.paused = False
         self.full_at_ns = 0
+        self.most = NEVER
         self._head = frontier
         self._seen_ns = 0
 
@@ -153,7 +159,7 @@ class QueueState:
         leased, waiting = self.leased, self.waiting
         for row in RECORD.iter_unpack(data):
             kind, _, _, holder, first, stop, deadline_ns, stamp = row
-            if kind == LEASE and stop - first == 1 and self.order is None:
+            if kind == LEASE and stop - first == 1 and first == self.frontier and self.order is None:
                 if waiting:
                     waiting.pop(first, None)
                 leased[first] = _new(Lease, (1, holder, deadline_ns, 0))
@@ -173,6 +179,9 @@ class QueueState:
     # --- the handlers: one for each kind of record, with the fields that the table names
 
     def _leased(self, first: int, stop: int, _attempt: int, holder: int, deadline_ns: int, stamp: int) -> None:
+        self._require_narrow(min(first, self.frontier), stop)
+        if stop <= first:
+            raise WrongRecordError
         for offset in range(first, stop):
             self.waiting.pop(offset, None)
             self.leased[offset] = Lease(1, holder, deadline_ns, 0)
@@ -181,6 +190,7 @@ class QueueState:
         self._pass(stop)
 
     def _done(self, first: int, stop: int, _stamp: int) -> None:
+        self._require_narrow(first, stop)
         order, frontier = self.order, self.frontier
         if stop > frontier:
             self.above.update(range(max(first, frontier), stop))
@@ -265,6 +275,7 @@ class QueueState:
         self.dedupe.compared(offset, [])
 
     def _purged(self, _frontier: int, stop: int) -> None:
+        self._require_narrow(self.frontier, stop)
         if self.order is not None:
             self.order.purged(self.waiting)
         for offset in list(self.waiting):
@@ -296,7 +307,7 @@ class QueueState:
         shift = old[1] - began_ns
 
         def carried(at: int) -> int:
-            return at if at == NEVER else max(min(at + shift, now + max(at - seen, 0)), 0)
+            return at if at == NEVER else max(min(at + shift, now + max(at - seen, 0), NEVER), 0)
 
         self.schedule.earliest_ns, self.first_expiry = NEVER, 0
         self.expires = {
@@ -312,6 +323,7 @@ class QueueState:
         self.schedule.rebuild()
 
     def _starts(self, frontier: int, newest: int, stamp: int) -> None:
+        self._require_narrow(0, frontier)
         self.frontier, self._head = frontier, 0  # records for lower offsets that are not done follow
         self.whole = False
         if newest != NEVER:
@@ -322,6 +334,7 @@ class QueueState:
         self.whole = True
 
     def _lost(self, first: int, stop: int, parked: int) -> None:
+        self._require_narrow(min(first, self.frontier), stop)
         if self.order is not None:
             self.order.lost(stop, parked)
             self.lost += parked
@@ -333,7 +346,7 @@ class QueueState:
             self.lost += 1
         if stop > self.frontier:
             fresh = max(first, self.frontier)
-            self.lost += stop - fresh - sum(fresh <= offset < stop for offset in self.above)
+            self.lost += max(stop - fresh, 0) - sum(fresh <= offset < stop for offset in self.above)
             self._pass(stop)
 
     def _redriven(self, journal: int, stop: int, count: int) -> None:
@@ -354,6 +367,7 @@ class QueueState:
             self.order.keyed(offset, key_id, holds=bool(holds))
 
     def _scanned(self, stop: int, count: int, stamp: int) -> None:
+        self._require_narrow(self.frontier, stop)
         if self.order is not None:
             self.order.count = count
             if stop > self.frontier:
@@ -377,6 +391,10 @@ class QueueState:
         self.full_at_ns = full_at_ns
 
     # --- what the handlers are made of
+
+    def _require_narrow(self, first: int, stop: int) -> None:
+        if stop - first > self.most:
+            raise WrongRecordError
 
     def _pass(self, frontier: int) -> None:
         """Move the frontier here: items before it that were set aside are not fresh now.
@@ -433,6 +451,10 @@ class QueueState:
     def _found(self, offset: int, timestamp: int) -> None:
         if self.ahead is None or self.ahead[0] < offset:
             self.ahead = (offset, timestamp & 0xFFFFFFFF)
+
+    def limit(self, most: int) -> None:
+        """Set how many messages a record may be about, or pass; without a limit: NEVER."""
+        self.most = most
 
     # --- what this process found out by comparing records with the journal
 

@@ -1,8 +1,10 @@
 """The compiled half of the state log against its reference: the same bytes, the same verdicts, the same states."""
 
+import contextlib
 import importlib
 import re
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 
 import sej
 import sej.codec
+from sej.queue import log as queue_log
+from sej.queue import look as queue_look
 from sej.queue import records as made
 from sej.queue import replay as queue_replay
 from sej.queue.key_order import key_hash
@@ -20,6 +24,7 @@ from sej.queue.kinds import KINDS
 from sej.queue.log_format import CHECK, DONE, LEASE, LOST, RECORD_BODY, RECORD_SIZE
 from sej.queue.state import QueueState
 from sej.system.checksum import crc32c
+from tests.queue.support import FakeClock, kill, opened
 
 try:
     TWIN: Any = importlib.import_module("sej.queue._replay_c")
@@ -210,3 +215,70 @@ def test_only_records_change_a_state() -> None:
     for path in Path(queue_replay.__file__).parent.glob("*.py"):
         if path.name != "state.py":
             assert not re.findall(rf"{assigned}|{called}", path.read_text()), path.name
+
+
+WORDS = st.sampled_from([0, 1, 2, 7, 20, 2**31, 2**32 - 1, 10**12, 10**18, 2**63 - 1, 2**63, 2**64 - 1])
+
+
+@st.composite
+def absurd_records(draw: st.DrawFn) -> bytes:
+    """A record of any kind with a good checksum, whose numbers may be nonsense."""
+    kind, priority = draw(st.sampled_from([*KINDS, 255])), draw(st.sampled_from([-128, 0, 3, 127]))
+    attempt, holder, extra = (draw(WORDS) % 2**bits for bits in (16, 32, 32))
+    body = RECORD_BODY.pack(kind, priority, attempt, holder, draw(WORDS), draw(WORDS), draw(WORDS), extra)
+    return body + CHECK.pack(crc32c(body))
+
+
+@given(
+    st.lists(absurd_records(), min_size=1, max_size=3),
+    st.integers(1, 100),
+    st.booleans(),
+    st.sampled_from([queue_replay.apply, QueueState.apply]),
+)
+@example([made.leased(0, 10**18, 0, 7, 0)], 100, False, QueueState.apply)
+@example([made.leased(0, 10**18, 0, 7, 0)], 100, True, queue_replay.apply)
+@example([made.done(0, 2**63)], 100, True, queue_replay.apply)
+@example([made.lost(2**63, 2**64 - 1)], 100, False, QueueState.apply)
+@example([made.starts(2**63, 7, 7)], 100, False, queue_replay.apply)
+def test_absurd_numbers_cost_neither_time_nor_memory(
+    log: list[bytes], at: int, keyed: bool, applied: Callable[[QueueState, bytes], None]
+) -> None:
+    clock = FakeClock()
+    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue_log, "apply", applied)
+        patch.setattr(queue_look, "apply", applied)
+        q = opened(path, clock, order="key" if keyed else None)
+        q.put_many([b"a", b"b", b"c"], [b"a", b"b", b"a"])
+        q.put(b"d", b"b", priority=1, delay_s=5)
+        q.get_many(2, timeout=0)[1].retry(1)
+        kill(q)
+        file = Path(q._log.path)
+        data = file.read_bytes()
+        at = min(at, len(data) // RECORD_SIZE) * RECORD_SIZE
+        file.write_bytes(data[:at] + b"".join(log) + data[at:])
+        clock.move(10)
+        outcomes = sej.SejError
+        with contextlib.suppress(outcomes):
+            queue_look.QueueLook(path, "worker", clock=clock).items(None, limit=5)
+        with contextlib.suppress(outcomes), opened(path, clock) as q:
+            q.put(b"e", b"c")
+            q.get_many(9, timeout=0)
+            q._locked(q._log.compact)
+            q.stats()
+
+
+def test_a_record_of_many_messages_is_applied_if_the_journal_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_log, "_MOST", 3)
+    clock = FakeClock()
+    with opened(tmp_path, clock) as one, opened(tmp_path, clock) as other:
+        one.put_many([b"%d" % number for number in range(20)])
+        items = one.get_many(10, timeout=0)
+        assert other.stats().leased == 10
+        one.done_many(items[:9])
+        assert [item.value for item in other.get_many(2, timeout=0)] == [b"10", b"11"]
+        assert other.stats() == one.stats() == (8, 0, 3, 9, 0)
+    with opened(tmp_path, clock) as again:
+        assert again.recovered is None
+        assert again.stats() == (11, 0, 0, 9, 0)
