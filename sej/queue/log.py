@@ -38,11 +38,11 @@ from sej.queue.clock import Clock
 from sej.queue.interface import require_known
 from sej.queue.key_order import KeyOrder
 from sej.queue.lock import QueueLock
-from sej.queue.log_format import RECORD_SIZE
+from sej.queue.log_format import PAUSE, RECORD_SIZE
 from sej.queue.parked import missing_keys, parked_offsets
 from sej.queue.proof import holds, proven
 from sej.queue.reader import MessageReader
-from sej.queue.records import booted, deduped, head, kept, message_check, purged, read_head
+from sej.queue.records import booted, deduped, head, kept, message_check, paused, purged, read_head
 from sej.queue.replay import apply, good_bytes
 from sej.queue.reserve import RESERVE_BYTES, Reserve
 from sej.queue.schedule import NEVER
@@ -403,6 +403,17 @@ class QueueLog:
             position += _READ_BYTES
         return False
 
+    def _pauses_behind(self, file: File) -> bytes:
+        """Return the good PAUSE records from the position on: the last one says whether the queue is paused."""
+        found, position, size = [], self._position, file.size()
+        while position < size:
+            data = file.read(min(_READ_BYTES, size - position), position)
+            if data.count(0) != len(data):
+                rows = [data[at : at + RECORD_SIZE] for at in range(0, len(data), RECORD_SIZE) if data[at] == PAUSE]
+                found += [row for row in rows if good_bytes(row)[0]]
+            position += len(data)
+        return b"".join(found)
+
     def _complete_keys(self) -> None:
         """After a power failure, add the keys of waiting items if the log ends between the records of one item."""
         if self._is_new_boot() and self.state.order is not None:
@@ -437,6 +448,9 @@ class QueueLog:
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             where = keep(self._directory, file, 0, file.status().size, f"{self._name}.queue.{stamp}")
             self.recovered = f"{self.path}: {reason}; it is kept in {where}, and items may be delivered twice"
+            self.state.apply(self._pauses_behind(file))
+            if self.state.paused:
+                self.recovered += "; the queue was paused, and stays paused until it is resumed"
         if self.state.whole and self.state.order is not None:
             self.state.apply(b"".join(missing_keys(self._directory, self.state)))
         contents, stop = Contents.of(self.state), None
@@ -449,11 +463,11 @@ class QueueLog:
         self._replace(self._fresh_epoch(), contents.given_back()._replace(kept=there))
 
     def _from_start(self, there: int | None) -> Contents:
-        """Return a state in which nothing is taken, with the order of this queue as far as it is known."""
+        """Return a state in which nothing is taken, with the order and the pause that are known of this queue."""
         order = self.state.order or self._new_order
-        return Contents.of(
-            QueueState(self._first_offset(there), None if order is None else KeyOrder(block=order.block))
-        )
+        state = QueueState(self._first_offset(there), None if order is None else KeyOrder(block=order.block))
+        state.apply(paused(int(self.state.paused)))
+        return Contents.of(state)
 
     def _read_kept(self) -> int | None:
         """Return the kept offset from the disk."""

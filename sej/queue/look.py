@@ -32,7 +32,7 @@ from sej.queue.log import queue_names
 from sej.queue.log_format import RECORD_SIZE
 from sej.queue.parked import parked_offsets
 from sej.queue.reader import MessageReader
-from sej.queue.records import booted, freed, headers_of, lost, message_check, read_head
+from sej.queue.records import booted, freed, headers_of, lost, message_check, paused, read_head
 from sej.queue.replay import apply, good_bytes
 from sej.queue.schedule import NEVER, Lease, Waiting
 from sej.queue.serializers import Serializer
@@ -332,8 +332,10 @@ class QueueLook:
         return moved
 
     def _from_start(self, state: QueueState) -> QueueState:
-        """Return a state in which nothing is taken, with the order of this one."""
-        return QueueState(self._first(), None if state.order is None else KeyOrder(block=state.order.block))
+        """Return a state in which nothing is taken, with the order and the pause of this one."""
+        fresh = QueueState(self._first(), None if state.order is None else KeyOrder(block=state.order.block))
+        fresh.apply(paused(int(state.paused)))
+        return fresh
 
     def _first(self) -> int:
         there = read_offset(self._directory.path, self._name, disk=self._directory.disk)
