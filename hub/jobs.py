@@ -11,7 +11,7 @@ stage   bytes below the file's size are not written again  the file is shorter, 
 seal    compares the file again                            the rows are on the disk
 commit  a committed number, or job, is dropped             before the decision: nothing; after it: the next start of
                                                            the hub, or the next commit, appends the rest
-abort   removes nothing                                    the rest is removed when it is a day old
+abort   removes nothing                                    the rest is removed a day after the job's last stage
 ======  =================================================  ========================================================
 
 The staged rows are in ``.staging/`` below the root, which no reader sees.

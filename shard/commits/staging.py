@@ -57,7 +57,7 @@ _OWNER_BYTES: Final = 1 << 16
 _CHUNK_BYTES: Final = 1 << 18
 """The bytes of one read: each chunk is still in the processor's cache when its messages are counted."""
 _FOREIGN_AGE_S: Final = 86_400.0
-"""The age at which a job of another host is considered dead."""
+"""A job of another host is considered dead if none of its tasks has written for so long."""
 _CHECK_THREADS: Final = 8
 _LOCK_S: Final = 60.0
 _SHARED: Final = "executors need the same disk, or use a hub"
@@ -345,18 +345,35 @@ def sweep(folder: str, keep: Collection[str] = ()) -> int:
     """
     gone = 0
     with suppress(FileNotFoundError):
-        for name in os.listdir(folder):
+        names = [name for name in os.listdir(folder) if name.startswith("task-")]
+        used: dict[str, float] = {}
+        for name in names:  # while a task of a job writes, the rows of its other tasks are needed
+            used[_job_of(name)] = max(used.get(_job_of(name), 0.0), _last_use(os.path.join(folder, name)))
+        for name in names:
             path = os.path.join(folder, name)
             needed = any(name.startswith(f"task-{job}-") for job in keep)
-            if name.startswith("task-") and not needed and _owner_is_gone(path):
+            if not needed and _owner_is_gone(path, time.time() - used[_job_of(name)]):
                 shutil.rmtree(path, ignore_errors=True)
                 gone += 1
     return gone
 
 
-def _owner_is_gone(path: str) -> bool:
+def _job_of(name: str) -> str:
+    return name.rpartition("-")[0]
+
+
+def _last_use(path: str) -> float:
+    """Return when a task last wrote to its folder, in seconds since the epoch; 0: it is removed meanwhile."""
+    last = 0.0
     with suppress(FileNotFoundError):
-        age_s = time.time() - os.stat(path).st_mtime
+        last = os.stat(path).st_mtime
+        with os.scandir(path) as files:
+            last = max([last, *(file.stat().st_mtime for file in files)])
+    return last
+
+
+def _owner_is_gone(path: str, age_s: float) -> bool:
+    with suppress(FileNotFoundError):
         try:
             note = os.path.join(path, "owner.json")
             found = unseal(note, read_small(OS, note, _OWNER_BYTES), Owner._fields)

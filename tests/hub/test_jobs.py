@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -95,6 +96,26 @@ def test_rows_of_several_tasks_follow_each_other(tmp_path: Path) -> None:
         assert client.commit("01", "log", 0, files)
         assert sej.Journal(tmp_path / "a.log").verify() == []
     assert contents(tmp_path) == {"a.log": values_of(0) + values_of(1) + values_of(2)}
+
+
+def test_rows_stay_while_any_task_of_their_job_writes(tmp_path: Path) -> None:
+    two_days_ago = time.time() - 2 * 86_400
+
+    def age() -> None:
+        for path in (tmp_path / ".staging").glob("task-*/**"):
+            for each in (path, *path.iterdir()):
+                os.utime(each, (two_days_ago, two_days_ago))
+
+    with hub.Store(tmp_path) as store:
+        jobs = Jobs(store)
+        staged(jobs, "dead", 0, [b"never"])
+        early = staged(jobs, "aa", 0, [b"early"])
+        age()
+        late = staged(jobs, "aa", 0, [b"late"])
+        assert jobs.commit("a", "bb", "orders", 0, None, 0, [staged(jobs, "bb", 0, [b"other"])])
+        assert {name.rpartition("-")[0] for name in litter(tmp_path)} == {"task-a.aa"}
+        assert jobs.commit("a", "aa", "orders", 0, None, 0, [early, late])
+    assert contents(tmp_path) == {"a.orders": [b"other", b"early", b"late"]}
 
 
 def test_a_part_that_is_sent_again_is_not_written_again(tmp_path: Path) -> None:
