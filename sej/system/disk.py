@@ -8,7 +8,8 @@ The rules:
 - A write writes everything or raises. Nothing is retried after an error, except EINTR.
 - When ``create`` (of a new file), ``mkdir``, ``rename`` and ``unlink`` return, the directories are synced, so that the
   name survives a power loss. Only ``mode="temp"`` leaves that out, for files that are renamed into place or removed.
-- ``sync`` is the strongest that the system offers (``F_FULLFSYNC`` on macOS).
+- ``sync`` is the strongest that the system offers (``F_FULLFSYNC`` on macOS). The system reports a failed one to one
+  caller, once. So an open file is synced by one thread at a time, and after an error never again.
 - Every descriptor is closed on exec.
 - An exception of a signal handler leaks no descriptor and no lock. Python runs handlers between bytecodes, so anything
   that must not be interrupted is one call into C: a descriptor has an owner before the next bytecode runs, and
@@ -29,6 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from io import FileIO
+from threading import RLock
 from typing import Final, Literal, NamedTuple, NoReturn, Protocol
 
 from sej.errors import CorruptionError, FileTypeError
@@ -202,10 +204,12 @@ class _Descriptor(FileIO):
 class OsFile:
     """A file of the operating system."""
 
-    __slots__ = ("_fd", "_owner", "_path")
+    __slots__ = ("_fd", "_owner", "_path", "_syncing", "_unsynced")
 
     def __init__(self, fd: int | FileIO, path: str) -> None:
         """Own the descriptor; -1: a closed file."""
+        self._syncing = RLock()  # reentrant for signal handlers
+        self._unsynced: int | None = None
         self._owner = (_Descriptor(fd, "r+b") if fd >= 0 else None) if isinstance(fd, int) else fd
         self._fd = -1 if self._owner is None else self._owner.fileno()
         self._path = path
@@ -380,9 +384,16 @@ class OsFile:
 
     def sync(self) -> None:
         """Sync by ``fdatasync``, or the strongest call of the system."""
-        if self._fd < 0:
-            raise OSError(errno.EBADF, "the file is closed", self._path)
-        _sync(self._fd)
+        with self._syncing:
+            if self._fd < 0:
+                raise OSError(errno.EBADF, "the file is closed", self._path)
+            if self._unsynced is not None:
+                raise OSError(self._unsynced, "an earlier sync of this file failed", self._path)
+            try:
+                _sync(self._fd)
+            except OSError as error:
+                self._unsynced = error.errno
+                raise
 
     def truncate(self, size: int) -> None:
         """Cut or extend."""

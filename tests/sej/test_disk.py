@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,51 @@ def test_mount_points_of_any_bytes_are_read(monkeypatch: pytest.MonkeyPatch, tmp
     assert file_system(os.fsdecode(b"/odd\x0c\xc2\x85\xff/j")) == "tmpfs"
     assert network_file_system("/mnt/a b\n\\040/j") == "nfs4"
     assert network_file_system("/mnt/a b") is None
+
+
+def test_after_a_failed_sync_no_sync_of_the_open_file_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel does it: the error is reported once, and the next call returns as if the bytes were stored."""
+    calls = 0
+
+    def once(fd: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise OSError(errno.EIO, "as the kernel reports it")
+
+    file = OS.open(tmp_path / "file", "append")
+    monkeypatch.setattr(os, "fdatasync", once)
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"Errno 5\b"):
+            file.sync()
+    assert calls == 1
+    file.close()
+    again = OS.open(tmp_path / "file", "append")
+    again.sync()
+    again.close()
+
+
+def test_of_two_threads_that_sync_neither_succeeds_if_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel gives the error to one of two calls that run at the same time."""
+    file = OS.open(tmp_path / "file", "append")
+    errors: list[int | None] = []
+    inside = threading.Lock()
+
+    def failing(fd: int) -> None:
+        assert inside.acquire(blocking=False), "a second sync began"
+        other.start()
+        inside.release()
+        raise OSError(errno.EIO, "for one call only")
+
+    def sync() -> None:
+        try:
+            file.sync()
+        except OSError as error:
+            errors.append(error.errno)
+
+    other = threading.Thread(target=sync)
+    monkeypatch.setattr(os, "fdatasync", failing)
+    sync()
+    other.join()
+    file.close()
+    assert errors == [errno.EIO, errno.EIO]
