@@ -271,6 +271,7 @@ class QueueLog:
 
         Raises:
             ClosedError: another thread or a signal handler closed the log in the meantime.
+            WriterFailedError: it was closed because a write or sync had failed.
         """
         appended, file, position, doubt = self.appended, self._file, self._position, self._in_doubt
         if file is not None:
@@ -280,6 +281,7 @@ class QueueLog:
             except OSError as error:
                 if error.errno != errno.EBADF:
                     raise
+                self.require()
                 raise ClosedError("the queue was closed before its log was synced", path=self.path) from error
             if doubt is self._in_doubt:
                 self._in_doubt = (0, 0)

@@ -1,5 +1,6 @@
 """The queue on a journal, by its promises, with a clock that is moved by hand."""
 
+import errno
 import os
 import pickle
 import queue
@@ -889,6 +890,13 @@ class TestDamage:
             q.put(b"plain")
             assert q.put(b"lost", dedupe_key=b"k") == 1
             assert values(q) == [b"plain", b"lost"]
+
+
+def test_a_sync_of_a_queue_that_was_closed_because_it_failed_names_the_failure(q: JournalQueue) -> None:
+    q._log.fail(OSError(errno.EIO, "the disk"))
+    q._log.close()  # another thread got the error, and closed the queue
+    with pytest.raises(sej.WriterFailedError, match="the disk"):
+        q._log.sync()
 
 
 def test_a_replaced_journal_is_an_error_and_not_taken_for_done(tmp_path: Path) -> None:
