@@ -117,15 +117,8 @@ class Directory:
         Raises:
             CorruptionError: a segment's name exceeds the largest offset.
         """
-        jnl = self.jnl
-        names: list[str] | None = None
-        while names is None:
-            try:
-                names = self.disk.list(jnl)
-            except (FileNotFoundError, NotADirectoryError):
-                self.require()  # or it was created meanwhile
-        is_segment, prefix = _SEGMENT.fullmatch, os.path.join(jnl, "")
-        found = [Segment(int(name[:16], 16), prefix + name) for name in names if is_segment(name)]
+        is_segment, prefix = _SEGMENT.fullmatch, os.path.join(self.jnl, "")
+        found = [Segment(int(name[:16], 16), prefix + name) for name in self._inside() if is_segment(name)]
         if found and found[-1].first_offset > MAX_OFFSET:
             raise CorruptionError(
                 f"offset {found[-1].first_offset} in the file's name exceeds the largest offset; move this file out"
@@ -136,7 +129,15 @@ class Directory:
 
     def foreign(self) -> list[str]:
         """Return names in ``jnl/`` that are not segments: the original's scanner fails on them."""
-        return [name for name in self.disk.list(self.jnl) if not _SEGMENT.fullmatch(name)]
+        return [name for name in self._inside() if not _SEGMENT.fullmatch(name)]
+
+    def _inside(self) -> list[str]:
+        """Return the names in ``jnl/``."""
+        while True:
+            try:
+                return self.disk.list(self.jnl)
+            except (FileNotFoundError, NotADirectoryError):
+                self.require()  # or it was created meanwhile
 
 
 def containing(segments: list[Segment], offset: int) -> int:

@@ -1,5 +1,6 @@
 """Looking at a journal: segments, ends, times, backwards, verify; nothing is created, little is read."""
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -97,6 +98,42 @@ def test_a_gap_is_loud_backwards_too(tmp_path: Path) -> None:
     assert j.tail(10) == rows[20:]
     with pytest.raises(CorruptionError):
         j.tail(11)
+
+
+def test_verify_of_a_journal_that_is_removed_at_any_moment(tmp_path: Path) -> None:
+    class Removing(OsDisk):
+        """Removes the journal before the call with this number."""
+
+        left = 0
+
+        def _count(self) -> None:
+            self.left -= 1
+            if self.left == 0:
+                shutil.rmtree(tmp_path / "journal")
+
+        def list(self, path: str | os.PathLike[str]) -> list[str]:
+            self._count()
+            return super().list(path)
+
+        def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+            self._count()
+            return super().open(path, mode)
+
+        def status(self, path: str | os.PathLike[str]) -> Status | None:
+            self._count()
+            return super().status(path)
+
+    disk = Removing()
+    for number in range(1, 1000):
+        with sej.Writer(tmp_path / "journal", segment_bytes=100) as w:
+            w.append_many([b"%d" % n for n in range(10)])
+        disk.left = number
+        with contextlib.suppress(sej.JournalNotFoundError):
+            assert sej.Journal(tmp_path / "journal", disk=disk).verify() == []
+        if disk.left > 0:
+            break
+        shutil.rmtree(tmp_path / "journal", ignore_errors=True)
+    assert number > 10
 
 
 def test_verify_names_everything_that_is_wrong(tmp_path: Path) -> None:
