@@ -242,6 +242,6 @@ def ship(
             **_way(given),
         ),
         place,
-        commit=name is not None,
+        reader=name,
     )
     click.echo(f"{counted(rows, 'row')} added to {target}", err=True)

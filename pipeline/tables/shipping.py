@@ -38,6 +38,7 @@ from pipeline.tables.stream import Known, Stream
 from sej.errors import CorruptionError, LockedError, SejError
 from sej.journal.directory import Directory
 from sej.journal.medium import sync_up_to
+from sej.reading.offset import read_offset
 from sej.system.disk import OS
 from sej.system.locks import Lock
 
@@ -69,20 +70,26 @@ class Target(Protocol):
     ) -> None: ...
 
 
-def ship(make: Callable[[Known], Stream], target: Target, *, commit: bool) -> int:
+def ship(make: Callable[[Known], Stream], target: Target, *, reader: str | None) -> int:
     """Ship what a stream returns, until it ends; return the number of rows.
 
     Args:
         make: makes the stream; its argument tells which offset the target has of a journal.
         target: where the rows go.
-        commit: whether the stream has a reader's name.
+        reader: the name of the stream's reader; None: it has none.
     """
     rows = 0
     known: dict[str, Follower | RemoteFollower] = {}
 
     def offset_of(follower: Follower | RemoteFollower) -> int | None:
         known[follower.origin.name] = follower
-        return target.offset_of(_key(follower))
+        found = target.offset_of(_key(follower))
+        if found is None and reader is not None and isinstance(follower, Follower) and follower.id:
+            # A journal of the original gets its identity later, from the first writer of SEJ. A journal that was
+            # re-created has no offset of this reader.
+            kept = read_offset(follower.origin.path, reader)
+            return None if kept is None else target.offset_of(follower.origin.name)
+        return found
 
     with target, make(offset_of) as stream:
         for batch, offsets in stream:
@@ -92,7 +99,7 @@ def ship(make: Callable[[Known], Stream], target: Target, *, commit: bool) -> in
                     sync_up_to(Directory(known[name].origin.path, OS), offset)
             target.write(batch, keyed)
             rows += batch.num_rows
-            if commit:
+            if reader is not None:
                 stream.commit(offsets)
     return rows
 

@@ -99,6 +99,28 @@ def test_a_journal_that_was_recreated_is_shipped_from_its_first_message(ship: Sh
     assert len(shipped(kind)) == 103
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_journal_that_got_its_identity_later_is_the_same(
+    ship: Ship, journal: Path, tmp_path: Path, kind: str
+) -> None:
+    """The first writer of SEJ gives a journal of the original its identity."""
+    (journal / "id").unlink()
+    assert ship(journal, f"{kind}:out").code == 0
+    end = sej.Journal(journal).end_offset
+    (journal / "id").unlink(missing_ok=True)
+    fill(journal, 5, first=end)
+    (journal / "id").unlink()
+    run = [sys.executable, "-c", DYING, "pipeline.tables.stream", "Stream.commit", "before"]
+    died = subprocess.run(
+        [*run, "ship", str(journal), f"{kind}:out"], env=command.ENV, capture_output=True, check=False
+    )
+    assert died.returncode == 9, died.stderr
+    fill(journal, 2, first=end + 5)
+    assert (journal / "id").exists()
+    assert ship(journal, f"{kind}:out").err == f"2 rows added to {kind}:out\n"
+    assert shipped(kind) == there(journal)
+
+
 POINTS = {
     "parquet": [
         ("pipeline.tables.shipping", "write_parquet", "after"),
@@ -185,7 +207,7 @@ def test_of_two_that_ship_to_a_delta_table_one_is_refused(
         return run_ship(
             lambda known: follow(paths, hub=server.address, known=known, timeout=0.0, batch_rows=4),
             target,
-            commit=False,
+            reader=None,
         )
 
     with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
