@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +47,20 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.append_many([b"v"] * 3, timestamp=[sej.NO_TIMESTAMP, BASE_NS, BASE_NS - US])
     (root / ".hub").touch()
     return root
+
+
+@pytest.fixture(scope="module")
+def rows(root: Path) -> pa.Table:
+    """All rows, in memory."""
+    return pipeline.table(root).to_arrow()
+
+
+@pytest.fixture(scope="module")
+def memory(rows: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database with all rows in memory."""
+    with duckdb.connect() as connection:
+        connection.register("t", rows)
+        yield connection
 
 
 def comparisons(names: tuple[str, ...] = tuple(COLUMNS)) -> st.SearchStrategy[tuple[Any, ...]]:
@@ -118,29 +133,25 @@ def literal(value: Any) -> str:
 
 
 @given(condition=conditions)
-def test_polars_finds_the_same_rows(condition: tuple[Any, ...], root: Path) -> None:
-    table = pipeline.table(root)
+def test_polars_finds_the_same_rows(condition: tuple[Any, ...], root: Path, rows: pa.Table) -> None:
     predicate = expression(condition)
-    assert table.scan().filter(predicate).collect().equals(table.to_polars().filter(predicate))
+    found = pipeline.table(root).scan().filter(predicate).collect()
+    assert found.equals(pl.DataFrame(rows).filter(predicate))
 
 
 @given(condition=conditions)
-def test_duckdb_finds_the_same_rows(condition: tuple[Any, ...], root: Path) -> None:
-    table = pipeline.table(root)
+def test_duckdb_finds_the_same_rows(condition: tuple[Any, ...], root: Path, memory: duckdb.DuckDBPyConnection) -> None:
     query = f'SELECT client, prefix, shard, "offset" FROM t WHERE {sql(condition)} ORDER BY ALL'
-    with Query({"t": table}) as asked:
+    with Query({"t": pipeline.table(root)}) as asked:
         found = asked.run(query).read_all().to_pylist()
-    with duckdb.connect() as connection:
-        connection.register("t", table.to_arrow())
-        assert found == connection.sql(query).to_arrow_table().to_pylist()
+    assert found == memory.sql(query).to_arrow_table().to_pylist()
 
 
 @given(condition=conditions)
-def test_the_argument_where_selects_the_same_rows(condition: tuple[Any, ...], root: Path) -> None:
+def test_the_argument_where_selects_the_same_rows(condition: tuple[Any, ...], root: Path, rows: pa.Table) -> None:
     """An AND of its tests: what it cannot say is left out of the condition."""
     whole = [each for each in flat(condition) if each[0] not in ("or", "not", "mirrored")]
-    table = pipeline.table(root)
-    wanted = table.to_polars()
+    wanted = pl.DataFrame(rows)
     for each in whole:
         wanted = wanted.filter(expression(each))
     where = " AND ".join(map(sql, whole)).replace('"', "") or None
