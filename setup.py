@@ -9,10 +9,13 @@ Two builds of the same source give the same bytes, whatever the clock, the folde
 import gzip
 import os
 import tarfile
+import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
+from setuptools.errors import CompileError
 
 PACKAGES = ("sej", "shard", "hub", "textqueue", "kestrel", "pipeline")
 # The time of every file in the archives, unless the environment has another: 2020-02-02. The wheel reads it, too.
@@ -28,6 +31,22 @@ def extensions() -> list[Extension]:
         Extension(".".join(path.with_suffix("").parts), [path.as_posix()], optional=True, extra_compile_args=COMPILE)
         for path in sources
     ]
+
+
+class BuildExt(build_ext):  # type: ignore[misc, unused-ignore]
+    """Asks for a C compiler first: without one, Cython would translate every extension for nothing."""
+
+    def build_extensions(self) -> None:
+        """Build the extensions, or none."""
+        with tempfile.TemporaryDirectory() as folder:
+            empty = Path(folder, "empty.c")
+            empty.write_text("int nothing;\n")
+            try:
+                self.compiler.compile([str(empty)], output_dir=folder)
+            except CompileError as error:
+                self.warn(f"no C compiler that works, so the pure Python codec is used: {error}")
+                return
+        super().build_extensions()
 
 
 class Sdist(sdist):  # type: ignore[misc, unused-ignore]
@@ -58,4 +77,8 @@ def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 os.umask(0o022)  # the modes in the wheel are those of the files that the build creates
 # The C that Cython writes stays in build/: it is not a source.
-setup(ext_modules=extensions(), cmdclass={"sdist": Sdist}, options={"build_ext": {"cython_c_in_temp": True}})
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildExt, "sdist": Sdist},
+    options={"build_ext": {"cython_c_in_temp": True}},
+)
