@@ -6,6 +6,7 @@ Python twin is used.
 Two builds of the same source give the same bytes, whatever the clock, the folder, the user or the umask.
 """
 
+import gc
 import gzip
 import os
 import tarfile
@@ -46,6 +47,7 @@ class BuildExt(build_ext):  # type: ignore[misc, unused-ignore]
             except CompileError as error:
                 self.warn(f"no C compiler that works, so the pure Python codec is used: {error}")
                 return
+        gc.disable()  # going through Cython's trees again and again took a third of its time
         super().build_extensions()
 
 
