@@ -1,5 +1,6 @@
 """Sphinx: Markdown pages and the reference from the docstrings, one theme, warnings are errors (see the Makefile)."""
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -15,6 +16,8 @@ from sphinx.environment import BuildEnvironment
 from sphinx.ext.autodoc.mock import mock
 
 import sej
+
+gc.disable()  # a fifth of the time of a build, which ends soon anyway
 
 project = "SEJ"
 copyright = "the SEJ authors"
