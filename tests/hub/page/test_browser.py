@@ -29,6 +29,7 @@ from tests.hub.support import at, free_port
 
 pytestmark = pytest.mark.browser
 SWITCHES = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+SWITCHES += ["--renderer-process-limit=1"]  # else one process more waits in reserve for each page
 IMAGES = Path(__file__).resolve().parents[3] / "docs" / "images"
 WAIT_MS = 30_000
 Opener = Callable[..., Page]
