@@ -681,13 +681,13 @@ class Cursor:
             error = checksum_error(block, content, reader.path)
             if error is not None:
                 reader.unload(block.position)  # it is checked again when the reader is there
-                return error if is_content(block, content) else None
+                return error if is_content(block, content) or self._is_followed(reader, block) else None
             self._blocks.pop()  # not earlier: a read that fails is repeated
         return None
 
     def _check_large(self, reader: SegmentReader, block: Block) -> CorruptionError | None:
         """Check a block without loading it, for a caller that limits memory; otherwise like :meth:`_check_run`."""
-        if check_block(reader.file, block):
+        if check_block(reader.file, block) or self._is_followed(reader, block):
             try:
                 verify_block(reader.file, block)
             except CorruptionError as error:
@@ -697,7 +697,15 @@ class Cursor:
 
     def _is_likely(self, reader: SegmentReader, block: Block) -> bool:
         """Return False if an entry is stale although it is of a normal size: a stale one must not take much memory."""
-        return block.end - block.position <= self._chunk_bytes + BLOCK_BYTES or check_block(reader.file, block)
+        return (
+            block.end - block.position <= self._chunk_bytes + BLOCK_BYTES
+            or check_block(reader.file, block)
+            or self._is_followed(reader, block)
+        )
+
+    def _is_followed(self, reader: SegmentReader, block: Block) -> bool:
+        assert self._segment is not None
+        return IndexFile(self._directory, self._segment).is_followed(reader.file, block)
 
     def _adjacent(self, reader: SegmentReader) -> list[Block]:
         """Return the next block, and those directly after it that are in the same chunk."""

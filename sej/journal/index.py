@@ -40,6 +40,7 @@ __all__ = [
 _READ_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 20
 _ENTRIES_BYTES: Final = ENTRY_SIZE << 10
+_FOLLOWERS: Final = 16
 _FEW_BYTES: Final = 1 << 12
 """An index of at most this size is read completely, because that is one call less."""
 
@@ -334,7 +335,7 @@ class IndexFile:
         return index
 
     def sound_blocks(self, segment_file: File) -> list[Block]:
-        """Return every entry that is whole and matches the segment, whatever the others are: for checking."""
+        """Return every entry that is whole and belongs to the segment, whatever the others are: for checking."""
         try:
             file = self._disk.open(self.path, "read")
         except (FileNotFoundError, NotADirectoryError):
@@ -345,12 +346,27 @@ class IndexFile:
                 if (
                     block is not None
                     and (not found or block.position >= found[-1].end)
-                    and check_block(segment_file, block)
+                    and (check_block(segment_file, block) or self.is_followed(segment_file, block))
                 ):
                     found.append(block)
         finally:
             file.close()
         return found
+
+    def is_followed(self, segment_file: File, block: Block) -> bool:
+        """Return whether an entry directly after a block belongs to the segment.
+
+        Then the block's own entry is not stale: messages are cut and written again only at the end of a segment. If the
+        block's first or last message differs from the entry, the disk changed it.
+        """
+        due = block.end, block.next_offset
+        for after in self.blocks_after(segment_file, block.end, _FOLLOWERS):
+            if (after.position, after.first_offset) != due:
+                return False
+            if check_block(segment_file, after):
+                return True
+            due = after.end, after.next_offset
+        return False
 
     def blocks_after(self, segment_file: File, position: int, most: int) -> list[Block]:
         """Return up to ``most`` whole entries of blocks that end after a position, whatever the others are.

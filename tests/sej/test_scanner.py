@@ -12,6 +12,7 @@ import sej
 from sej import CorruptionError, Message, OffsetGapError, OffsetTooSmallError, TruncatedError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
+from sej.journal.index import IndexFile
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 from tests.sej.support import STAMP, by_hand, encoded, packed, read_all, sample, segment, values
 
@@ -338,6 +339,37 @@ def test_a_flipped_bit_in_a_value_is_found_by_verify(where: int, tmp_path: Path)
     assert raised.value.path == str(file) and raised.value.position is not None and raised.value.position <= at
     (problem,) = sej.Journal(tmp_path).verify()
     assert problem.kind == "checksum" and problem.position <= at < (problem.end or 0)
+
+
+@pytest.mark.parametrize("offset", [0, 512, 900])
+@pytest.mark.parametrize("chunk_bytes", [4096, 1 << 18])
+def test_a_changed_time_of_a_blocks_first_or_last_message_is_found_by_verify(
+    offset: int, chunk_bytes: int, tmp_path: Path
+) -> None:
+    """The entry of its block then looks stale. The next entry shows that it is not."""
+    size = len(encoded(0, STAMP, 0, b"", bytes(1000)))
+    with sej.Writer(tmp_path, segment_bytes=1 << 30) as w:
+        for _ in range(1200):
+            w.append(bytes(1000), timestamp=STAMP)
+    index = IndexFile(Directory(tmp_path, OS), Directory(tmp_path, OS).segments()[0])
+    file = segment(tmp_path, 0)
+    opened = OS.open(file, "read")
+    blocks = index.load(opened, 0).blocks
+    opened.close()
+    assert len(blocks) > 3
+    block = next(block for block in blocks if block.next_offset > offset)
+    data = bytearray(file.read_bytes())
+    for at in (block.first_offset, block.next_offset - 1):
+        data[at * size + 15] ^= 1
+    file.write_bytes(data)
+    found: list[Message] = []
+    cursor = Cursor(Directory(tmp_path, OS), 0, verify=True, chunk_bytes=chunk_bytes)
+    with pytest.raises(CorruptionError, match="CRC32C") as raised:
+        found.extend(message for batch in iter(lambda: cursor.read(100), []) for message in batch)
+    cursor.close()
+    assert raised.value.offset == block.first_offset == len(found)
+    (problem,) = sej.Journal(tmp_path).verify()
+    assert (problem.kind, problem.offset) == ("checksum", block.first_offset)
 
 
 class _FailingRead(OsFile):
