@@ -125,7 +125,7 @@ def _batches(
     hub: Client, source: Source, offset: int, was_there: bool, *, until_end: bool, verify: bool
 ) -> Iterator[Sequence[Message]]:
     """Yield messages; was_there: whether the journal had those before the offset, so that it cannot end earlier."""
-    from hub.wire.named import check_end
+    from hub.wire.named import check_end, mark_of
 
     client_id, journal = source
     if until_end:
@@ -136,15 +136,16 @@ def _batches(
             offset = messages[-1].offset + 1
         return
     failures = 0
+    mark: int | None = None
     while True:
         try:
             if was_there:
-                check_end(hub, source, offset)
+                check_end(hub, source, offset, mark)
             for messages in hub.follow(journal, offset, client_id=client_id, verify=verify):
                 if messages:
                     was_there = True
                     failures = 0
-                    offset = messages[-1].offset + 1
+                    offset, mark = messages[-1].offset + 1, mark_of(messages[-1])
                     yield messages
         except UnavailableError as error:
             if not failures:

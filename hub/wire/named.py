@@ -22,13 +22,24 @@ from hub.readers import MAX_LEASE_S, Kept
 from hub.wire import hub_pb2 as pb
 from hub.wire.client import Client
 from sej.checks import CALLABLE, FLAG, OFFSET, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
+from sej.codec import encode
 from sej.durations import Seconds, seconds
-from sej.errors import ClosedError, JournalNotFoundError, LeaseLostError, OffsetBeyondEndError, SejError
+from sej.errors import (
+    ClosedError,
+    CorruptionError,
+    JournalNotFoundError,
+    LeaseLostError,
+    OffsetBeyondEndError,
+    OffsetGapError,
+    OffsetTooSmallError,
+    SejError,
+)
 from sej.journal.directory import check_name
 from sej.message import Message
+from sej.system.checksum import crc32c
 from sej.system.locks import host_name
 
-__all__ = ["HeldReaders", "Reader", "check_end"]
+__all__ = ["HeldReaders", "Reader", "check_end", "mark_of"]
 
 _LEASE_S: Final = 30.0
 _UNNAMED: Final = re.compile(r"[^0-9A-Za-z._-]")
@@ -207,20 +218,45 @@ def _hold(client: Client, request: pb.HoldRequest) -> list[Kept]:
     return [Kept(place.Offset, place.Kept) for place in answer.Places]
 
 
-def check_end(client: Client, source: Source, offset: int) -> None:
-    """Check that a journal still reaches to an offset: the messages before it were read.
+def mark_of(message: Message) -> int:
+    """Return a checksum of a message that was delivered, for :func:`check_end`."""
+    return crc32c(encode(*message))
+
+
+def check_end(client: Client, source: Source, offset: int, mark: int | None = None) -> None:
+    """Check that a journal still has the messages before an offset, which were read.
+
+    Args:
+        client: the connection.
+        source: the journal.
+        offset: after the last message that was read.
+        mark: of that message; None: it is unknown, and only the end is compared.
 
     Raises:
-        OffsetBeyondEndError: it ends before the offset.
+        OffsetBeyondEndError: the journal ends before the offset, or has another message there.
     """
     end = client.end_offset(source.journal_dir, client_id=source.client)
     if end < offset:
-        raise OffsetBeyondEndError(
-            f"the next offset is {offset}, but {source} ends at {end}: the hub lost messages, or the journal was"
-            " re-created; read it again with a start, and without the old kept offset",
-            path=f"hub at {client.address}",
-            offset=offset,
-        )
+        what = f"{source} ends at {end}"
+    elif mark is None or _is_there(client, source, offset - 1, mark):
+        return
+    else:
+        what = f"message {offset - 1} of {source} is not the one that was read"
+    raise OffsetBeyondEndError(
+        f"the next offset is {offset}, but {what}: the hub lost messages, or the journal was re-created; read it again"
+        " with a start, and without the old kept offset",
+        path=f"hub at {client.address}",
+        offset=offset,
+    )
+
+
+def _is_there(client: Client, source: Source, offset: int, mark: int) -> bool:
+    """Return whether a message is the one with this mark; one that was deleted or damaged may be."""
+    try:
+        found = client.get(source.journal_dir, offset, 1, client_id=source.client, verify=False)
+    except (OffsetTooSmallError, CorruptionError, OffsetGapError):
+        return True
+    return not found or found[0].offset != offset or mark_of(found[0]) == mark
 
 
 class Reader:
@@ -297,6 +333,7 @@ class Reader:
         kept = self._held.take({self._source: start})[self._source]
         self.is_new = not kept.kept
         """True if the reader has never committed."""
+        self._mark: int | None = None
         self.offset = self._first = kept.offset
         """The offset after the last message that was delivered."""
 
@@ -306,7 +343,7 @@ class Reader:
         Raises:
             LeaseLostError: another program has taken the reader.
             OffsetTooSmallError: messages were deleted before they were read.
-            OffsetBeyondEndError: the hub lost messages that were read.
+            OffsetBeyondEndError: the hub lost messages that were read, also if others have their offsets now.
             SejError: as :meth:`Client.follow`.
         """
         failures = 0
@@ -315,7 +352,7 @@ class Reader:
                 for messages in self._batches():
                     self._held.check()
                     failures = 0
-                    self.offset = messages[-1].offset + 1
+                    self.offset, self._mark = messages[-1].offset + 1, mark_of(messages[-1])
                     yield messages
                 if not self._wait:
                     return
@@ -354,7 +391,7 @@ class Reader:
         client, source, verify = self._client, self._source, self._verify
         if self._wait:
             if self.offset > self._first:  # connected again
-                check_end(client, source, self.offset)
+                check_end(client, source, self.offset, self._mark)
             for messages in client.follow(source.journal_dir, self.offset, client_id=source.client, verify=verify):
                 if messages:
                     yield messages

@@ -546,7 +546,8 @@ def test_a_killed_program_is_followed_by_the_next_one(tmp_path: Path) -> None:
             assert reader.offset == 10
 
 
-def test_a_reader_of_messages_that_the_hub_lost_does_not_wait_for_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [0, 5, 9])
+def test_a_reader_of_messages_that_the_hub_lost_does_not_wait_for_others(tmp_path: Path, others: int) -> None:
     """As after a hub's disk was restored: messages that get the same offsets would be left out."""
     root, address = tmp_path / "hub", f"127.0.0.1:{free_port()}"
     fill(root / "EWR.orders", sample(5))
@@ -561,7 +562,11 @@ def test_a_reader_of_messages_that_the_hub_lost_does_not_wait_for_others(tmp_pat
                 next(batches)
         shutil.rmtree(root / "EWR.orders")
         shutil.copytree(tmp_path / "older", root / "EWR.orders")
+        if others:  # at least as many as were lost
+            with sej.Writer(root / "EWR.orders") as writer:
+                writer.append_many([b"other"] * others)
+        found = r"message 9 of EWR\.orders is not the one" if others else r"EWR\.orders ends at 5"
         with serving(root, address):
-            with pytest.raises(sej.OffsetBeyondEndError, match=r"next offset is 10, but EWR\.orders ends at 5"):
+            with pytest.raises(sej.OffsetBeyondEndError, match=f"next offset is 10, but {found}"):
                 next(batches)
             reader.close()
