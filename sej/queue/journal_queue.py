@@ -277,6 +277,9 @@ class JournalQueue(WorkQueue):
             self._kept = self._log.state.kept
             self._life.in_child = self._log.close  # the copies of the descriptors must not keep the parent's locks
         except BaseException:
+            for part in ("_syncer", "_log", "_taker"):  # those that were made
+                if part in self.__dict__:
+                    self.__dict__[part].close()
             self._holders.release()
             self._reader_lock.release()
             self._writer.close()

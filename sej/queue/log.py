@@ -117,6 +117,9 @@ class QueueLog:
             self._open(first=True)
             self.reserve.fill()
             self.unsure = False
+        except BaseException:
+            self.close()
+            raise
         finally:
             self.guard.release()
 

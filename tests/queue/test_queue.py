@@ -1,6 +1,8 @@
 """The queue on a journal, by its promises, with a clock that is moved by hand."""
 
+import contextlib
 import errno
+import itertools
 import os
 import pickle
 import queue
@@ -16,6 +18,8 @@ import sej
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log_format import RECORD_SIZE
 from sej.queue.look import QueueLook
+from sej.system.disk import OS
+from tests.crash.disk import FaultyDisk
 from tests.queue.support import NS, FakeClock, kill, opened
 
 
@@ -890,6 +894,30 @@ class TestDamage:
             q.put(b"plain")
             assert q.put(b"lost", dedupe_key=b"k") == 1
             assert values(q) == [b"plain", b"lost"]
+
+
+def test_an_opening_that_fails_leaves_no_file_open(tmp_path: Path, clock: FakeClock) -> None:
+    """Also while the caller keeps the error, whose traceback keeps what was opened."""
+
+    def linked() -> list[str]:
+        links = []
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                links.append(os.readlink(f"/proc/self/fd/{name}"))
+        # A log that was replaced is closed by its last owner: another thread may be syncing it.
+        return [link for link in links if link.startswith(str(tmp_path)) and not link.endswith(" (deleted)")]
+
+    errors: list[Exception] = []
+    for number in itertools.count(1):
+        disk = FaultyDisk(OS, number)
+        try:
+            opened(tmp_path / str(number), clock, disk, durability="interval").close()
+        except (OSError, sej.SejError) as error:
+            errors.append(error)
+            assert linked() == [], number
+        if not disk.failed:
+            break
+    assert len(errors) > 20
 
 
 def test_a_sync_of_a_queue_that_was_closed_because_it_failed_names_the_failure(q: JournalQueue) -> None:
