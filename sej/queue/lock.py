@@ -13,6 +13,7 @@ queue never writes a claim and rarely waits.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -123,8 +124,10 @@ class QueueLock:
         self._file.close()
 
     def _open(self) -> File:
-        self._disk.open(self._path, "append").close()  # created if it is missing
-        return self._disk.open(self._path, "edit")
+        while True:
+            self._disk.open(self._path, "append").close()  # created if it is missing
+            with contextlib.suppress(FileNotFoundError):  # removed in between
+                return self._disk.open(self._path, "edit")
 
     def _give_way(self) -> None:
         """Wait during another process's claim, and read what it writes."""

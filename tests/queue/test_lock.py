@@ -1,5 +1,6 @@
 """The queue's lock: a process in a hurry gets turns, a waiting one gets ahead, and a claim never stops a process."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from sej.journal.directory import Directory
 from sej.queue import lock as queue_lock
 from sej.queue.lock import QueueLock
 from sej.queue.log_format import CLAIM
-from sej.system.disk import OS
+from sej.system.disk import OS, Mode, OsDisk, OsFile
 
 TURN_NS = queue_lock._TURN_NS
 
@@ -177,3 +178,19 @@ def test_a_lock_file_that_was_moved_away_is_noticed_by_a_check(lock: QueueLock) 
     assert lock.replaced
     other = QueueLock(Directory(path.parent.parent, OS), "worker", lambda: False)
     assert not other._file.lock(wait=False)
+
+
+def test_a_lock_file_that_is_removed_while_it_is_opened_is_created_again(tmp_path: Path) -> None:
+    class Removing(OsDisk):
+        left = 2
+
+        def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+            if mode == "edit" and self.left:
+                self.left -= 1
+                os.unlink(path)
+            return super().open(path, mode)
+
+    (tmp_path / "ofs").mkdir()
+    lock = QueueLock(Directory(tmp_path, Removing()), "worker", lambda: False)
+    operation(lock)
+    assert not lock.replaced
