@@ -34,6 +34,9 @@ ANSWER_BYTES: Final = 1 << 28
 """The default memory of all answers."""
 _MAX_ANSWER_BYTES: Final = 1 << 22
 _LEAST_BYTES: Final = 1 << 20
+_CONNECTION_MS: Final = 300_000
+"""With several processes, a client is asked to connect again after this time, perhaps to another one: otherwise all of
+them would stay with the processes that were there when one was replaced. Calls in progress are not disturbed."""
 
 
 class Server:
@@ -171,6 +174,7 @@ class Server:
             ),
             processes=processes,
         )
+        age = [] if processes is None else [("grpc.max_connection_age_ms", _CONNECTION_MS)]
         self._server = grpc.server(
             self.service.other_calls,
             handlers=[self.service.handler()],
@@ -184,6 +188,7 @@ class Server:
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 ("grpc.http2.max_ping_strikes", 0),
+                *age,
             ],
         )
         self._health = health.HealthServicer()

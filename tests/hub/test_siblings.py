@@ -5,19 +5,24 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 import hub
 import sej
 from hub.jobs import Jobs, Staged
 from hub.naming import Source
+from hub.wire import Client, Copier, Server
+from hub.wire.access import Guard
 from hub.wire.counts import Counts, Totals, encoded
+from hub.wire.processes import Processes
 from sej import Message
 from sej.system.checksum import crc32c
 from sej.writing.writer import Writer
 from shard.commits.staging import Owner, prepare_task
-from tests.hub.support import until
+from tests.hub.support import fill, until
 from tests.hub.test_jobs import contents, rows, values_of
 from tests.sej.support import sample
 
@@ -210,3 +215,29 @@ def test_sums_never_go_back(tmp_path: Path) -> None:
     for _ in range(2):
         found = totals.counts()
         assert (found.puts, found.refusals, found.copiers) == (8, {"gap": 3, "quota": 1}, 1)
+
+
+def test_clients_connect_again_now_and_then_and_notice_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that processes share the clients again after one of them was replaced."""
+    monkeypatch.setattr("hub.wire.server._CONNECTION_MS", 100)
+    peers = set()
+    check = Guard.check
+
+    def seen(self: Guard, context: grpc.ServicerContext, *arguments: Any) -> None:
+        peers.add(context.peer())
+        check(self, context, *arguments)
+
+    monkeypatch.setattr(Guard, "check", seen)
+    fill(tmp_path / "source", sample(100))
+    with (
+        Processes(str(tmp_path), 0, 1) as processes,
+        hub.Store(tmp_path / "hub", siblings=processes) as store,
+        Server(store, "127.0.0.1:0", processes=processes) as server,
+        Client(server.address, client_id="a") as client,
+        Copier(tmp_path / "source", client) as copier,
+    ):
+        end = 0
+        while len(peers) < 5:
+            end = client.put("j", [Message(end, 1, 0, b"", b"v")])
+        assert copier.run_once() == 100
+        assert client.where("j").next_offset == end
