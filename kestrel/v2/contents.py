@@ -151,18 +151,19 @@ class Contents:
 
     def tend(self, now: int) -> None:
         """Before an item is added and after one was taken: keep the journal small."""
-        if self.storage.current.size >= self.growth.quiet_below:
-            self.growth.tend(self.changes.reserving, now)
+        growth = self.growth
+        if self.storage.current.size >= (growth.quiet_below if self.backlog else growth.empty_below):
+            growth.tend(self.changes.reserving, now)
             self.look_ahead()
 
     def look_ahead(self) -> None:
-        """How far the current file may grow by plain items before adding needs anything but the write."""
+        """How far the current file may grow before a change of one item needs anything but the write and its effect."""
         backlog, changes = self.backlog, self.changes
-        if backlog.waiting.expiring or backlog.waiting.behind:
-            changes.plain_below = 0
-        else:
-            room = self.storage.size + backlog.room // MEMORY_PER_BYTE
-            changes.plain_below = min(_MOST, self.growth.quiet_below, room)
+        quiet = 0 if backlog.waiting.expiring else min(_MOST, self.growth.quiet_below)
+        behind = bool(backlog.waiting.behind)
+        changes.behind_below = quiet if behind else 0
+        changes.plain_below = 0 if behind else min(quiet, self.storage.size + backlog.room // MEMORY_PER_BYTE)
+        changes.empty_below = min(changes.plain_below, self.growth.empty_below)
 
     def sync(self) -> None:
         """Sync all writes to disk."""

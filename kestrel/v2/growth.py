@@ -35,7 +35,8 @@ class Growth:
         rewrites: how often the journal was rewritten.
         rotations: how often the current file was rotated.
         packs: how often older files were packed at a checkpoint.
-        quiet_below: while the current file is smaller than this, the journal needs nothing.
+        quiet_below: while the current file is smaller than this, the journal needs nothing if an item waits.
+        empty_below: as ``quiet_below``, if no item waits.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Growth:
         self._next_compaction_ms = 0
         self._fresh_bytes = 0
         self._checkpoints: list[Checkpoint] = []
-        self.quiet_below = 0
+        self.quiet_below = self.empty_below = 0
 
     def tend(self, reserving: Reserving, now_ms: int) -> None:
         """Rotate, rewrite or pack if the files are too large. Raises as ``Appender.append``."""
@@ -83,14 +84,14 @@ class Growth:
             self.rotations += 1
             self.remember(piece, reserving)
         older = storage.total_size - storage.size
-        due = (self._journal_bytes + self._fresh_bytes, self._max_memory_bytes, self._max_journal_bytes - older)
-        self.quiet_below = 0 if self._checkpoints else min(due)
+        self.quiet_below = 0 if self._checkpoints else min(self._max_memory_bytes, self._max_journal_bytes - older)
+        self.empty_below = min(self.quiet_below, self._journal_bytes + self._fresh_bytes)
 
     def remember(self, piece: Piece, reserving: Reserving) -> None:
         """At the end of a rotated file: keep its state in mind, if the queue is in read-behind."""
         if self._backlog.waiting.behind:
             self._checkpoints.append(Checkpoint.of(piece, reserving, self._backlog))
-            self.quiet_below = 0
+            self.quiet_below = self.empty_below = 0
 
     def rewrite(self, reserving: Reserving, now_ms: int) -> None:
         """Rewrite the journal."""

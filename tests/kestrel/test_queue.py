@@ -11,9 +11,12 @@ import pytest
 
 import kestrel
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, ShutError, TooLargeError
+from kestrel.v2.backlog import Backlog
 from kestrel.v2.directory import Queues
 from kestrel.v2.format import WRITTEN
-from kestrel.v2.items import next_xid
+from kestrel.v2.growth import Growth
+from kestrel.v2.hot import Reserving
+from kestrel.v2.items import Row, next_xid
 from sej.system.disk import Mode
 from tests.crash.disk import CrashDisk
 
@@ -376,6 +379,55 @@ def test_a_long_journal_is_written_anew_not_too_often(
 
 def journal_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("cars*") if "~" not in path.name)
+
+
+def test_a_long_journal_costs_nothing_for_each_item(
+    opened: Callable[..., kestrel.Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+    tend = Growth.tend
+
+    def counted(self: Growth, reserving: Reserving, now_ms: int) -> None:
+        looked.append(now_ms)
+        tend(self, reserving, now_ms)
+
+    monkeypatch.setattr(Growth, "tend", counted)
+    with opened(journal_bytes=1000) as queue:
+        for number in range(500):
+            queue.put(b"%d" % number)
+        for number in range(499):
+            found = queue.reserve()
+            assert found is not None
+            assert found[1].data == b"%d" % number
+            assert queue.confirm(found[0])
+        assert len(looked) < 20
+        assert queue.counters().journal_rewrites == 0
+        assert values(queue) == [b"499"]
+        assert queue.counters().journal_rewrites == 1  # once it is empty
+
+
+def test_a_put_into_a_queue_in_read_behind_needs_nothing_but_the_write(
+    opened: Callable[..., kestrel.Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spilled = []
+    spill = Backlog._spill
+
+    def counted(self: Backlog, row: Row) -> None:
+        spilled.append(row)
+        spill(self, row)
+
+    monkeypatch.setattr(Backlog, "_spill", counted)
+    expected = [b"%d" % number for number in range(600)]
+    with opened(max_memory_bytes=1 << 16, max_items=600, max_bytes=1700) as queue:
+        for data in expected:
+            queue.put(data)
+        assert len(spilled) == 1
+        assert len(queue) == 600
+        with pytest.raises(FullError):
+            queue.put(b"one more")
+        assert values(queue) == expected
+        queue.put(b"one more")
+        assert values(queue) == [b"one more"]
 
 
 def test_a_queue_in_read_behind_is_packed_at_checkpoints(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:

@@ -256,6 +256,8 @@ cdef class Changes:
     cdef readonly Reserving reserving
     cdef public dict reserved_at
     cdef public int64_t plain_below
+    cdef public int64_t empty_below
+    cdef public int64_t behind_below
 
     def __init__(self, Appender appender not None, Waiting waiting not None, Reserving reserving not None):
         self.appender = appender
@@ -263,6 +265,19 @@ cdef class Changes:
         self.waiting = waiting
         self.reserving = reserving
         self.reserved_at = {}
+
+    cdef inline bint may_add(self) except -1:
+        cdef Waiting waiting = self.waiting
+        cdef int64_t below = self.plain_below
+        if waiting.behind:
+            below = self.behind_below
+        elif below != self.empty_below and not waiting.memory:
+            below = self.empty_below
+        return self.appender.entry.size < below
+
+    cdef inline bint may_take(self) except -1:
+        cdef Py_ssize_t count = len(self.waiting.memory)
+        return count > 0 and self.appender.entry.size + XID_OP < (self.plain_below if count > 1 else self.empty_below)
 
     cdef int add_one(self, bytes data, int64_t now) except -1:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
@@ -274,8 +289,12 @@ cdef class Changes:
         put64(p + 13, 0)
         memcpy(p + ADDX_HEAD, PyBytes_AS_STRING(data), size)
         self.appender.add(operation, False)
-        self.waiting.memory.append(new_row(self.reserving.added, data, now, 0))
-        self.waiting.memory_bytes += size
+        if self.waiting.behind:
+            self.waiting.behind += 1
+            self.waiting.behind_bytes += size
+        else:
+            self.waiting.memory.append(new_row(self.reserving.added, data, now, 0))
+            self.waiting.memory_bytes += size
         self.reserving.added += 1
         self.fuse.live = True
         return 0
@@ -363,27 +382,21 @@ cdef class Calls:
         self._now_ms = now_ms
 
     cdef inline bint is_short(self) except -1:
-        cdef Changes changes = self._changes
-        return (
-            self._plain
-            and changes.fuse.live
-            and changes.appender.entry.size + XID_OP < changes.plain_below
-            and bool(changes.waiting.memory)
-        )
+        return self._plain and self._changes.fuse.live and self._changes.may_take()
 
     def put(self, data, *, expiry=0):
         """Add an item at the end; see the reference."""
         cdef Changes changes = self._changes
-        cdef Appender appender = changes.appender
+        cdef Waiting waiting = changes.waiting
         cdef Mutex guard
         if self._plain and PyBytes_CheckExact(data) and not expiry and PyBytes_GET_SIZE(data) <= self._max_item_bytes:
             guard = self._guard
             guard.enter()
             try:
                 if (
-                    appender.entry.size < changes.plain_below
-                    and changes.waiting.memory_bytes < self._most_bytes
-                    and (self._most_items == NO_LIMIT or len(changes.waiting.memory) < self._most_items)
+                    changes.may_add()
+                    and waiting.memory_bytes + waiting.behind_bytes < self._most_bytes
+                    and (self._most_items == NO_LIMIT or len(waiting.memory) + waiting.behind < self._most_items)
                 ):
                     changes.add_one(<bytes> data, wall_ms() if self._now_ms is _wall_clock_ms else self._now_ms())
                     if self._waiters:

@@ -1,8 +1,8 @@
 """The calls of a queue for each item, in pure Python: the reference for the compiled module.
 
-A call has a short way and a long one. The short way is for a queue without ages and time-outs that is in memory and not
-at a limit, and whose journal need not be rotated or rewritten: nothing is left to do but the write and its effect. The
-long ways are functions of the queue, which :class:`Calls` gets when it is made.
+A call has a short way and a long one. The short way is for a queue without ages and time-outs that is not at a limit,
+and whose journal need not be rotated or rewritten: nothing is left to do but the write and its effect. The long ways
+are functions of the queue, which :class:`Calls` gets when it is made.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ class Changes:
         waiting: what waits.
         reserving: what is reserved.
         reserved_at: when each open transaction was reserved, ms since the epoch; empty in a queue without time-outs.
-        plain_below: while the current file is smaller than this, the short ways may be used.
+        plain_below: while the current file is smaller than this, the short ways may be used if an item waits.
+        empty_below: as ``plain_below``, if no item waits.
+        behind_below: as ``plain_below``, to add an item while others are in the journal only.
     """
 
     def __init__(self, appender: Appender, waiting: Waiting, reserving: Reserving) -> None:
@@ -156,14 +158,32 @@ class Changes:
         self.reserving = reserving
         self.reserved_at: dict[int, int] = {}
         self.plain_below = 0
+        self.empty_below = 0
+        self.behind_below = 0
+
+    def may_add(self) -> bool:
+        """Whether an item may be added the short way."""
+        waiting = self.waiting
+        below = self.behind_below if waiting.behind else self.plain_below if waiting.memory else self.empty_below
+        return self.appender.entry.size < below
+
+    def may_take(self) -> bool:
+        """Whether the head may be taken the short way."""
+        count = len(self.waiting.memory)
+        below = self.plain_below if count > 1 else self.empty_below  # afterwards one less waits
+        return count > 0 and self.appender.entry.size + _XID_OP_SIZE < below
 
     def add_plain(self, data: bytes, now: int) -> None:
-        """Add one item without an expiry, while the current file is smaller than ``plain_below``."""
+        """Add one item without an expiry, if :meth:`may_add`."""
         size = len(data)
         self.appender.append(_pack(ADDX, ADDX_BLOCK + size, now, 0) + data)
         reserving, waiting = self.reserving, self.waiting
-        waiting.memory.append((reserving.added, data, now, 0, 0))
-        waiting.memory_bytes += size
+        if waiting.behind:
+            waiting.behind += 1
+            waiting.behind_bytes += size
+        else:
+            waiting.memory.append((reserving.added, data, now, 0, 0))
+            waiting.memory_bytes += size
         reserving.added += 1
         self.fuse.live = True
 
@@ -271,9 +291,9 @@ class Calls:
                 changes = self._changes
                 waiting = changes.waiting
                 if (
-                    changes.appender.entry.size < changes.plain_below
-                    and len(waiting.memory) < self._most_items
-                    and waiting.memory_bytes < self._most_bytes
+                    changes.may_add()
+                    and len(waiting.memory) + waiting.behind < self._most_items
+                    and waiting.memory_bytes + waiting.behind_bytes < self._most_bytes
                 ):
                     changes.add_plain(data, self._now_ms())
                     if self._waiters:
@@ -323,10 +343,4 @@ class Calls:
 
     def _is_short(self) -> bool:
         """Whether the head may be taken the short way."""
-        changes = self._changes
-        return (
-            self._plain
-            and changes.fuse.live
-            and bool(changes.waiting.memory)
-            and changes.appender.entry.size + _XID_OP_SIZE < changes.plain_below
-        )
+        return self._plain and self._changes.fuse.live and self._changes.may_take()
