@@ -41,7 +41,17 @@ cdef extern from *:
         return (PyObject *)made;
     }
     #define kestrel_decref(x) Py_DECREF(x)
+    /* Whether this thread is the only one of the interpreter. One that starts meanwhile waits until the write ends. */
+    static inline int kestrel_alone(void) {
+    #if defined(PYPY_VERSION)
+        return 0;
+    #else
+        PyThreadState *me = PyThreadState_Get();
+        return PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(me)) == me && PyThreadState_Next(me) == NULL;
+    #endif
+    }
     """
+    bint alone "kestrel_alone"()
     int32_t get32 "kestrel_get32"(const uint8_t *p) nogil
     int64_t get64 "kestrel_get64"(const uint8_t *p) nogil
     void put32 "kestrel_put32"(uint8_t *p, int32_t x) nogil
@@ -68,7 +78,7 @@ cdef class Output:
     cdef object _rest
     cdef int _descriptor
 
-    cdef int put(self, bytes data) except -1
+    cdef int put(self, const void *data, Py_ssize_t size) except -1
 
 
 cdef class Appender:
@@ -79,8 +89,9 @@ cdef class Appender:
     cdef object _check_lock
     cdef object _by_policy
     cdef public int64_t _checked_ns
+    cdef int64_t tick  # of the last call of ready
 
-    cdef int add(self, bytes data, bint midway) except -1
+    cdef int add(self, const void *data, Py_ssize_t size, bint midway) except -1
     cdef int ready(self) except -1
 
 
@@ -91,4 +102,4 @@ cdef class Log:
     cdef public bint unsynced
     cdef public int64_t enough
 
-    cdef int add(self, bytes record) except -1
+    cdef int add(self, const void *record, Py_ssize_t size) except -1

@@ -5,7 +5,7 @@ A file of the system is written without a call into Python. So between two of it
 a whole or not at all.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t
@@ -72,29 +72,32 @@ cdef class Output:
         if isinstance(self._write, partial) and self._write.func is os.write:
             self._descriptor = self._write.args[0]  # the same call without Python around it
 
-    cdef int put(self, bytes data) except -1:
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data), done
-        cdef const char *start = PyBytes_AS_STRING(data)
+    cdef int put(self, const void *data, Py_ssize_t size) except -1:
+        cdef Py_ssize_t done
         cdef int failure
         if self._descriptor < 0:
-            done = self._write(data)
+            done = self._write(PyBytes_FromStringAndSize(<const char *> data, size))
         else:
             while True:
-                with nogil:
-                    done = raw_write(self._descriptor, start, size)
+                if alone():  # saves 390 instructions: no thread waits for the interpreter's lock
+                    done = raw_write(self._descriptor, data, size)
                     failure = errno
+                else:
+                    with nogil:
+                        done = raw_write(self._descriptor, data, size)
+                        failure = errno
                 if done >= 0:
                     break
                 if failure != EINTR:
                     raise OSError(failure, os.strerror(failure))
                 PyErr_CheckSignals()
         if done != size:
-            self._rest(data[done:])
+            self._rest(PyBytes_FromStringAndSize(<const char *> data + done, size - done))
         return 0
 
     def out(self, bytes data not None):
         """Write all of it."""
-        self.put(data)
+        self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
 
 cdef class Appender:
@@ -108,7 +111,7 @@ cdef class Appender:
         self._check_lock = check_lock
         self._by_policy = by_policy
 
-    cdef int add(self, bytes data, bint midway) except -1:
+    cdef int add(self, const void *data, Py_ssize_t size, bint midway) except -1:
         cdef Fuse fuse = self.fuse
         cdef int64_t tick
         if not fuse.live and not midway:
@@ -119,8 +122,8 @@ cdef class Appender:
             if not 0 <= tick - self._checked_ns < CHECK_NS:
                 self._check_lock()
                 self._checked_ns = tick
-            self.output.put(data)
-            self.entry.size += PyBytes_GET_SIZE(data)
+            self.output.put(data, size)
+            self.entry.size += size
             if self.active:
                 self._by_policy()
         except (OSError, LockLostError, ClosedError) as error:
@@ -129,21 +132,20 @@ cdef class Appender:
 
     cdef int ready(self) except -1:
         cdef Fuse fuse = self.fuse
-        cdef int64_t tick
         if not fuse.live:
             fuse.refuse()
-        tick = coarse_ns()
-        if not 0 <= tick - self._checked_ns < CHECK_NS:
+        self.tick = coarse_ns()
+        if not 0 <= self.tick - self._checked_ns < CHECK_NS:
             try:
                 self._check_lock()
             except (OSError, LockLostError, ClosedError) as error:
                 fuse.blow(error)
-            self._checked_ns = tick
+            self._checked_ns = self.tick
         return 0
 
     def append(self, bytes data not None, *, bint midway=False):
         """Write at the end of the file, and sync by the policy."""
-        self.add(data, midway)
+        self.add(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), midway)
 
     def check(self):
         """Make sure that an operation may begin."""
@@ -158,18 +160,18 @@ cdef class Log:
         self.output = Output()
         self.enough = enough
 
-    cdef int add(self, bytes record) except -1:
+    cdef int add(self, const void *record, Py_ssize_t size) except -1:
         cdef Fuse fuse = self.fuse
         if not fuse.live or not self.output.aimed:
             fuse.refuse()
         try:
-            self.output.put(record)
+            self.output.put(record, size)
         except OSError as error:
             fuse.blow(error)
-        self.grown += PyBytes_GET_SIZE(record)
+        self.grown += size
         self.unsynced = True
         return 0
 
     def append(self, bytes record not None):
         """Write one record."""
-        self.add(record)
+        self.add(PyBytes_AS_STRING(record), PyBytes_GET_SIZE(record))

@@ -163,7 +163,7 @@ class Reader(Gets):
             state.items = len(taken)
             state.bytes = sum(len(item.data) for item in taken.values())
             state.done.update(above)
-            self._move_head()
+            state.move_head()
             self._counts["flushes"] += 1
             self._journal.fuse.live = True
             self.checkpoint()
@@ -311,11 +311,6 @@ class Reader(Gets):
         state.after = number
         state.batch = []
         state.at = 0
-
-    def _move_head(self) -> None:
-        state = self._state
-        state.lowest = sorted(state.outstanding)
-        state.head = state.over_done(max(state.lowest[0] - 1 if state.lowest else state.seen, state.head))
 
 
 class _Cursor:

