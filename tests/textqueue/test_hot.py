@@ -160,6 +160,15 @@ def test_lines_of_the_ledger_that_matter(
 
 
 @BOTH
+def test_bytes_that_are_no_message(kind: Any) -> None:
+    assert not kind.proven(b"", 0, [(0, b"", 0)])
+    assert not kind.proven(b"-a\n", 0, [(40, b"", 0)])
+    assert not kind.proven(b"-a\n", 7, [(7, b"-a\n", 0)]), "the byte before is not known"
+    assert kind.variable_at(b"-a\n\\v=1\n\n\r\n", 1) == _hot_py.variable_at(b"-a\n\\v=1\n\n\r\n", 1) == (9, 0)
+    assert kind.variable_at(b"-a\n\\v=1\n\n\r\n", 2) == _hot_py.variable_at(b"-a\n\\v=1\n\n\r\n", 2)
+
+
+@BOTH
 @given(data=ANY, extra=st.integers(0, 2), moves=st.lists(st.integers(-1, 1), max_size=4), swap=st.booleans())
 def test_proof_of_many(kind: Any, data: bytes, extra: int, moves: list[int], swap: bool) -> None:
     places, position = [], 0
@@ -254,6 +263,8 @@ def test_a_variable_in_a_held_file_is_proven(
         core = kind.Core(None, raw, position, 1)
         done = held.variable(core, relative, new)
         file.close()
+        later = log.read_bytes()
+        held.flush()
         after = raw[:relative] + new + raw[relative + size :]
         if last:
             assert done == hot.DONE
@@ -262,6 +273,7 @@ def test_a_variable_in_a_held_file_is_proven(
             owner = b"-" if was == name else digest(was)
             line = _hot_py.status_lines(ord("v"), [(position, after, 0)], tail[:-1] + owner)
             assert log.read_bytes() == line
+            assert later == (b"" if was == name else line)
             assert (core.raw, held.last, held.lines, held.marks) == (after, (position, after), 1, 0)
             assert (held.shown, held.kind, held.log_bytes, held.high) == (None, ord("v"), len(line), position)
         else:
@@ -342,11 +354,17 @@ def test_an_error_of_the_system_is_raised(kind: Any, held_file: Path) -> None:
 @BOTH
 @given(
     sizes=st.lists(st.sampled_from([1, 9, 200, 2000, 4090, 4095, 5000]), min_size=2, max_size=8),
-    edits=st.lists(st.tuples(st.integers(0, 7), st.sampled_from([b"=", b"!", b"v"])), min_size=2, max_size=20),
+    edits=st.lists(
+        st.tuples(st.integers(0, 7), st.sampled_from([b"=", b"!", b"v", b"v", b"v"])), min_size=2, max_size=20
+    ),
+    name=st.sampled_from([b"v", b"retries", b" Reason "]),
+    again=st.sampled_from([1, 8]),
 )
-def test_edits_of_one_hold(kind: Any, sizes: list[int], edits: list[tuple[int, bytes]]) -> None:
-    """The compiled one reads a block, and proves several messages from it."""
-    raws = [b"-" + b"x" * size + b"\n\\v=1 \n" for size in sizes]
+def test_edits_of_one_hold(
+    kind: Any, sizes: list[int], edits: list[tuple[int, bytes]], name: bytes, again: int
+) -> None:
+    """The compiled one reads a block, and proves several messages from it. Both leave the same lines for later."""
+    raws = [b"-" + b"x" * size + b"\n\\" + name + b"=1 \n" for size in sizes]
     found = []
     for each in (_hot_py, kind):
         with tempfile.TemporaryDirectory() as folder:
@@ -361,13 +379,16 @@ def test_edits_of_one_hold(kind: Any, sizes: list[int], edits: list[tuple[int, b
                 cores.append(each.Core(None, raw, position, 1))
                 position += len(raw)
             results = []
-            for number, (which, edit) in enumerate(edits):
+            for number, (which, edit) in enumerate(edits * again):
                 core = cores[which % len(cores)]
                 size = len(raws[which % len(cores)])
                 if edit == b"v":
                     results.append(held.variable(core, size - 3, b"%d" % (number % 10)))
                 else:
                     results.append(held.mark(core, edit[0]))
+                results.append(log.stat().st_size)
+                results.append((held.lines, held.log_bytes, held.lost))
+            held.flush()
             file.close()
             ledger.close()
             found.append((results, path.read_bytes(), log.read_bytes(), [core.raw for core in cores]))

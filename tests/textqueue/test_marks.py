@@ -18,6 +18,7 @@ from tests.crash.disk import FaultyDisk
 from textqueue import Message, MessageStatus, NoSuchVariableError, TextQueue, hot
 from textqueue.editing import hold, marks
 from textqueue.editing.keeper import Keeper
+from textqueue.format.windows import token_of
 from textqueue.hot import reference as _hot_py
 from textqueue.ledger.log import Ledger
 
@@ -265,6 +266,57 @@ def test_a_forked_child_leaves_the_hold_to_its_parent(path: Path) -> None:
             message.mark_as_cleared()
         assert q.conflicts == []
     assert path.read_bytes() == cleared(COUNT - 1)[: -len(LINES[-1])] + b"!" + LINES[-1][1:]
+
+
+def test_an_attempt_is_logged_at_the_end_of_a_hold(path: Path) -> None:
+    path.write_bytes(b"".join(line + b"\\retries=9\n" for line in LINES))
+    with TextQueue(path) as q:
+        messages = begun(q)
+        ledger = path.with_name(".jobs.tq.log")
+        before = ledger.read_bytes()
+        messages[3]["retries"] = "8"
+        messages[4]["retries"] = "8"
+        assert held(q)
+        assert ledger.read_bytes() == before
+        messages[5].mark_as_cleared()
+        assert [line[:1] for line in ledger.read_bytes()[len(before) :].splitlines()] == [b"v", b"v", b"="]
+        messages[6]["retries"] = "8"
+        q._inputs.sources[0].marks.end()
+        assert [line[:1] for line in ledger.read_bytes()[len(before) :].splitlines()] == [b"v", b"v", b"=", b"v", b"r"]
+        assert path.read_bytes().count(b"retries=8") == 3
+
+
+@pytest.mark.parametrize("end", ["kill", "full disk", "full disk, then a mark"])
+def test_a_sync_after_lines_of_a_hold_were_lost_makes_everything_durable(path: Path, end: str) -> None:
+    """The lines say which messages the sync has to write again. Without them it writes the whole file."""
+    path.write_bytes(b"".join(line + b"\\retries=9\n" for line in LINES))
+    disk = FaultyDisk(OS, 10_000, "enospc")
+    with TextQueue(path) as q:
+        next(q.messages()).mark_as_cleared()
+        q.sync()
+    if end == "kill":
+        code = DIE_HOLDING.replace("message.mark_as_cleared()", 'message["retries"] = "8"')
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, "-c", code, str(path), str(int(signal.SIGKILL))], env=env, check=False)
+    else:
+        with TextQueue(path, disk=disk) as q:
+            messages = begun(q)
+            for message in messages[3:10]:
+                message["retries"] = "8"
+            assert held(q)
+            disk.fail_at = disk.calls + (1 if end == "full disk" else 2)
+            do = q._inputs.sources[0].marks.end if end == "full disk" else messages[10].mark_as_cleared
+            with pytest.raises(OSError, match="space"):
+                do()
+            assert disk.failed == "write"
+    with TextQueue(path) as q:
+        source = q._inputs.sources[0]
+        with source.file.session() as session:
+            token = token_of(session.status)
+            doubt = source._durable.doubt(session.file, token, source.file.ledger, known=session.known)
+        assert (list(doubt.spans), doubt.ours) == ([(0, path.stat().st_size)], False)
+        q.sync()
+        assert q.conflicts == []
 
 
 DIE_HOLDING = """

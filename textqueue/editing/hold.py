@@ -82,6 +82,7 @@ class Hold:
         self._edits = 0  # edits that the ledger object has counted
         self._high = -1  # the highest position of these edits
         self._ticked = -1
+        self._lost = False  # whether edits have no line in the ledger
         self.marks = self._new_marks()
 
     def _new_marks(self) -> Held | _hot_py.Held:
@@ -120,6 +121,8 @@ class Hold:
         marks = self.marks
         if marks.last is None:
             return
+        marks.flush()
+        self._lost = self._lost or marks.lost
         last = self._record(marks.kind, *marks.last)
         shown = last if marks.kind != SET else marks.shown and self._record(marks.shown[1][0], *marks.shown)
         high, fresh = max(self._high, marks.high), self._new_marks()
@@ -151,7 +154,7 @@ class Hold:
         queue, file = self._queue, self.file
         self._collect()
         self._pace.last = time.monotonic()
-        if self._edits:
+        if self._edits and not self._lost:  # otherwise the next session reconciles
             token = token_of(file.status())
             if end_lease(file):  # the lease was valid until now, so no other process had the file open
                 queue.chain.add(self._token, token, self._high)

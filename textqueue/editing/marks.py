@@ -14,6 +14,8 @@ of the file with the ledger. It is proven by its bytes, written, checked through
 edit (``textqueue.hot.Held``). The thread of ``textqueue.editing.keeper`` ends an unused hold. If another process had to
 wait, no new hold begins for a while, so that several workers on one file take turns.
 
+The line of a reserved variable is written together with the next line (``textqueue.hot.Held``).
+
 **Crash points.** The ledger lines of a hold carry the state of the file when the hold began. Its end appends a line
 with the new state. If the process dies in between, the next session finds the file in another state, and reconciles.
 """

@@ -9,7 +9,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.errno cimport EIO, errno
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
 import os
@@ -95,6 +95,7 @@ for _byte in range(256):
     _is_claim[_byte] = _byte in CLAIMS
     _is_kept[_byte] = _byte in _reference.ALWAYS
 cdef int _GIVEN_BACK = GIVEN_BACK, _IN_MUTEX = IN_MUTEX
+cdef Py_ssize_t _LATER_BYTES = _reference.LATER_BYTES
 cdef int _DIGITS = _reference.DIGITS, _BLANKS = _reference.BLANKS
 
 # The names of the reserved variables: few and short.
@@ -107,6 +108,11 @@ for _name in (name.encode() for name in sorted(RESERVED)):
     _reserved_size[_reserved_count] = len(_name)
     memcpy(_reserved[_reserved_count], PyBytes_AS_STRING(_name), len(_name))
     _reserved_count += 1
+
+# The CRC32 of zlib: for the short lines of a ledger, a call of zlib takes five times as long.
+cdef uint32_t _crcs[256]
+for _byte in range(256):
+    _crcs[_byte] = zlib.crc32(bytes([_byte ^ 0xff])) ^ 0xffffff ^ 0xffffffff
 
 cdef char *_scratch = NULL
 cdef Py_ssize_t _scratch_size = 0
@@ -271,7 +277,7 @@ def variable_at(bytes raw not None, Py_ssize_t index):
             if stop > at and text[stop - 1] == c"\r":
                 stop -= 1
         if not index:
-            return at + 1, stop - at - 1
+            return at + 1, max(stop - at - 1, 0)
         index -= 1
         at = end
     return None
@@ -361,6 +367,14 @@ cdef inline bint _same_letters(const char *text, const char *name, int size) noe
     return True
 
 
+cdef inline uint32_t _crc(const char *data, Py_ssize_t size) noexcept nogil:
+    cdef uint32_t crc = 0xffffffff
+    cdef Py_ssize_t at
+    for at in range(size):
+        crc = _crcs[(crc ^ <unsigned char>data[at]) & 0xff] ^ (crc >> 8)
+    return ~crc
+
+
 cdef inline int _decimal(char *out, Py_ssize_t number) noexcept nogil:
     """Write a number, which must not be negative, and return its length."""
     cdef char digits[20]
@@ -389,7 +403,7 @@ cdef Py_ssize_t _line(char *out, int control, Py_ssize_t position, const unsigne
         size += 2
     memcpy(out + size, PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail))
     size += PyBytes_GET_SIZE(tail)
-    cdef unsigned long crc = zlib.crc32(PyBytes_FromStringAndSize(out, size))
+    cdef uint32_t crc = _crc(out, size)
     out[size] = c" "
     for at in range(8):
         out[size + 1 + at] = digits[(crc >> (28 - 4 * at)) & 15]
@@ -433,14 +447,13 @@ cdef bytes _checked(const char *line, Py_ssize_t size):
     cdef int blanks = 0
     if end < 0 or line[end] != c" ":
         return None
-    cdef bytes text = PyBytes_FromStringAndSize(line, end)
-    cdef unsigned long crc = zlib.crc32(text)
+    cdef uint32_t crc = _crc(line, end)
     for at in range(8):
         if line[end + 1 + at] != digits[(crc >> (28 - 4 * at)) & 15]:
             return None
     for at in range(end):
         blanks += line[at] == c" "
-    return text if blanks == _BLANKS else None
+    return PyBytes_FromStringAndSize(line, end) if blanks == _BLANKS else None
 
 
 def newest(bytes lines not None, claimed):
@@ -491,11 +504,11 @@ cdef class Held:
     cdef uint64_t _device, _inode
     cdef int64_t _until
     cdef int _fd, _log_fd
-    cdef char *_buffer
-    cdef Py_ssize_t _buffer_size
+    cdef char *_buffer  # the lines that were left for later, then working memory
+    cdef Py_ssize_t _buffer_size, _later
     cdef char _near[_NEAR]  # bytes of the file, which no other process changes during the lease
     cdef Py_ssize_t _near_at, _near_size
-    cdef readonly bint disturbed
+    cdef readonly bint disturbed, lost
     cdef readonly Py_ssize_t lines, marks, log_bytes, high
     cdef readonly int kind
     cdef bytes _last, _shown
@@ -530,7 +543,7 @@ cdef class Held:
         new = PyBytes_FromStringAndSize(NULL, size)  # not from text: Python shares the objects of single bytes
         memcpy(PyBytes_AS_STRING(new), PyBytes_AS_STRING(raw), size)
         PyBytes_AS_STRING(new)[0] = <char>control
-        result = self._write(message, new, 0, 1, control, _essence(raw), self._tail)
+        result = self._write(message, new, 0, 1, control, _essence(raw), self._tail, False)
         if result == _DONE:
             self.marks += 1
             self._shown, self._shown_position = new, message.position
@@ -548,14 +561,37 @@ cdef class Held:
         was, name = _essence(raw), _essence(new)
         if was != name:
             tail = tail[: PyBytes_GET_SIZE(tail) - 1] + blake2b(was, digest_size=_HEX // 2).hexdigest().encode()
-        return self._write(message, new, relative, count, c"v", name, tail)
+        return self._write(message, new, relative, count, c"v", name, tail, was == name)
+
+    def flush(self):
+        cdef int error
+        with nogil:
+            error = self._flush()
+        if error:
+            raise OSError(error, os.strerror(error), self._log.path)
+
+    cdef int _flush(self) noexcept nogil:
+        """Write the lines that were left for later, and return the number of an error, or 0."""
+        cdef Py_ssize_t got, done = 0, size = self._later
+        self._later = 0
+        while done < size:
+            got = write(self._log_fd, self._buffer + done, size - done)
+            if got <= 0:
+                self.lost = True
+                return errno or EIO
+            done += got
+        self.log_bytes += size
+        return 0
 
     cdef int _write(self, Core message, bytes new, Py_ssize_t relative, Py_ssize_t count, int kind, bytes name,
-                    bytes tail) except -1:
-        """Prove the message, write a part of its new bytes, and log that; name is its new essence."""
+                    bytes tail, bint later) except -1:
+        """Prove the message, write a part of its new bytes, and log that; name is its new essence.
+
+        If ``later``, the ledger line may follow later.
+        """
         cdef bytes raw = message.raw, digest
-        cdef Py_ssize_t position = message.position, size = PyBytes_GET_SIZE(raw), got, done = 0, line_size
-        cdef Py_ssize_t room = size + 2 + _LINE_ROOM + PyBytes_GET_SIZE(tail)
+        cdef Py_ssize_t position = message.position, size = PyBytes_GET_SIZE(raw), got, line_size
+        cdef Py_ssize_t room = self._later + size + 2 + _LINE_ROOM + PyBytes_GET_SIZE(tail)
         cdef const char *text = PyBytes_AS_STRING(raw)
         cdef const char *changed = PyBytes_AS_STRING(new) + relative
         cdef const char *path = PyBytes_AS_STRING(self._path)
@@ -569,7 +605,7 @@ cdef class Held:
                 raise MemoryError
             self._buffer, self._buffer_size = larger, 2 * room
         digest = blake2b(name, digest_size=_HEX // 2).digest()
-        line = self._buffer
+        line = self._buffer + self._later
         line_size = _line(line, kind, position, <const unsigned char *>PyBytes_AS_STRING(digest), tail)
         data = line + line_size
         with nogil:
@@ -586,13 +622,10 @@ cdef class Held:
                     elif not tq_is_at(path, self._device, self._inode):
                         result = _GONE
                     else:
-                        while done < line_size:
-                            got = write(self._log_fd, line + done, line_size - done)
-                            if got <= 0:
-                                error = errno or EIO
-                                break
-                            done += got
-                        else:
+                        self._later += line_size
+                        if not later or self._later > _LATER_BYTES:
+                            error = self._flush()
+                        if not error:
                             result = _DONE
         if result != _DONE or size + 2 > _NEAR:
             self._near_size = 0
@@ -605,7 +638,6 @@ cdef class Held:
             self._last_position = position
             self.kind = kind
             self.lines += 1
-            self.log_bytes += line_size
             if position > self.high:
                 self.high = position
         return result

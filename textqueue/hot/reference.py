@@ -19,8 +19,8 @@ from textqueue.format.kinds import CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, SET, VISI
 from textqueue.format.parser import chunks, essence, variables_of
 
 __all__ = [
-    "ALWAYS", "BLANKS", "DIGITS", "DONE", "FEW_BYTES", "FRESH_S", "GONE", "NOT_DONE", "Core", "Held", "Place", "Reader",
-    "ends", "essence", "newest", "proven", "ready", "status_lines", "variable_at",
+    "ALWAYS", "BLANKS", "DIGITS", "DONE", "FEW_BYTES", "FRESH_S", "GONE", "LATER_BYTES", "NOT_DONE", "Core", "Held",
+    "Place", "Reader", "ends", "essence", "newest", "proven", "ready", "status_lines", "variable_at",
 ]  # fmt: skip
 
 NOT_DONE: Final = 0
@@ -37,6 +37,8 @@ _QUEUED: Final = ord("-")
 DIGITS: Final = 19
 BLANKS: Final = 6
 """Of a ledger line: the most digits of a position, and the number of blanks before the CRC32."""
+LATER_BYTES: Final = 1 << 12
+"""If the ledger lines that were left for later have more bytes than this, they are written."""
 ALWAYS: Final = CLAIMS | {GIVEN_BACK, SET}
 """The kinds of ledger lines that always matter."""
 
@@ -157,7 +159,7 @@ def proven(data: bytes, start: int, places: Sequence[Place]) -> bool:
     for position, raw, _ in places:
         at = position - start
         stop = at + len(raw)
-        if at <= end or data[at:stop] != raw or (position and data[at - 1] != _NEWLINE):
+        if at <= end or not raw or data[at:stop] != raw or (position and data[at - 1 : at] != b"\n"):
             return False
         if not ends(raw, data[stop : stop + 1]):
             return False
@@ -226,6 +228,10 @@ def newest(lines: bytes, claimed: Container[int]) -> tuple[int, int, list[bytes]
 class Held:
     """Marks and variables in a file during a hold. After ``DONE``, the edit is in the file and in the ledger.
 
+    The line of a reserved variable may follow later, in one write with the next line, or by ``flush``. It does not
+    change what the message is, so it matters to the next sync only. If the process dies before, the next session finds
+    the file in a state that the ledger does not have, and the next sync writes the whole file again.
+
     It relies on the lock: no other object writes to the file or the ledger. Each edit first checks the lease, so that
     no other program can change the message between proof and write. Afterwards it checks that the file is still at the
     path.
@@ -256,6 +262,10 @@ class Held:
         self.marks = 0
         """Of these lines, those of marks."""
         self.log_bytes = 0
+        """Of these lines, the bytes of those that were written."""
+        self.lost = False
+        """Whether a write of lines failed."""
+        self._later = b""
         self.high = -1
         self.kind = 0
         """The kind of the last line."""
@@ -276,7 +286,7 @@ class Held:
         raw = message.raw
         if raw[0] != _QUEUED or time.monotonic() > self._until:
             return NOT_DONE
-        result = self._write(message, 0, bytes([control]), control, self._tail)
+        result = self._write(message, 0, bytes([control]), control, self._tail, later=False)
         if result == DONE:
             self.marks += 1
             self.shown = self.last
@@ -304,9 +314,25 @@ class Held:
             return NOT_DONE
         was, name = essence(raw), essence(raw[:relative] + data + raw[relative + len(data) :])
         owner = b"-" if was == name else blake2b(was, digest_size=12).hexdigest().encode()
-        return self._write(message, relative, data, SET, self._tail[:-1] + owner)
+        return self._write(message, relative, data, SET, self._tail[:-1] + owner, later=was == name)
 
-    def _write(self, message: Core, relative: int, data: bytes, kind: int, tail: bytes) -> int:
+    def flush(self) -> None:
+        """Write the lines that were left for later.
+
+        Raises:
+            OSError: the write failed; some of the lines are lost.
+        """
+        lines, self._later = self._later, b""
+        if not lines:
+            return
+        try:
+            self._log.write(lines)
+        except OSError:
+            self.lost = True
+            raise
+        self.log_bytes += len(lines)
+
+    def _write(self, message: Core, relative: int, data: bytes, kind: int, tail: bytes, *, later: bool) -> int:
         if not leased(self._file):
             self.disturbed = True
             return NOT_DONE
@@ -324,10 +350,11 @@ class Held:
             return GONE
         new = raw[:relative] + data + raw[relative + len(data) :]
         line = status_lines(kind, ((position, new, 0),), tail)
-        self._log.write(line)
+        self._later += line
+        if not later or len(self._later) > LATER_BYTES:
+            self.flush()
         message.moved_to(position, new, message.epoch)
         self.lines += 1
-        self.log_bytes += len(line)
         self.high = max(self.high, position)
         self.kind = kind
         self.last = position, new
