@@ -36,7 +36,7 @@ _PART_BYTES: Final = 16 << 20
 
 
 _CHUNK_BYTES: Final = 4 << 20
-"""Larger than the chunks of Spark, which takes small batches. With those, Polars needs half more CPU time."""
+"""Larger than the chunks of Spark, which takes small batches: a read into Polars then takes at least 10 % less CPU."""
 _BATCH_ROWS: Final = 1 << 10
 _BATCH_BYTES: Final = 1 << 16
 """Batches smaller than both are combined. That copies them, and a larger batch costs a consumer of Arrow little."""
