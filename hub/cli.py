@@ -25,6 +25,7 @@ from hub.naming import Source, find_sources, is_root, require_root, source_path
 from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
 from hub.serving import serve, stop_on_signals
+from sej.cli.exits import exit_of
 from sej.cli.options import DURATION, require_limit, retention_options
 from sej.cli.output import as_json, as_text
 from sej.cli.parameters import PATH
@@ -130,15 +131,15 @@ def clean(root: Path, max_age: float | None, max_bytes: int | None, keep_segment
     require_limit(max_age, max_bytes)
     failed: SejError | None = None
     done = clean_root(root, max_age_s=max_age, max_bytes=max_bytes, keep_segments=keep_segments, dry_run=dry_run)
-    for source, paths in done.items():
+    for paths in done.values():
         if isinstance(paths, SejError):
-            click.echo(f"{source}: {paths}", err=True)
+            click.echo(f"sej: {paths}", err=True)
             failed = paths
             continue
         for path in paths:
             click.echo(path)
     if failed is not None:
-        raise failed
+        raise SystemExit(exit_of(failed))
 
 
 @app.command()

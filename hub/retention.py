@@ -43,6 +43,6 @@ def clean(root: str | os.PathLike[str], *, disk: Disk = OS, **limits: Any) -> di
         except SejError as error:
             done[source] = error
         except OSError as error:
-            done[source] = SejError(str(error), path=error.filename or source_path(path, source))
+            done[source] = SejError(error.strerror or str(error), path=error.filename or source_path(path, source))
             done[source].__cause__ = error
     return done

@@ -1,6 +1,7 @@
 """The subcommands of the hub, as programs of their own."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -117,6 +118,14 @@ def test_follow_from_another_machine(tmp_path: Path) -> None:
         damaged = sej_hub(*words, "--place", place)
         assert damaged.returncode == 1
         assert "expected the next offset" in damaged.stderr
+
+
+def test_a_directory_that_cannot_be_cleaned_is_named_once(tmp_path: Path) -> None:
+    fill(tmp_path / "hub" / "EWR.flights", sample(20))
+    (tmp_path / "hub" / "EWR.flights" / "ofs" / ".lock").mkdir()
+    done = sej_hub("clean", "--max-bytes", 1, tmp_path / "hub")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"sej: \S+/EWR\.flights/ofs/\.lock: [^:]+\n", done.stderr), done.stderr
 
 
 def test_follow_reports_that_the_hub_lost_messages(tmp_path: Path) -> None:
