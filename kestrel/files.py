@@ -123,10 +123,9 @@ def names_in(directory: str | os.PathLike[str], disk: Disk) -> list[str]:
     """
     try:
         return disk.list(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        raise MissingError(
-            "this directory does not exist; expected the directory that holds the queue's files", path=directory
-        ) from None
+    except (FileNotFoundError, NotADirectoryError) as error:
+        what = "this is a file" if isinstance(error, NotADirectoryError) else "this directory does not exist"
+        raise MissingError(f"{what}; expected the directory that holds the queue's files", path=directory) from None
 
 
 def cut(disk: Disk, path: str, position: int, *, keep_at_ms: int | None) -> None:

@@ -16,7 +16,7 @@ import click
 
 from sej.cli.parameters import PATH
 from sej.cli.progress import progress_bar
-from sej.errors import SejError
+from sej.errors import JournalNotFoundError, SejError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -354,6 +354,8 @@ def finish(root: Path, discard: bool) -> None:
     from pipeline.health import target_of
     from shard.commits.committing import discard_dead_jobs, finish_dead_jobs
 
+    if not root.exists():
+        raise JournalNotFoundError("the path does not exist; expected the root of journals", path=root)
     with target_of(root) as target:
         if discard:
             for job in discard_dead_jobs(target):

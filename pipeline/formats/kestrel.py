@@ -12,12 +12,14 @@ from typing import Final
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructField, StructType
 
+from kestrel.files import names_in
 from pipeline.columns import KESTREL
 from pipeline.formats.rows import RowReader
 from pipeline.options import KESTREL_READ, OptionError, parse
 from pipeline.paths import paths_of
 from pipeline.reading.kestrel_items import rows_of, size_of
 from pipeline.schema import check_projection, spark_columns
+from sej.system.disk import OS
 
 __all__ = ["KestrelSource"]
 
@@ -49,4 +51,7 @@ class KestrelSource(DataSource):
             reader=options["reader"],
             on_damage=options["onCorruption"],
         )
-        return RowReader(paths_of(self.options), check_projection(schema, _COLUMNS), rows, size_of)
+        directories = paths_of(self.options)
+        for directory in directories:
+            names_in(directory, OS)  # raises here, and not in a task, if the directory does not exist
+        return RowReader(directories, check_projection(schema, _COLUMNS), rows, size_of)

@@ -177,3 +177,9 @@ def test_a_path_that_is_not_a_hub(tmp_path: Path) -> None:
     done = sej("hub", "serve", "--address", "0.0.0.0:0", tmp_path / "root")
     assert (done.returncode, b"--plaintext" in done.stderr) == (2, True)
     assert sej("hub", "clean", tmp_path / "root").returncode == 2
+
+
+def test_a_file_is_not_a_directory_of_queues(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    done = sej("kestrel", "ls", tmp_path / "file")
+    assert (done.returncode, b"file: this is a file; expected the directory" in done.stderr) == (4, True)

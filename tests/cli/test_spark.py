@@ -33,6 +33,11 @@ def test_an_address_is_named_as_it_was_given() -> None:
         assert b"'s3a://b/x' is on a file system of type s3a: pass a local path" in done.stderr
 
 
+def test_finish_needs_a_root(tmp_path: Path) -> None:
+    done = sej("spark", "finish", tmp_path / "none")
+    assert (done.returncode, done.stdout, b"none: the path does not exist" in done.stderr) == (4, b"", True)
+
+
 def test_jobs_that_take_no_hub_name_the_way(tmp_path: Path) -> None:
     for words, says in (
         (["restore", "archive", "root"], b"restore writes journals on a local disk; to write them through a hub, pass"),

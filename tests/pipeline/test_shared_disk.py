@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 import pipeline
 import sej
 from pipeline.cli import app
+from pipeline.formats.kestrel import KestrelSource
 from pipeline.formats.textqueue import TextQueueSource
 from pipeline.health import look
 from pipeline.jobs.running import Origin
@@ -237,6 +238,12 @@ def test_an_address_for_spark_is_kept() -> None:
     assert spark_path("s3a://b/x/") == "s3a://b/x"
     with pytest.raises(OptionError, match="pass it as text"):
         spark_path(Path("s3a://b/x"))
+
+
+def test_a_directory_of_queues_that_the_driver_does_not_have_is_an_error(tmp_path: Path) -> None:
+    source = KestrelSource({"path": str(tmp_path / "none"), "queue": "cars"})
+    with pytest.raises(sej.JournalNotFoundError, match="none: this directory does not exist"):
+        source.reader(source.schema())
 
 
 def test_a_text_queue_that_an_executor_does_not_have_is_an_error_and_is_not_created(tmp_path: Path) -> None:
