@@ -19,7 +19,7 @@ import click
 
 from sej.cli.exits import Exit
 from sej.cli.options import DURATION, MAX_ATTEMPTS, form_options, wait_option, waited_for
-from sej.cli.output import as_json, print_messages, text_or_b64
+from sej.cli.output import as_json, counted, print_messages, text_or_b64
 from sej.cli.parameters import PATH
 from sej.cli.places import Place, placed_command
 from sej.cli.programs import ProgramCommand, ending, require_program
@@ -158,6 +158,8 @@ def get(
     if wait:
         if place.backend != "journal":
             raise click.UsageError(f"--wait is for queues on journals, not for {place.backend}")
+        if not follow and not timeout:
+            raise click.UsageError("--wait needs --follow, or --timeout with the time to wait")
         waited_for(place.path, None if follow else timeout)
     taken, failed = 0, False
     limit = count if count is not None else sys.maxsize if command else 1
@@ -253,7 +255,7 @@ def dead(place: Place, form: str, dead_letter: Path | None) -> None:
     for letter in dead_letters(journal):
         print_messages([letter.message], form)
         sys.stdout.flush()
-        click.echo(f"message {letter.message.offset}, {letter.attempts} attempts: {letter.reason}", err=True)
+        click.echo(f"message {letter.message.offset}, {counted(letter.attempts, 'attempt')}: {letter.reason}", err=True)
 
 
 @queue.command

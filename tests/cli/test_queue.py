@@ -318,3 +318,9 @@ def test_a_paused_queue_delivers_nothing(tmp_path: Path) -> None:
     assert json.loads(sej("queue", "stats", "--json", queue).stdout)["paused"] is True
     assert sej("queue", "resume", queue).returncode == 0
     assert sej("queue", "get", queue).stdout == b"one\n"
+
+
+def test_wait_needs_a_time(tmp_path: Path) -> None:
+    done = sej("queue", "get", "--wait", tmp_path / "later")
+    assert (done.returncode, b"--wait needs --follow, or --timeout" in done.stderr) == (2, True)
+    assert sej("queue", "get", "--wait", "--timeout", "0.01s", tmp_path / "later").returncode == 4
