@@ -67,7 +67,7 @@ def check_client(client_id: str) -> str:
         raise TypeError(f"client_id must be a str, got {client_id!r} ({type(client_id).__name__})")
     if not _CLIENT.fullmatch(client_id) or len(client_id) > _NAME_BYTES:
         raise InvalidNameError(
-            "a client id must be letters, digits, '_', '-' and single dots between them, at most"
+            "a client id must be ASCII letters, digits, '_', '-' and single dots between them, at most"
             f" {_NAME_BYTES} bytes, got {client_id[:80]!r}"
         )
     return client_id
@@ -85,7 +85,7 @@ def check_journal(client_id: str, journal_dir: str) -> Source:
     source = Source(client_id, journal_dir)
     if not _JOURNAL.fullmatch(journal_dir) or ".." in source.name:
         raise InvalidNameError(
-            "journal must be letters, digits, '_', '-' and '.' (not first, no two together), at least one, got"
+            "journal must be ASCII letters, digits, '_', '-' and '.' (not first, no two together), at least one, got"
             f" {journal_dir[:80]!r}"
         )
     if len(source.name) > _NAME_BYTES:

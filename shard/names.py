@@ -55,7 +55,7 @@ class Path:
         require(root=(root, PATH), prefix=(prefix, TEXT), bits=(bits, between(0, MAX_BITS)))
         path = os.fspath(root)
         if not PREFIX.fullmatch(prefix):
-            raise InvalidNameError(f"prefix must be letters, digits, '_' and '-', got {prefix!r}")
+            raise InvalidNameError(f"prefix must be ASCII letters, digits, '_' and '-', got {prefix!r}")
         if not bits and not prefix:
             raise InvalidNameError("bits 0 needs a prefix: it is the whole name of the single shard")
         for name, value in (("root", path), ("prefix", prefix), ("bits", bits), ("count", 1 << bits)):

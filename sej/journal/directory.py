@@ -85,7 +85,7 @@ class Directory:
         there = self.disk.status(self.path)
         if there is None:
             raise JournalNotFoundError(
-                "there is no journal here; sej.Writer creates one, reading does not", path=self.path
+                "there is no journal here; sej.Writer or `sej append` creates one, reading does not", path=self.path
             )
         if not there.is_dir:
             raise NotAJournalError("this is a file; expected a SEJ directory", path=self.path)
@@ -94,7 +94,7 @@ class Directory:
             names = self.names()
             if not names:
                 raise JournalNotFoundError(
-                    "this directory is empty; sej.Writer creates a journal in it", path=self.path
+                    "this directory is empty; sej.Writer or `sej append` creates a journal in it", path=self.path
                 )
             if "jnl" in names:  # created meanwhile
                 inside = self.disk.status(self.jnl)
@@ -161,6 +161,6 @@ def check_name(name: str, what: str) -> str:
         raise TypeError(f"{what} must be a str, got {name!r} ({type(name).__name__})")
     if not re.fullmatch(_NAME, name) or len(name) > _NAME_BYTES:
         raise InvalidNameError(
-            f"{what} must be letters, digits, '_', '-' and '.' (not first), at most {_NAME_BYTES}, got {name!r}"
+            f"{what} must be ASCII letters, digits, '_', '-' and '.' (not first), at most {_NAME_BYTES}, got {name!r}"
         )
     return name
