@@ -27,6 +27,8 @@ __all__ = ["top"]
 _INTERVAL_MIN_S: Final = 0.05
 _CHROME_LINES: Final = 6
 """Lines that the table takes in addition to its rows."""
+_NARROW: Final = 80
+"""In fewer columns, only journal, next offset and readers are shown."""
 
 
 @click.command
@@ -97,10 +99,10 @@ def _screen() -> Iterator[Callable[[list[Sample]], None]]:
 
     console = Console()
     with quiet_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
-        yield lambda rows: live.update(_table(rows, console.height - _CHROME_LINES), refresh=True)
+        yield lambda rows: live.update(_table(rows, console.height - _CHROME_LINES, console.width), refresh=True)
 
 
-def _table(rows: list[Sample], lines: int) -> Table:
+def _table(rows: list[Sample], lines: int, width: int) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
@@ -109,17 +111,25 @@ def _table(rows: list[Sample], lines: int) -> Table:
     root = os.path.commonpath([os.path.dirname(os.path.abspath(row.path)) for row in rows]) if rows else ""
     table = Table(caption=f"{len(rows)} journals, {total}{hidden}; q ends", expand=True, title=escape(root))
     table.add_column("journal", overflow="ellipsis", no_wrap=True, ratio=3)
-    for name in ("next offset", "messages/s", "size", "size/s", "last", "writer"):
+    figures = ("next offset",) if width < _NARROW else ("next offset", "messages/s", "size", "size/s", "last", "writer")
+    for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("readers: behind, messages/s", overflow="ellipsis", no_wrap=True, ratio=4)
     for row in rows[:lines]:
         name = escape(os.path.relpath(row.path, root))
         if row.error is not None:
-            table.add_row(name, *[""] * 6, f"[red]{escape(row.error)}")
+            table.add_row(name, *[""] * len(figures), f"[red]{escape(row.error)}")
             continue
         last = "" if row.idle_s is None else f"{human_duration(row.idle_s)} ago"
-        cells = (f"{row.end_offset:,}", _rate(row.rate), _bytes(row.bytes), _bytes(row.byte_rate), last)
-        table.add_row(name, *cells, _pid(row.writer), _readers(row))
+        cells = (
+            f"{row.end_offset:,}",
+            _rate(row.rate),
+            _bytes(row.bytes),
+            _bytes(row.byte_rate),
+            last,
+            _pid(row.writer),
+        )
+        table.add_row(name, *cells[: len(figures)], _readers(row))
     return table
 
 

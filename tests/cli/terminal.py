@@ -13,7 +13,7 @@ LINES, COLUMNS = 30, 140
 
 @contextmanager
 def terminal(
-    *words: str | Path, env: dict[str, str] | None = None, command: list[str] | None = None
+    *words: str | Path, env: dict[str, str] | None = None, command: list[str] | None = None, columns: int = COLUMNS
 ) -> Iterator["pexpect.spawn[bytes]"]:
     """Start ``sej`` (or another command) in a pty of its own; it is ended with the block."""
     program, *first = COMMAND if command is None else command
@@ -26,7 +26,7 @@ def terminal(
         arguments,
         env=environment,
         timeout=30,
-        dimensions=(LINES, COLUMNS),
+        dimensions=(LINES, columns),
     )
     try:
         yield running

@@ -95,6 +95,14 @@ def test_a_table_in_a_terminal(root: Path, colour: bool) -> None:
         assert (b"\x1b[33mruns" in seen.getvalue()) == colour
 
 
+def test_a_narrow_terminal_shows_names_and_readers(root: Path) -> None:
+    with terminal("top", root, columns=40) as shown:
+        shown.expect(rb"large[^\n]*mailer 40")
+        shown.expect(rb"small")
+        shown.send("q")
+        assert ended(shown)[0] == 0
+
+
 def test_an_interrupt_gives_the_terminal_back(root: Path) -> None:
     script = 'before=$(stty -g); "$@"; echo "code $?"; [ "$before" = "$(stty -g)" ] && echo same'
     with terminal(command=["bash", "-c", script, "bash", *COMMAND, "top", str(root)]) as shown:

@@ -356,6 +356,13 @@ def test_watch_prints_lines_in_a_pipe_and_a_table_in_a_terminal(jobs: Path) -> N
     assert next(iter(TextQueue(jobs).messages())).value == "two\nmore"
 
 
+def test_watch_shows_the_texts_in_a_narrow_terminal(jobs: Path) -> None:
+    with terminal("tq", "watch", jobs, columns=40) as shown:
+        shown.expect(rb"queued[^\n]*two")
+        shown.send(b"q")
+        assert ended(shown)[0] == 0
+
+
 def test_a_line_for_gitignore_is_suggested_once(tmp_path: Path) -> None:
     git = {"HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
     subprocess.run(["git", "init", "-q", tmp_path], env={**ENV, **git}, check=True)

@@ -32,6 +32,8 @@ _COLOURS: Final = {MessageStatus.cleared: "green", MessageStatus.critical: "red"
 _INTERVAL_MIN_S: Final = 0.05
 _CHROME_LINES: Final = 6
 """Lines that the table takes in addition to its rows."""
+_NARROW: Final = 70
+"""In fewer columns, only line, status and text are shown."""
 
 
 @click.command
@@ -92,10 +94,12 @@ def _screen(path: Path) -> Iterator[Callable[[_Sample], None]]:
 
     console = Console()
     with quiet_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
-        yield lambda sample: live.update(_table(path, sample, max(console.height - _CHROME_LINES, 1)), refresh=True)
+        yield lambda sample: live.update(
+            _table(path, sample, max(console.height - _CHROME_LINES, 1), console.width), refresh=True
+        )
 
 
-def _table(path: Path, sample: _Sample, lines: int) -> Table:
+def _table(path: Path, sample: _Sample, lines: int, width: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -106,14 +110,19 @@ def _table(path: Path, sample: _Sample, lines: int) -> Table:
     hidden = f"; {len(rows) - lines} more: a taller terminal shows them" if len(rows) > lines else ""
     counts = ", ".join(f"{count:,} {name}" for name, count in sample.counts.items())
     table = Table(caption=f"{counts}{hidden}; q ends", expand=True, title=Text(str(path)))
-    for name in ("message", "line", "status", "age"):
+    narrow = width < _NARROW
+    for name in ("line", "status") if narrow else ("message", "line", "status", "age"):
         table.add_column(name, no_wrap=True)
-    table.add_column("claim", overflow="ellipsis", no_wrap=True, ratio=1)
+    if not narrow:
+        table.add_column("claim", overflow="ellipsis", no_wrap=True, ratio=1)
     table.add_column("text", overflow="ellipsis", no_wrap=True, ratio=3)
     for one in rows[:lines]:
         status = one.message.status
         text = shown(one.message.value_bytes).decode(errors="backslashreplace")
+        place = (str(one.line), Text(status.name, style=_COLOURS.get(status, "")))
+        if narrow:
+            table.add_row(*place, Text(text, style="yellow" if one.holder else ""))
+            continue
         claim = Text(one.holder or "", style="yellow")
-        cells = (str(one.line), Text(status.name, style=_COLOURS.get(status, "")), human_duration(one.age_s))
-        table.add_row(Text(name_of(one.message, path)), *cells, claim, Text(text))
+        table.add_row(Text(name_of(one.message, path)), *place, human_duration(one.age_s), claim, Text(text))
     return table
