@@ -167,7 +167,7 @@ def work(
 
     require_program(command)
     path = tree_of(tree)
-    if not any(os.path.isdir(path.dir(index)) for index in range(path.count)):
+    if os.path.isdir(path.root) and not any(os.path.isdir(path.dir(index)) for index in range(path.count)):
         if timeout == 0:
             raise FileNotFoundError(
                 f"{tree}: this sharded journal has no shard; `sej shard ls` lists the existing ones"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pipeline.columns import SEJ
 from pipeline.jobs.running import Origin, Progress, watched
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.paths import local_path
@@ -109,10 +110,13 @@ def dedupe(
         progress: called with the messages so far.
 
     Raises:
-        OptionError: as :func:`compact`.
+        OptionError: as :func:`compact`; or ``by`` names a column that a journal does not have.
     """
     from pyspark.sql import functions as f
 
+    for name in by:
+        if name not in SEJ:
+            raise OptionError(f"by names the column {name!r}; expected some of {', '.join(SEJ)}")
     origin, target = Origin.of(source, hub, token, tls), local_path(target)
     journals, ends = _read(spark, origin, target)
     message = ("key", *_MESSAGE)

@@ -13,6 +13,12 @@ def test_a_tree_that_is_not_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_worker_does_not_wait_for_a_root(tmp_path: Path) -> None:
+    done = sej("shard", "work", tmp_path / "none" / "orders.2", "mailer", "--", "cat")
+    what = f"sej: {tmp_path / 'none'}: the path does not exist; shard.Writer creates the root\n"
+    assert (done.returncode, done.stderr.decode()) == (4, what)
+
+
 def test_a_worker_that_starts_before_its_tree(tmp_path: Path) -> None:
     with start("shard", "work", tmp_path / "orders.2", "mailer", "--", "cat") as running:
         assert running.stdout is not None

@@ -33,6 +33,11 @@ def test_an_address_is_named_as_it_was_given() -> None:
         assert b"'s3a://b/x' is on a file system of type s3a: pass a local path" in done.stderr
 
 
+def test_dedupe_names_a_column_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"by names the column 'user'; expected some of client, .*value$"):
+        jobs.dedupe(None, tmp_path, tmp_path / "t", by=["key", "user"])  # type: ignore[arg-type]
+
+
 def test_finish_needs_a_root(tmp_path: Path) -> None:
     done = sej("spark", "finish", tmp_path / "none")
     assert (done.returncode, done.stdout, b"none: the path does not exist" in done.stderr) == (4, b"", True)
