@@ -93,10 +93,10 @@ class JournalItem(QueueItem):
         why = (
             "it was ended here already"
             if self.ended
-            else "its lease ran out and another worker has it, or the queue was rebuilt"
+            else "its lease ran out and another worker has it, or the queue was rebuilt; extend() longer work in time"
         )
         return LeaseLostError(
-            f"attempt {self.attempts} of this item is no longer held: {why}; extend() longer work in time",
+            f"attempt {self.attempts} of this item is no longer held: {why}",
             path=self._queue.path,
             offset=self.message.offset,
         )
