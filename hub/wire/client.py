@@ -25,7 +25,7 @@ from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_rea
 from hub.wire.rows import Rows, bits_of, open_rows
 from hub.wire.status import ORIGINAL, from_rpc_error
 from hub.wire.tls import ClientTLS, is_loopback
-from sej.checks import FLAG, OFFSET, POSITIVE, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
+from sej.checks import COUNT, FLAG, POSITIVE, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
 from sej.codec import decode_many
 from sej.codec.format import OVERHEAD_SIZE
 from sej.durations import Seconds, seconds
@@ -507,7 +507,7 @@ class Client:
     def _get_request(
         self, journal_dir: str, offset: int, max_messages: int, max_bytes: int, client_id: str | None, verify: bool
     ) -> pb.GetRequest:
-        require(offset=(offset, OFFSET))
+        require(offset=(offset, COUNT))  # the hub refuses those beyond the largest one
         return pb.GetRequest(
             ClientID=self._who(client_id),
             JournalDir=journal_dir,
