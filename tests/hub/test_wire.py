@@ -63,7 +63,7 @@ def test_put_and_get_keep_everything(tmp_path: Path) -> None:
         assert client.get("j", 1, 1) == EDGES[1:2]
         assert client.get("j", 0, max_bytes=1) == EDGES[:1]
         assert client.get("j", 3) == []
-        with pytest.raises(ValueError, match="offset must be 0 to"):
+        with pytest.raises(ValueError, match="offset must be at least 0, got -1"):
             client.get("j", -1)
         assert client.put("j", []) == 3
         assert client.where("j") == (True, 0, 3)
