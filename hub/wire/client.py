@@ -473,14 +473,21 @@ class Client:
     def call(self, name: str, request: Any, answer: Any, *, timeout_s: float) -> Any:
         """Make a call that another module of this package defines; return its answer.
 
+        Args:
+            name: the call.
+            request: its request; one that is bytes is encoded, and of this client.
+            answer: the class of its answer.
+            timeout_s: seconds until an error.
+
         Raises:
             NotSupportedError: the hub does not know the call, because it is an original hub or an older version.
             SejError: the hub's error.
         """
         known = self._is_original
         try:
-            with self._translating(getattr(request, "ClientID", "")):
-                function = self._unary(name, type(request).SerializeToString, answer.FromString)
+            encoded = isinstance(request, bytes)
+            with self._translating(self.client_id if encoded else getattr(request, "ClientID", "")):
+                function = self._unary(name, None if encoded else type(request).SerializeToString, answer.FromString)
                 return function(request, timeout=timeout_s, metadata=self._metadata)
         except NotSupportedError:
             self._is_original = known

@@ -30,9 +30,11 @@ __all__ = [
     "open_copy_request",
     "open_put_request",
     "open_read_response",
+    "open_stage_request",
     "parse",
     "put_request",
     "read_response",
+    "stage_request",
     "to_wire",
 ]
 
@@ -40,6 +42,7 @@ MAX_MESSAGE_BYTES: Final = 1 << 26
 """The largest request or reply; a journal's message beyond that needs a larger limit on both sides."""
 _ENCODED_TAG: Final = pb.CopyRequest.ENCODED_FIELD_NUMBER << 3 | 2
 assert pb.ReadResponse.ENCODED_FIELD_NUMBER == pb.CopyRequest.ENCODED_FIELD_NUMBER
+assert pb.StageRequest.ENCODED_FIELD_NUMBER == pb.CopyRequest.ENCODED_FIELD_NUMBER
 _VARINT_BYTES: Final = 10
 
 
@@ -143,6 +146,24 @@ def open_copy_request(data: bytes) -> tuple[str, str, bytes | memoryview, bool]:
     return request.ClientID, request.JournalDir, request.Encoded, request.Create
 
 
+def stage_request(request: pb.StageRequest, data: bytes | memoryview) -> bytes:
+    """Encode a StageRequest with ``data`` as its field Encoded, copied once."""
+    return b"".join((request.SerializeToString(), bytes((_ENCODED_TAG,)), _varint(len(data)), data))
+
+
+def open_stage_request(data: bytes) -> tuple[pb.StageRequest, bytes | memoryview]:
+    """Return a StageRequest, and the bytes of its field Encoded, which may be left out of it.
+
+    Raises:
+        InvalidMessageError: the bytes cannot be decoded.
+    """
+    found = _split(data)
+    if found is None:
+        request = parse(pb.StageRequest, data)
+        return request, request.Encoded
+    return parse(pb.StageRequest, found[0]), found[1]
+
+
 def read_response(*pieces: bytes) -> bytes:
     """Encode a ReadResponse from pieces of encoded messages."""
     return b"".join((bytes((_ENCODED_TAG,)), _varint(sum(map(len, pieces))), *pieces))
@@ -184,18 +205,37 @@ def open_read_response(data: bytes) -> bytes | memoryview:
 
 
 def _only_encoded(data: bytes) -> memoryview | None:
-    """Return the bytes of the field Encoded without copying them. None: protobuf must read the message.
+    """Return the bytes of the field Encoded if there is no other field; None: protobuf must read the message."""
+    found = _split(data)
+    return None if found is None or found[0] else found[1]
 
-    It must if there are other fields, or if the size has more bytes than it needs.
+
+def _split(data: bytes) -> tuple[bytes, memoryview] | None:
+    """Return the fields before the field Encoded, and its bytes without copying them.
+
+    None: protobuf must read the message. It must if other fields follow, or if the size has more bytes than it needs.
     """
-    if data[:1] == bytes((_ENCODED_TAG,)):
-        size = shift = 0
-        for at in range(1, min(len(data), 1 + _VARINT_BYTES)):
-            size |= (data[at] & 0x7F) << shift
-            shift += 7
-            if data[at] < 0x80:
-                plain = at + 1 + size == len(data) and (data[at] or at == 1)
-                return memoryview(data)[at + 1 :] if plain else None
+    at = 0
+    while at < len(data) and data[at] != _ENCODED_TAG:
+        kind = data[at] & 7
+        number = _read_varint(data, at + 1) if data[at] < 0x80 and kind in (0, 2) else None
+        if number is None:
+            return None
+        at = number[1] + (number[0] if kind == 2 else 0)
+    size = _read_varint(data, at + 1)
+    if size is None or size[0] + size[1] != len(data) or size[1] - at - 1 != len(_varint(size[0])):
+        return None
+    return data[:at], memoryview(data)[size[1] :]
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int] | None:
+    """Return a number and the position after it; None if it does not end."""
+    number = shift = 0
+    for position in range(at, min(len(data), at + _VARINT_BYTES)):
+        number |= (data[position] & 0x7F) << shift
+        shift += 7
+        if data[position] < 0x80:
+            return number, position + 1
     return None
 
 

@@ -12,6 +12,7 @@ from hub.errors import NotSupportedError
 from hub.jobs import Staged
 from hub.wire import hub_pb2 as pb
 from hub.wire.client import Client
+from hub.wire.frames import stage_request
 
 __all__ = ["JobCalls"]
 
@@ -44,7 +45,7 @@ class JobCalls:
         """Use a client, whose id names the journals."""
         self._client = client
 
-    def stage(self, job: str, task: str, shard: int, position: int, data: bytes) -> int:
+    def stage(self, job: str, task: str, shard: int, position: int, data: bytes | memoryview) -> int:
         """Send a part of a file of rows that a task writes for a shard; return the size that the file has now.
 
         It may be sent again after any failure. Rows are in no journal before :meth:`commit`.
@@ -61,10 +62,8 @@ class JobCalls:
             NotSupportedError: this is an original hub, or an older version.
             SejError: as :meth:`hub.Store.put`.
         """
-        request = pb.StageRequest(
-            ClientID=self._client.client_id, Job=job, Task=task, Shard=shard, Position=position, Encoded=data
-        )
-        size: int = self._call("Stage", request, pb.StageResponse).Size
+        request = pb.StageRequest(ClientID=self._client.client_id, Job=job, Task=task, Shard=shard, Position=position)
+        size: int = self._call("Stage", stage_request(request, data), pb.StageResponse).Size
         return size
 
     def seal(self, job: str, files: Iterable[Staged]) -> None:

@@ -9,7 +9,7 @@ import grpc
 
 from hub.jobs import Jobs, Staged
 from hub.wire import hub_pb2 as pb
-from hub.wire.frames import parse
+from hub.wire.frames import open_stage_request, parse
 
 __all__ = ["JobService"]
 
@@ -42,10 +42,10 @@ class JobService:
         """Answer Stage."""
         answer = pb.StageResponse()
         with self._answering(context):
-            request = parse(pb.StageRequest, data)
+            request, rows = open_stage_request(data)
             self._allow(context, request.ClientID)
             answer.Size = self._jobs.stage(
-                request.ClientID, request.Job, request.Task, request.Shard, request.Position, request.Encoded
+                request.ClientID, request.Job, request.Task, request.Shard, request.Position, rows
             )
         return answer.SerializeToString()
 

@@ -149,10 +149,9 @@ class _File:
 
     def _send(self) -> None:
         with self.buffer.pending() as view:
-            data = bytes(view)
-        self._line.ask(lambda client: _jobs(client).stage(*self._whose, self.size, data))
-        self.size += len(data)
-        self.crc32c = crc32c(data, self.crc32c)
+            self._line.ask(lambda client: _jobs(client).stage(*self._whose, self.size, view))
+            self.size += len(view)
+            self.crc32c = crc32c(view, self.crc32c)
         self.buffer.clear()
 
 

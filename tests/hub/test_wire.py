@@ -25,7 +25,15 @@ import sej
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, frames, make_token
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Grant, Guard, hash_token
-from hub.wire.frames import copy_request, encode_put_request, open_copy_request, open_put_request, open_read_response
+from hub.wire.frames import (
+    copy_request,
+    encode_put_request,
+    open_copy_request,
+    open_put_request,
+    open_read_response,
+    open_stage_request,
+    stage_request,
+)
 from hub.wire.status import BusyError, TooLargeError
 from tests.hub.greedy import OPTIONS, SMALL_WINDOW
 from tests.hub.support import CERTIFICATES, connected, old_client, old_rows, serving, until
@@ -945,6 +953,32 @@ FIELDS = st.tuples(
     st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(0, 300), st.binary(max_size=140),
     st.binary(max_size=300),
 )  # fmt: skip
+
+
+@given(st.binary(max_size=300), st.integers(0, 2**64 - 1), st.binary(max_size=12), st.data())
+def test_a_stage_request_is_what_protobuf_reads(data: bytes, position: int, more: bytes, drawn: st.DataObject) -> None:
+    head = pb.StageRequest(ClientID="a", Job="0f", Task="ab", Shard=1023, Position=position)
+    request = stage_request(head, memoryview(data))
+    whole = pb.StageRequest(ClientID="a", Job="0f", Task="ab", Shard=1023, Position=position, Encoded=data)
+    assert pb.StageRequest.FromString(request) == whole
+    found, rows = open_stage_request(request)
+    assert (found, rows) == (head, data)
+    assert type(rows) is memoryview
+
+    odd = bytearray(request + more)
+    for _ in range(drawn.draw(st.integers(0, 3))):
+        odd[drawn.draw(st.integers(0, len(odd) - 1))] = drawn.draw(st.integers(0, 255))
+    try:
+        expected = pb.StageRequest.FromString(bytes(odd))
+    except ProtobufDecodeError:
+        with pytest.raises(sej.InvalidMessageError):
+            open_stage_request(bytes(odd))
+        return
+    found, rows = open_stage_request(bytes(odd))
+    assert rows == expected.Encoded
+    for each in (found, expected):
+        each.ClearField("Encoded")
+    assert found == expected
 
 
 @given(rows=st.lists(FIELDS, max_size=5), client=st.text(max_size=5), journal=st.text(max_size=5))
