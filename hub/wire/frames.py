@@ -205,7 +205,7 @@ def open_read_response(data: bytes) -> bytes | memoryview:
 
 
 def _only_encoded(data: bytes) -> memoryview | None:
-    """Return the bytes of the field Encoded if there is no other field; None: protobuf must read the message."""
+    """Return the bytes of the field Encoded if it is the only field; None: protobuf must read the message."""
     found = _split(data)
     return None if found is None or found[0] else found[1]
 

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,10 @@ class Hub:
         pid = self.process.pid
         return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
+    def has_replaced(self, pid: int) -> bool:
+        """Whether another process runs in the place of one that was killed."""
+        return len(self.pids()) == 2 and pid not in self.pids()
+
     def line(self, text: str) -> str:
         """Wait for a line of standard error with this text."""
         assert self.process.stderr is not None
@@ -67,6 +72,11 @@ class Hub:
             client.put(probe, sample(1))
             found.setdefault(holder(root / f"{client_id}.{probe}"), client)
         return [found[pid] for pid in sorted(found)]
+
+
+def has_all(client: Client, journal: str, count: int) -> bool:
+    """Whether the hub has so many messages of a journal."""
+    return client.where(journal).next_offset == count
 
 
 def holder(journal: Path) -> int:
@@ -195,12 +205,12 @@ def test_server_processes_are_killed_while_clients_put_and_copy(tmp_path: Path, 
                 pid = rng.choice(served.pids())
                 os.kill(pid, signal.SIGKILL)
                 served.line("ended with exit code -9")
-                until(lambda gone=pid: len(served.pids()) == 2 and gone not in served.pids())  # type: ignore[misc]
+                until(partial(served.has_replaced, pid))
             for future in puts:
                 future.result()
             watching = stack.enter_context(served.client("copy"))
             for number in range(3):
-                until(lambda name=f"source{number}": watching.where(name).next_offset == count)  # type: ignore[misc]
+                until(partial(has_all, watching, f"source{number}", count))
             sent.set()
             for future in copies:
                 future.result()
