@@ -304,11 +304,8 @@ class Taker:
         """Give an item up; if its dead letter cannot be written now, it waits, and other items do not wait for it."""
         log = self._log
         if now >= self._dead_letter_at:
-            reason = f"its holder died or did not end it in time, at attempt {attempts}"
-            if begun:
-                reason = "a process died while it gave this item up"
             try:
-                self._give_up(message, attempts, reason)
+                self._give_up(message, attempts, self._why(message.offset, attempts, begun=begun))
                 return
             except (OSError, SejError) as error:
                 if log.failed or (isinstance(error, OSError) and not of_system(error)):
@@ -317,6 +314,20 @@ class Taker:
                 self._dead_letter_at = now + _DEAD_LETTER_PAUSE_NS
         wait = exhausted if begun else waits  # the reason of a later letter is this one's
         log.append(wait(message.offset, self._dead_letter_at, attempts, log.state.priority(message.offset)))
+
+    def _why(self, offset: int, attempts: int, *, begun: bool) -> str:
+        """Return the reason of an exhausted item, as far as it is known: a waiting one may also have been returned.
+
+        A worker with a larger ``max_attempts`` returns items that are exhausted here.
+        """
+        if begun:
+            return "a process died while it gave this item up"
+        if offset in self._log.state.leased:
+            return f"its holder died or did not end it in time, at attempt {attempts}"
+        most = self._max_attempts
+        if attempts > most:
+            return f"{attempts} attempts, more than max_attempts={most}"
+        return f"its holder died, did not end it in time or returned it, at attempt {attempts} of max_attempts={most}"
 
     @property
     def _expires(self) -> bool:

@@ -242,7 +242,7 @@ def test_items_that_cannot_become_dead_letters_do_not_block_the_others(tmp_path:
         assert q.get(timeout=0) is None
         assert q.stats() == (0, 0, 0, 2, 2)
         letters = [(letter.message.value, letter.attempts, letter.reason) for letter in sej.dead_letters(letters_path)]
-        why = "its holder died or did not end it in time, at attempt 1"
+        why = "its holder died, did not end it in time or returned it, at attempt 1 of max_attempts=1"
         assert letters == [(b"a", 1, why), (b"b", 1, why)]
 
 
@@ -301,6 +301,25 @@ def test_a_dead_letter_says_what_ended_the_last_attempt(tmp_path: Path, clock: F
         assert q.get(timeout=0) is None
         reasons = [letter.reason for letter in sej.dead_letters(q.dead_letter)]
         assert reasons == ["its holder died or did not end it in time, at attempt 2", "returned at attempt 2"]
+
+
+@pytest.mark.parametrize(
+    ("most", "reason"),
+    [
+        (1, "2 attempts, more than max_attempts=1"),
+        (2, "its holder died, did not end it in time or returned it, at attempt 2 of max_attempts=2"),
+    ],
+)
+def test_a_dead_letter_of_a_smaller_max_attempts_does_not_say_that_the_holder_died(
+    tmp_path: Path, clock: FakeClock, most: int, reason: str
+) -> None:
+    with opened(tmp_path, clock, max_attempts=5) as q, opened(tmp_path, clock, max_attempts=most) as other:
+        q.put(b"a")
+        take(q).retry(0)
+        take(q).retry(0)
+        assert other.get(timeout=0) is None
+        letters = [(letter.attempts, letter.reason) for letter in sej.dead_letters(q.dead_letter)]
+        assert letters == [(2, reason)]
 
 
 def test_fresh_items_before_a_fault_are_delivered(tmp_path: Path, clock: FakeClock) -> None:
