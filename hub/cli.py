@@ -10,7 +10,7 @@ from __future__ import annotations
 import json as jsonlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sized
 from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
@@ -131,6 +131,7 @@ def clean(root: Path, max_age: float | None, max_bytes: int | None, keep_segment
     require_limit(max_age, max_bytes)
     failed: SejError | None = None
     done = clean_root(root, max_age_s=max_age, max_bytes=max_bytes, keep_segments=keep_segments, dry_run=dry_run)
+    _require_some(root, done)
     for paths in done.values():
         if isinstance(paths, SejError):
             click.echo(f"sej: {paths}", err=True)
@@ -241,7 +242,7 @@ def _holder_row(remote: Holder | None, lock: str | None) -> dict[str, Any] | Non
     return {"holder": remote.name, "lease_s": remote.lease_s, "held": lock is not None}
 
 
-def _require_some(root: Path, held: Sequence[object]) -> None:
+def _require_some(root: Path, held: Sized) -> None:
     """Check that a directory without the marker is a hub's root."""
     if not held and not is_root(root):
         raise NotAJournalError("no client has a journal here: this is not a hub's root", path=root)

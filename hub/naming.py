@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.system.disk import OS, Disk
+from shard.name_format import RECORDS_DIR
 
 __all__ = [
     "MARKER",
@@ -145,10 +146,11 @@ def is_root(path: str | os.PathLike[str], *, disk: Disk = OS) -> bool:
 
 
 def make_root(root: str, *, disk: Disk = OS) -> None:
-    """Create a root and mark it; an existing root is accepted.
+    """Create a root and mark it; an existing root is accepted, and so is that of an original hub, without the marker.
 
     Raises:
-        NotAJournalError: the path is a file or a SEJ directory.
+        NotAJournalError: the path is a file, a SEJ directory, or a directory of journals that are not of clients.
+            Nothing was changed.
     """
     there = disk.status(root)
     if there is not None and not there.is_dir:
@@ -158,6 +160,7 @@ def make_root(root: str, *, disk: Disk = OS) -> None:
     if there is None:
         disk.mkdir(root)
     if not is_root(root, disk=disk):
+        _require_clients_only(root, disk)
         try:
             file = disk.open(os.path.join(root, MARKER), "new")
         except FileExistsError:  # another store has created this root
@@ -167,6 +170,19 @@ def make_root(root: str, *, disk: Disk = OS) -> None:
             file.sync()
         finally:
             file.close()
+
+
+def _require_clients_only(root: str, disk: Disk) -> None:
+    """Check that an unmarked directory may become a root: the marker changes how its journals are read."""
+    for name in sorted(disk.list(root)):
+        inside = None if parse_source(name) else disk.status(os.path.join(root, name, "jnl"))
+        if name == RECORDS_DIR or (inside is not None and inside.is_dir):
+            kind = "sharded journals" if name == RECORDS_DIR else f"journals that are not of clients, like {name!r}"
+            raise NotAJournalError(
+                f"this directory has {kind}; a hub's root is new or empty, or has [client-id].[journal-dir]/ only."
+                f" Choose another directory, or create the file {MARKER} in it if it is the root of a hub",
+                path=root,
+            )
 
 
 def require_root(root: str, *, disk: Disk = OS) -> None:

@@ -90,7 +90,8 @@ class Store:
             siblings: the other processes that serve this root; None: this one serves it alone.
 
         Raises:
-            NotAJournalError: the path is a file, or a SEJ directory itself.
+            NotAJournalError: the path is a file, a SEJ directory itself, or a directory of journals that are not of
+                clients.
         """
         require(
             root=(root, PATH),

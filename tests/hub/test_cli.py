@@ -72,8 +72,9 @@ def test_wrong_usage(words: tuple[str, ...], tmp_path: Path) -> None:
     assert run(*(word.replace("{tmp}", str(tmp_path)) for word in words)).returncode == 2
 
 
-def test_a_merge_leaves_nothing_in_a_directory_that_is_not_a_hub(tmp_path: Path) -> None:
-    refused = run("merge", tmp_path)
+@pytest.mark.parametrize("words", [("merge",), ("clean", "--max-age", "1d")])
+def test_a_directory_that_is_not_a_hub_is_left_as_it_is(words: tuple[str, ...], tmp_path: Path) -> None:
+    refused = run(*words, tmp_path)
     assert refused.returncode == 1
     assert "not a hub's root" in refused.stderr
     assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,7 @@ import pytest
 
 import hub
 import sej
+import shard
 from sej.system.disk import OS, File, OsDisk, Status
 from tests.crash.disk import CrashDisk
 from tests.hub.support import at, fill
@@ -223,6 +224,23 @@ def test_a_path_that_is_not_a_root_is_refused(tmp_path: Path) -> None:
             hub.Store(path)
     with pytest.raises(ValueError, match="max_open"):
         hub.Store(tmp_path / "hub", 0)
+
+
+def test_a_directory_of_journals_does_not_become_a_root(tmp_path: Path) -> None:
+    for name in ("plain/orders", "mixed/orders", "mixed/a.j", "old/EWR.orders", "old/EWR.3.005"):
+        with sej.Writer(tmp_path / name):
+            pass
+    with shard.Writer(shard.Path(tmp_path / "sharded", "orders", 1)) as writer:
+        writer.append(b"1")
+    for name, reason in (("plain", "'orders'"), ("mixed", "'orders'"), ("sharded", "sharded journals")):
+        with pytest.raises(sej.NotAJournalError, match=rf"(?s){reason}.*create the file .hub in it"):
+            hub.Store(tmp_path / name)
+        assert not (tmp_path / name / ".hub").exists()
+    with hub.Store(tmp_path / "old") as store:  # the original's roots have no marker
+        assert store.clients() == ["EWR"]
+    (tmp_path / "plain" / ".hub").touch()
+    with hub.Store(tmp_path / "plain") as store:
+        assert store.sources() == []
 
 
 def test_closed_stores_say_so(tmp_path: Path) -> None:
