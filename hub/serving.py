@@ -28,7 +28,7 @@ from hub.naming import make_root
 from hub.store import MIN_FREE_BYTES, Store
 from sej.cli.options import SIZE
 from sej.cli.parameters import PATH
-from sej.cli.supervising import Supervised, Supervisor, supervised
+from sej.cli.supervising import MAX_PROCESSES, Supervised, Supervisor, supervised
 
 if TYPE_CHECKING:
     from hub.page.views import HubCounts
@@ -93,7 +93,7 @@ _LINUX: Final[bool] = bool(sys.platform == "linux")
 )
 @click.option(
     "--processes",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MAX_PROCESSES),
     default=1,
     show_default=True,
     help="Processes that serve the root together, on one address; 0: one for each core.",

@@ -19,8 +19,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Supervised", "Supervisor", "is_supervised", "supervised"]
+__all__ = ["MAX_PROCESSES", "Supervised", "Supervisor", "is_supervised", "supervised"]
 
+MAX_PROCESSES: Final = 1_000
+"""The most processes of one command: more are a mistake, and could stop the machine."""
 _VARIABLE: Final = "SEJ_SUPERVISED"
 """Set for a supervised process: what :class:`Supervised` has, as JSON."""
 _LOOK_S: Final = 0.5

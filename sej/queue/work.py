@@ -17,14 +17,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from sej.checks import CALLABLE, FLAG, HANDLER, POSITIVE, POSITIVE_SECONDS, a, optional, refuse_coroutine, require
+from sej.checks import CALLABLE, FLAG, HANDLER, POSITIVE_SECONDS, a, between, optional, refuse_coroutine, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError, SejError
 from sej.queue.headers import handled_under
 from sej.queue.interface import Item, WorkQueue
 
-__all__ = ["work"]
+__all__ = ["MAX_THREADS", "work"]
 
+MAX_THREADS: Final = 1_000
+"""The most threads of one call: more of them cost memory and turns of the interpreter, and finish nothing sooner."""
 _SLICE_S: Final = 0.5
 _LEASE_S: Final = 60.0
 _log: Final = logging.getLogger("sej.worker")
@@ -55,7 +57,7 @@ def work(
     Args:
         queue: the queue; it stays open.
         handler: called as ``handler(item)``, in one of the threads.
-        threads: how many items are handled concurrently.
+        threads: how many items are handled concurrently, at most 1,000.
         until_empty: return as soon as no item is ready.
         time_limit_s: after this time an item counts as failed, is retried, and its lease is not extended any more. Its
             function is not interrupted; None: no limit.
@@ -80,7 +82,7 @@ def work(
     require(
         queue=(queue, a(WorkQueue)),
         handler=(handler, HANDLER),
-        threads=(threads, POSITIVE),
+        threads=(threads, between(1, MAX_THREADS)),
         until_empty=(until_empty, FLAG),
         time_limit_s=(time_limit_s, optional(POSITIVE_SECONDS)),
         stop=(stop, optional(a(threading.Event))),

@@ -32,6 +32,12 @@ def test_every_item_is_handled_and_done(q: JournalQueue) -> None:
     assert q.stats() == (0, 0, 0, 50, 0)
 
 
+@pytest.mark.parametrize("threads", [0, 1_001])
+def test_too_many_threads_are_refused(q: JournalQueue, threads: int) -> None:
+    with pytest.raises(ValueError, match=f"threads must be 1 to 1000, got {threads}"):
+        sej.work(q, lambda _: None, threads=threads, until_empty=True)
+
+
 def test_a_failure_is_a_retry_and_one_line(q: JournalQueue, caplog: pytest.LogCaptureFixture) -> None:
     q.put_many([b"bad", b"good"])
 
