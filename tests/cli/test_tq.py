@@ -61,6 +61,35 @@ def test_add_next_done_fail(jobs: Path) -> None:
     assert listed(jobs) == [("queued", "three"), ("queued", "four")]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("notes.md", "# Notes\n\nSome words.\nMore of them.\n\n- a bullet\n"),
+        ("tool.py", "#!/usr/bin/python3\n# A tool.\nimport os\n\nif os.name:\n    print()\n"),
+        ("data.json", '{"a": 1}'),
+    ],
+)
+def test_a_file_that_is_not_a_queue_is_not_changed(jobs: Path, name: str, text: str) -> None:
+    file = jobs.parent / name
+    file.write_text(text)
+    sej("tq", "done", jobs, name_of(jobs, "one"))
+    for words in (("add", file, "two"), ("archive", jobs, file)):
+        done = sej("tq", *words)
+        assert (done.returncode, file.read_text()) == (2, text)
+        assert f"{name}: this is not a text queue: lines like " in done.stderr.decode()
+    file.rename(jobs.parent / "named.tq")
+    assert names(sej("tq", "add", jobs.parent / "named.tq", "two").stdout) != []
+
+
+def test_a_queue_with_any_name_is_appended_to(tmp_path: Path) -> None:
+    for number, text in enumerate(["", "\n\n", "# a comment\n", "wrong line\n-a\n", "-a\n\n=b\n c\n\\d\n"]):
+        file = tmp_path / f"todo-{number}"
+        file.write_text(text)
+        assert sej("tq", "add", file, "new").returncode == 0
+        assert file.read_text() == text + "-new\n"
+    assert sej("tq", "add", tmp_path / "made.txt", "new").returncode == 0
+
+
 def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\x1b[31m\tb\\c\r.\n d\x7f\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from textqueue.commands.naming import name_of
-from textqueue.commands.opening import QUEUE, reporting
+from textqueue.commands.opening import QUEUE, refuse_foreign, reporting
 from textqueue.commands.output import print_line
 from textqueue.format.grammar import MessageStatus
 from textqueue.queue import TextQueue
@@ -32,6 +32,8 @@ __all__ = ["add"]
 def add(path: Path, texts: tuple[str, ...], variables: tuple[str, ...], comment: bool, writer: str | None) -> None:
     """Append messages: the texts, or each line of standard input. The file is created if it is missing.
 
+    A file that is not a queue is refused, unless its name ends in .tq.
+
     In a directory, each user or program has a file of its own, so that a person who edits another file cannot remove
     what was added meanwhile.
 
@@ -39,6 +41,7 @@ def add(path: Path, texts: tuple[str, ...], variables: tuple[str, ...], comment:
 
     Example: sej tq add jobs.tq 'ship 17' --variable 'retries=3 '
     """
+    refuse_foreign(path)
     lines = texts or [line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer]
     with reporting(TextQueue(path, writer=writer)) as queue:
         status = MessageStatus.comment if comment else MessageStatus.queued

@@ -11,7 +11,15 @@ from typing import Final
 import click
 
 from sej.cli.parameters import PATH
-from textqueue.commands.opening import QUEUE, JournalsLike, note_if_foreign, opened, opened_files, require
+from textqueue.commands.opening import (
+    QUEUE,
+    JournalsLike,
+    note_if_foreign,
+    opened,
+    opened_files,
+    refuse_foreign,
+    require,
+)
 from textqueue.commands.output import print_line
 from textqueue.editing.message import Message
 from textqueue.editing.replace import Part
@@ -34,6 +42,7 @@ def archive(path: Path, target: Path, critical: bool) -> None:
 
     Example: sej tq archive jobs.tq jobs.done
     """
+    refuse_foreign(target)
     with opened(path) as queue:
         statuses = {MessageStatus.cleared} | ({MessageStatus.critical} if critical else set())
         click.echo(queue.archive(target, statuses))

@@ -18,13 +18,14 @@ from textqueue.commands.output import shown
 from textqueue.commands.versioning import advising
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.source import Source
-from textqueue.format.grammar import BOM, CONTROL_OF
+from textqueue.errors import InvalidTextError
+from textqueue.format.grammar import BOM, CONTROL_OF, CONTROLS, MessageStatus
 from textqueue.queue import TextQueue
-from textqueue.reading.files import files_of
+from textqueue.reading.files import SUFFIX, files_of
 
 __all__ = [
-    "QUEUE", "SETTLE_S", "JournalsLike", "directories", "note_if_foreign", "opened", "opened_files", "report",
-    "reporting", "require", "shell",
+    "QUEUE", "SETTLE_S", "JournalsLike", "directories", "note_if_foreign", "opened", "opened_files", "refuse_foreign",
+    "report", "reporting", "require", "shell",
 ]  # fmt: skip
 
 QUEUE: Final = click.argument("path", metavar="PATH", type=PATH)
@@ -32,6 +33,9 @@ SETTLE_S: Final = 1.0
 """The default of ``TextQueue``."""
 _BEGINS: Final = frozenset(CONTROL_OF.values())
 """The first bytes of the lines that begin an entry."""
+_MESSAGES: Final = frozenset(CONTROL_OF[status] for status in MessageStatus if status is not MessageStatus.comment)
+_KNOWN: Final = frozenset(bytes([control.byte]) for control in CONTROLS)
+_LOOK_BYTES: Final = 1 << 16
 
 
 class JournalsLike(Protocol):
@@ -99,6 +103,30 @@ def _print(conflicts: list[Conflict]) -> None:
         path, position, text, kind, action = conflicts.pop(0)
         value = shown(text.encode("utf-8", "surrogateescape")).decode(errors="backslashreplace")
         click.echo(f"sej: {path}: position {position}: {value}: {kind}: {action}", err=True)
+
+
+def refuse_foreign(path: Path) -> None:
+    """Check that an append does not change a file that is not a queue, like a program or a page in Markdown.
+
+    Such a file has another suffix, and more lines that a queue skips than lines that begin a message. A queue in which
+    a person has typed a wrong line is not refused.
+
+    Raises:
+        InvalidTextError: it is such a file.
+    """
+    if path.suffix == SUFFIX or not path.is_file():
+        return
+    with open(path, "rb") as file:
+        data = file.read(_LOOK_BYTES)
+    lines = [line for line in data.removeprefix(BOM).splitlines() if line.strip()]
+    skipped = [line for line in lines if line[:1] not in _KNOWN]
+    if len(skipped) > sum(line[:1] in _MESSAGES for line in lines):
+        known = " ".join(repr(chr(control.byte)) for control in CONTROLS)
+        raise InvalidTextError(
+            f"this is not a text queue: lines like {skipped[0][:40].decode(errors='backslashreplace')!r} do not begin"
+            f" with one of {known}; choose a new file or a queue, or let the name end in {SUFFIX}",
+            path=path,
+        )
 
 
 def note_if_foreign(queue: TextQueue) -> None:
