@@ -90,6 +90,27 @@ def test_a_queue_with_any_name_is_appended_to(tmp_path: Path) -> None:
     assert sej("tq", "add", tmp_path / "made.txt", "new").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["list", "{dir}"], 4),
+        (["next", "{dir}"], 4),
+        (["check", "{dir}"], 4),
+        (["edit", "{dir}"], 4),
+        (["split", "{dir}", "{dir}/parts", "--status"], 4),
+        (["claim", "{dir}"], 4),
+        (["follow", "{dir}", "--timeout", "0"], 0),
+        (["drain", "{dir}", "{dir}/journal"], 0),
+    ],
+)
+def test_a_directory_without_a_queue_is_reported(tmp_path: Path, words: list[str], code: int) -> None:
+    done = sej("tq", *(word.replace("{dir}", str(tmp_path)) for word in words))
+    (line,) = done.stderr.decode().splitlines()
+    assert done.returncode == code
+    assert line == f"sej: {tmp_path}: no file in this directory has a name that ends in .tq; `sej tq add` creates one"
+    assert not (tmp_path / "parts").exists()
+
+
 def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\x1b[31m\tb\\c\r.\n d\x7f\n")

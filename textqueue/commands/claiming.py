@@ -63,7 +63,7 @@ def claim(
             if not all_:
                 break
         if not taken:
-            note_if_foreign(queue)
+            note_if_foreign(queue, path)
     if not taken:
         raise SystemExit(Exit.MISSING)
     if failed:

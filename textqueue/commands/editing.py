@@ -40,8 +40,6 @@ def edit(path: Path) -> None:
     Example: sej tq edit jobs.tq
     """
     with opened_files(path) as sources, tempfile.TemporaryDirectory(prefix="sej-tq-") as folder:
-        if not sources:
-            refuse(path, "the file does not exist; `sej tq add` creates it")
         originals = [Path(source.path).read_bytes() for source in sources]
         copies = [Path(folder) / os.path.basename(source.path) for source in sources]
         for copy, data in zip(copies, originals, strict=True):

@@ -35,10 +35,10 @@ def next_(path: Path, json: bool) -> None:
 
     Example: sej tq next jobs.tq
     """
-    with opened(path) as queue:
+    with opened(path, some=True) as queue:
         message = queue.get_next()
         if message is None:
-            note_if_foreign(queue)
+            note_if_foreign(queue, path)
             raise SystemExit(Exit.MISSING)
         show([message], path, json=json)
 
@@ -81,8 +81,8 @@ def list_(
         found = None if pattern is None else re.compile(pattern)
     except re.error as error:
         raise click.UsageError(f"--match must be a regular expression, got {pattern!r}: {error}") from None
-    with opened(path) as queue:
-        note_if_foreign(queue)
+    with opened(path, some=True) as queue:
+        note_if_foreign(queue, path)
         for one in details(queue.messages(wanted), now_ns=time.time_ns()):
             value = one.message.value
             if (
@@ -131,7 +131,7 @@ def follow(journals: JournalsLike, path: Path, json: bool, timeout: float | None
     Example: sej tq follow jobs.tq
     """
     with opened(path) as queue, journals.until_reader_leaves():
-        note_if_foreign(queue)
+        note_if_foreign(queue, path)
         for message in queue.follow(timeout=timeout):
             show([message], path, json=json)
             sys.stdout.flush()

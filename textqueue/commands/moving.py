@@ -110,5 +110,5 @@ def drain(journals: JournalsLike, path: Path, journal: Path) -> None:
     with opened(path) as queue, journals.writer(journal) as writer:
         moved = queue.drain_to(writer)
         if not moved:
-            note_if_foreign(queue)
+            note_if_foreign(queue, path)
         click.echo(moved)

@@ -36,6 +36,7 @@ _BEGINS: Final = frozenset(CONTROL_OF.values())
 _MESSAGES: Final = frozenset(CONTROL_OF[status] for status in MessageStatus if status is not MessageStatus.comment)
 _KNOWN: Final = frozenset(bytes([control.byte]) for control in CONTROLS)
 _LOOK_BYTES: Final = 1 << 16
+_EMPTY: Final = f"no file in this directory has a name that ends in {SUFFIX}; `sej tq add` creates one"
 
 
 class JournalsLike(Protocol):
@@ -48,21 +49,27 @@ class JournalsLike(Protocol):
         """Within this context, a wait ends when the reader of standard output has closed it."""
 
 
-def require(path: Path) -> None:
-    """Check that a queue exists: its file, its directory, or a file that matches its pattern.
+def require(path: Path, *, some: bool = True) -> None:
+    """Check that a queue exists: its file, a file in its directory, or a file that matches its pattern.
+
+    Args:
+        path: the queue.
+        some: False: a directory may be empty.
 
     Raises:
         FileNotFoundError: it does not exist.
     """
+    files = files_of(os.fspath(path), None, OS)
     if not path.exists():
-        files = files_of(os.fspath(path), None, OS)
         if files.single is not None or not files.found(OS):
             raise FileNotFoundError(f"{path}: the file does not exist; `sej tq add` creates it")
+    elif some and not files.found(OS):
+        raise FileNotFoundError(f"{path}: {_EMPTY}")
 
 
-def opened(path: Path) -> AbstractContextManager[TextQueue]:
-    """Open a queue that exists, and print its conflicts at the end."""
-    require(path)
+def opened(path: Path, *, some: bool = False) -> AbstractContextManager[TextQueue]:
+    """Open a queue that exists, and print its conflicts at the end. some: a directory must have a file."""
+    require(path, some=some)
     return reporting(TextQueue(path))
 
 
@@ -129,13 +136,15 @@ def refuse_foreign(path: Path) -> None:
         )
 
 
-def note_if_foreign(queue: TextQueue) -> None:
-    """Report each file that has lines and no entry: it is probably not a queue."""
-    for path in queue.input_files:
-        skipped = _skipped(path)
+def note_if_foreign(queue: TextQueue, path: Path) -> None:
+    """Report a directory without files, and each file that has lines and no entry: it is probably not a queue."""
+    if not queue.input_files:
+        click.echo(f"sej: {path}: {_EMPTY}", err=True)
+    for file in queue.input_files:
+        skipped = _skipped(file)
         if skipped:
             lines = "1 line is" if skipped == 1 else f"{skipped} lines are"
-            click.echo(f"sej: {path}: no line is a message ({lines} skipped); run `sej tq check {path}`", err=True)
+            click.echo(f"sej: {file}: no line is a message ({lines} skipped); run `sej tq check {file}`", err=True)
 
 
 def _skipped(path: str) -> int:
