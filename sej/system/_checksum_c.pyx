@@ -10,6 +10,8 @@ Source of the folding: Gopal et al., "Fast CRC Computation for Generic Polynomia
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint32_t
 
+import sys
+
 cdef extern from *:
     """
     #include <stdint.h>
@@ -149,20 +151,24 @@ cdef extern from *:
     uint32_t sej_crc_small(const unsigned char *p, size_t size, uint32_t before)
 
 cdef bint FAST = sej_crc_fast()
+cdef object library = None  # its function: at the interpreter's end a module cannot be imported, not even again
 cdef enum:
     SMALL = 256
 
 
 def crc32c(data, uint32_t crc=0):
     """The checksum of what crc stands for, followed by data; the library computes what is not fast here, nor small."""
+    global library
     cdef Py_buffer raw
     PyObject_GetBuffer(data, &raw, PyBUF_CONTIG_RO)
     try:
         if FAST:
             return sej_crc(<const unsigned char *> raw.buf, raw.len, crc)
-        if raw.len <= SMALL:
+        if raw.len <= SMALL or library is None and sys.is_finalizing():
             return sej_crc_small(<const unsigned char *> raw.buf, raw.len, crc)
     finally:
         PyBuffer_Release(&raw)
-    import crc32c as library
-    return library.crc32c(data, crc)
+    if library is None:
+        import crc32c as package
+        library = package.crc32c
+    return library(data, crc)

@@ -5,6 +5,7 @@ import gc
 import itertools
 import json
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -508,6 +509,31 @@ def test_a_forgotten_writer_warns_and_loses_nothing(tmp_path: Path) -> None:
         gc.collect()
     assert values(read_all(tmp_path)) == [b"v"]
     sej.Writer(tmp_path).close()
+
+
+AT_THE_END = """
+import sys
+import sej
+
+class Kept:  # in a cycle, which the interpreter breaks after it has dropped all modules
+    def __init__(self):
+        self.me = self
+        self.writers = [sej.Writer(f"{sys.argv[1]}/{n}", durability="buffer") for n in (1, 300)]
+
+kept = Kept()
+for writer, count in zip(kept.writers, (1, int(sys.argv[2]))):
+    writer.append_many([bytes(1000)] * count)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 300], ids=["no block has ended", "blocks have ended"])
+def test_a_writer_that_lives_until_the_interpreter_ends_is_closed_without_an_error(tmp_path: Path, count: int) -> None:
+    command = [sys.executable, "-c", AT_THE_END, str(tmp_path), str(count)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    for journal, expected in ((tmp_path / "1", 1), (tmp_path / "300", count)):
+        assert len(read_all(journal)) == expected
+        assert sej.Journal(journal).verify() == []
 
 
 def test_a_forgotten_writer_is_closed_where_warnings_are_errors(
