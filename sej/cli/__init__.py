@@ -22,6 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; see :mod:`sej.cli.exits`.
     """
-    from sej.cli.app import run
+    try:
+        from sej.cli.app import run
 
-    return run(arguments)
+        code = run(arguments)
+    except KeyboardInterrupt:  # while the program was loading
+        code = 130
+    # After an interrupt within `exec`, which dataclasses call, `python -m` ends by SIGINT even if the interrupt was
+    # handled, until another `exec` has returned.
+    exec("")
+    return code

@@ -114,6 +114,8 @@ class _Commands(click.Group):
                 _leave_quietly()
             click.echo(f"sej: {_text_of(error)}", err=True)
             raise SystemExit(Exit.WRONG) from None
+        except KeyboardInterrupt:  # `--help` loads every command
+            raise SystemExit(Exit.INTERRUPTED) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; turn an error into one line and an exit code."""

@@ -104,3 +104,30 @@ def test_a_contribution_may_be_a_program_of_typer(tmp_path: Path) -> None:
     assert done.stdout == b"YOU\n"
     done = subprocess.run([*COMMAND, "greet", "--wrong"], env=env, capture_output=True, check=False)
     assert done.returncode == 2
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path, target):
+        if name == sys.argv[1]:
+            exec("os.kill(os.getpid(), signal.SIGINT)")  # as a dataclass would, which generates its methods
+
+from sej.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupts())
+sys.exit(main(sys.argv[2:]))
+"""
+"""The command, which gets SIGINT when it imports the module that is its first argument."""
+
+
+@pytest.mark.parametrize(
+    "words", [["click", "count"], ["sej.cli.reading", "count"], ["sej.cli.top", "--help"]], ids=" ".join
+)
+def test_an_interrupt_of_an_import_is_130_and_no_traceback(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED)
+    command = [sys.executable, "-m", "interrupted", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
