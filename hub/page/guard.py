@@ -5,8 +5,8 @@ Every request passes these checks, in this order:
 ========  ============================================================  ==========================================
 request   check                                                         against
 ========  ============================================================  ==========================================
-all       ``Host`` is a name of the loopback interface, if it listens   a foreign site whose name is made to
-          only there                                                    resolve to 127.0.0.1 (DNS rebinding)
+all       ``Host`` is a name or an address; of the loopback interface,  a foreign site whose name is made to
+          if it listens only there                                      resolve to 127.0.0.1 (DNS rebinding)
 all       a token, in a cookie or as ``Authorization: Bearer``, if the  strangers
           server has tokens; the form that takes it is free
 POST      ``Origin`` is this server                                     forms of foreign sites
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from http.cookies import CookieError, SimpleCookie
@@ -40,6 +41,7 @@ __all__ = ["HEADERS", "LOGIN", "Guard", "Viewer"]
 LOGIN: Final = "/login"
 _TOKEN: Final = "sej-token"
 _BROWSER: Final = "sej-browser"
+_HOST: Final = re.compile(r"([0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _FORM_BYTES: Final = 1 << 16
 _STATIC: Final = "/static/"
@@ -120,17 +122,21 @@ class Guard:
 
     async def _refusal(self, request: Request, cookies: dict[str, str], browser: str) -> Response | None:
         """Return the answer to a request that the site must not see; None: it may."""
-        if self._loopback and _host(request.headers.get("host", "")) not in _LOOPBACK:
+        host = request.headers.get("host", "")
+        if self._loopback and _name_in(host) not in _LOOPBACK:
             return _refused(421, "this server listens on the loopback interface; open it as http://localhost")
+        if host and not _name_in(host):
+            return _refused(400, "the header Host must be a name or an address, and a port")
         if request.method not in ("GET", "HEAD", "POST"):
             return _refused(405, "use GET or POST")
         posting = request.method == "POST"
         if posting and not self._own_origin(request):
             return _refused(403, "the request comes from another site")
         request.scope["viewer"] = Viewer("", False, self._proof(browser))
-        if request.url.path.startswith(_STATIC):
+        path: str = request.scope["path"]  # not request.url: older versions of Starlette parse it with the header Host
+        if path.startswith(_STATIC):
             return None
-        if request.url.path == LOGIN:
+        if path == LOGIN:
             return await self._log_in(request) if posting else None
         try:
             viewer = self._admit(request, cookies, browser)
@@ -244,12 +250,10 @@ def _cookies(request: Request) -> dict[str, str]:
     return {name: morsel.value for name, morsel in found.items()}
 
 
-def _host(header: str) -> str:
-    """Return the name in a Host header, without its port; empty if it is not one."""
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
+def _name_in(host: str) -> str:
+    """Return the name or address in a Host header, in lower case and without its port; empty if it is not one."""
+    found = _HOST.fullmatch(host)
+    return "" if found is None else found[1].strip("[]").lower()
 
 
 def _refused(code: int, why: str) -> Response:

@@ -115,8 +115,8 @@ class Site:
 
     def _html(self, request: Request, view: View, code: int = 200) -> Response:
         viewer: Viewer = request.scope["viewer"]
-        address = request.url.path.lstrip("/")
-        query = f"?{request.url.query}" if request.url.query else ""
+        address = request.scope["path"].lstrip("/")
+        query = f"?{_query_text(request)}" if _query_text(request) else ""
         values = {
             **view.values,
             "title": view.title,
@@ -191,7 +191,13 @@ class Site:
 
 def _query(request: Request) -> dict[str, str]:
     """Return the query of an address; bytes that are not UTF-8 are kept, as in names of files."""
-    return dict(parse_qsl(request.url.query, keep_blank_values=True, errors="surrogateescape"))
+    return dict(parse_qsl(_query_text(request), keep_blank_values=True, errors="surrogateescape"))
+
+
+def _query_text(request: Request) -> str:
+    """Return the query as it was sent: request.url depends on the header Host in older versions of Starlette."""
+    query: bytes = request.scope["query_string"]
+    return query.decode("latin-1")
 
 
 def _code_of(error: Exception) -> int:

@@ -8,8 +8,11 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.datastructures import URL
+from starlette.requests import Request
 
 from hub.page.guard import HEADERS
 from hub.page.serving import PageServer
@@ -63,8 +66,10 @@ def test_nothing_is_fetched_from_another_host() -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil", "["]
-)
+    "host",
+    ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil", "[", "localhost/", "localhost?",
+     "localhost#", "a@localhost"],
+)  # fmt: skip
 def test_another_name_for_the_loopback_interface_is_refused(client: Client, host: str) -> None:
     assert client.ask("GET", "/", Host=host).status == 421
 
@@ -91,6 +96,29 @@ def test_a_token_is_needed_for_everything_but_the_form(tmp_path: Path, tokens: P
         assert client.ask("GET", "/", Authorization=f"Bearer {VIEW}").status == 200
         for wrong in (WRITE, "x", "", VIEW[:-1]):
             assert client.ask("GET", "/", Accept="*/*", Authorization=f"Bearer {wrong}").status == 401
+
+
+@pytest.mark.parametrize("loopback", [True, False])
+def test_the_host_header_does_not_replace_the_address(
+    tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch, loopback: bool
+) -> None:
+    """Older versions of Starlette put the header in front of the address, and parse the whole for ``request.url``."""
+
+    def url(request: Request) -> URL:
+        query = request.scope["query_string"].decode()
+        return URL(f"http://{request.headers.get('host')}{request.scope['path']}?{query}")
+
+    monkeypatch.setattr(Request, "url", property(url))
+    orders, tls = filled(tmp_path / "orders"), dict[str, Any]()
+    if not loopback:
+        tls = {"certificate": CERTIFICATES / "server.pem", "key": CERTIFICATES / "server.key"}
+    with PageServer([orders], "127.0.0.1" if loopback else "0.0.0.0", 0, tokens=tokens, **tls) as server:
+        client = Client(server.url.replace("0.0.0.0", "127.0.0.1"), None if loopback else CERTIFICATES / "ca.pem")
+        for host in ("localhost/static/?", f"localhost/static/?path={orders}&a=", "localhost/login?"):
+            for address in ("/", address_of("/journal", orders)):
+                assert client.ask("GET", address, Host=host).status == (421 if loopback else 400)
+        assert client.ask("GET", "/", Accept="*/*").status == 401
+        assert client.ask("GET", "/", Authorization=f"Bearer {VIEW}").status == 200
 
 
 def test_signing_in(tmp_path: Path, tokens: Path) -> None:
