@@ -9,6 +9,9 @@ First all damage is found, by the rule of :mod:`sej.journal.salvage`. Then, segm
 3. The runs are renamed into ``jnl/`` from the last to the first, so the one that replaces the damaged segment comes
    last. A segment without a good start is removed.
 
+Retention and merging wait while a segment is repaired. If a merge has joined segments since they were listed, the
+repair stops: in the joined segment, the messages of its successors would look like damage.
+
 After a crash the next writer (or repair) finishes from the intent. A well-formed block with a wrong CRC32C is kept,
 because it is unknown which of its messages changed. Its bytes are copied to ``kept/``, its checksum is computed again,
 and the report names it.
@@ -16,6 +19,7 @@ and the report names it.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -78,45 +82,96 @@ def repair(
         behind = segments[0].first_offset if segments else 0
         sizes = [0 if (there := directory.disk.status(segment.path)) is None else there.size for segment in segments]
         read, total = 0, sum(sizes)
-        for at, segment in enumerate(segments):
+        for at in range(len(segments)):
             if progress is not None:
                 progress(read, total)
             read += sizes[at]
-            last = at == len(segments) - 1
-            try:
-                file = directory.disk.open(segment.path, "read")
-            except FileNotFoundError:
-                raise LockedError(
-                    "retention or a merge removed this segment during the repair; run the repair again",
-                    path=segment.path,
-                ) from None
-            try:
-                ceiling = MAX_OFFSET if last else segments[at + 1].first_offset
-                _, index = IndexFile(directory, segment).load_end(file, segment.first_offset)
-                plan = plan_segment(file, segment.first_offset, ceiling, floor=behind, indexed=index.position)
-                kept = _keep(directory, segment, file, plan.damage, done, dry_run)
-                starts = [(run.start, run.first, run.stop) for run in plan.runs]
-                if last and not starts:  # its name tells where the journal continues
-                    starts = [(file.status().size, segment.first_offset, segment.first_offset)]
-                ends = [end for _, end, _ in plan.damage]
-                for start, first, stop in starts:
-                    if first > behind:
-                        at_damage = bisect_right(ends, start) - 1
-                        reason, copy = "no segment holds them", None
-                        if at_damage >= 0:
-                            reason, copy = plan.damage[at_damage][2], kept[at_damage]
-                        _gap(directory, done, Gap(behind, first, reason, copy), known, dry_run)
-                    behind = max(behind, stop)
-                changed = _keep_changed(directory, segment, file, plan.runs, done, dry_run)
-                if plan.damage or not (plan.runs or last):
-                    _write_anew(directory, segment, file, plan, done, dry_run, last=last)
-                elif changed and not dry_run:
-                    _reindex(directory, segment, file)
-            finally:
-                file.close()
+            # Retention and merging wait. A merge before that is noticed.
+            with contextlib.nullcontext() if dry_run else readers_lock(directory):
+                file = _open_unmerged(directory, segments, at, gone)
+                try:
+                    behind = _repair_segment(directory, segments[at : at + 2], file, behind, known, done, dry_run)
+                finally:
+                    file.close()
     if done.notes and not dry_run:
         record(__name__, WARNING, "%s: repaired: %s", directory.path, "; ".join(done.notes))
     return done
+
+
+def _open_unmerged(directory: Directory, segments: list[Segment], at: int, gone: set[Segment]) -> File:
+    """Open a segment, if no merge has joined it with its successors since the segments were listed.
+
+    A joined segment has the messages of its successors too. A repair by the old list would take them for damage.
+
+    Args:
+        directory: the journal.
+        segments: the segments, as they were listed.
+        at: the index of the segment.
+        gone: the segments that a merge had joined when they were listed.
+
+    Raises:
+        LockedError: a merge has joined it, or retention has removed it.
+    """
+    for segment in segments[at + 1 : at + 2]:
+        if directory.disk.status(segment.path) is None:
+            raise _removed(segment)
+    if set(merged_away(directory)) != gone:
+        raise _removed(segments[at])
+    try:
+        return directory.disk.open(segments[at].path, "read")
+    except FileNotFoundError:
+        raise _removed(segments[at]) from None
+
+
+def _removed(segment: Segment) -> LockedError:
+    return LockedError(
+        "retention or a merge removed this segment during the repair; run the repair again", path=segment.path
+    )
+
+
+def _repair_segment(
+    directory: Directory,
+    segments: list[Segment],
+    file: File,
+    behind: int,
+    known: list[Gap],
+    done: Repair,
+    dry_run: bool,
+) -> int:
+    """Repair the first one of these segments; return the offset after its last message.
+
+    Args:
+        directory: the journal.
+        segments: the segment and the next one, if there is one.
+        file: the segment.
+        behind: the offset after the last message before the segment.
+        known: the gaps that were recorded before.
+        done: extended by what is done.
+        dry_run: change nothing else.
+    """
+    segment, last = segments[0], len(segments) == 1
+    ceiling = MAX_OFFSET if last else segments[1].first_offset
+    _, index = IndexFile(directory, segment).load_end(file, segment.first_offset)
+    plan = plan_segment(file, segment.first_offset, ceiling, floor=behind, indexed=index.position)
+    kept = _keep(directory, segment, file, plan.damage, done, dry_run)
+    starts = [(run.start, run.first, run.stop) for run in plan.runs]
+    if last and not starts:  # its name tells where the journal continues
+        starts = [(file.status().size, segment.first_offset, segment.first_offset)]
+    ends = [end for _, end, _ in plan.damage]
+    for start, first, stop in starts:
+        if first > behind:
+            at_damage = bisect_right(ends, start) - 1
+            reason, copy = "no segment holds them", None
+            if at_damage >= 0:
+                reason, copy = plan.damage[at_damage][2], kept[at_damage]
+            _gap(directory, done, Gap(behind, first, reason, copy), known, dry_run)
+        behind = max(behind, stop)
+    changed = _keep_changed(directory, segment, file, plan.runs, done, dry_run)
+    if plan.damage or not (plan.runs or last):
+        _write_anew(directory, segment, file, plan, done, dry_run, last=last)
+    elif changed and not dry_run:
+        _reindex(directory, segment, file)
+    return behind
 
 
 def _keep(
@@ -174,7 +229,7 @@ def _write_anew(
     directory.disk.mkdir(directory.at("txn"))
     intent = {"segment": segment.first_offset, "runs": names, "last": last}
     replace_file(directory.disk, directory.at("tmp", "repair"), directory.at("txn", "repair"), seal("repair", intent))
-    finish_repair(directory)
+    _finish_repair(directory)
 
 
 def _copy(file: File, run: Run, target: File) -> None:
@@ -187,10 +242,14 @@ def _copy(file: File, run: Run, target: File) -> None:
 
 def finish_repair(directory: Directory) -> None:
     """Publish the runs that an intent names; called by a writer when it opens, under the lock."""
+    if directory.disk.status(directory.at("txn", "repair")) is not None:
+        with readers_lock(directory):  # retention and merging wait
+            _finish_repair(directory)
+
+
+def _finish_repair(directory: Directory) -> None:
     disk = directory.disk
     path = directory.at("txn", "repair")
-    if disk.status(path) is None:
-        return
     data = read_small(disk, path, MARKER_BYTES)
     try:
         intent = unseal(path, data, ("segment", "runs", "last"))
