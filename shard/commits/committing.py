@@ -58,6 +58,8 @@ __all__ = [
 
 ANONYMOUS: Final = "spark-batch"
 """The name that counts batch jobs without a name."""
+_MAX_NUMBER: Final = 2**63 - 1
+"""The highest number that the files of this module may have."""
 _JOB: Final = "job:"
 _JOBS: Final = 256
 """How many jobs without a name are remembered."""
@@ -158,7 +160,10 @@ def commit(target: Target, job: Job) -> bool:
         LockedError: another writer held a journal for longer than the target waits; run the job again.
         OverwriteError: an overwrite would remove messages that a reader needs, or that were appended in the meantime.
         StagedRowsError: the driver cannot read the rows of a task, or a dead job's; nothing of this job was written.
+        ValueError: the number is out of range.
     """
+    if job.number is not None and not 0 <= job.number <= _MAX_NUMBER:
+        raise ValueError(f"the job's number must be 0 to {_MAX_NUMBER}, got {job.number}")
     with _locked(target):
         _finish_dead_jobs(target)
         recorded = _read_done(target)

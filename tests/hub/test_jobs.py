@@ -22,7 +22,7 @@ from hub.wire import Client, Server, Tokens
 from hub.wire.access import Grant, hash_token
 from hub.wire.job_calls import JobCalls
 from sej.codec import encode
-from sej.errors import InvalidNameError
+from sej.errors import InvalidMessageError, InvalidNameError
 from sej.system.checksum import crc32c
 from sej.system.locks import Lock
 from shard.commits.committing import discard_dead_jobs
@@ -334,6 +334,23 @@ def test_the_name_that_counts_jobs_without_a_name_is_refused(tmp_path: Path) -> 
 
 
 # --- what a client sends wrong, and what is wrong with its journals: other clients do not notice
+
+
+@pytest.mark.parametrize("number", [1 << 63, (1 << 64) - 1])
+def test_a_number_that_the_list_of_numbers_cannot_have_is_refused(tmp_path: Path, number: int) -> None:
+    """It was recorded, and from then on no job of any client could read the list."""
+    with (
+        hub.Store(tmp_path) as store,
+        Server(store, "127.0.0.1:0") as server,
+        Client(server.address, client_id="a") as one,
+        Client(server.address, client_id="b") as two,
+    ):
+        bad, good = JobCalls(one), JobCalls(two)
+        with pytest.raises(InvalidMessageError, match=f"number must be 0 to {2**63 - 1}, got {number}"):
+            bad.commit("01", "log", 0, [staged(bad, "01", 0, [b"x"])], name="app", number=number)
+        assert good.commit("02", "log", 0, [staged(good, "02", 0, [b"x"])], name="app", number=2**63 - 1)
+        assert bad.commit("03", "log", 0, [staged(bad, "03", 0, [b"y"])], name="app", number=1)
+    assert contents(tmp_path) == {"a.log": [b"y"], "b.log": [b"x"]}
 
 
 def test_rows_that_are_no_messages_are_refused_before_the_decision(tmp_path: Path) -> None:
