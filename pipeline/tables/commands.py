@@ -128,7 +128,7 @@ def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output
     Example: sej sql "SELECT key, count(*) FROM orders GROUP BY key" orders
     """
     from pipeline.paths import local_target
-    from pipeline.tables.output import format_of, replaced, write_parquet, write_text
+    from pipeline.tables.output import SUFFIXES, format_of, replaced, write_parquet, write_text
     from pipeline.tables.query import Query
 
     output = None if output is None else local_target(output)
@@ -137,6 +137,10 @@ def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output
     form = "json" if json else form
     if form is None:
         form = "table" if output is None else format_of(output)
+    if form is None:
+        *most, last = SUFFIXES
+        known = f"{', '.join(most)} or {last}"
+        raise click.UsageError(f"--output {output}: expected a file that ends with {known}, or a --format")
     if form == "parquet" and output is None:
         raise click.UsageError("--format parquet needs --output: Parquet is not for a terminal or a pipe")
     names = _named(paths, from_hub=given["hub"] is not None)
@@ -174,7 +178,7 @@ def export(path: str, target: str, columns: str | None, where: str | None, **giv
 
     target = local_target(target)
     form = "arrow" if target.lower().endswith((".arrow", ".feather")) else format_of(target)
-    if form == "table":
+    if form in (None, "table"):
         raise click.UsageError(f"{target}: expected a file that ends with .parquet, .arrow, .csv or .jsonl")
     found = _table(path, given, columns=_names(columns), where=where).to_reader()
     with replaced(target) as temporary:

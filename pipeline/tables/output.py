@@ -29,9 +29,9 @@ _GROUP_BYTES: Final = 32 << 20
 _GROUP_ROWS: Final = 1 << 20
 
 
-def format_of(path: str) -> str:
-    """Return the format that a file's suffix means; ``"table"`` for any other."""
-    return SUFFIXES.get(os.path.splitext(path)[1].lower(), "table")
+def format_of(path: str) -> str | None:
+    """Return the format that a file's suffix means; None for a suffix that has no format."""
+    return SUFFIXES.get(os.path.splitext(path)[1].lower())
 
 
 def write_text(found: pa.RecordBatchReader, form: str, out: IO[bytes]) -> int:

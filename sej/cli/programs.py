@@ -27,12 +27,16 @@ class ProgramCommand(click.Command):
             ) from None
 
 
-def require_program(command: Sequence[str]) -> None:
+def require_program(command: Sequence[str], *, json: bool = False) -> None:
     """Check that the program exists before any message is taken for it; an empty command passes.
 
     Raises:
-        click.UsageError: the program does not exist.
+        click.UsageError: the program does not exist, or ``--json`` was given, which is for messages that are printed.
     """
+    if command and json:
+        raise click.UsageError(
+            f"--json is for printing; leave it out, because {command[0]!r} gets the text as its input"
+        )
     if command and shutil.which(command[0]) is None:
         raise click.UsageError(f"program {command[0]!r} not found, or not executable")
 

@@ -154,7 +154,7 @@ def get(
 
     Example: sej queue get --timeout 30s mails -- ./send-mail
     """
-    require_program(command)
+    require_program(command, json=json)
     if wait:
         if place.backend != "journal":
             raise click.UsageError(f"--wait is for queues on journals, not for {place.backend}")

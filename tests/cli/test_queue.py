@@ -85,6 +85,8 @@ def test_what_fails_is_said_and_counts(tmp_path: Path) -> None:
     done = sej("queue", "get", queue, "--", *FAIL)
     assert (done.returncode, b"attempt 1 of message 0" in done.stderr, b"exit code 3" in done.stderr) == (1, True, True)
     assert sej("queue", "get", queue, "--", "./no-such-program").returncode == 2
+    done = sej("queue", "get", "--json", queue, "--", *CAT)
+    assert done.returncode == 2 and b"--json is for printing" in done.stderr
     assert sej("queue", "get", queue, "--cuont", "3").returncode == 2
     row = json.loads(sej("queue", "get", "--json", "--timeout", "30s", queue).stdout)
     timestamp = row.pop("timestamp_ns")

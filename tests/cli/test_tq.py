@@ -11,6 +11,7 @@ import pytest
 
 import sej as library
 from tests.cli.command import COMMAND, ENV, sej, start
+from tests.cli.inside import inside
 from textqueue import TextQueue
 
 CAT = [sys.executable, "-S", "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read().upper())"]
@@ -103,10 +104,12 @@ def test_a_queue_with_any_name_is_appended_to(tmp_path: Path) -> None:
         (["drain", "{dir}", "{dir}/journal"], 0),
     ],
 )
-def test_a_directory_without_a_queue_is_reported(tmp_path: Path, words: list[str], code: int) -> None:
-    done = sej("tq", *(word.replace("{dir}", str(tmp_path)) for word in words))
-    (line,) = done.stderr.decode().splitlines()
-    assert done.returncode == code
+def test_a_directory_without_a_queue_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int
+) -> None:
+    done = inside(monkeypatch, "tq", *(word.replace("{dir}", str(tmp_path)) for word in words))
+    (line,) = done.err.splitlines()
+    assert done.code == code
     assert line == f"sej: {tmp_path}: no file in this directory has a name that ends in .tq; `sej tq add` creates one"
     assert not (tmp_path / "parts").exists()
 
@@ -306,7 +309,8 @@ def test_list_all(jobs: Path) -> None:
     sej("tq", "done", jobs, name_of(jobs, "one"))
     sej("tq", "add", jobs, "--comment", "a note")
     assert listed(jobs, "--status", "all") == [("cleared", "one"), ("queued", "größer"), ("comment", "a note")]
-    assert sej("tq", "claim", jobs, "--", "./no-such-program").returncode == 2
+    for words in (["--", "./no-such-program"], ["--json", "--", *CAT], ["--all"]):
+        assert sej("tq", "claim", jobs, *words).returncode == 2
     assert listed(jobs) == [("queued", "größer")]
 
 

@@ -51,7 +51,9 @@ def claim(
 
     Example: sej tq claim jobs.tq -- ./work
     """
-    require_program(command)
+    require_program(command, json=json)
+    if all_ and not command:
+        raise click.UsageError("--all needs a program, as in `sej tq claim --all jobs.tq -- ./work`")
     taken, failed = 0, 0
     with opened(path) as queue, journals.until_reader_leaves():
         for held in _claims(queue, path, None if command else shell(), timeout, lease):
