@@ -482,7 +482,11 @@ class OsDisk:
             owner = _open(name, flags)
         file = OsFile(owner, name)
         if mode == "new":
-            self.sync_dir(os.path.dirname(name) or ".")
+            try:
+                self.sync_dir(os.path.dirname(name) or ".")
+            except BaseException:
+                file.close()  # the traceback of the error would keep it open
+                raise
         return file
 
     def status(self, path: str | os.PathLike[str]) -> Status | None:

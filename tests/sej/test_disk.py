@@ -41,6 +41,19 @@ def test_modes_say_what_must_exist(tmp_path: Path) -> None:
     file.close()
 
 
+def test_a_created_file_is_closed_if_its_name_cannot_be_synced(tmp_path: Path) -> None:
+    class Failing(OsDisk):
+        def sync_dir(self, path: str | os.PathLike[str]) -> None:
+            raise OSError(errno.EIO, "the directory cannot be synced", path)
+
+    modes: list[Mode] = ["new", "append"]
+    for mode in modes:
+        with pytest.raises(OSError, match="synced") as raised:
+            Failing().open(tmp_path / mode, mode)
+        opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+        assert raised.traceback and str(tmp_path / mode) not in opened
+
+
 def test_reading_gives_fewer_only_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(range(200)))
     file = OS.open(tmp_path / "file", "read")
