@@ -27,7 +27,19 @@ from hub.limits import Limits
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, source_path
 from hub.pool import WriterPool
 from hub.siblings import ASK_S, TURN_S, Siblings
-from sej.checks import COUNT, DISK, FLAG, OFFSET, PATH, POSITIVE, a, optional, refuse_pickling, require
+from sej.checks import (
+    COUNT,
+    DISK,
+    FLAG,
+    OFFSET,
+    PATH,
+    POSITIVE,
+    a,
+    optional,
+    refuse_pickling,
+    require,
+    require_messages,
+)
 from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.errors import DecodeError, InvalidMessageError, LockedError, NotAJournalError, SejError, WriterFailedError
 from sej.journal.cursor import Cursor
@@ -145,8 +157,9 @@ class Store:
             UnavailableError: another process writes this directory, or the disk failed: try again later.
             InvalidNameError: a name has characters that are not allowed.
             InvalidMessageError: a message does not fit the format.
+            TypeError: messages is not an iterable of :class:`sej.Message`.
         """
-        batch = list(messages)
+        batch = require_messages(messages)
         if not batch:
             return self.end_offset(client_id, journal_dir)
         return self._take(check_journal(client_id, journal_dir), Messages(batch), sync=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import CoroutineType
 from typing import Any, Final, NoReturn
 
-from sej.message import MAX_OFFSET, Start
+from sej.message import MAX_OFFSET, Message, Start
 
 __all__ = [
     "ANY_SECONDS",
@@ -48,6 +48,8 @@ __all__ = [
     "refuse_unknown",
     "require",
     "require_columns",
+    "require_message",
+    "require_messages",
     "require_options",
     "with_methods",
 ]
@@ -226,11 +228,36 @@ def one_of(choices: Iterable[Any], why: str = "") -> Rule:
 
 def _iterable(name: str, value: Any) -> None:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        _refuse_type(name, "an iterable of bytes" if name in ("values", "keys") else "an iterable", value)
+        kinds = {"values": " of bytes", "keys": " of bytes", "messages": " of sej.Message"}
+        _refuse_type(name, f"an iterable{kinds.get(name, '')}", value)
 
 
 ITERABLE: Final[Rule] = _iterable
 """An iterable that is not a ``str`` or ``bytes``."""
+
+
+def require_messages(messages: Iterable[Message]) -> list[Message]:
+    """Return messages as a list.
+
+    Raises:
+        TypeError: this is not an iterable of messages.
+    """
+    ITERABLE("messages", messages)
+    found = list(messages)
+    if found and set(map(type, found)) != {Message}:
+        for message in found:
+            require_message(message)
+    return found
+
+
+def require_message(message: object) -> None:
+    """Check one of several messages. An object of another class must have the attributes.
+
+    Raises:
+        TypeError: it is not a message.
+    """
+    if type(message) is not Message and not all(hasattr(message, name) for name in Message._fields):
+        _refuse_type("each message", "a sej.Message", message)
 
 
 def refuse_coroutine(result: object) -> None:

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sej.checks import POSITIVE, refuse_pickling, require
+from sej.checks import POSITIVE, refuse_pickling, require, require_messages
 from sej.codec import encode
 from sej.codec.format import NO_TIMESTAMP
 from sej.message import Message
@@ -184,7 +184,7 @@ class Writer:
 
     def append_messages(self, messages: Iterable[Message]) -> dict[int, range]:
         """Append messages of another journal: type, key and timestamp stay, offsets are new."""
-        found = list(messages)
+        found = require_messages(messages)
         return self.append_many(
             [message.value for message in found],
             [message.key for message in found],

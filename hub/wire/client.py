@@ -25,7 +25,19 @@ from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_rea
 from hub.wire.rows import Rows, bits_of, open_rows
 from hub.wire.status import ORIGINAL, from_rpc_error
 from hub.wire.tls import ClientTLS, is_loopback
-from sej.checks import COUNT, FLAG, POSITIVE, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
+from sej.checks import (
+    COUNT,
+    FLAG,
+    ITERABLE,
+    POSITIVE,
+    POSITIVE_SECONDS,
+    TEXT,
+    a,
+    optional,
+    refuse_pickling,
+    require,
+    require_message,
+)
 from sej.codec import decode_many
 from sej.codec.format import OVERHEAD_SIZE
 from sej.durations import Seconds, seconds
@@ -175,7 +187,9 @@ class Client:
         Raises:
             SejError: as :meth:`hub.Store.put`.
             UnavailableError: the hub cannot be reached in time.
+            TypeError: messages is not an iterable of :class:`sej.Message`.
         """
+        require(journal_dir=(journal_dir, TEXT), messages=(messages, ITERABLE))
         expected = -1
         for batch in _batches(messages):
             request = put_request(self.client_id, journal_dir, batch)
@@ -575,6 +589,7 @@ def _batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
     batch: list[Message] = []
     size = 0
     for message in messages:
+        require_message(message)
         size += OVERHEAD_SIZE + len(message.key) + len(message.value)
         if batch and (size > _BATCH_BYTES or len(batch) == _BATCH_MESSAGES):
             yield batch

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, get_args
 from sej.checks import (
     DISK,
     FLAG,
-    ITERABLE,
     OFFSET,
     POSITIVE,
     POSITIVE_SECONDS,
@@ -23,6 +22,7 @@ from sej.checks import (
     one_of,
     refuse_pickling,
     require_columns,
+    require_messages,
     require_options,
 )
 from sej.durations import Seconds, seconds
@@ -229,8 +229,7 @@ class Writer:
 
     def append_messages(self, messages: Iterable[Message]) -> range:
         """Append messages that were read from another journal, with their type, key and timestamp and new offsets."""
-        ITERABLE("messages", messages)
-        found = list(messages)
+        found = require_messages(messages)
         return self.append_many(
             [message.value for message in found],
             [message.key for message in found],

@@ -176,6 +176,9 @@ def test_wrong_types_are_named(tmp_path: Path) -> None:
             store.put("a", "j", [sej.Message("0", 0, 0, b"", b"")])  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="max_messages"):
             store.get("a", "j", 0, 0)
+        for messages in ("text", b"text", None, sample(1)[0], [b"value"]):
+            with pytest.raises(TypeError, match=r"must be (an iterable of|a) sej\.Message, got"):
+                store.put("a", "j", messages)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("cut", [1, 20, 26])

@@ -1023,6 +1023,15 @@ def test_a_message_of_wrong_types_is_refused_before_it_is_sent(row: Any) -> None
         frames.put_request("c", "j", [sej.Message(*row)])
 
 
+@pytest.mark.parametrize("messages", ["text", b"text", None, sej.Message(0, 0, 0, b"", b""), [b"value"]])
+def test_what_is_not_messages_is_refused_before_it_is_sent(messages: Any) -> None:
+    with Client("127.0.0.1:1", client_id="c") as client:
+        with pytest.raises(TypeError, match=r"must be (an iterable of|a) sej\.Message, got"):
+            client.put("j", messages)
+        with pytest.raises(TypeError, match="journal_dir must be str, got None"):
+            client.put(None, [])  # type: ignore[arg-type]
+
+
 @given(data=st.binary(max_size=60), cut=st.integers(0, 60))
 def test_bytes_that_are_not_a_put_request_do_no_harm(data: bytes, cut: int) -> None:
     whole = pb.PutRequest(

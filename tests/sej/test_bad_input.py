@@ -131,6 +131,10 @@ def test_a_str_instead_of_values_is_not_split_into_characters(tmp_path: Path) ->
             w.append_many("text")  # type: ignore[arg-type]
         with pytest.raises(TypeError):
             w.append_many(b"bytes")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"messages must be an iterable of sej\.Message, got 'text'"):
+            w.append_messages("text")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"each message must be a sej\.Message, got b'value'"):
+            w.append_messages([b"value"])  # type: ignore[list-item]
         assert w.offset == 0
 
 
