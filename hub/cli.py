@@ -80,6 +80,8 @@ def push(
         copied = copier.run(stop_on_signals()) if follow else copier.run_once()
     if terminal:
         click.echo(err=True)
+    if not follow and not copier.progress.journals:
+        raise NotAJournalError("there is nothing to copy: this directory has no journal", path=path)
     click.echo(copied)
 
 

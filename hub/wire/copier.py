@@ -31,6 +31,7 @@ from sej.system.watch import Watch, wait_any
 __all__ = ["Copier", "Progress"]
 
 _log = logging.getLogger(__name__)
+_FAILED: Final = "%s cannot be copied: %s"
 _LOOK_AT_STOP_S: Final = 0.25
 
 
@@ -129,12 +130,15 @@ class Copier:
         Raises:
             UnavailableError: the hub cannot be reached, or tells the client to try again later.
             AccessError: the hub does not admit this client.
-            SejError: the first directory's error, if some could not be copied; the others were. An OSError of its files
-                is the cause.
+            SejError: the first directory's error, if some could not be copied; the others were. The errors of further
+                directories are logged. An OSError of its files is the cause.
             JournalNotFoundError: the path does not exist.
             NotAJournalError: the path is a file.
         """
-        copied = self._pass(lambda: False, patient=False)
+        copied = self._pass(lambda: False, following=False)
+        for number, (name, error) in enumerate(self.progress.failures.items()):
+            if number:
+                _log.error(_FAILED, name, error)
         for error in self.progress.failures.values():
             raise error
         return copied
@@ -208,50 +212,50 @@ class Copier:
         """Return the seconds to wait after this many failures in a row."""
         return self._rng.uniform(0, min(self._max_backoff_s, self._backoff_s * 2.0 ** min(failures, 30)))
 
-    def _pass(self, stopped: Callable[[], bool], *, patient: bool = True) -> int:
+    def _pass(self, stopped: Callable[[], bool], *, following: bool = True) -> int:
         """Copy all directories once; errors of one directory are stored in the progress.
 
         Args:
             stopped: returns True to leave the rest for later.
-            patient: skip directories that failed a short while ago.
+            following: log new errors, and skip directories that failed a short while ago.
         """
-        self._find()
+        self._find(log=following)
         copied = 0
         for feed in self._feeds.values():
             if stopped():
                 break
-            if patient and feed.retry_at > time.monotonic():
+            if following and feed.retry_at > time.monotonic():
                 continue
             try:
                 copied += feed.copy(self._client, self._acknowledged, stopped)
             except DirectoryUnavailableError as error:  # the hub has answered: other directories may succeed
-                self._failed(feed, error)
+                self._failed(feed, error, log=following)
             except (UnavailableError, AccessError, ClosedError):
                 raise
             except SejError as error:
-                self._failed(feed, error)
+                self._failed(feed, error, log=following)
             except OSError as error:
                 failure = SejError(
                     f"{error.strerror or error}; correct it on this machine", path=error.filename or feed.path
                 )
                 failure.__cause__ = error
-                self._failed(feed, failure)
+                self._failed(feed, failure, log=following)
             else:
                 self.progress.failures.pop(feed.name, None)
                 feed.failures, feed.retry_at = 0, 0.0
         return copied
 
-    def _failed(self, feed: Feed, error: SejError) -> None:
-        self._report(feed.name, error)
+    def _failed(self, feed: Feed, error: SejError, *, log: bool) -> None:
+        self._report(feed.name, error, log=log)
         feed.failures += 1
         feed.retry_at = time.monotonic() + self._backoff(feed.failures)
 
-    def _report(self, name: str, error: SejError) -> None:
-        if name not in self.progress.failures:
-            _log.error("%s cannot be copied: %s", name, error)
+    def _report(self, name: str, error: SejError, *, log: bool) -> None:
+        if log and name not in self.progress.failures:
+            _log.error(_FAILED, name, error)
         self.progress.failures[name] = error
 
-    def _find(self) -> None:
+    def _find(self, *, log: bool) -> None:
         """Add directories that are new.
 
         Raises:
@@ -287,7 +291,7 @@ class Copier:
             try:
                 check_journal("client", name)
             except InvalidNameError as error:
-                self._report(name, error)
+                self._report(name, error, log=log)
             else:
                 self._feeds[name] = Feed(path, name, self._reader, self._disk)
         self.progress.journals = len(self._feeds)

@@ -80,6 +80,12 @@ def test_a_directory_that_is_not_a_hub_is_left_as_it_is(words: tuple[str, ...], 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_push_of_a_directory_without_a_journal_is_reported(tmp_path: Path) -> None:
+    done = run("push", "--client", "a", tmp_path, "127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{tmp_path}: there is nothing to copy: this directory has no journal" in done.stderr
+
+
 def sej_hub(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sej", "hub", *map(str, words)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -318,6 +318,17 @@ def test_a_directory_that_the_disk_refuses_does_not_keep_the_others(tmp_path: Pa
             Copier(tmp_path / "tree", client).run_once()
 
 
+def test_one_run_reports_each_directory_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("one", "two"):
+        fill(tmp_path / "tree" / name, sample(1))
+        shutil.rmtree(tmp_path / "tree" / name / "ofs")
+        (tmp_path / "tree" / name / "ofs").write_text("")
+    with connected(tmp_path / "hub") as (_, client), Copier(tmp_path / "tree", client) as copier:
+        with pytest.raises(sej.SejError, match="one"):
+            copier.run_once()
+        assert [record.args and record.args[0] for record in caplog.records] == ["two"]  # type: ignore[index]
+
+
 def test_a_directory_that_the_hub_cannot_write_does_not_keep_the_others(tmp_path: Path) -> None:
     fill(tmp_path / "tree" / "bad", sample(1))
     fill(tmp_path / "tree" / "good", sample(5))
