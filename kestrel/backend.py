@@ -13,11 +13,12 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from kestrel.errors import BadNameError, KestrelError, MissingError, ShutError
 from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
+from kestrel.segmented.reader import Reader
 from kestrel.v2.listing import queue_names
 from kestrel.v2.queue import Queue
 from sej.checks import options_of, refuse_unknown
@@ -29,6 +30,10 @@ __all__ = ["KestrelWorkQueue", "SegmentedWorkQueue", "open_kestrel", "open_libke
 
 _Dead = tuple[bytes, Callable[[], object], Callable[[], object]]
 """A dead letter's bytes, what confirms it and what puts it back."""
+_SHARED: Final = ("sync", "disk")
+"""The options of a queue that its dead letters have too."""
+_REDRIVEN: Final = 64
+"""How many dead letters one sync puts back: after a kill so many may be delivered twice."""
 
 
 class _Common(HoldingQueue):
@@ -38,13 +43,16 @@ class _Common(HoldingQueue):
     _queue: Queue | SegmentedQueue
     _dead: Queue | SegmentedQueue | None
 
-    def __init__(self, path: str, name: str, max_attempts: int, lease_s: Seconds | None) -> None:
+    def __init__(
+        self, path: str, name: str, max_attempts: int, lease_s: Seconds | None, options: dict[str, Any]
+    ) -> None:
         self._directory, self._base = os.path.split(path.rstrip(os.sep))
         if not self._base or not self._directory:
             raise BadNameError(f"the path must be directory/name, as in 'spool/cars' or './cars', got {path!r}")
         super().__init__(path, name, max_attempts, lease_s, self._directory)
         self._done = self._moved = 0
         self._closed = False
+        self._dead_options = {option: options[option] for option in _SHARED if option in options}
 
     def ended(self, item: HeldItem, *, back: bool) -> None:
         """Count what is not delivered again."""
@@ -82,16 +90,32 @@ class _Common(HoldingQueue):
         with self.guard:
             self._require_open()
             count = 0
-            while (limit is None or count < limit) and (dead := self._take_dead()) is not None:
+            while limit is None or count < limit:
+                most = _REDRIVEN if limit is None else min(_REDRIVEN, limit - count)
+                found = self._redrive_some(most)
+                count += found
+                if found < most:
+                    break
+            return count
+
+    def _redrive_some(self, most: int) -> int:
+        """Put back at most this many. They are durable before their letters are confirmed."""
+        confirms: list[Callable[[], object]] = []
+        try:
+            while len(confirms) < most and (dead := self._take_dead()) is not None:
                 data, confirm, back = dead
                 try:
                     self._queue.put(data)
                 except BaseException:
                     back()
                     raise
-                confirm()
-                count += 1
-            return count
+                confirms.append(confirm)
+        finally:
+            if confirms:
+                self._queue.sync()
+                for confirm in confirms:
+                    confirm()
+        return len(confirms)
 
     def sync(self) -> None:
         """Force the queue's files to the disk."""
@@ -109,7 +133,9 @@ class _Common(HoldingQueue):
         def give_up(reason: str) -> bool:
             if not holds():
                 return False
-            self._dead_queue().put(item.data)
+            dead = self._dead_queue()
+            dead.put(item.data)
+            dead.sync()  # the two queues are two files: after a power failure the item must be in one of them
             self._moved += 1
             return confirm()
 
@@ -130,7 +156,7 @@ class KestrelWorkQueue(_Common):
         **options: Any,
     ) -> None:
         """Open ``directory/name``; lease_s is ignored, options are those of :class:`kestrel.Queue`."""
-        super().__init__(path, name, max_attempts, lease_s)
+        super().__init__(path, name, max_attempts, lease_s, options)
         known = (name,) if self._base in _found(queue_names, self._directory) else ()
         require_known(name, known, create, path)
         self._queue: Queue = Queue(self._directory, self._base, **options)
@@ -180,7 +206,7 @@ class KestrelWorkQueue(_Common):
     def _dead_queue(self) -> Queue:
         self._require_open()
         if self._dead is None:
-            self._dead = Queue(self._directory, f"{self._base}_dead")
+            self._dead = Queue(self._directory, f"{self._base}_dead", **self._dead_options)
         return self._dead
 
 
@@ -198,7 +224,7 @@ class SegmentedWorkQueue(_Common):
         **options: Any,
     ) -> None:
         """Open ``directory/name``; lease_s is ignored, options are those of :class:`kestrel.segmented.Queue`."""
-        super().__init__(path, name, max_attempts, lease_s)
+        super().__init__(path, name, max_attempts, lease_s, options)
         require_known(name, _found(self._known, name), create, path)
         self._queue: SegmentedQueue = SegmentedQueue(self._directory, self._base, **options)
         try:
@@ -218,7 +244,7 @@ class SegmentedWorkQueue(_Common):
         """How many items there are; dead ones are counted by their queue."""
         with self.guard:
             held = len(self._held)
-            dead = len(self._dead_queue().reader())
+            dead = len(self._dead_reader())
             return Stats(len(self._reader) - held, 0, held, self._done - self._moved, dead)
 
     def purge(self) -> int:
@@ -243,16 +269,20 @@ class SegmentedWorkQueue(_Common):
         )
 
     def _take_dead(self) -> _Dead | None:
-        reader = self._dead_queue().reader()
+        reader = self._dead_reader()
         item = reader.get()
         return None if item is None else (item.data, partial(reader.commit, item), partial(reader.unget, item))
 
     def _dead_queue(self) -> SegmentedQueue:
         self._require_open()
         if self._dead is None:
-            self._dead = SegmentedQueue(self._directory, f"{self._base}_dead")
-            self._dead.reader()
+            self._dead = SegmentedQueue(self._directory, f"{self._base}_dead", **self._dead_options)
         return self._dead
+
+    def _dead_reader(self) -> Reader:
+        """The reader of the dead letters. A named one has taken its place if a program opened them as a queue."""
+        dead = self._dead_queue()
+        return dead.reader(self.name if self.name in dead.readers else dead.readers[0])
 
 
 def _found(look: Callable[[str], Collection[str]], where: str) -> Collection[str]:

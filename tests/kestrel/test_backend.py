@@ -98,3 +98,50 @@ def test_a_name_that_no_reader_can_have_leaves_the_queue_free(tmp_path: Path) ->
         sej.open_queue(tmp_path / "jobs", "a/b", backend="libkestrel", sync=60.0)
     sej.open_queue(tmp_path / "jobs", "worker", backend="libkestrel").close()
     assert "a/b" in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_power_failure_leaves_an_item_or_its_dead_letter(backend: str) -> None:
+    disk = CrashDisk()
+    with sej.open_queue("/q/cars", backend=backend, sync="always", disk=disk) as queue:
+        queue.put(b"job")
+    queue = sej.open_queue("/q/cars", backend=backend, disk=disk)
+    for act in (lambda: taken(queue).fail(), queue.redrive):
+        since = len(disk.trace)
+        act()
+        tried = set()
+        for crash in disk.crash_states(since=since):
+            files = frozenset(crash.disk.files().items())
+            if files in tried:
+                continue
+            tried.add(files)
+            with sej.open_queue("/q/cars", backend=backend, disk=crash.disk) as again:
+                again.redrive()
+                assert b"job" in [item.value for item in again.get_many(4, timeout=0)], crash.step
+        assert len(tried) > 3
+
+
+def test_dead_letters_of_libkestrel_may_be_a_queue_of_a_worker(tmp_path: Path) -> None:
+    """Opening them by name gives the place of the default reader to a named one."""
+    for count in range(2):
+        with sej.open_queue(tmp_path / "cars", backend="libkestrel") as queue:
+            queue.put(b"job")
+            taken(queue).fail()
+            assert queue.stats().dead == 1
+            if count:
+                assert queue.redrive() == 1
+                assert taken(queue).value == b"job"
+        with sej.open_queue(tmp_path / "cars_dead", "person", backend="libkestrel") as letters:
+            found = letters.get_many(4, timeout=0)
+            assert [item.value for item in found] == [b"job"][count:]
+            letters.done_many(found)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_limit_of_a_redrive_is_kept(backend: str, tmp_path: Path) -> None:
+    with sej.open_queue(tmp_path / "cars", backend=backend) as queue:
+        queue.put_many([b"%d" % number for number in range(70)])
+        for item in queue.get_many(70, timeout=0):
+            item.fail()
+        assert [queue.redrive(limit) for limit in (0, 1, 66, None, None)] == [0, 1, 66, 3, 0]
+        assert [item.value for item in queue.get_many(99, timeout=0)] == [b"%d" % number for number in range(70)]
