@@ -84,16 +84,26 @@ def ship(make: Callable[[Known], Stream], target: Target, *, reader: str | None)
     def offset_of(follower: Follower | RemoteFollower) -> int | None:
         known[follower.origin.name] = follower
         found = target.offset_of(_key(follower))
-        if found is None and reader is not None and isinstance(follower, Follower) and follower.id:
+        if reader is None or isinstance(follower, RemoteFollower):
+            return found
+        if found is None and follower.id and read_offset(follower.origin.path, reader) is not None:
             # A journal of the original gets its identity later, from the first writer of SEJ. A journal that was
             # re-created has no offset of this reader.
-            kept = read_offset(follower.origin.path, reader)
-            return None if kept is None else target.offset_of(follower.origin.name)
+            return target.offset_of(follower.origin.name)
+        if found is not None and not follower.id and read_offset(follower.origin.path, reader) is None:
+            raise SejError(
+                f"the target has messages of a journal {follower.origin.name!r} without an identity, and reader"
+                f" {reader!r} has never read this one; if it is the same journal, pass --reader as before; if it is"
+                " another one, ship it to another target",
+                path=follower.origin.path,
+            )
         return found
 
     with target, make(offset_of) as stream:
         for batch, offsets in stream:
             keyed = {_key(known[name]): offset for name, offset in offsets.items()}
+            if reader is not None:  # so that a journal without an identity is recognised, whenever this is killed
+                stream.begin({name for name in offsets if not known[name].id})
             for name, offset in offsets.items():
                 if isinstance(known[name], Follower) and target.offset_of(_key(known[name])) != offset:
                     sync_up_to(Directory(known[name].origin.path, OS), offset)

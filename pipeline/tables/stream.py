@@ -111,6 +111,7 @@ class Stream:
         self._root = self._make_root(paths)
         self._next: dict[str, dict[str, Any]] = {}
         self._kept: dict[str, Offset] = {}
+        self._began: dict[str, int] = {}
         self._far = None if reader is None or way.remote is None else RemoteProgress(way.remote, reader)
         self._there: dict[str, Kept] = {}
         self._watches: dict[str, Watch] = {}
@@ -161,6 +162,12 @@ class Stream:
         for name, offset in found.items():
             if name in self._kept:
                 self._kept[name].commit(offset)
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Commit where the reading of these journals began, if the reader has no offset there yet."""
+        for name in names:
+            if name in self._kept and name in self._began:
+                self._kept[name].commit(self._began.pop(name))
 
     def stop(self) -> None:
         """End the iteration: rows that were gathered are returned, and a wait ends. May be called from any thread."""
@@ -309,7 +316,7 @@ class Stream:
             if start > follower.end:
                 return False  # wait until the journal has this offset
         self._next[name] = {"id": follower.id, "offset": start if known is None else known}
-        self._passed[name] = self._next[name]["offset"]
+        self._passed[name] = self._began[name] = self._next[name]["offset"]
         return True
 
     def _wait(self, limit_s: float) -> None:

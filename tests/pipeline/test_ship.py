@@ -17,7 +17,7 @@ import sej
 from hub.wire import Server
 from pipeline.tables.shipping import DeltaTarget, ParquetTarget, default_reader
 from pipeline.tables.shipping import ship as run_ship
-from pipeline.tables.stream import follow
+from pipeline.tables.stream import Stream, follow
 from sej.system.locks import Lock
 from tests.cli import command
 from tests.cli.inside import Done, inside
@@ -119,6 +119,48 @@ def test_a_journal_that_got_its_identity_later_is_the_same(
     assert (journal / "id").exists()
     assert ship(journal, f"{kind}:out").err == f"2 rows added to {kind}:out\n"
     assert shipped(kind) == there(journal)
+
+
+class KilledError(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("identified", [False, True])
+def test_a_first_run_is_recognised_without_an_identity(
+    ship: Ship, journal: Path, monkeypatch: pytest.MonkeyPatch, identified: bool
+) -> None:
+    (journal / "id").unlink()
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Stream, "commit", killed)
+        with pytest.raises(KilledError):
+            ship(journal, "parquet:out", "--start", "10")
+    if identified:
+        sej.Writer(journal).close()
+        assert (journal / "id").exists()
+    assert ship(journal, "parquet:out", "--start", "10").err == "0 rows added to parquet:out\n"
+    assert shipped("parquet") == there(journal)[10:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_journals_of_one_name_without_an_identity_are_not_taken_for_each_other(
+    ship: Ship, tmp_path: Path, kind: str
+) -> None:
+    roots = [tmp_path / "berlin", tmp_path / "paris"]
+    for root, count in zip(roots, (3, 5), strict=True):
+        fill(root / "orders.1.000", count, tag=root.name)
+        (root / "orders.1.000" / "id").unlink()
+    assert ship(roots[0], f"{kind}:out").code == 0
+    refused = ship(roots[1], f"{kind}:out")
+    assert refused.code == 1
+    assert "ship it to another target" in refused.err
+    assert shipped(kind) == there(roots[0])
+    assert ship(roots[1], f"{kind}:other").code == 0
+    assert shipped(kind, "other") == there(roots[1])
+    assert ship(roots[0], f"{kind}:out").err == f"0 rows added to {kind}:out\n"
 
 
 POINTS = {
