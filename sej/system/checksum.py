@@ -1,6 +1,6 @@
-"""CRC32C (Castagnoli): our own if the processor has carry-less multiplication, four times 128 bits in parallel.
+"""CRC32C (Castagnoli): our own if an x86 processor has a CRC instruction and carry-less multiplication.
 
-Otherwise the package ``crc32c``: by the processor's CRC instruction, or by tables if the processor lacks one.
+Otherwise the package ``crc32c``, which knows the CRC instruction of ARM, and uses tables if the processor has none.
 """
 
 from __future__ import annotations

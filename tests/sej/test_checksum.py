@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sej.system.checksum import crc32c
 
 ROUND = 256 + 3 * 40  # bytes that one round of the wide path takes
+STREAMS = 3 * 40  # and one of the path with the CRC instruction alone
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,8 @@ def test_published_values(data: bytes, expected: int) -> None:
     start=st.integers(0, 130),
     before=st.integers(0, 2**32 - 1),
 )
+@example(seed=b"x", size=4 * STREAMS, start=0, before=0)
+@example(seed=b"x", size=4 * STREAMS - 1, start=3, before=2**32 - 1)
 @example(seed=b"x", size=4 * ROUND, start=0, before=0)
 @example(seed=b"x", size=4 * ROUND - 1, start=0, before=2**32 - 1)
 def test_is_the_library_s(seed: bytes, size: int, start: int, before: int) -> None:
@@ -41,7 +44,9 @@ def test_is_the_library_s(seed: bytes, size: int, start: int, before: int) -> No
     assert crc32c(data, before) == library.crc32c(data, before)
 
 
-@pytest.mark.parametrize("size", [16_384 * ROUND - 1, 16_384 * ROUND, 20_000 * ROUND + 77])
+@pytest.mark.parametrize(
+    "size", [n for each in (ROUND, STREAMS) for n in (16_384 * each - 1, 16_384 * each, 20_000 * each + 77)]
+)
 def test_is_the_library_s_beyond_the_rounds_of_one_go(size: int) -> None:
     data = bytes(range(251)) * (size // 251 + 1)
     assert crc32c(memoryview(data)[:size]) == library.crc32c(memoryview(data)[:size])
