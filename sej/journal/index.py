@@ -13,13 +13,15 @@ from __future__ import annotations
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sej.codec import measure, message_size
 from sej.codec.format import HEAD as MESSAGE_HEAD
 from sej.codec.format import INT32, INT32_SIZE, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.errors import CorruptionError, DecodeError
+from sej.imports import compiled
 from sej.journal.directory import Directory, Segment
 from sej.journal.index_format import BLOCK_BYTES, CHECK, ENTRY, ENTRY_BODY, ENTRY_SIZE, HEAD, HEAD_SIZE
 from sej.journal.recovery import Damage, find_damage, last_message
@@ -39,7 +41,7 @@ __all__ = [
 
 _READ_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 20
-_ENTRIES_BYTES: Final = ENTRY_SIZE << 10
+_ENTRIES: Final = 1 << 10
 _FOLLOWERS: Final = 16
 _FEW_BYTES: Final = 1 << 12
 """An index of at most this size is read completely, because that is one call less."""
@@ -256,8 +258,17 @@ def _error_of(block: Block, found: int, path: str) -> CorruptionError | None:
     )
 
 
-def _entries(file: File, segment_bytes: int, first: int = 0) -> Iterator[Block | None]:
-    """Yield the entries from a number on, as they are read, None for each bad one; none if the head is wrong.
+def _unpacked(data: bytes) -> list[Block | None]:
+    """Decode whole entries; None for each bad one."""
+    return [Block.unpack(data[at : at + ENTRY_SIZE]) for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE)]
+
+
+if not TYPE_CHECKING and (_twin := compiled("sej.journal._blocks_c")) and _twin.can_read():
+    _unpacked = partial(_twin.unpack, make=partial(tuple.__new__, Block))
+
+
+def _entries(file: File, segment_bytes: int, first: int = 0, ahead: int = _ENTRIES) -> Iterator[Block | None]:
+    """Yield the entries from a number on, None for each bad one; none if the head is wrong. So many are read ahead.
 
     A segment has no more blocks than messages, so any bytes after the room for that many are not read. Zeros are
     skipped.
@@ -266,11 +277,10 @@ def _entries(file: File, segment_bytes: int, first: int = 0) -> Iterator[Block |
         return
     end = HEAD_SIZE + ENTRY_SIZE * (segment_bytes // OVERHEAD_SIZE)
     position = HEAD_SIZE + ENTRY_SIZE * first
-    while position < end and (data := file.read(min(_ENTRIES_BYTES, end - position), position)):
+    while position < end and (data := file.read(min(ENTRY_SIZE * ahead, end - position), position)):
         position += len(data)
         if data.count(0) != len(data):
-            for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
-                yield Block.unpack(data[at : at + ENTRY_SIZE])
+            yield from _unpacked(data)
         else:
             yield None
 
@@ -380,7 +390,7 @@ class IndexFile:
         try:
             size = segment_file.size()
             bisected = _bisect(file, _end_of, position + 1) if position and file.read(HEAD_SIZE, 0) == HEAD else None
-            entries = _entries(file, size, 0 if bisected is None else bisected[0])
+            entries = _entries(file, size, 0 if bisected is None else bisected[0], most)
             return list(islice((each for each in entries if each is not None and each.end > position), most))
         finally:
             file.close()
