@@ -21,9 +21,9 @@ from pipeline.connection import Remote
 from pipeline.options import Options
 from pipeline.paths import unseen
 from pipeline.reading import remote
-from pipeline.reading.arrow import Batches
+from pipeline.reading.arrow import Batches, viewed
 from pipeline.reading.places import Slice, short_id
-from sej.codec import Columns
+from sej.codec import Columns, Views
 from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError, TruncatedError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
@@ -54,6 +54,8 @@ class TaskOptions(NamedTuple):
         since: leave out messages older than this, ns; None: none.
         until: leave out messages newer than this, ns; None: none.
         chunk_bytes: how much of a segment is read in one step; a batch is made of it.
+        blocks_bytes: the same for verified blocks whose keys and values are not copied.
+        views: whether keys and values may be Arrow's views, which keep all bytes that were read in memory.
     """
 
     on_corruption: Literal["raise", "skip"] = "raise"
@@ -64,6 +66,8 @@ class TaskOptions(NamedTuple):
     since: int | None = None
     until: int | None = None
     chunk_bytes: int = BATCH_BYTES
+    blocks_bytes: int = BATCH_BYTES
+    views: bool = False
 
 
 def read(
@@ -84,6 +88,8 @@ def read(
     """
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
+    if how.views and how.remote is None and how.since is how.until is None:  # Arrow cannot filter views
+        schema = viewed(schema)
     one = _read_one if how.remote is None else _read_remote
     try:
         for part in slices:
@@ -105,14 +111,16 @@ def read(
 def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:
     if not _is_same(part, how, _unlike):
         return
-    batches = Batches(schema, part.origin)
+    batches = Batches(schema, part.origin, how.blocks_bytes)
     cursor = _cursor(part, part.start, how)
     rows_max = how.chunk_bytes // _MESSAGE_BYTES
     begun = False
     try:
         while cursor.due < part.stop:
             try:
-                found = cursor.read_columns(min(rows_max, part.stop - cursor.due), **batches.wants)
+                left = part.stop - cursor.due
+                found = None if batches.blocks is None else cursor.read_blocks(left, batches.blocks)
+                found = found or cursor.read_columns(min(rows_max, left), **batches.wants)
             except OffsetTooSmallError as error:
                 if how.fail_on_data_loss:
                     raise
@@ -214,7 +222,7 @@ def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[p
     _report(part, gaps, how)
 
 
-def _within(batch: pa.RecordBatch, found: Columns, how: TaskOptions) -> pa.RecordBatch:
+def _within(batch: pa.RecordBatch, found: Columns | Views, how: TaskOptions) -> pa.RecordBatch:
     """Return the rows whose time is within the bounds; consecutive rows are not copied."""
     if (how.since is None and how.until is None) or not batch.num_rows:
         return batch

@@ -115,7 +115,9 @@ class Journals:
         chosen, _ = chosen_of(asked)
         way = self._way
         bounds = chosen.since, chosen.until
-        how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, *bounds, _CHUNK_BYTES)
+        how = TaskOptions(
+            way.on_corruption, True, way.verify, None, way.remote, *bounds, _CHUNK_BYTES, _PART_BYTES, asked.views
+        )
         return read(part, schema, how, batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
 
     def count(self, asked: Asked) -> int | None:

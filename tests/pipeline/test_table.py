@@ -17,6 +17,7 @@ import pytest
 
 import pipeline
 import sej
+from pipeline.reading import memory
 from pipeline.tables import parallel, sources
 from pipeline.tables.asked import Asked, Way
 from sej.journal.directory import Directory
@@ -126,6 +127,33 @@ def test_libraries_read_it_as_arrow(journal: Path) -> None:
     assert t.to_pandas().equals(wanted.to_pandas())
     assert isinstance(t.to_pandas(), pd.DataFrame)
     assert pa.schema(t) == t.schema
+
+
+@pytest.mark.parametrize("large_bytes", [0, 1 << 20], ids=["memory of the system", "memory of the allocator"])
+def test_a_polars_frame_has_the_rows_of_arrow(
+    large_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys and values are views into the bytes that were read, whether they are short or long."""
+    monkeypatch.setattr(memory, "_LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(sources, "_PART_BYTES", 1 << 17)
+    keys = [b"k" * (n % 20) for n in range(4000)]
+    with sej.Writer(tmp_path / "data", segment_bytes=1 << 18) as writer:
+        for n in range(0, 4000, 100):
+            values = [b"%d" % row * (row % 40) for row in range(n, n + 100)]
+            writer.append_many(values, keys[n : n + 100], timestamp=BASE_NS + n * 10**9)
+    late = {"start": datetime.fromtimestamp(BASE_NS // 10**9 + 777, UTC)}
+    lists: list[list[str] | None] = [None, ["key"], ["value"], ["timestamp", "type", "value"], ["offset", "timestamp"]]
+    selections: list[dict[str, Any]] = [{}, {"start": 77, "end": 3333}, late, {"where": "key != 'kkk' AND offset < 99"}]
+    for columns, options in [(names, {}) for names in lists] + [(None, each) for each in selections[1:]]:
+        table = pipeline.table(tmp_path / "data", columns=columns, **options)
+        frame = table.to_polars()
+        assert frame.height > 0 and frame.equals(pl.DataFrame(table.to_arrow()))
+    everything = pipeline.table(tmp_path / "data").to_polars()
+    assert everything["key"].to_list() == keys
+    shutil.rmtree(tmp_path / "data")
+    few = everything.filter(pl.col("offset") % 1000 == 39).sort("offset", descending=True).rechunk()
+    assert few["value"].to_list() == [b"%d" % n * (n % 40) for n in (3039, 2039, 1039, 39)]
+    assert everything.group_by("key").len().height == 20
 
 
 def test_a_stream_that_is_left_ends_its_threads(large: Path) -> None:
