@@ -15,6 +15,7 @@ index has fewer blocks than the segment, more is walked. If the kept position is
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Final, NamedTuple
 
@@ -42,6 +43,7 @@ __all__ = [
 
 _OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn", "dead", "id", "lost+found"})
 """A directory without jnl/ can become a journal if it holds nothing but these names."""
+_OFFSET: Final = re.compile(r"[0-9a-f]{16}")
 _SYNC_BYTES: Final = 1 << 20
 """Up to this many bytes are synced while a writer opens. More is synced later, so that opening does not wait for it."""
 
@@ -249,7 +251,8 @@ def sweep(directory: Directory) -> None:
         staged = end in ("publish", "removed") or (
             end == "rows" and disk.status(directory.at("txn", f"{stem}.intent")) is None
         )
-        if staged or (stem == "repair" and disk.status(directory.at("txn", "repair")) is None):
+        run = stem == "repair" and _OFFSET.fullmatch(end)  # a batch, a reader or a queue may have the name "repair"
+        if staged or (run and disk.status(directory.at("txn", "repair")) is None):
             disk.unlink(directory.at("tmp", name))
 
 

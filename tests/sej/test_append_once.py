@@ -107,7 +107,7 @@ def test_a_batch_larger_than_a_segment_is_cut_and_whole(tmp_path: Path) -> None:
     assert sej.Journal(tmp_path).verify() == []
 
 
-def interrupted(path: Path, at: int) -> bool:
+def interrupted(path: Path, at: int, name: str = "p") -> bool:
     """A batch whose writer dies at its at-th call to the disk; whether it died at all."""
 
     def hook(verb: str, file: File | None, data: bytes) -> None:
@@ -121,7 +121,7 @@ def interrupted(path: Path, at: int) -> bool:
     disk.calls, armed = 0, True
     died = False
     try:
-        w.append_once("p", 7, [b"a", b"b", b"c"], timestamp=STAMP)
+        w.append_once(name, 7, [b"a", b"b", b"c"], timestamp=STAMP)
     except WriterFailedError:
         died = True
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # the index is not written either
@@ -148,16 +148,34 @@ def test_the_next_writer_finishes_a_promised_batch(tmp_path: Path) -> None:
     assert outcomes == {0, 3} and at > 8
 
 
-def pending(path: Path) -> Path:
+def pending(path: Path, name: str = "p") -> Path:
     """Return a journal with an intent whose messages are not in the journal yet."""
     at = 0
     while True:
         here = path / f"pending-{at}"
-        assert interrupted(here, at)
-        if (here / "txn" / "p.intent").exists():
+        assert interrupted(here, at, name)
+        if (here / "txn" / f"{name}.intent").exists():
             assert (here / "jnl" / f"{0:016x}.jnl").stat().st_size == 26 * 2 + 8
             return here
         at += 1
+
+
+@pytest.mark.parametrize("name", ["repair", "merge", "publish", "x.publish", "rows.removed", "repair.0000000000000000"])
+def test_a_promised_batch_may_have_any_name(name: str, tmp_path: Path) -> None:
+    path = pending(tmp_path, name)
+    with sej.Writer(path) as w:
+        assert values(read_all(path))[2:] == [b"a", b"b", b"c"]
+        assert w.append_once(name, 7, [b"a", b"b", b"c"]) == range(2, 5)
+
+
+def test_an_opening_writer_removes_no_file_that_another_process_uses(tmp_path: Path) -> None:
+    sej.Writer(tmp_path).close()
+    (tmp_path / "tmp").mkdir(exist_ok=True)
+    used = {"repair.ofs", "repair.queue"}  # of a reader and of a queue with the name "repair"
+    for name in (*used, "repair.0000000000000000"):
+        (tmp_path / "tmp" / name).touch()
+    sej.Writer(tmp_path).close()
+    assert {file.name for file in (tmp_path / "tmp").iterdir()} == used
 
 
 def test_offsets_once_seen_never_change_when_foreign_messages_came_between(tmp_path: Path) -> None:
