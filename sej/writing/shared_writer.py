@@ -33,6 +33,8 @@ from typing import Any, Final, Literal, Self, TypedDict, TypeVar, get_args
 
 from sej.checks import one_of, refuse_pickling, require_columns
 from sej.codec import Buffer, encode
+from sej.codec.buffer_reference import _full
+from sej.codec.format import MAX_OFFSET
 from sej.durations import Seconds, seconds
 from sej.errors import LockedError, LockLostError, WriterFailedError
 from sej.journal.directory import Directory
@@ -187,6 +189,8 @@ class SharedWriter:
     def _append(self, value: BytesLike, key: BytesLike, type: int, timestamp: int | None) -> int:
         offset = self._reserve()
         try:
+            if offset >= MAX_OFFSET:
+                raise _full()
             data = encode(offset, time.time_ns() if timestamp is None else timestamp, type, key, value)
         except BaseException:
             self._sure = True  # nothing was changed

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import sej
+from sej.codec.format import MAX_OFFSET
 from sej.system.disk import OS, File
 from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, output, script, until
 
@@ -295,3 +296,22 @@ def test_a_turn_continues_after_an_append_that_was_refused_or_empty(tmp_path: Pa
 
         w.turn(append)
     assert everything(tmp_path) == [b"good"] * 2
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
+def test_the_largest_offset_is_the_last_one(tmp_path: Path, segment_bytes: int) -> None:
+    last = MAX_OFFSET - 1
+    sej.Writer(tmp_path, first_offset=last - 1).close()
+    with sej.SharedWriter(tmp_path, segment_bytes=segment_bytes) as w:
+        with pytest.raises(sej.InvalidMessageError, match="largest offset"):
+            w.append_many([b"a", b"b", b"c"])
+        assert w.append_many([b"a", b"b"]) == range(last - 1, last + 1)
+        for append in (lambda: w.append(b"c"), lambda: w.append_many([b"c"])):
+            with pytest.raises(sej.InvalidMessageError, match="largest offset"):
+                append()
+        assert w.append_many([]) == range(MAX_OFFSET, MAX_OFFSET)
+    with sej.SharedWriter(tmp_path) as w, pytest.raises(sej.InvalidMessageError, match="largest offset"):
+        w.append(b"c")
+    with sej.Scanner(tmp_path) as s:
+        assert [message.value for message in s] == [b"a", b"b"]
+    assert sej.Journal(tmp_path).verify() == []
