@@ -80,7 +80,7 @@ class Claim:
         try:
             if is_new:
                 self._kept.commit(self.done)  # or a successor, for which the shard is old, starts at its own default
-            self._note = Attempts(self._directory, name, self.done, 2 * COMMIT_MESSAGES)
+            self._note = Attempts(self._directory, name, 2 * COMMIT_MESSAGES)
             self._note.appear()
         except BaseException:
             self._kept.close()

@@ -33,32 +33,35 @@ class Attempts:
         >>> from sej.system.disk import OS
         >>> directory = Directory(tempfile.mkdtemp(), OS)
         >>> directory.disk.mkdir(directory.at("ofs"))
-        >>> Attempts(directory, "worker", 0, 1000).begin(7, 5)  # no process died
+        >>> Attempts(directory, "worker", 1000).begin(7, 5)  # no process died
         0
-        >>> Attempts(directory, "worker", 0, 1000).begin(7, 5)  # one died, at an unknown message
+        >>> Attempts(directory, "worker", 1000).begin(7, 5)  # one died, at an unknown message
         0
-        >>> Attempts(directory, "worker", 0, 1000).begin(7, 5)
+        >>> Attempts(directory, "worker", 1000).begin(7, 5)
         1
     """
 
-    def __init__(self, directory: Directory, name: str, kept: int, span: int) -> None:
+    def __init__(self, directory: Directory, name: str, span: int) -> None:
         """Read the note of a predecessor.
 
         Args:
             directory: the journal.
             name: the reader's name.
-            kept: its kept offset.
-            span: at most this many messages after the kept offset were being handled.
+            span: at most this many messages after the kept offset were being handled. Messages are counted, not
+                offsets: there may be a gap after the kept offset.
         """
         self._disk = directory.disk
         self._path = directory.at("ofs", f"{name}.tries")
         self._file: File | None = None
         self._offset, self._ended = -1, 0
-        self._careful_below = -1
+        self._careful_left = 0
+        """This many further messages may have been in the predecessor's hands,"""
+        self._careful_to = -1
+        """and those up to this offset."""
         self._number = self._slot = 0
         with contextlib.suppress(FileNotFoundError):
             self._file = self._disk.open(self._path, "edit")
-            self._careful_below = kept + span
+            self._careful_left = span
             data = self._file.read(2 * _NOTE_BYTES, 0)
             for slot in (0, 1):
                 with contextlib.suppress(ValueError, KeyError):
@@ -74,7 +77,7 @@ class Attempts:
 
     def careful(self, offset: int) -> bool:
         """Return whether to handle messages one by one, because a predecessor died around here."""
-        return offset < self._careful_below
+        return self._careful_left > 0 or offset <= self._careful_to
 
     def appear(self) -> None:
         """Note that a process handles messages from now on."""
@@ -89,6 +92,9 @@ class Attempts:
         self.appear()
         if not self.careful(offset):
             return 0
+        if offset > self._careful_to:
+            self._careful_to = offset
+            self._careful_left -= 1
         ended = self._ended if offset == self._offset else 0
         if ended < max_attempts:
             self._number += 1

@@ -178,9 +178,7 @@ class Consumer:
             with (
                 Offset(self.path, self.name, FIRST if is_new else self._default, disk=self._disk) as kept,
                 Scanner(self.path, kept.value, wait, disk=self._disk) as scanner,
-                Attempts(
-                    self._directory, self.name, kept.value, max(self._commit_messages, _CAREFUL) + 2 * BATCH
-                ) as attempts,
+                Attempts(self._directory, self.name, max(self._commit_messages, _CAREFUL) + 2 * BATCH) as attempts,
             ):
                 if is_new:
                     kept.commit(kept.value)  # LAST means this message, not the end at the next run

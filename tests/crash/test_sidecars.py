@@ -156,7 +156,7 @@ READERS = [
     Reader(
         Journal,
         "j/ofs/worker.tries",
-        lambda path: Attempts(_at(path), "worker", 0, 99).begin(33, 0),
+        lambda path: Attempts(_at(path), "worker", 99).begin(33, 0),
         lambda found, sound: found in range(sound + 1),
     ),
     Reader(Journal, "j/txn/one.done", lambda path: Batches(_at(path)).find("one", 1)),

@@ -1,5 +1,6 @@
 """The note of the message in hand: no crash loses a counted attempt, or counts one for another message."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from sej.system.disk import OS, Disk, File
 from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk
+from tests.sej.support import segment
 
 
 class DiedError(BaseException):
@@ -20,13 +22,13 @@ class DiedError(BaseException):
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     (tmp_path / "ofs").mkdir()
-    Attempts(Directory(tmp_path, OS), "worker", 0, 1000).appear()
+    Attempts(Directory(tmp_path, OS), "worker", 1000).appear()
     return tmp_path
 
 
 def in_hand(path: Path, offset: int, disk: Disk = OS) -> int:
     """Take a message, and die; return the number of earlier attempts that was reported."""
-    return Attempts(Directory(path, disk), "worker", 0, 1000).begin(offset, 5)
+    return Attempts(Directory(path, disk), "worker", 1000).begin(offset, 5)
 
 
 def dying_at(call: int, cut: int) -> HookedDisk:
@@ -65,6 +67,37 @@ def test_a_death_at_any_byte_of_a_note_loses_no_count_and_blames_no_other_messag
                 if before == now:
                     assert blamed[now] in (3, 4)
     assert call > 1
+
+
+def test_messages_are_counted_though_offsets_are_missing_between_them(path: Path) -> None:
+    Attempts(Directory(path, OS), "worker", 2).begin(5000, 5)
+    attempts = Attempts(Directory(path, OS), "worker", 2)
+    assert attempts.begin(5000, 5) == 1
+    assert attempts.careful(9000)
+    attempts.begin(9000, 5)
+    assert attempts.careful(9000), "while it is tried again"
+    assert not attempts.careful(9001), "only 2 messages were in the hands of the process that died"
+
+
+def test_a_message_after_a_gap_that_ends_its_process_is_put_aside(tmp_path: Path) -> None:
+    for first, values in ((0, [b"a"]), (5000, [b"b", b"c"])):
+        with sej.Writer(tmp_path / "from", first_offset=first) as w:
+            w.append_many(values)
+        (tmp_path / "j" / "jnl").mkdir(parents=True, exist_ok=True)
+        segment(tmp_path / "from", first).rename(segment(tmp_path / "j", first))
+    sej.Journal(tmp_path / "j").repair()
+    for _ in range(4):  # one before notes were taken, two that are counted, one that continues
+        consumer = sej.Consumer(tmp_path / "j", "worker", max_attempts=2, dead_letter=tmp_path / "dead", timeout=0.0)
+        with contextlib.suppress(DiedError), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Attempts, "__exit__", lambda *_: None)  # the note of a process that died stays
+            consumer.run(dies_at_5000)
+    assert sej.read_offset(tmp_path / "j", "worker") == 5002
+    assert [letter.message.offset for letter in sej.dead_letters(tmp_path / "dead")] == [5000]
+
+
+def dies_at_5000(message: sej.Message) -> None:
+    if message.offset == 5000:
+        raise DiedError
 
 
 def test_a_death_while_a_message_is_put_aside_is_no_attempt(tmp_path: Path) -> None:
@@ -124,4 +157,4 @@ def test_a_consumer_that_commits_rarely_finds_the_message_that_kills_it_as_soon(
 
 def ended_by(path: Path, offset: int) -> int:
     """What is blamed on a message, without taking it in hand."""
-    return Attempts(Directory(path, OS), "worker", 0, 1000).begin(offset, 0)
+    return Attempts(Directory(path, OS), "worker", 1000).begin(offset, 0)
