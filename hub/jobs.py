@@ -169,7 +169,7 @@ class Jobs:
             InvalidNameError: a name has characters that are not allowed.
         """
         path = self._path(client, job, task, shard)
-        with self._locks[crc32(path.encode()) % _LOCKS]:
+        with self._locks[crc32(path.encode()) % _LOCKS], ExitStack() as admitted:
             if self._id(client, job) in self._aborted:
                 raise StagedRowsError(f"job {job} was aborted; this task is not needed any more")
             there = OS.status(path)
@@ -181,7 +181,7 @@ class Jobs:
                 )
             new = memoryview(data)[size - position :]
             if len(new):
-                self._store.admit(client, len(new))
+                admitted.enter_context(self._store.admitting(client, len(new)))
                 if there is None:
                     prepare_task(os.path.dirname(path), _REMOTE)
                     OS.open(path, "append").close()  # created; another process may do so too, for the same bytes

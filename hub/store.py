@@ -16,7 +16,7 @@ import errno
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final, Self
 
 from hub.batch import Batch, Encoded, Messages
@@ -196,14 +196,17 @@ class Store:
         """
         return self.end_offset(client_id, journal_dir)
 
-    def admit(self, client_id: str, size: int) -> None:
+    def admitting(self, client_id: str, size: int) -> AbstractContextManager[object]:
         """Admit ``size`` bytes of a client that are stored outside of its journals first, and count them.
+
+        Returns:
+            A context, inside of which the caller writes them.
 
         Raises:
             QuotaError: the client has used up its bytes.
             DiskLowError: the disk is nearly full.
         """
-        self._limits.admit(client_id, size)
+        return self._limits.admitting(client_id, size)
 
     @contextmanager
     def writing(self, source: Source) -> Iterator[Writer]:
@@ -366,7 +369,7 @@ class Store:
         try:
             with self._pool.borrow(source) as entry:
                 try:
-                    with entry.lock:
+                    with entry.lock, ExitStack() as admitted:
                         new = entry.writer is None and not self._has(source)
                         if new and not create:
                             raise GapError(
@@ -376,11 +379,14 @@ class Store:
                             )
                         if new:
                             batch.look(None)
-                            self._limits.admit(source.client, batch.size)
+                            admitted.enter_context(self._limits.admitting(source.client, batch.size))
                         writer = self._pool.writer(source, entry, batch.first if new else 0)
                         due = writer.offset
                         if not new or due != batch.first:  # another process has just created it
-                            self._admit(source, batch, due)
+                            admitted.close()
+                            self._check(source, batch, due)
+                            if batch.size:
+                                admitted.enter_context(self._limits.admitting(source.client, batch.size))
                         batch.append(writer)
                         end = writer.offset
                     if sync:
@@ -408,7 +414,7 @@ class Store:
         self.counters.took(end - due, batch.size, time.perf_counter() - start)
         return end
 
-    def _admit(self, source: Source, batch: Batch, due: int) -> None:
+    def _check(self, source: Source, batch: Batch, due: int) -> None:
         """Check a batch for a directory that expects the offset ``due``."""
         batch.look(due)
         if batch.first > due:
@@ -419,8 +425,6 @@ class Store:
             )
         if batch.known:
             self.counters.saw_again(*compare(self._directory(source), source, batch.known))
-        if batch.size:
-            self._limits.admit(source.client, batch.size)
 
     def _expected(self, source: Source, first: int) -> int:
         with self._pool.borrow(source) as entry, entry.lock:

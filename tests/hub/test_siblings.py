@@ -12,6 +12,7 @@ import pytest
 
 import hub
 import sej
+from hub.batch import Messages
 from hub.jobs import Jobs, Staged
 from hub.naming import Source
 from hub.wire import Client, Copier, Server
@@ -174,6 +175,51 @@ def test_a_quota_is_for_all_stores_together(tmp_path: Path) -> None:
             found[0][0].put("a", "last", [Message(0, 1, 0, b"", bytes(500))])
         found[1][0].put("another", "j", [Message(0, 1, 0, b"", bytes(500))])
     assert sent == 20_000 // 526
+
+
+@pytest.mark.parametrize("stores", [1, 2])
+@pytest.mark.parametrize("late", ["put", "stage"])
+def test_a_quota_counts_what_another_thread_is_just_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stores: int, late: str
+) -> None:
+    """Its bytes are admitted, and not in a file yet when the second batch is admitted."""
+    refused: list[hub.QuotaError] = []
+
+    def put(store: hub.Store) -> None:
+        try:
+            store.put("a", "second", [Message(0, 1, 0, b"", bytes(500))])
+        except hub.QuotaError as error:
+            refused.append(error)
+
+    with together(tmp_path, stores, max_client_bytes=1000) as found:
+        (one, _), (two, _) = found[0], found[-1]
+        other = threading.Thread(target=put, args=(two,))
+
+        def meanwhile() -> None:
+            monkeypatch.undo()
+            other.start()
+            other.join(0.05)  # it waits for this thread, or is just about to
+
+        def append(self: Messages, writer: Writer) -> None:
+            meanwhile()
+            self.append(writer)
+
+        def prepare(folder: str, owner: Owner) -> None:
+            meanwhile()
+            prepare_task(folder, owner)
+
+        if late == "put":
+            monkeypatch.setattr(Messages, "append", append)
+            one.put("a", "first", [Message(0, 1, 0, b"", bytes(500))])
+        else:
+            monkeypatch.setattr("hub.jobs.prepare_task", prepare)
+            Jobs(one).stage("a", "01", "02", 0, 0, rows([bytes(500)]))
+        other.join()
+        assert [error.reason for error in refused] == [
+            f"client 'a' would exceed its quota: {526 + (late == 'stage')} of 1000 bytes used, 526 more sent; raise the"
+            " quota, or let readers catch up so that retention can remove segments"
+        ]
+        two.put("a", "third", [Message(0, 1, 0, b"", bytes(400))])
 
 
 def test_a_part_of_staged_rows_that_arrives_twice_removes_nothing(
