@@ -96,7 +96,7 @@ def read(
             for batch in one(part, schema, how):
                 gathered.append(batch)
                 rows += batch.num_rows
-                size += batch.nbytes
+                size += batch.get_total_buffer_size() if how.views else batch.nbytes  # pyarrow 21 cannot slice views
                 if rows >= batch_rows or size >= batch_bytes:
                     yield gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
                     gathered, rows, size = [], 0, 0
