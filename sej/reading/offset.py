@@ -17,7 +17,7 @@ from typing import Final, Self
 from sej.checks import DISK, FLAG, START, WAIT, one_of, refuse_pickling, require
 from sej.checks import OFFSET as AN_OFFSET
 from sej.durations import Seconds, seconds
-from sej.errors import ClosedError, InvalidNameError, OffsetBeyondEndError, OffsetTooSmallError
+from sej.errors import ClosedError, InvalidNameError, LockedError, OffsetBeyondEndError, OffsetTooSmallError
 from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
@@ -28,6 +28,7 @@ from sej.journal.twin import drop_twin, keep_offset, read_kept
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Start
 from sej.system.disk import OS, Disk
+from sej.system.lifecycle import is_mine
 from sej.system.locks import Lock
 
 __all__ = ["Offset", "check_arguments", "read_offset"]
@@ -133,7 +134,7 @@ class Offset:
                 path=self._directory.at("ofs", name),
             )
         self._file_path = self._directory.at("ofs", f"{name}.ofs")
-        self._guard = threading.RLock()  # a signal handler may close during a commit
+        self._guard = threading.RLock()
         self._lock = Lock(self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", disk=disk)
         self._closed = False
         self._beyond_end = beyond_end
@@ -159,8 +160,9 @@ class Offset:
         Raises:
             OffsetBeyondEndError: the journal ends before it.
             ClosedError: the offset was closed.
+            LockedError: a signal handler called this while a call of this object was under way; nothing was done.
         """
-        with self._guard:
+        with self._alone():
             self._check(offset)
             if offset > self._value or (offset == self._value and not self._kept):
                 self._keep(offset)
@@ -171,8 +173,9 @@ class Offset:
         Raises:
             OffsetBeyondEndError: the journal ends before it.
             OffsetTooSmallError: its message was deleted.
+            LockedError: as for :meth:`commit`.
         """
-        with self._guard, readers_lock(self._directory):
+        with self._alone(), readers_lock(self._directory):
             self._check(offset)
             if offset == self._value and self._kept:
                 return
@@ -188,8 +191,12 @@ class Offset:
             self._keep(offset)
 
     def close(self) -> None:
-        """Release the reader's lock, after a commit in another thread has ended."""
-        with self._guard:
+        """Release the reader's lock, after a commit in another thread has ended.
+
+        Raises:
+            LockedError: as for :meth:`commit`.
+        """
+        with self._alone():
             self._closed = True
             self._lock.release()
 
@@ -204,6 +211,20 @@ class Offset:
     def __repr__(self) -> str:
         """Show path, name and value."""
         return f"<sej.Offset {self.path!r} {self.name!r} value={self._value}>"
+
+    def _alone(self) -> threading.RLock:
+        """Return the mutex, unless this is a signal handler in the middle of a call, which would then end differently.
+
+        After a commit in the handler, the interrupted commit would move the offset back. After a close, it would write
+        without the reader's lock.
+        """
+        if is_mine(self._guard):
+            raise LockedError(
+                f"a call of reader {self.name!r} is under way in this thread: a signal handler cannot use it before"
+                " that call returns",
+                path=self._file_path,
+            )
+        return self._guard
 
     def _open(self, default: int | Start) -> int:
         kept = read_kept(self._directory, self.name)

@@ -231,6 +231,25 @@ def test_closing_waits_for_a_commit_in_another_thread(tmp_path: Path) -> None:
         assert again.value == 5
 
 
+@pytest.mark.parametrize("call", ["commit", "reset", "close"])
+def test_in_the_middle_of_a_commit_a_handler_is_refused(call: str, tmp_path: Path) -> None:
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if verb == "rename" and armed:
+            armed.clear()
+            with pytest.raises(LockedError, match="signal handler"):
+                getattr(o, call)(*() if call == "close" else (8,))
+
+    journal(tmp_path)
+    armed: list[bool] = []
+    with sej.Offset(tmp_path, "r", disk=HookedDisk(hook)) as o:
+        armed.append(True)
+        o.commit(5)
+        assert not armed and o.value == 5
+        with pytest.raises(LockedError):
+            sej.Offset(tmp_path, "r")
+    assert sej.read_offset(tmp_path, "r") == 5
+
+
 class ReadOnly(OsDisk):
     """The real disk, for a user who may read segments and not write them."""
 
