@@ -11,7 +11,7 @@ from sej.journal.twin import read_kept
 
 __all__ = ["check_reader", "kept_offsets"]
 
-_OFS: Final = re.compile(r"(.+)\.ofs")
+_OFS: Final = re.compile(r"(.+)\.ofs", re.DOTALL)  # a reader of the original may have a name with a line break
 
 
 def kept_offsets(directory: Directory) -> dict[str, int | None]:

@@ -184,7 +184,7 @@ def _decode(message: Message, path: str) -> DeadLetter:
             expire_s,
             headers,
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptionError(
             "this message is not a dead letter: its value does not begin with a line of JSON; use a journal that"
             " holds only dead letters",

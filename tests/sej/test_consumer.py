@@ -209,6 +209,13 @@ def test_another_journal_is_not_read_as_dead_letters(path: Path) -> None:
         list(sej.dead_letters(path))
 
 
+def test_a_value_that_is_nested_too_deep_is_no_dead_letter(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append(b"[" * 100_000 + b"\n")
+    with pytest.raises(sej.CorruptionError, match="not a dead letter"):
+        list(sej.dead_letters(tmp_path))
+
+
 @pytest.mark.parametrize("options", [{"max_attempts": 0}, {"commit_messages": 0}])
 def test_senseless_options_are_refused(path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):

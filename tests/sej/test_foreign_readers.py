@@ -8,7 +8,7 @@ import pytest
 
 import sej
 
-NAMES = ["a b", "host:1", "é", "-x", "a" * 240]
+NAMES = ["a b", "host:1", "é", "-x", "a" * 240, "a\nb", "\udcff"]
 
 
 @pytest.fixture
