@@ -12,6 +12,7 @@ from typing import Final, Literal
 from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.kept_offsets import kept_offsets
+from sej.journal.medium import sync_up_to
 from sej.journal.view import Journal
 from sej.system.disk import Disk, read_small, replace_file
 from sej.system.sealed import seal, unseal, whole
@@ -73,15 +74,20 @@ def staging(target: Path) -> Path:
 
 
 def make_plan(source: Path, disk: Disk) -> Plan:
-    """Make a plan from the current state of the source."""
+    """Make a plan from the current state of the source.
+
+    Its messages are durable then: after a power failure no others may be in the place of those that were copied.
+    """
     steps: list[Step] = []
     readers: dict[str, dict[int, int]] = {}
     for index in range(source.count):
         if not look(disk, source.dir(index)):
             continue
-        journal = Journal(source.dir(index), disk=disk)
-        steps.append(Step(index, journal.first_offset, journal.end_offset))
-        for name, offset in kept_offsets(Directory(source.dir(index), disk)).items():
+        directory, journal = Directory(source.dir(index), disk), Journal(source.dir(index), disk=disk)
+        step = Step(index, journal.first_offset, journal.end_offset)
+        sync_up_to(directory, step.end)
+        steps.append(step)
+        for name, offset in kept_offsets(directory).items():
             readers.setdefault(name, {})[index] = journal.first_offset if offset is None else offset
     # A reader without a kept offset in a shard has read nothing of it: its offset is the first message.
     plan = Plan((source.prefix, source.bits), os.path.abspath(source.root), steps, readers)

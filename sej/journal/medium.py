@@ -8,7 +8,8 @@ this file the index gives the durable position.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+from typing import TYPE_CHECKING, Final
 
 from sej.errors import OffsetBeyondEndError
 from sej.journal.directory import Directory, Segment, containing
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from sej.journal.end import Tail
 
 __all__ = ["durable_position", "kept_position", "sync_segment", "sync_up_to"]
+
+_READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def kept_position(directory: Directory) -> KeptPosition:
@@ -85,7 +88,9 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
         file = directory.disk.open(segments[at].path, "edit")
     except FileNotFoundError:
         return  # sealed and merged in the meantime: both were synced
-    except PermissionError:  # a reader may sync what it may not write, if the system allows it
+    except OSError as error:  # a reader may sync what it may not write, if the system allows it
+        if error.errno not in _READ_ONLY:
+            raise
         file, writable = directory.disk.open(segments[at].path, "read"), False
     try:
         kept = kept_position(directory)

@@ -11,7 +11,7 @@ import sej
 import shard
 from sej.system.disk import OsDisk
 from shard.copying import copy
-from shard.plans import Plan, load_plan, make_plan, save_plan, staging
+from shard.plans import Plan, load_plan, make_plan, next_round, save_plan, staging
 from tests.crash.disk import CrashDisk
 from tests.crash.test_failed_sync import FaultyOnly
 
@@ -75,3 +75,32 @@ def test_a_shard_whose_new_name_may_be_lost_is_named_durably_by_the_second_run(t
     disk.synced.clear()
     assert shard.reshard(source, target, disk=disk).messages == 2
     assert os.fspath(target.root) in disk.synced
+
+
+def test_what_was_copied_is_durable_in_the_source_too() -> None:
+    """The source's writer was killed. After a power failure its successor must not append in the place of a copy."""
+    source, target = shard.Path("/s", "a", 0), shard.Path("/t", "b", 0)
+    disk = CrashDisk()
+    killed = sej.Writer(source.dir(0), disk=disk)
+    killed.append_many([b"%d" % n for n in range(4)])
+    killed.tail.abandon()
+    save_plan(make_plan(source, disk), target, disk)
+    since = len(disk.trace)
+    copy(plan_of(target, disk), source, target, "xxh64", lambda *_: None, disk)
+    seen = set()
+    for crash in disk.crash_states(since=since):
+        left = crash.disk
+        state = frozenset(item for item in left.files().items() if item[0].startswith(source.root) or "plan" in item[0])
+        if state in seen:
+            continue
+        seen.add(state)
+        with sej.Writer(source.dir(0), disk=left) as writer:
+            writer.append_many([b"later", b"last"])
+        plan: Plan | None = plan_of(target, left)
+        with contextlib.suppress(sej.SejError):  # an error says that the target must be removed
+            while plan is not None:
+                copy(plan, source, target, "xxh64", lambda *_: None, left)
+                plan = next_round(plan, source, left)
+            with shard.Scanner(staging(target), disk=left) as scanner:
+                assert {b"later", b"last"} <= {message.value for _, message in scanner}, crash.step
+    assert len(seen) > 1
