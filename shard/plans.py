@@ -18,9 +18,13 @@ from sej.system.disk import Disk, read_small, replace_file
 from sej.system.sealed import seal, unseal, whole
 from shard.name_format import MAX_BITS, RESHARD_DIR
 from shard.names import Path
+from shard.routing import HASHES
 from shard.trees import look
 
-__all__ = ["Plan", "Step", "load_plan", "make_plan", "next_round", "save_plan", "staging"]
+__all__ = ["FUNCTION", "Plan", "Step", "load_plan", "make_plan", "next_round", "save_plan", "staging"]
+
+FUNCTION: Final = "function"
+"""The route of a plan whose copies a function of the user routes."""
 
 _PLAN_BYTES: Final = 1 << 26
 
@@ -49,6 +53,7 @@ class Plan:
         ends: how many messages each target shard has then.
         places: where readers will continue: {reader: {target shard: offset}}, as far as is known then.
         copied: messages of earlier rounds and steps, for the progress.
+        route: the name of the hash that routes the copies, or FUNCTION; None: an older version did not store it.
     """
 
     source: tuple[str, int]
@@ -61,6 +66,7 @@ class Plan:
     ends: dict[int, int] = field(default_factory=dict)
     places: dict[str, dict[int, int]] = field(default_factory=dict)
     copied: int = 0
+    route: str | None = None
 
     @property
     def total(self) -> int:
@@ -128,7 +134,8 @@ def load_plan(target: Path, disk: Disk) -> Plan | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        row = unseal(path, data, [each.name for each in fields(Plan)])
+        members = [each.name for each in fields(Plan) if each.name != "route"]
+        row = unseal(path, data, members, optional=("route",))
         prefix, bits = row["source"]
         row["source"] = str(prefix), whole(bits, 0, MAX_BITS)
         row["steps"] = [Step(**step) for step in row["steps"]]
@@ -141,6 +148,8 @@ def load_plan(target: Path, disk: Disk) -> Plan | None:
         whole(plan.step), whole(plan.offset), whole(plan.copied)
         if plan.state not in ("copying", "publishing", "done"):
             raise ValueError(f"state {plan.state!r}")
+        if plan.route not in (None, *HASHES, FUNCTION):
+            raise ValueError(f"route {plan.route!r}")
         return plan
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SejError(

@@ -30,7 +30,7 @@ from sej.system.locks import Lock
 from shard.copying import Progress, copy
 from shard.name_format import RESHARD_DIR
 from shard.names import Path
-from shard.plans import Plan, load_plan, make_plan, next_round, save_plan, staging
+from shard.plans import FUNCTION, Plan, load_plan, make_plan, next_round, save_plan, staging
 from shard.records import Records, read_record
 from shard.routing import Route, check_route
 from shard.source_locks import Hold, refuse_queues
@@ -72,7 +72,8 @@ def reshard(
         source: the old sharded journal; it does not change.
         target: the new one; none of its shards may exist. The root may be the same.
         route: as for :class:`shard.Writer`, of the new sharded journal; None: the hash that the source remembers, or
-            else ``"xxh64"``. A function must return the same for the same message.
+            else ``"xxh64"``. A function must return the same for the same message. A call that resumes cannot change
+            it.
         progress: called with messages copied and messages in total.
         disk: the disk.
         writer_options: for the new :class:`shard.Writer`, ``max_open`` and ``segment_bytes`` for example.
@@ -86,22 +87,20 @@ def reshard(
         InvalidNameError: a reader of the source has a name that is not allowed here.
         OffsetTooSmallError: messages of the source were deleted while they were copied.
         CorruptionError: a source shard is damaged.
-        SejError: the target exists already; a work queue of the source has items that are not done; or the source grew
-            after the last round, and these messages are not in the new sharded journal.
+        SejError: the target exists already; the call that is resumed had another route; a work queue of the source has
+            items that are not done; or the source grew after the last round, and these messages are not in the new
+            sharded journal.
     """
     check_route("route", route)
     require(source=(source, a(Path)), target=(target, a(Path)), progress=(progress, PROGRESS), disk=(disk, DISK))
     if (os.path.abspath(source.root), source.name) == (os.path.abspath(target.root), target.name):
         raise ValueError(f"source and target must differ, got {source!r} for both")
-    if route is None:
-        record = read_record(source, disk)
-        route = (record and record.route) or "xxh64"
     workshop = os.path.join(target.root, RESHARD_DIR, target.name)
     disk.mkdir(workshop)
     with Lock(os.path.join(workshop, "reshard.lck"), what="this reshard", disk=disk):
         plan = load_plan(target, disk)
         if plan is None:
-            plan = _begin(source, target, disk)
+            plan = _begin(source, target, route, disk)
         elif (plan.source, plan.source_root) != ((source.prefix, source.bits), os.path.abspath(source.root)):
             raise SejError(
                 f"a reshard of {plan.source} in {plan.source_root} into this sharded journal was started; finish it,"
@@ -110,11 +109,12 @@ def reshard(
             )
         else:
             disk.sync_dir(workshop)  # an earlier run may have renamed the plan and failed before this
+        chosen = _chosen(route, plan, source, disk, workshop)
         if plan.state != "done":
             with Hold(source, disk) as hold:
                 refuse_queues(source, disk)
                 try:
-                    _finish(plan, source, target, route, progress or _silent, disk, hold, **writer_options)
+                    _finish(plan, source, target, chosen, progress or _silent, disk, hold, **writer_options)
                 except OffsetTooSmallError as error:
                     raise OffsetTooSmallError(
                         f"messages of the source were deleted before they were copied ({error.reason}); stop the"
@@ -179,7 +179,29 @@ def _refuse_growth(plan: Plan, source: Path, disk: Disk, workshop: str) -> None:
         )
 
 
-def _begin(source: Path, target: Path, disk: Disk) -> Plan:
+def _chosen(route: Route | None, plan: Plan, source: Path, disk: Disk, workshop: str) -> Route:
+    """Return the route of all messages of a plan: two routes would split keys.
+
+    Raises:
+        SejError: the plan was begun with another one.
+    """
+    name = FUNCTION if callable(route) else route
+    begun = plan.route or name or _remembered(source, disk)  # an older version's plan does not tell
+    if (name or begun) != begun or (begun == FUNCTION and route is None):
+        raise SejError(
+            f"this reshard was started with route={begun!r}, got {name!r}; call it as before, or remove this directory"
+            " to start again",
+            path=workshop,
+        )
+    return route if callable(route) else "fnv" if begun == "fnv" else "xxh64"
+
+
+def _remembered(source: Path, disk: Disk) -> str:
+    record = read_record(source, disk)
+    return (record and record.route) or "xxh64"
+
+
+def _begin(source: Path, target: Path, route: Route | None, disk: Disk) -> Plan:
     there = [target.dir(index) for index in range(target.count) if disk.status(target.dir(index)) is not None]
     if there:
         raise SejError(
@@ -191,6 +213,7 @@ def _begin(source: Path, target: Path, disk: Disk) -> Plan:
         raise JournalNotFoundError(f"there is no shard of {source.name} here", path=source.root)
     for reader in plan.readers:
         check_name(reader, "a reader's name in the source (rename or remove its .ofs):")
+    plan.route = FUNCTION if callable(route) else route or _remembered(source, disk)
     save_plan(plan, target, disk)
     return plan
 

@@ -17,7 +17,8 @@ import pytest
 import sej
 import shard
 from sej.system.disk import Mode, OsDisk, OsFile
-from shard import copying
+from shard import copying, resharding
+from shard.routing import Route
 
 KEYS = [b"key %d" % number for number in range(60)]
 
@@ -129,6 +130,33 @@ def test_a_target_that_was_tampered_with_is_found_out(source: shard.Path, tmp_pa
         writer.append_many([b"foreign"] * 3)
     with pytest.raises(sej.CorruptionError, match="another message"):
         shard.reshard(source, target)
+
+
+@pytest.mark.parametrize("first", ["fnv", lambda message: message.offset])
+def test_a_resumed_call_routes_as_the_first_one_did(
+    first: Route, source: shard.Path, tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two routes would split keys, and remember the wrong one."""
+    target = shard.Path(tmp_path / "t", "orders", 2)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(resharding, "_publish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            shard.reshard(source, target, route=first)
+    with pytest.raises(sej.SejError, match="this reshard was started with route="):
+        shard.reshard(source, target, route="xxh64")
+    if callable(first):
+        with pytest.raises(sej.SejError, match="started with route='function', got None"):
+            shard.reshard(source, target)
+        assert shard.reshard(source, target, route=first).messages == 1000
+    else:
+        assert shard.reshard(source, target).messages == 1000
+        assert shard.check(target.root) == []
+        with shard.Writer(target) as writer:
+            assert writer.append(b"later", KEYS[0])[0] == target.index(KEYS[0], "fnv")
 
 
 class KillingDisk(OsDisk):
