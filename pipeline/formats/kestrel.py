@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructField, StructType
 
 from kestrel.files import names_in
@@ -18,6 +18,7 @@ from pipeline.formats.rows import RowReader
 from pipeline.options import KESTREL_READ, OptionError, parse
 from pipeline.paths import paths_of
 from pipeline.reading.kestrel_items import rows_of, size_of
+from pipeline.reading.refused import no_stream
 from pipeline.schema import check_projection, spark_columns
 from sej.system.disk import OS
 
@@ -55,3 +56,7 @@ class KestrelSource(DataSource):
         for directory in directories:
             names_in(directory, OS)  # raises here, and not in a task, if the directory does not exist
         return RowReader(directories, check_projection(schema, _COLUMNS), rows, size_of)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return a stream reader that raises: this source is a table only."""
+        return no_stream("kestrel")

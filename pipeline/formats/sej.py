@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
 from pipeline.paths import paths_of
 from pipeline.reading.batch import FilteringSejReader, SejReader
+from pipeline.reading.refused import reader_or_refusal
 from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA
 from pipeline.writing.sink import SejStreamWriter, SejWriter
@@ -54,9 +55,13 @@ class SejSource(DataSource):
         return kind(_paths(self.options, options), options, schema, self.parallelism)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a stream reader."""
-        options = parse(STREAM, self.options)
-        return SejStreamReader(_paths(self.options, options), options, schema, self.parallelism)
+        """Return a stream reader; it raises if options or paths are wrong."""
+
+        def create() -> DataSourceStreamReader:
+            options = parse(STREAM, self.options)
+            return SejStreamReader(_paths(self.options, options), options, schema, self.parallelism)
+
+        return reader_or_refusal(create)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     WriterCommitMessage,
@@ -30,6 +31,7 @@ from pipeline.columns import TEXTQUEUE
 from pipeline.formats.rows import RowReader
 from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
 from pipeline.paths import paths_of
+from pipeline.reading.refused import no_stream
 from pipeline.reading.text_entries import files_in, rows_of, size_of
 from pipeline.schema import check_projection, spark_columns
 from pipeline.writing.checkpoint import by_checkpoint
@@ -69,6 +71,10 @@ class TextQueueSource(DataSource):
         """Return a batch reader."""
         parse(TEXTQUEUE_READ, self.options, "textqueue")
         return RowReader(files_in(paths_of(self.options)), check_projection(schema, _COLUMNS), rows_of, size_of)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return a stream reader that raises: this source is a table only."""
+        return no_stream("textqueue")
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""

@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
 
 import sej
+from pipeline.formats.kestrel import KestrelSource
+from pipeline.formats.textqueue import TextQueueSource
+from pipeline.options import OptionError
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
@@ -46,6 +51,18 @@ def failing(spark: SparkSession, root: Path, checkpoint: Path, **options: object
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
+
+
+def test_a_wrong_option_is_the_error_of_the_query(spark: SparkSession, shards: Path, checkpoint: Path) -> None:
+    error = failing(spark, shards, checkpoint, wrong=1)
+    assert "the source 'sej' has no option 'wrong' here" in error and "UnboundLocalError" not in error
+
+
+@pytest.mark.parametrize("source", [KestrelSource, TextQueueSource])
+def test_a_source_without_a_stream_says_so(source: type[DataSource]) -> None:
+    reader = source({"path": "x"}).streamReader(StructType())
+    with pytest.raises(OptionError, match=f"the source '{source.name()}' cannot be read as a stream"):
+        reader.initialOffset()
 
 
 def test_everything_that_is_there_comes_once(spark: SparkSession, shards: Path, checkpoint: Path) -> None:
