@@ -84,6 +84,29 @@ def test_vim_keeps_blanks_and_marks_messages_with_commands(home: Path, path: Pat
         assert path.read_bytes() == b"# today\n-one\n\\v=1   \n-two\n"
 
 
+def lines_after(home: Path, path: Path, command: str, *options: str) -> tuple[list[str], str]:
+    """Run a command in Vim without a screen; return the lines of the file, and what Vim printed."""
+    start = ["-n", "-es", "-S", str(home / ".vimrc"), "-c", f"edit {path}", "-c", command, "-c", "wq"]
+    env = {**os.environ, "HOME": str(home)}
+    done = subprocess.run(
+        [str(VIM), *options, *start], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    return path.read_text().splitlines(), done.stdout + done.stderr
+
+
+def test_vim_leaves_the_comments_between_messages(home: Path, path: Path) -> None:
+    assert lines_after(home, path, "%TqDone") == (["# today", "=one", "\\v=1   ", "=two"], "")
+    assert lines_after(home, path, "1,2TqComment") == (["# today", "#one", "\\v=1   ", "=two"], "")
+    assert lines_after(home, path, "1,3TqReopen") == (["- today", "-one", "\\v=1   ", "=two"], ""), "only comments"
+
+
+def test_vim_reads_the_files_in_its_compatible_mode(home: Path, path: Path) -> None:
+    (home / ".vimrc").write_text("set compatible\nfiletype plugin on\n")
+    lines, printed = lines_after(home, path, "set filetype=text filetype=textqueue | 4TqDone", "-V1")
+    assert lines == ["# today", "-one", "\\v=1   ", "=two"]
+    assert not re.search(r"\bE\d+:", printed), printed
+
+
 def test_vim_jumps_to_a_mistake(home: Path, path: Path) -> None:
     (home / "bin").mkdir()
     command = home / "bin" / "sej"

@@ -188,6 +188,9 @@ def test_actions_are_edits_of_the_buffer(path: Path, edits: bool) -> None:
         several = await editor.actions(5, 6)
         assert set(several) == {"Mark as done", "Mark as failed", "Queue again", "Comment out"}
         assert applied(several["Queue again"], TEXT) == TEXT.replace("=done", "-done").replace("!bad", "-bad")
+        mixed = await editor.actions(0, 6)
+        done = TEXT.replace("-größer", "=größer").replace("!bad", "=bad")
+        assert applied(mixed["Mark as done"], TEXT) == done, "comments between messages stay comments"
         line = await editor.actions(5, 6, end=0)
         assert applied(line["Queue again"], TEXT) == TEXT.replace("=done", "-done"), "one line was selected"
         edit = several["Queue again"].edit

@@ -144,7 +144,10 @@ def test_a_text_with_a_surrogate_is_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["a\r", "a\r\nb", "\r"])
 def test_a_text_that_would_not_be_read_back_is_refused(path: Path, text: str) -> None:
-    with TextQueue(path) as q, pytest.raises(textqueue.InvalidTextError, match="carriage return"):
+    with (
+        TextQueue(path) as q,
+        pytest.raises(textqueue.InvalidTextError, match="line 1 of the message ends with a carriage return"),
+    ):
         q.append(text)
     assert not path.exists()
 

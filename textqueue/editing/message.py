@@ -182,8 +182,9 @@ class Message(Core):
         def change(raw: bytes) -> Change:
             variables = variables_of(raw)
             if not -len(variables) <= index < len(variables):
+                known = "1 variable" if len(variables) == 1 else f"{len(variables)} variables"
                 raise NoSuchVariableError(
-                    f"the message has {len(variables)} variables, and none of number {index}; the first is number 0",
+                    f"the message has {known}, and none of number {index}; the first is number 0",
                     path=self.path,
                     position=self.position,
                 )

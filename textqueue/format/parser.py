@@ -227,8 +227,8 @@ def render(
     for number, line in enumerate(lines):
         if line.endswith(b"\r"):
             raise InvalidTextError(
-                f"line {number} of the message ends with a carriage return, which the format treats as a part of the"
-                " line end: remove it"
+                f"line {number + 1} of the message ends with a carriage return, which the format treats as a part of"
+                " the line end: remove it"
             )
     return newline.join(lines) + newline
 

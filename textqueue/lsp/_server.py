@@ -214,6 +214,8 @@ def _add_edits(server: _Server) -> None:
         if last > first and not params.range.end.character:  # a selection of whole lines ends before the next line
             last -= 1
         items = [item for item in document.items if item.first <= last and item.last >= first]
+        messages = [item for item in items if item.entry.status is not MessageStatus.comment]
+        items = messages or items  # comments between selected messages stay comments
         made = []
         for status, title in _ACTIONS.items():
             edits = [

@@ -3,6 +3,8 @@ if exists("b:did_ftplugin")
   finish
 endif
 let b:did_ftplugin = 1
+let s:cpo = &cpoptions
+set cpoptions&vim  " otherwise `set compatible` refuses the continued lines below
 
 setlocal autoread nobomb noexpandtab textwidth=0
 setlocal comments=b:# commentstring=#\ %s formatoptions-=t
@@ -31,17 +33,17 @@ if has("timers") && !exists("g:textqueue_timer")
   let g:textqueue_timer = timer_start(1000, function("s:Look"), {"repeat": -1})
 endif
 
-" :TqDone, :TqFail, :TqReopen and :TqComment change the messages in a range.
+" :TqDone, :TqFail, :TqReopen and :TqComment change the messages in a range. Comments between them stay comments.
 if !exists("*s:Mark")
   function! s:Mark(control, first, last) abort
     let first = a:first
     while first > 1 && getline(first) =~# '^[ \\]'
       let first -= 1
     endwhile
-    for line in range(first, a:last)
-      if getline(line) =~# '^[-=!#]'
-        call setline(line, a:control . strpart(getline(line), 1))
-      endif
+    let entries = filter(range(first, a:last), "getline(v:val) =~# '^[-=!#]'")
+    let messages = filter(copy(entries), "getline(v:val) !~# '^#'")
+    for line in empty(messages) ? entries : messages
+      call setline(line, a:control . strpart(getline(line), 1))
     endfor
   endfunction
 endif
@@ -55,3 +57,5 @@ let b:undo_ftplugin = "setlocal autoread< bomb< expandtab< textwidth< comments< 
       \ . " | unlet! b:EditorConfig_disable b:better_whitespace_enabled b:strip_trailing_lines b:ale_fix_on_save"
       \ . " | execute 'autocmd! textqueue * <buffer>'"
       \ . " | delcommand TqDone | delcommand TqFail | delcommand TqReopen | delcommand TqComment"
+let &cpoptions = s:cpo
+unlet s:cpo
