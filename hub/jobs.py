@@ -188,6 +188,7 @@ class Jobs:
                 file = OS.open(path, "edit")
                 try:
                     file.write_at(new, size)
+                    file.start_sync(len(new), size)  # while the task encodes the next part
                 finally:
                     file.close()
             return size + len(new)

@@ -29,6 +29,7 @@ from hub.store import MIN_FREE_BYTES, Store
 from sej.cli.options import SIZE
 from sej.cli.parameters import PATH
 from sej.cli.supervising import MAX_PROCESSES, Supervised, Supervisor, supervised
+from sej.system.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from hub.page.views import HubCounts
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["serve", "stop_on_signals"]
 
 _log: Final = getLogger(__name__)
+_BLOCK_BYTES: Final = 1 << 23
+"""More than gRPC's largest buffer for a part of a job's rows, which is the most common large request."""
+_KEPT_BYTES: Final = 1 << 25
 _SOCKET_BYTES: Final = 100
 """The longest path of a Unix socket, with some to spare."""
 # A name, so that the type checker reads both ways.
@@ -153,6 +157,7 @@ def serve(
             return
         from hub.wire import Server
 
+        keep_freed_memory(_BLOCK_BYTES, _KEPT_BYTES)
         others = None
         if told is not None:
             others, address = stack.enter_context(_others(told)), told.given["address"]

@@ -31,6 +31,8 @@ __all__ = ["OnHub"]
 
 _log = logging.getLogger("pipeline")
 _PART_BYTES: Final = 1 << 20
+_FEW_BITS: Final = 3
+"""Up to so many bits of the shards, a part is twice as large: fewer calls. A task holds one part for each shard."""
 _SOON_S: Final = 2.0
 """How long a hub may be out of reach for calls that can be left out: Spark waits for them when a query is stopped."""
 _LOCAL: Final = ("segmentBytes", "lockTimeout", "discardReaders", "expectedOffsets")
@@ -84,7 +86,7 @@ class OnHub:
 
     def stage(self, job: str, _: int | None) -> _Stage:
         """Return the files of one task."""
-        return _Stage(self._line(), job)
+        return _Stage(self._line(), job, _PART_BYTES << (self.bits <= _FEW_BITS))
 
     def commit(self, job: str, name: str | None, number: int | None, rows: Sequence[Staged]) -> None:
         """Commit the rows of all tasks to the journals."""
@@ -111,16 +113,17 @@ class OnHub:
 class _Stage:
     """The files of one task."""
 
-    def __init__(self, line: Line, job: str) -> None:
+    def __init__(self, line: Line, job: str, part_bytes: int) -> None:
         self._line = line
         self._job = job
+        self._part_bytes = part_bytes
         self._task = uuid.uuid4().hex
         self._files: dict[int, _File] = {}
 
     def append(self, shard: int, values: list[bytes], keys: list[bytes], types: Any, timestamps: Any) -> None:
         """Encode messages for a shard, and send full parts."""
         if shard not in self._files:
-            self._files[shard] = _File(self._line, self._job, self._task, shard)
+            self._files[shard] = _File(self._line, self._job, self._task, shard, self._part_bytes)
         self._files[shard].buffer.append_many(values, keys, types, timestamps)
 
     def finish(self) -> list[Staged]:
@@ -140,12 +143,12 @@ class _Stage:
 
 
 class _File:
-    def __init__(self, line: Line, job: str, task: str, shard: int) -> None:
+    def __init__(self, line: Line, job: str, task: str, shard: int, part_bytes: int) -> None:
         self.size = self.crc32c = 0
         self._line = line
         self._whose = (job, task, shard)
         self.buffer = Buffer(0, self._send, Lock())
-        self.buffer.limit = self.buffer.batch_limit = _PART_BYTES
+        self.buffer.limit = self.buffer.batch_limit = part_bytes
 
     def _send(self) -> None:
         with self.buffer.pending() as view:

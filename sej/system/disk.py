@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import stat
 import sys
@@ -31,7 +32,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from io import FileIO
 from threading import RLock
-from typing import Final, Literal, NamedTuple, NoReturn, Protocol
+from typing import Final, Literal, NamedTuple, NoReturn, Protocol, cast
 
 from sej.errors import CorruptionError, FileTypeError
 
@@ -72,6 +73,8 @@ _BLOCK: Final = 4096
 """The alignment of reads and writes past the cache."""
 _FOLIO: Final = 1 << 21
 """The cache drops whole folios; none is larger on common systems, and each begins at a multiple of its size."""
+_SYNC_FILE_RANGE_WRITE: Final = 2
+"""Start to write the dirty pages; do not wait for them."""
 _WRITE_LIMIT: Final = 1 << 30
 """One system call transfers at most a little under 2 GiB on Linux."""
 
@@ -122,6 +125,9 @@ class File(Protocol):
 
     def rewrite(self, data: bytes, position: int) -> None:
         """Write bytes again that an earlier write did not get to the medium (``edit``); :meth:`sync` afterwards."""
+
+    def start_sync(self, size: int, position: int) -> None:
+        """Start to write bytes to the medium, so that the next :meth:`sync` waits less. It reports no error."""
 
     def sync(self) -> None:
         """Force the data and the size to the medium."""
@@ -381,6 +387,14 @@ class OsFile:
         except OSError:
             return False
         return True
+
+    def start_sync(self, size: int, position: int) -> None:
+        """Start to write by ``sync_file_range``, if the system has it.
+
+        With this flag it does not collect errors of earlier writes: they remain for :meth:`sync`.
+        """
+        if (call := _sync_file_range()) is not None:
+            call(self._fd, position, size, _SYNC_FILE_RANGE_WRITE)
 
     def sync(self) -> None:
         """Sync by ``fdatasync``, or the strongest call of the system."""
@@ -807,6 +821,19 @@ def _status(found: os.stat_result) -> Status:
         found.st_nlink,
         (found.st_mode & 0o170000) == 0o040000,
     )
+
+
+@functools.cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Return the function of the C library, or None. It is loaded late, because that takes a short command too long."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is not None:
+        call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return cast("Callable[[int, int, int, int], int] | None", call)
 
 
 def _sync(fd: int) -> None:

@@ -472,6 +472,9 @@ class _OpenFile:
     def rewrite(self, data: bytes, position: int) -> None:
         self._disk._do("rewrite", self._number, position, bytes(data))
 
+    def start_sync(self, size: int, position: int) -> None:
+        """Nothing is durable before :meth:`sync`."""
+
     def sync(self) -> None:
         if self._errors != self._node.errors:  # reported once to each descriptor that was open at the failure
             self._errors, self._node.told = self._node.errors, True
@@ -652,6 +655,9 @@ class _FaultyFile:
                 self._inner.refuse()
             raise
         self._inner.rewrite(data, position)
+
+    def start_sync(self, size: int, position: int) -> None:
+        self._inner.start_sync(size, position)
 
     def sync(self) -> None:
         self._disk.before("sync", self._inner)

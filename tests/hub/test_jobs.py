@@ -24,6 +24,7 @@ from hub.wire.job_calls import JobCalls
 from sej.codec import encode
 from sej.errors import InvalidMessageError, InvalidNameError
 from sej.system.checksum import crc32c
+from sej.system.disk import OsFile
 from sej.system.locks import Lock
 from shard.commits.committing import discard_dead_jobs
 from shard.commits.staging import StagedRowsError
@@ -130,6 +131,18 @@ def test_a_part_that_is_sent_again_is_not_written_again(tmp_path: Path) -> None:
         client.seal("01", [file])
         assert client.commit("01", "log", 0, [file])
     assert contents(tmp_path) == {"a.log": values_of(0)}
+
+
+def test_each_new_part_is_on_its_way_to_the_disk_before_the_seal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[int, int]] = []
+    monkeypatch.setattr(OsFile, "start_sync", lambda _, size, position: started.append((size, position)))
+    with hub.Store(tmp_path) as store:
+        jobs = Jobs(store)
+        for start in (0, 0, 100, 150):  # one is repeated, one in part
+            jobs.stage("a", "01", "02", 0, start, b"x" * 100)
+    assert started == [(100, 0), (100, 100), (50, 200)]
 
 
 def test_a_hub_that_lost_bytes_makes_the_task_start_again(tmp_path: Path) -> None:

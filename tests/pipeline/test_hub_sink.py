@@ -19,8 +19,11 @@ import sej
 from hub.naming import find_sources
 from hub.wire import Server, ServerTLS, Tokens, make_token
 from hub.wire.access import Grant, hash_token
+from hub.wire.job_calls import JobCalls
 from pipeline import OptionError
+from pipeline.connection import Remote
 from pipeline.options import WRITE, parse
+from pipeline.writing.on_hub import OnHub
 from pipeline.writing.sink import SejStreamWriter, SejWriter
 from tests.hub.support import CERTIFICATES, ROOT, free_port, until
 from tests.pipeline.conftest import fill
@@ -208,6 +211,21 @@ def test_every_message_once_though_drivers_executors_and_the_hub_are_killed(
     finally:
         server.kill()
         server.communicate()
+
+
+@pytest.mark.parametrize(("bits", "part_bytes"), [(3, 2 << 20), (4, 1 << 20)])
+def test_a_task_sends_large_parts_if_there_are_few_shards(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch, bits: int, part_bytes: int
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(JobCalls, "stage", lambda *arguments: sent.append(len(arguments[-1])))
+    given = parse(WRITE, {**options, "prefix": "orders", "bits": str(bits)})
+    remote = Remote.of(given)
+    assert remote is not None
+    stage = OnHub("berlin", remote, given, overwrite=False, stream=False).stage("01", None)
+    stage.append(0, [bytes(1 << 18)] * 8, [b""] * 8, 0, 1)
+    assert [size // part_bytes for size in sent] == [1] * ((2 << 20) // part_bytes)
+    stage.drop()
 
 
 def test_the_options_of_a_hub_are_parsed() -> None:

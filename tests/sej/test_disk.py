@@ -148,6 +148,17 @@ def test_a_write_that_cannot_be_whole_raises(tmp_path: Path) -> None:
     assert json.loads(output(SHORT, tmp_path / "file")) == [errno.EFBIG, 1000]
 
 
+def test_a_started_sync_promises_nothing_and_reports_nothing(tmp_path: Path) -> None:
+    file = OS.open(tmp_path / "file", "temp")
+    file.write(b"x" * 5000)
+    for size, position in ((5000, 0), (1, 4999), (10, 9000)):
+        file.start_sync(size, position)
+    file.sync()
+    assert file.read(6000, 0) == b"x" * 5000
+    file.close()
+    file.start_sync(1, 0)
+
+
 def test_a_full_device_raises(tmp_path: Path) -> None:
     file = OsFile(os.open("/dev/full", os.O_RDWR), "/dev/full")  # ``open`` takes no devices
     with pytest.raises(OSError, match="No space left"):
