@@ -112,7 +112,8 @@ class Table:
     def to_polars(self) -> pl.DataFrame:
         """Return the rows as a Polars DataFrame, in memory; needs polars.
 
-        Keys and values are not copied: they refer to the bytes that were read.
+        Keys and values are not copied: they refer to the bytes that were read. The process keeps the memory of deleted
+        frames for the next call, until the kernel needs it.
         """
         with needed("polars"):
             import polars as pl

@@ -87,6 +87,7 @@ cdef class _Plan:
     cdef int64_t messages
     cdef int64_t size
     cdef int64_t largest
+    cdef bint fresh  # the memory has no pages yet
     cdef int64_t *offsets
     cdef int64_t *timestamps
     cdef int32_t *types
@@ -212,7 +213,7 @@ cdef int64_t run(_Plan plan, int fd, unsigned char *data, bint keep, int64_t due
     while at < plan.count:
         block = &plan.blocks[at]
         size = block.end - block.position
-        if keep:
+        if keep and plan.fresh:
             sej_populate(data + begin, size)
         if not read_whole(fd, data + begin, size, block.position):
             break
@@ -293,7 +294,7 @@ def views(int fd, list entries, int64_t position, int64_t due, int64_t limit, in
     for width in widths:
         places.append(at)
         at = (at + <int64_t> width * plan.messages + ALIGN - 1) & -ALIGN
-    memory = allocate(at + plan.size + plan.count * ALIGN + SPARE)
+    memory, plan.fresh = allocate(at + plan.size + plan.count * ALIGN + SPARE)
     PyObject_GetBuffer(memory, &raw, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
     try:
         if raw.len < at + plan.size + plan.count * ALIGN + SPARE:
@@ -305,7 +306,8 @@ def views(int fd, list entries, int64_t position, int64_t due, int64_t limit, in
         plan.keys = <View *> (start + <int64_t> places[3]) if keys else NULL
         plan.values = <View *> (start + <int64_t> places[4]) if values else NULL
         with nogil:
-            sej_populate(start, at)
+            if plan.fresh:
+                sej_populate(start, at)
             good = run(plan, fd, start + at, True, due, &rows, &used)
     finally:
         PyBuffer_Release(&raw)

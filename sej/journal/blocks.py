@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Allocate", "BlockColumns"]
 
-Allocate = Callable[[int], memoryview]
-"""Returns writable memory of at least so many bytes, which begins at a multiple of 16."""
+Allocate = Callable[[int], tuple[memoryview, bool]]
+"""Returns writable memory of at least so many bytes, and whether it has no pages yet. It begins at a multiple of 16."""
 
 _compiled = compiled("sej.journal._blocks_c")
 

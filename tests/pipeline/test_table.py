@@ -133,7 +133,7 @@ def test_libraries_read_it_as_arrow(journal: Path) -> None:
 def test_a_polars_frame_has_the_rows_of_arrow(
     large_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its keys and values are views into the bytes that were read, whether they are short or long."""
+    """Its keys and values, short and long, are views into the bytes that were read, and stay what they are."""
     monkeypatch.setattr(memory, "_LARGE_BYTES", large_bytes)
     monkeypatch.setattr(sources, "_PART_BYTES", 1 << 17)
     keys = [b"k" * (n % 20) for n in range(4000)]
@@ -141,6 +141,7 @@ def test_a_polars_frame_has_the_rows_of_arrow(
         for n in range(0, 4000, 100):
             values = [b"%d" % row * (row % 40) for row in range(n, n + 100)]
             writer.append_many(values, keys[n : n + 100], timestamp=BASE_NS + n * 10**9)
+    everything = pipeline.table(tmp_path / "data").to_polars()
     late = {"start": datetime.fromtimestamp(BASE_NS // 10**9 + 777, UTC)}
     lists: list[list[str] | None] = [None, ["key"], ["value"], ["timestamp", "type", "value"], ["offset", "timestamp"]]
     selections: list[dict[str, Any]] = [{}, {"start": 77, "end": 3333}, late, {"where": "key != 'kkk' AND offset < 99"}]
@@ -148,7 +149,6 @@ def test_a_polars_frame_has_the_rows_of_arrow(
         table = pipeline.table(tmp_path / "data", columns=columns, **options)
         frame = table.to_polars()
         assert frame.height > 0 and frame.equals(pl.DataFrame(table.to_arrow()))
-    everything = pipeline.table(tmp_path / "data").to_polars()
     assert everything["key"].to_list() == keys
     shutil.rmtree(tmp_path / "data")
     few = everything.filter(pl.col("offset") % 1000 == 39).sort("offset", descending=True).rechunk()

@@ -30,8 +30,12 @@ FIXED = BlockColumns(1 << 20)
 sizes = st.sampled_from([0, 1, 4, 11, 12, 13, 100])
 
 
-def memory(size: int) -> memoryview:
-    return memoryview(mmap.mmap(-1, size))
+def memory(size: int) -> tuple[memoryview, bool]:
+    return memoryview(mmap.mmap(-1, size)), True
+
+
+def used_memory(size: int) -> tuple[memoryview, bool]:
+    return memoryview(bytearray(b"\xff" * size)), False
 
 
 EVERYTHING = BlockColumns(1 << 20, True, True, True, memory)
@@ -113,7 +117,7 @@ def assert_are(found: Columns | Views | None, rows: Sequence[sej.Message], wante
 @given(
     journals(),
     st.sampled_from([FIXED, FIXED._replace(types=False), EVERYTHING]) | st.builds(
-        BlockColumns, st.just(1 << 20), st.booleans(), st.booleans(), st.booleans(), st.just(memory)
+        BlockColumns, st.just(1 << 20), *[st.booleans()] * 3, st.sampled_from([memory, used_memory])
     ),
     st.integers(0, 25),
 )  # fmt: skip
@@ -208,7 +212,7 @@ def test_memory_holds_the_bytes_that_views_refer_to_alone(place: Path) -> None:
 
 def test_too_little_memory_is_refused(place: Path) -> None:
     data, blocks = blocks_of(ROWS, COUNTS)
-    wanted = EVERYTHING._replace(allocate=lambda size: memoryview(bytearray(size - 1)))
+    wanted = EVERYTHING._replace(allocate=lambda size: used_memory(size - 1))
     if AVAILABLE:
         with pytest.raises(ValueError, match="the memory must have"):
             read(place, data, blocks, wanted, 1000)
