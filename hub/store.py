@@ -13,6 +13,7 @@ are accepted unchecked, and counted.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -53,6 +54,7 @@ from sej.writing.writer import Writer
 
 __all__ = ["MIN_FREE_BYTES", "Store"]
 
+_log = logging.getLogger(__name__)
 _BytesLike = bytes | bytearray | memoryview
 MIN_FREE_BYTES: Final = 1 << 24
 """Bytes that stay free on the disk by default: room for recovery, kept offsets and lock files."""
@@ -464,7 +466,14 @@ class Store:
 
 
 def _unavailable(error: LockedError | WriterFailedError) -> UnavailableError:
-    """Turn the error into the hub's own, which tells the caller to try again."""
+    """Turn the error into the hub's own, which tells the caller to try again.
+
+    What the disk said is logged: the caller of a hub is elsewhere, and has no use for its paths.
+    """
     cause = error.__cause__
-    kind = DiskLowError if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT) else None
-    return (kind or UnavailableError)(f"try again later: {error.reason}", path=error.path, offset=error.offset)
+    if not isinstance(cause, OSError):
+        return UnavailableError(f"try again later: {error.reason}", path=error.path, offset=error.offset)
+    _log.error("%s", error)
+    kind = DiskLowError if cause.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
+    reason = f"try again later: the hub's disk failed: {cause.strerror or type(cause).__name__}"
+    return kind(reason, path=error.path, offset=error.offset)

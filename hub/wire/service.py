@@ -512,7 +512,7 @@ class Service:
         except (SejError, ValueError) as error:
             self._abort(context, error)
         except OSError as error:
-            _log.exception("a call failed on the disk")
+            _log.error("a call failed on the disk: %s", error)
             kind = DiskLowError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
             self._abort(context, kind(f"try again later: {error.strerror}", path=error.filename))
         except Exception as error:

@@ -1,5 +1,6 @@
 """The service over real sockets: what arrives, what is refused, who is let in, how it ends."""
 
+import errno
 import hashlib
 import itertools
 import os
@@ -34,9 +35,11 @@ from hub.wire.frames import (
     open_stage_request,
     stage_request,
 )
-from hub.wire.status import BusyError, TooLargeError
+from hub.wire.status import BusyError, DirectoryUnavailableError, TooLargeError
+from sej.system.disk import OS, File
 from tests.hub.greedy import OPTIONS, SMALL_WINDOW
 from tests.hub.support import CERTIFICATES, connected, old_client, old_rows, serving, until
+from tests.sej.hooks import HookedDisk
 from tests.sej.support import packed, sample, segments
 
 ROOT = Path(__file__).parent.parent.parent
@@ -295,6 +298,27 @@ def test_quota_and_low_water_say_try_later(tmp_path: Path) -> None:
             client.put("j", sample(50))
         assert server.service.refusals == {"disk-low": 1}
         assert store.sources() == []
+
+
+def test_a_disk_that_fails_is_logged_with_its_path_which_no_client_sees(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if verb == "write" and file is not None and file.path.endswith(".jnl"):
+            raise OSError(errno.EIO, "Input/output error", file.path)
+
+    with (
+        hub.Store(tmp_path / "hub", disk=HookedDisk(hook, OS)) as store,
+        Server(store, "127.0.0.1:0") as server,
+        Client(server.address, client_id="a") as client,
+    ):
+        with pytest.raises(DirectoryUnavailableError, match="the hub's disk failed: Input/output error") as failed:
+            client.put("j", sample(1))
+        shutil.rmtree(tmp_path / "hub")
+        with pytest.raises(DirectoryUnavailableError, match="try again later: No such file or directory") as gone:
+            client.put("another", sample(1))
+    assert str(tmp_path) not in str(failed.value) + str(gone.value)
+    assert [(str(tmp_path) in record.getMessage(), record.exc_info) for record in caplog.records] == [(True, None)] * 2
 
 
 def test_a_batch_over_the_limit(tmp_path: Path) -> None:
