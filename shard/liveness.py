@@ -1,7 +1,8 @@
 """Live workers: lock files in ``<root>/.workers/<name>/``.
 
 Each live worker of a name holds the lock of one file. The lock ends with its process, so the held locks count the live
-workers, without a clock. The files are never removed; a free one is taken again.
+workers, without a clock. The files are never removed; a free one is taken again. If another program removes them, each
+worker takes a new one at its next count. Until then it is not counted, and the others may claim more than their share.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import re
 from typing import Final, NamedTuple
 
-from sej.errors import LockedError
+from sej.errors import LockedError, LockLostError
 from sej.journal.directory import check_name
 from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
@@ -48,19 +49,24 @@ class LiveWorker:
             LockedError: there is none.
         """
         self._disk = disk
+        self._workers = name
         self._directory = _directory(root, name)
-        disk.mkdir(self._directory)
+        self._take()
+
+    def _take(self) -> None:
+        what = f"a lock file of the workers {self._workers!r}"
+        self._disk.mkdir(self._directory)
         for number in range(_MAX_WORKERS):
             self._name = f"{number:04d}.slot"
-            lock = Lock(
-                os.path.join(self._directory, self._name), what=f"a lock file of the workers {name!r}", disk=disk
-            )
+            lock = Lock(os.path.join(self._directory, self._name), what=what, disk=self._disk)
             try:
                 self._lock = lock.acquire()
             except LockedError:
                 continue
             return
-        raise LockedError(f"all {_MAX_WORKERS} lock files of the workers {name!r} are held", path=self._directory)
+        raise LockedError(
+            f"all {_MAX_WORKERS} lock files of the workers {self._workers!r} are held", path=self._directory
+        )
 
     @property
     def number(self) -> int:
@@ -68,7 +74,12 @@ class LiveWorker:
         return int(self._name[:4])
 
     def rank(self) -> WorkerRank:
-        """Return this worker's rank among the live ones."""
+        """Return this worker's rank among the live ones. If its lock file was removed, it takes another one."""
+        try:
+            self._lock.check()
+        except LockLostError:
+            self._lock.release()
+            self._take()
         alive = [
             name
             for name in self._disk.list(self._directory)
@@ -100,7 +111,10 @@ def _directory(root: str, name: str) -> str:
 
 def _held(disk: Disk, path: str) -> bool:
     """Return whether a process holds a lock file; tested by a shared lock, so that two tests do not see each other."""
-    file = disk.open(path, "read")
+    try:
+        file = disk.open(path, "read")
+    except FileNotFoundError:  # removed since it was listed
+        return False
     try:
         return not file.lock(exclusive=False)
     finally:

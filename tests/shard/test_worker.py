@@ -262,6 +262,15 @@ def test_slots_count_the_living(tmp_path: FilePath) -> None:
     assert live_workers(str(tmp_path), "nobody") == []
 
 
+def test_a_worker_whose_lock_file_was_removed_takes_another(tmp_path: FilePath) -> None:
+    slots = [LiveWorker(str(tmp_path), "w") for _ in range(2)]
+    (tmp_path / ".workers" / "w" / "0000.slot").unlink()
+    assert [slot.rank() for slot in slots] == [WorkerRank(0, 2), WorkerRank(1, 2)]
+    shutil.rmtree(tmp_path / ".workers")
+    assert [slot.rank() for slot in slots] == [WorkerRank(0, 1), WorkerRank(1, 2)]
+    assert slots[0].rank() == WorkerRank(0, 2)
+
+
 @pytest.mark.parametrize(("shards", "workers"), [(8, 3), (64, 8), (2, 5), (0, 1), (1024, 7)])
 def test_shares_add_up_and_differ_by_one(shards: int, workers: int) -> None:
     shares = [WorkerRank(rank, workers).share(shards) for rank in range(workers)]
