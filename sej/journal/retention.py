@@ -353,6 +353,10 @@ def _join(directory: Directory, group: list[Segment], *, unless_followed: bool) 
     if len(group) < 2:
         return 0
     disk = directory.disk
+    blocks = _joined_blocks(directory, group)
+    if len(_marker(group, MAX_OFFSET, blocks)) > MARKER_BYTES:  # no writer would read it
+        half = len(group) // 2
+        return sum(_join(directory, part, unless_followed=unless_followed) for part in (group[:half], group[half:]))
     for name in ("tmp", "txn"):
         disk.mkdir(directory.at(name))
     joined = directory.at("tmp", "merge")
@@ -367,9 +371,7 @@ def _join(directory: Directory, group: list[Segment], *, unless_followed: bool) 
         raise
     finally:
         file.close()
-    first, *others = (segment.first_offset for segment in group)
-    plan = {"first_offset": first, "size": size, "others": others, "blocks": _joined_blocks(directory, group)}
-    replace_file(disk, directory.at("tmp", "merge.plan"), directory.at("txn", "merge"), seal("merge", plan))
+    replace_file(disk, directory.at("tmp", "merge.plan"), directory.at("txn", "merge"), _marker(group, size, blocks))
     if unless_followed:
         try:
             _require_unfollowed(directory)
@@ -378,7 +380,12 @@ def _join(directory: Directory, group: list[Segment], *, unless_followed: bool) 
             raise
     disk.rename(joined, group[0].path)  # the index of the first part also matches it, as far as it goes
     _finish_merge(directory)
-    return len(others)
+    return len(group) - 1
+
+
+def _marker(group: list[Segment], size: int, blocks: list[Block]) -> bytes:
+    first, *others = (segment.first_offset for segment in group)
+    return seal("merge", {"first_offset": first, "size": size, "others": others, "blocks": blocks})
 
 
 def _joined_blocks(directory: Directory, group: list[Segment]) -> list[Block]:

@@ -276,6 +276,19 @@ def test_a_merge_whose_marker_is_lost_is_finished_if_the_joined_segment_has_the_
         assert sej.Journal(path).verify() == []
 
 
+def test_segments_whose_marker_would_be_too_large_are_joined_in_parts(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sej.journal.retention.MARKER_BYTES", 900)
+    before, removed = len(segments(path)), sej.Journal(path).merge(1 << 20)
+    assert 2 < len(segments(path)) == before - removed < before / 2
+    assert sej.Journal(path).merge(1 << 20) == 0
+    assert sej.Journal(path).verify() == []
+    with sej.Writer(path) as w:
+        w.append(b"%d" % COUNT)
+    assert values(path) == list(range(COUNT + 1))
+
+
 def test_a_marker_of_a_merge_that_cannot_be_read_says_so(path: Path) -> None:
     kill_a_merge(path, "before the rename")
     marker = path / "txn" / "merge"
