@@ -13,6 +13,7 @@ import pexpect
 import pytest
 
 from tests.cli.command import ENV, sej
+from tests.cli.inside import inside
 from tests.cli.terminal import terminal
 from textqueue import TextQueue
 from textqueue.format.grammar import CONTROLS
@@ -144,6 +145,22 @@ def test_every_file_is_installed_where_its_editor_looks(tmp_path: Path) -> None:
     again = sej("tq", "editors", "install", "vim", "--home", tmp_path)
     assert again.stdout.decode() == f"vim: {tmp_path / '.vim' / pack}\n"
     assert sej("tq", "editors", "install", "ed").returncode == 2
+
+
+def test_the_line_for_emacs_is_whole_wherever_the_home_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path('a "b\\').mkdir()
+    done = inside(monkeypatch, "tq", "editors", "install", "emacs", "emacs", "--home", 'a "b\\')
+    path = tmp_path / 'a "b\\' / ".emacs.d" / "textqueue"
+    line = str(path / "textqueue-mode").replace("\\", "\\\\").replace('"', '\\"')
+    assert done.out.decode().splitlines() == [f"emacs: {path}", f'emacs: add to your init file: (load "{line}")']
+
+
+def test_a_home_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = inside(monkeypatch, "tq", "editors", "install", "vim", "--home", tmp_path / "typo")
+    assert (done.code, done.out) == (4, b"")
+    assert f"{tmp_path / 'typo'}: this home directory does not exist" in done.err
+    assert not (tmp_path / "typo").exists()
 
 
 def test_without_a_name_the_editors_on_the_path_are_set_up(tmp_path: Path) -> None:

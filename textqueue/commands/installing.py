@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -37,10 +38,16 @@ def install(names: tuple[str, ...], home: Path | None) -> None:
 
     Example: sej tq editors install vim
     """
-    chosen = names or tuple(name for name in _EDITORS if shutil.which("code" if name == "vscode" else name))
+    chosen = tuple(dict.fromkeys(names)) or tuple(
+        name for name in _EDITORS if shutil.which("code" if name == "vscode" else name)
+    )
     if not chosen:
         raise click.UsageError(f"found none of these editors: {', '.join(_EDITORS)}; name the ones to set up")
-    base = Path.home() if home is None else home
+    base = Path.home() if home is None else home.absolute()
+    if not base.is_dir():
+        raise FileNotFoundError(
+            f"{base}: this home directory does not exist; create it, or pass another one with --home"
+        )
     for name in chosen:
         target = _target(name, base, own=home is None)
         for source, place in _files(name):
@@ -51,7 +58,8 @@ def install(names: tuple[str, ...], home: Path | None) -> None:
         if name == "vscode" and (why := _build(target)):
             click.echo(f"sej: vscode: only the colours are set up, because {why}", err=True)
         if name == "emacs":
-            click.echo(f'emacs: add to your init file: (load "{target / "textqueue-mode"}")')
+            mode = re.sub(r'(["\\])', r"\\\1", str(target / "textqueue-mode"))
+            click.echo(f'emacs: add to your init file: (load "{mode}")')
 
 
 def _target(name: str, home: Path, *, own: bool) -> Path:
