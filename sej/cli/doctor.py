@@ -24,6 +24,7 @@ from sej.cli.progress import progress_bar
 from sej.cli.reader_state import journals_below
 from sej.errors import NotAJournalError, SejError
 from sej.journal.view import Journal
+from sej.names import PACKAGES
 
 __all__ = ["contributed_findings", "doctor", "findings_of"]
 
@@ -32,19 +33,22 @@ _COLOURS: Final = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
 @click.command
-@click.argument("path", metavar="DIR", type=PATH)
+@click.argument("path", metavar="[DIR]", type=PATH, required=False)
 @JSON
 @click.option("--quick", is_flag=True, help="Do not read every message.")
-def doctor(path: Path, json: bool, quick: bool) -> None:
+def doctor(path: Path | None, json: bool, quick: bool) -> None:
     """Check everything that can be wrong with a journal, and say what to do.
 
     Reports locks and their holders, damage, torn tails, gaps, readers, their lag and whether they are stuck, the disk,
     the clock, permissions, what a crash left, and other distributions with files of the same names as ours. DIR may
-    also hold several journals (a sharded journal, a hub): sound ones are then only counted. Exit code 0: nothing is
-    wrong; 1: something is wrong; 4: the journal does not exist.
+    also hold several journals (a sharded journal, a hub): sound ones are then only counted. Without DIR, only the
+    installation is checked. Exit code 0: nothing is wrong; 1: something is wrong; 4: the journal does not exist.
 
     Example: sej doctor orders
     """
+    if path is None:
+        _installation(json=json)
+        return
     paths = journals_below(path)
     contributed = list(contributed_findings(path))
     if not paths and not contributed:
@@ -65,6 +69,15 @@ def doctor(path: Path, json: bool, quick: bool) -> None:
     if not (alone or json):
         click.echo(f"{_level('ok')}  {well} of {len(paths)} journals")
     if levels["problem"]:
+        raise SystemExit(Exit.WRONG)
+
+
+def _installation(*, json: bool) -> None:
+    """Show whether each import name gives our package."""
+    sound = Finding("packages", "ok", f"{', '.join(PACKAGES)} are those of sej-journals")
+    found = list(package_findings()) or [sound]
+    _show(found, "", json=json, named=False)
+    if any(finding.level == "problem" for finding in found):
         raise SystemExit(Exit.WRONG)
 
 

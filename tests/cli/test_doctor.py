@@ -15,6 +15,7 @@ import pytest
 
 import sej as library
 from tests.cli.command import ENV, sej
+from tests.cli.inside import inside
 from tests.cli.terminal import ended, terminal
 
 NS = 10**9
@@ -290,6 +291,17 @@ def test_other_distributions_with_our_names(journal: Path, tmp_path: Path) -> No
     assert "--force-reinstall" in shard["do"]
     assert pipeline["found"].startswith(f"import pipeline gives {own}")
     assert done.stderr.count("UserWarning") == 1, "the import warns about the first only"
+    done = subprocess.run(command[:-1], env=env, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, [json.loads(line)["found"] for line in done.stdout.splitlines()]) == (
+        1,
+        [row["found"] for row in rows],
+    )
+
+
+def test_the_installation_is_checked_without_a_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = inside(monkeypatch, "doctor")
+    what = b"ok       packages: hub, kestrel, pipeline, sej, shard, textqueue are those of sej-journals\n"
+    assert (done.code, done.out) == (0, what)
 
 
 @pytest.mark.parametrize("colour", [True, False])
