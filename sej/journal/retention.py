@@ -23,7 +23,7 @@ from sej.journal.directory import Directory, Segment, containing
 from sej.journal.index import Block, BlockIndex, IndexFile, read_blocks
 from sej.journal.recovery import good_end, last_message_start
 from sej.journal.twin import read_kept
-from sej.system.disk import Disk, File, of_system, read_small, replace_file
+from sej.system.disk import Disk, File, Tolerated, of_system, read_small, replace_file
 from sej.system.followers import find_followers
 from sej.system.logs import INFO, record
 from sej.system.sealed import seal, unseal, whole
@@ -202,9 +202,10 @@ def _remove(directory: Directory, segment: Segment) -> None:
 def merge(directory: Directory, min_bytes: int, *, unless_followed: bool = False) -> int:
     """Join runs of small sealed segments until each has min_bytes; readers may continue in the meantime.
 
-    The joined bytes are written to a file next to the journal, checked and synced. They take the first segment's name
-    by rename, then the other segments are removed. A marker in ``txn/`` lets the next writer finish after a crash; it
-    holds the joined index, with the checksums of the parts. New readers wait for at most one joined segment.
+    The joined bytes are written to a file next to the journal, checked and synced. They get the time of the last append
+    of the newest part, and the first segment's name by rename. Then the other segments are removed. A marker in
+    ``txn/`` lets the next writer finish after a crash; it holds the joined index, with the checksums of the parts. New
+    readers wait for at most one joined segment.
 
     Args:
         directory: the journal.
@@ -362,8 +363,9 @@ def _join(directory: Directory, group: list[Segment], *, unless_followed: bool) 
     joined = directory.at("tmp", "merge")
     file = disk.open(joined, "temp")
     try:
-        for segment in group:
-            _copy(disk, segment.path, file)
+        newest = max(_copy(disk, segment.path, file) for segment in group)
+        with Tolerated():  # retention would only wait longer
+            file.set_time(newest)
         file.sync()
         size = file.size()
     except BaseException:
@@ -421,7 +423,7 @@ def _covered(directory: Directory, segments: list[Segment]) -> list[Segment]:
     for at, joined in enumerate(segments[:-2]):
         status, next_status = there[at], there[at + 1]
         if status is None or next_status is None or status.mtime_ns < next_status.mtime_ns or joined in covered:
-            continue  # a joined segment was written after its parts
+            continue  # a joined segment has the time of its newest part, or was written after it
         due = _offset_behind(disk, joined, status.size)
         stop = containing(segments, due)
         parts = segments[at + 1 : stop]
@@ -482,12 +484,14 @@ def _ends_at(disk: Disk, segment: Segment, due: int) -> bool:
         file.close()
 
 
-def _copy(disk: Disk, path: str, target: File) -> None:
+def _copy(disk: Disk, path: str, target: File) -> int:
+    """Copy a segment to the end of a file; return the time of its last append."""
     source = disk.open(path, "read")
     try:
         position = 0
         while data := source.read(_COPY_BYTES, position):
             target.write(data)
             position += len(data)
+        return source.status().mtime_ns
     finally:
         source.close()

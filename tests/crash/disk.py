@@ -491,6 +491,9 @@ class _OpenFile:
             raise OSError(errno.ENOSPC, "No space left on device", self._path)
         self.truncate(size)
 
+    def set_time(self, mtime_ns: int) -> None:
+        self._node.mtime = mtime_ns
+
     def lose(self) -> None:
         """Lose the unsynced bytes, as a failed sync does: they are not on the medium, but readers still see them."""
         self._disk._do("lose", self._number)
@@ -670,6 +673,9 @@ class _FaultyFile:
     def allocate(self, size: int) -> None:
         self._disk.before("allocate")
         self._inner.allocate(size)
+
+    def set_time(self, mtime_ns: int) -> None:
+        self._inner.set_time(mtime_ns)
 
     def size(self) -> int:
         return self._inner.size()

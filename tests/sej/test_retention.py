@@ -52,6 +52,15 @@ def test_the_oldest_segments_go_until_the_size_fits(path: Path) -> None:
     assert {index.stem for index in (path / "idx").glob("*.idx")} <= {name[:16] for name in left}
 
 
+def test_a_merge_leaves_the_age_of_the_last_append(path: Path) -> None:
+    for at, name in enumerate(list(segments(path))[:5]):
+        os.utime(path / "jnl" / name, (at, at))
+    assert sej.Journal(path).merge(1500) > 3
+    joined = sej.Journal(path).segments[0]
+    assert (joined.first_offset, joined.mtime_ns) == (0, 4 * 10**9)
+    assert len(sej.Journal(path).clean(max_age_s=3600.0)) == 1
+
+
 def test_age_is_that_of_the_last_append(path: Path) -> None:
     for name in list(segments(path))[:3]:
         os.utime(path / "jnl" / name, (1, 1))
