@@ -213,7 +213,7 @@ def _supervise(
             _log,
             "server process",
             serves=True,
-            given={"address": address, "folder": folder, "count": count, "supervisor": os.getpid()},
+            given={"address": address, "folder": folder, "count": count},
             on_ready=lambda: click.echo(f"serving {root} on {address}"),
             stopped=stop,
         ).run()
@@ -283,7 +283,7 @@ def _others(told: Supervised) -> Iterator[Processes]:
     folder = told.given["folder"]
     with Processes(folder, told.number, told.given["count"]) as others:
         yield others
-    if os.getppid() != told.given["supervisor"]:  # it was killed, and cannot remove the folder
+    if told.is_orphan:  # the supervisor was killed, and cannot remove the folder
         shutil.rmtree(folder, ignore_errors=True)
 
 

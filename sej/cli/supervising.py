@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -50,6 +51,11 @@ class Supervised(NamedTuple):
     pipe: int
     ready_pipe: int
     given: Mapping[str, Any]
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether the supervisor has ended. Its pipe ends before the system gives this process another parent."""
+        return bool(select.select([self.pipe], [], [], 0)[0])
 
     def ready(self) -> None:
         """Report that this process has started well."""

@@ -21,9 +21,11 @@ import pytest
 import hub
 import sej
 from hub.jobs import Staged
+from hub.serving import _others
 from hub.wire import Client, Copier, Reader
 from hub.wire.job_calls import JobCalls
 from sej import Message
+from sej.cli.supervising import Supervised
 from sej.system.checksum import crc32c
 from shard.commits.staging import StagedRowsError
 from tests.hub.support import CERTIFICATES, ROOT, fill, old_client, old_rows, same_bytes, until
@@ -218,6 +220,23 @@ def test_server_processes_are_killed_while_clients_put_and_copy(tmp_path: Path, 
             assert client.get("j", 0, count, max_bytes=1 << 24) == messages
     for number in range(3):
         same_bytes(tmp_path / "source0", tmp_path / "hub" / f"copy.source{number}")
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_the_last_process_removes_the_folder_of_a_killed_supervisor(tmp_path: Path, *, killed: bool) -> None:
+    """Also before the system has given it another parent: the pipe of a killed process ends earlier."""
+    folder = tmp_path / "sockets"
+    folder.mkdir()
+    pipe, end = os.pipe()
+    told = Supervised(0, pipe, -1, {"folder": str(folder), "count": 1})
+    try:
+        with _others(told):
+            if killed:
+                os.close(end)
+        assert folder.exists() is not killed
+    finally:
+        for each in (pipe, *([] if killed else [end])):
+            os.close(each)
 
 
 @pytest.mark.timeout(120)
