@@ -202,7 +202,7 @@ class Store:
         """Admit ``size`` bytes of a client that are stored outside of its journals first, and count them.
 
         Returns:
-            A context, inside of which the caller writes them.
+            A context: the caller writes them inside it.
 
         Raises:
             QuotaError: the client has used up its bytes.

@@ -1,8 +1,8 @@
 """Memory for data that stays: large pieces come from the system, and are used again when they are free.
 
 Getting fresh pages costs more than reading and decoding what fills them. So a piece whose last user is gone is kept for
-the next read, and the kernel is told that it may take the pages back: it does so when memory runs short, and pages that
-it has taken are fresh again at their next use.
+the next read, and the kernel may take the pages back: it does so when memory runs short, and pages that it has taken
+are fresh again at their next use.
 
 Any thread may end the last use of a piece, and a signal handler may allocate: each change of the kept pieces is one
 call into C.

@@ -166,8 +166,9 @@ class Stream:
     def begin(self, names: Iterable[str]) -> None:
         """Commit where the reading of these journals began, if the reader has no offset there yet."""
         for name in names:
-            if name in self._kept and name in self._began:
-                self._kept[name].commit(self._began.pop(name))
+            kept = self._kept.get(name)
+            if kept is not None and name in self._began:
+                kept.commit(self._began.pop(name))
 
     def stop(self) -> None:
         """End the iteration: rows that were gathered are returned, and a wait ends. May be called from any thread."""
