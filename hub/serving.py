@@ -7,6 +7,7 @@ once. The processes listen there too, and the kernel divides the connections amo
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -43,6 +44,7 @@ _log: Final = getLogger(__name__)
 _BLOCK_BYTES: Final = 1 << 23
 """More than gRPC's largest buffer for a part of a job's rows, which is the most common large request."""
 _KEPT_BYTES: Final = 1 << 25
+_NO_ADDRESS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _SOCKET_BYTES: Final = 100
 """The longest path of a Unix socket, with some to spare."""
 # A name, so that the type checker reads both ways.
@@ -295,18 +297,40 @@ def _reserved(address: str) -> Iterator[str]:
         OSError: another program has the port.
     """
     host, _, port = address.rpartition(":")
+    missing: OSError | None = None
     with ExitStack() as stack:
         try:
-            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            for family, kind, protocol, _, place in found:
-                bound = stack.enter_context(socket.socket(family, kind, protocol))
-                # Old connections of a hub that has ended do not count. Other programs do, in this moment and later: the
-                # options are exchanged afterwards, so that only sockets of this user that share the port too may bind.
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                bound.bind((place[0], int(port), *place[2:]))
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-                port = str(bound.getsockname()[1])
+            places = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            reserved = False
+            for family, _, _, _, place in places:
+                try:
+                    bound = stack.enter_context(_bound(family, (place[0], int(port), *place[2:])))
+                except OSError as error:
+                    if error.errno not in _NO_ADDRESS:
+                        raise
+                    missing = error  # such as the IPv6 address of localhost in a container without IPv6
+                else:
+                    port, reserved = str(bound.getsockname()[1]), True
+            if missing is not None and not reserved:
+                raise missing
         except OSError as error:
             raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
         yield f"{host}:{port}"
+
+
+def _bound(family: socket.AddressFamily, place: tuple[int | str | bytes, ...]) -> socket.socket:
+    """Return a socket that has an address, and does not listen.
+
+    Old connections of a hub that has ended do not count. Other programs do, in this moment and later: the options are
+    exchanged afterwards, so that only sockets of this user that share the port too may bind.
+    """
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(place)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,13 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hub
 import sej
 from hub.jobs import Staged
-from hub.serving import _others
+from hub.serving import _others, _reserved
 from hub.wire import Client, Copier, Reader
 from hub.wire.job_calls import JobCalls
 from sej import Message
@@ -360,6 +362,25 @@ def test_another_hub_on_the_same_port_is_refused(tmp_path: Path, processes: int)
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"cannot listen on {served.address}" in done.stderr
+
+
+def test_a_name_may_have_an_address_that_this_machine_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the name localhost in a container without IPv6."""
+    real = socket.getaddrinfo
+    there = ["192.0.2.1", "127.0.0.1"]  # the first is for documentation only
+
+    def found(_: str, port: int, **options: Any) -> list[Any]:
+        return [place for host in there for place in real(host, port, **options)]
+
+    monkeypatch.setattr("hub.serving.socket.getaddrinfo", found)
+    with _reserved("localhost:0") as address:
+        assert re.fullmatch(r"localhost:[1-9][0-9]*", address)
+        there[:] = ["127.0.0.1"]
+        with pytest.raises(OSError, match=r"cannot listen on localhost:[0-9]+: Address already in use"):
+            _reserved(address).__enter__()
+    there[:] = ["192.0.2.1"]
+    with pytest.raises(OSError, match="cannot listen on localhost:0: Cannot assign requested address"):
+        _reserved("localhost:0").__enter__()
 
 
 def test_a_hub_that_cannot_start_says_so_once(tmp_path: Path) -> None:
