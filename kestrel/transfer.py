@@ -231,13 +231,15 @@ def export_rows(
 ) -> Moved:
     """Append rows to a SEJ journal from where the progress says, in batches that are synced and stored as progress.
 
-    What read_back then reads from the first offset is compared with the rows, and the progress is removed. ``check``
+    What read_back then reads from the first offset is compared with the rows, and the progress is removed. Without
+    read_back, messages that another program appended after a call that was cut short are taken for items. ``check``
     raises if the queue was changed; it is called before each batch and after the last one.
     """
     offset: int | None = getattr(writer, "offset", None)
     state = progress.load()
     start = offset if state is None else state["start"]
     count = 0 if state is None else state["count"]
+    unsaved = 0
     if state is not None and offset is not None and start is not None:
         # What was appended but not yet stored as progress is at most one batch; more is from another program.
         if not count <= offset - start <= count + BATCH:
@@ -247,8 +249,11 @@ def export_rows(
                 " after that",
                 path=progress.path,
             )
-        count = offset - start
+        unsaved = offset - start - count
     done, found = checksum(islice(rows, count))
+    batch = _unsaved(rows, unsaved, (start or 0) + count, read_back, progress.path)
+    found = checksum(batch, found)[1]
+    done, count = done + len(batch), count + unsaved
     if done < count:
         raise MoveError(
             f"{count} items were exported, the queue has {done}; the queue was changed in between", path=progress.path
@@ -275,6 +280,20 @@ def export_rows(
         compare(moved, islice(read_back(start), count), progress.path)
     progress.remove()
     return moved
+
+
+def _unsaved(
+    rows: Iterator[Row], count: int, offset: int, read_back: Callable[[int], Iterable[MessageLike]] | None, path: str
+) -> list[Row]:
+    """The rows that a call that was cut short appended at offset, and did not store as progress."""
+    batch = list(islice(rows, count))
+    if batch and read_back is not None and checksum(islice(read_back(offset), count)) != checksum(batch):
+        raise MoveError(
+            f"the {count} messages from offset {offset} on are not the next items of the queue; another program wrote"
+            " to the SEJ journal; remove this file to export all items after them",
+            path=path,
+        )
+    return batch
 
 
 def row_of(data: bytes, add_time: int | None, expiry: int | None, *, now_ms: Callable[[], int]) -> Row:

@@ -61,7 +61,8 @@ def export(
         reader: the reader whose items to export; empty: the default reader.
         expired: ``"mark"``: an item that has expired gets the key ``expired=<ms>`` instead of ``expiry=<ms>``;
             ``"leave"``: it is left out.
-        read_back: called with the first offset, gives the messages from there on, to be compared.
+        read_back: called with an offset, gives the messages from there on, to be compared; as for
+            :func:`kestrel.export`.
         disk: the seam of the queue's files.
         now_ms: the clock, for what has expired.
 

@@ -77,8 +77,9 @@ def export(
             would have them; ``"leave"``: they are left out.
         expired: ``"mark"``: an item that has expired gets the key ``expired=<ms>`` instead of ``expiry=<ms>``;
             ``"leave"``: it is left out.
-        read_back: called with the first offset, gives the messages from there on, as a ``sej.Scanner`` does: what was
-            written is read again and compared.
+        read_back: called with an offset, gives the messages from there on, as a ``sej.Scanner`` does: what was
+            written is read again and compared. Without it, the export does not notice that another program appended to
+            the journal between a call that was cut short and this one: such messages are taken for items.
         dialect: what opcode 8 means.
         disk: the seam of the queue's files.
         now_ms: the clock, for items that have no add time, and for what has expired.

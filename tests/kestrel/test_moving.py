@@ -185,6 +185,29 @@ def test_an_export_is_not_finished_on_another_queue_or_journal(tmp_path: Path) -
             kestrel.export(tmp_path / "kestrel", "cars", writer)
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_messages_of_another_program_are_not_taken_for_items(after: bool, tmp_path: Path) -> None:
+    """They follow what an export that was cut short appended; fewer than a batch."""
+    filled(tmp_path / "kestrel")
+
+    def read_back(offset: int) -> list[sej.Message]:
+        with sej.Scanner(tmp_path / "sej", offset) as scanner:
+            return list(scanner)
+
+    with sej.Writer(tmp_path / "sej") as writer:
+        with pytest.raises(TornError):
+            kestrel.export(tmp_path / "kestrel", "cars", TornWriter(writer, 1, after=after), read_back=read_back)
+        if not after:
+            writer.append_many([b"foreign"] * 600)
+            with pytest.raises(MoveError, match="the 600 messages from offset 1000 on are not the next items"):
+                kestrel.export(tmp_path / "kestrel", "cars", writer, read_back=read_back)
+            assert writer.offset == 1600
+            for progress in tmp_path.rglob("*.export"):
+                progress.unlink()
+        moved = kestrel.export(tmp_path / "kestrel", "cars", writer, read_back=read_back)
+        assert (moved.count, moved.first_offset) == (2501, 0 if after else 1600)
+
+
 def test_what_reads_back_wrong_is_refused(tmp_path: Path) -> None:
     filled(tmp_path / "kestrel", 10)
     wrong = [sej.Message(number, 0, 0, b"", b"%d" % number) for number in range(11)]
