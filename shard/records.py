@@ -66,16 +66,18 @@ class Records:
                 self.close()
                 return record.route
             self.prepare()
-            self._append(b"route " + name.encode())  # a torn line before it spoils the first attempt
+            file = self._append(b"route " + name.encode())  # a torn line before it spoils the first attempt
+            file.sync()  # a message must not survive the name of the hash that routed it
         raise CorruptionError(
             "the route was written to this record and cannot be read from it; move the record away",
             path=os.path.join(self._path.root, RECORDS_DIR, self._path.name),
         )
 
-    def _append(self, content: bytes) -> None:
+    def _append(self, content: bytes) -> File:
         if self._file is None:
             self._file = self._disk.open(os.path.join(self._path.root, RECORDS_DIR, self._path.name), "append")
         self._file.write(b"%s %08x\n" % (content, _check(self._path, content)))
+        return self._file
 
     def close(self) -> None:
         """Close the file."""

@@ -15,6 +15,7 @@ import sej
 import shard
 from shard import _route_py, routing
 from shard.cli import app
+from tests.crash.disk import CrashDisk
 
 KEYS = [b"", *(b"key-%d" % number for number in range(999))]
 FNV_1A_32 = {b"": 0x811C9DC5, b"a": 0xE40C292C, b"b": 0xE70C2DE5, b"foobar": 0xBF9CF968}
@@ -214,3 +215,15 @@ def test_resharding_keeps_the_route_or_changes_it(tmp_path: FilePath) -> None:
         assert {key: {target.index(key, route)} for key in KEYS} | {b"alice": {target.index(b"alice", route)}} == there  # type: ignore[arg-type]
         with shard.Writer(target) as writer:
             assert writer.append(b"v", b"alice")[0] == target.index(b"alice", route)  # type: ignore[arg-type]
+
+
+def test_the_hash_is_remembered_after_a_power_failure() -> None:
+    """The first key is in the same shard by both hashes, so only the record tells."""
+    path, disk = shard.Path("/root", "orders", 1), CrashDisk()
+    same = next(key for key in KEYS if path.index(key) == path.index(key, "fnv"))
+    other = next(key for key in KEYS if path.index(key) != path.index(key, "fnv"))
+    with shard.Writer(path, route="fnv", durability="disk", disk=disk) as writer:
+        writer.append(b"first", same)
+        left = disk.crash()
+    with shard.Writer(path, disk=left) as writer:
+        assert writer.append(b"second", other)[0] == path.index(other, "fnv")
