@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, refuse_hub, run_to_end, watched
-from pipeline.options import OptionError
+from pipeline.options import WRITE, OptionError, parse
 from pipeline.paths import local_path, reaching, spark_path
+from pipeline.writing.target import Target
+from shard.commits.committing import last_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,7 +86,9 @@ def restore(
     hub: None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write an archive, or the part of it that ``where`` selects, into journals; a second run does nothing.
+    """Write an archive, or the part of it that ``where`` selects, into journals; a second run adds nothing.
+
+    If the archive has other messages than at the first run, a second run is an error.
 
     The order of each shard is kept. Key, value, type and timestamp are the archived ones; offsets are new.
 
@@ -100,7 +104,7 @@ def restore(
 
     Raises:
         OptionError: the archive has no messages, or Spark has no client of its file system, or the root is not on a
-            local disk, or a hub is passed.
+            local disk, or a hub is passed; or the archive has grown since it was restored into the root.
     """
     refuse_hub("restore", hub)
     source, root = spark_path(source), os.path.abspath(local_path(root))
@@ -111,11 +115,22 @@ def restore(
         "client", "prefix", "shard", "offset"
     )
     about = "|".join([source, root, where or ""])
-    options = {"txnAppId": f"restore-{hashlib.sha256(about.encode()).hexdigest()[:20]}", "txnVersion": "0"}
-    options |= {} if prefix is None else {"prefix": prefix}
+    name = f"restore-{hashlib.sha256(about.encode()).hexdigest()[:20]}"
+    options = {} if prefix is None else {"prefix": prefix}
     options |= {} if bits is None else {"bits": str(bits)}
+    messages = chosen.count()
+    number = messages + 1
+    before = last_number(Target.of(root, parse(WRITE, options)), name)
+    if before == 0:  # a version that did not count
+        number = 0
+    elif before not in (None, number):
+        raise OptionError(
+            f"{before - 1} messages of this archive were restored into {root} before, and it has {messages} now;"
+            " restore it into another directory, or only the new messages with where"
+        )
+    options |= {"txnAppId": name, "txnVersion": str(number)}
     rows = ordered.select("key", "value", "type", "timestamp_ns")
-    with watched(spark, chosen.count, progress):
+    with watched(spark, lambda: messages, progress):
         rows.write.format("sej").options(**options).mode("append").save(root)
 
 

@@ -52,6 +52,7 @@ __all__ = [
     "drop",
     "finish_dead_jobs",
     "is_decided",
+    "last_number",
     "why_undeliverable",
     "wrote",
 ]
@@ -194,6 +195,17 @@ def commit(target: Target, job: Job) -> bool:
 def wrote(target: Target, name: str) -> bool:
     """Return whether a job of this name has written to the target."""
     return target.key(name) in _read_done(target)
+
+
+def last_number(target: Target, name: str) -> int | None:
+    """Return the number of the last job of a name that is in the target; None: it has none. Finishes dead jobs first.
+
+    Raises:
+        StagedRowsError: the rows of a decided job were lost.
+        CorruptionError: a decision cannot be read.
+    """
+    finish_dead_jobs(target)
+    return _read_done(target).get(target.key(name))
 
 
 def is_decided(target: Target, job: str) -> bool:
