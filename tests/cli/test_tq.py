@@ -82,6 +82,13 @@ def test_a_file_that_is_not_a_queue_is_not_changed(jobs: Path, name: str, text: 
     assert names(sej("tq", "add", jobs.parent / "named.tq", "two").stdout) != []
 
 
+def test_a_path_with_a_slash_at_the_end_is_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert inside(monkeypatch, "tq", "add", f"{tmp_path}/new/", "one", "--writer", "ann").code == 0
+    assert (tmp_path / "new" / "ann.tq").read_text() == "-one\n"
+    assert inside(monkeypatch, "tq", "add", f"{tmp_path}/new/ann.tq/", "two").code != 0
+    assert (tmp_path / "new" / "ann.tq").read_text() == "-one\n"
+
+
 def test_a_queue_with_any_name_is_appended_to(tmp_path: Path) -> None:
     for number, text in enumerate(["", "\n\n", "# a comment\n", "wrong line\n-a\n", "-a\n\n=b\n c\n\\d\n"]):
         file = tmp_path / f"todo-{number}"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from sej.cli.parameters import FilePath
 from textqueue.commands.naming import name_of
-from textqueue.commands.opening import QUEUE, refuse_foreign, reporting
+from textqueue.commands.opening import refuse_foreign, reporting
 from textqueue.commands.output import print_line
 from textqueue.format.grammar import MessageStatus
 from textqueue.queue import TextQueue
@@ -17,7 +18,7 @@ __all__ = ["add"]
 
 
 @click.command
-@QUEUE
+@click.argument("given", metavar="PATH", type=FilePath(path_type=str, readable=False))
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @click.option(
     "--variable",
@@ -29,10 +30,10 @@ __all__ = ["add"]
 @click.option(
     "--writer", help="In a directory: append to the file WRITER.tq. The default is the name of the user ($USER)."
 )
-def add(path: Path, texts: tuple[str, ...], variables: tuple[str, ...], comment: bool, writer: str | None) -> None:
+def add(given: str, texts: tuple[str, ...], variables: tuple[str, ...], comment: bool, writer: str | None) -> None:
     """Append messages: the texts, or each line of standard input. The file is created if it is missing.
 
-    A file that is not a queue is refused, unless its name ends in .tq.
+    A file that is not a queue is refused, unless its name ends in .tq. A path that ends with a slash is a directory.
 
     In a directory, each user or program has a file of its own, so that a person who edits another file cannot remove
     what was added meanwhile.
@@ -41,9 +42,10 @@ def add(path: Path, texts: tuple[str, ...], variables: tuple[str, ...], comment:
 
     Example: sej tq add jobs.tq 'ship 17' --variable 'retries=3 '
     """
+    path = Path(given)
     refuse_foreign(path)
     lines = texts or [line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer]
-    with reporting(TextQueue(path, writer=writer)) as queue:
+    with reporting(TextQueue(given, writer=writer)) as queue:
         status = MessageStatus.comment if comment else MessageStatus.queued
         for message in queue.append_many(lines, variables, status=status):
             print_line(name_of(message, path))

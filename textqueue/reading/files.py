@@ -86,7 +86,7 @@ class Files(NamedTuple):
         name = (writer or _user()) + SUFFIX
         if not fnmatch.fnmatchcase(name, self.pattern):
             raise TextQueueError(
-                f"the file of this writer, {name!r}, does not match {self.pattern!r}: pass a writer= that matches, or"
+                f"the file of this writer, {name!r}, does not match {self.pattern!r}: pass a writer that matches, or"
                 " open a single file and append to it",
                 path=self.directory,
             )
