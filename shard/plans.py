@@ -9,7 +9,7 @@ import os
 from dataclasses import asdict, dataclass, field, fields
 from typing import Final, Literal
 
-from sej.errors import SejError
+from sej.errors import OffsetBeyondEndError, SejError
 from sej.journal.directory import Directory
 from sej.journal.kept_offsets import kept_offsets
 from sej.journal.medium import sync_up_to
@@ -102,10 +102,22 @@ def make_plan(source: Path, disk: Disk) -> Plan:
     return plan
 
 
-def next_round(plan: Plan, source: Path, disk: Disk) -> Plan | None:
-    """Return a plan for messages that were appended to the source since the plan was made; None if there are none."""
+def next_round(plan: Plan, source: Path, target: Path, disk: Disk) -> Plan | None:
+    """Return a plan for messages that were appended to the source since the plan was made; None if there are none.
+
+    Raises:
+        OffsetBeyondEndError: a shard ends before the plan's end: it lost messages, or was re-created.
+    """
     seen = {step.index: step.end for step in plan.steps}
     fresh = make_plan(source, disk)
+    for step in fresh.steps:
+        if step.end < seen.get(step.index, step.end):
+            raise OffsetBeyondEndError(
+                f"this shard ends at offset {step.end}, and it ended at {seen[step.index]} when its copy began: it lost"
+                f" messages or was re-created; remove {os.path.dirname(_path(target))} and start again",
+                path=source.dir(step.index),
+                offset=seen[step.index],
+            )
     steps = [Step(step.index, seen.get(step.index, step.first), step.end) for step in fresh.steps]
     if all(step.first == step.end for step in steps):
         return None

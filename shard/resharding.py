@@ -86,6 +86,7 @@ def reshard(
         JournalNotFoundError: the source does not exist; or the target was complete, and shards of it are lost.
         InvalidNameError: a reader of the source has a name that is not allowed here.
         OffsetTooSmallError: messages of the source were deleted while they were copied.
+        OffsetBeyondEndError: a shard of the source lost messages, or was re-created, while it was copied.
         CorruptionError: a source shard is damaged.
         SejError: the target exists already; the call that is resumed had another route; a work queue of the source has
             items that are not done; or the source grew after the last round, and these messages are not in the new
@@ -142,7 +143,7 @@ def _finish(
         while True:
             copy(plan, source, target, route, progress, disk, **writer_options)
             hold.extend()
-            if next_round(plan, source, disk) is None:
+            if next_round(plan, source, target, disk) is None:
                 break
             save_plan(plan, target, disk)
         plan.state = "publishing"

@@ -100,7 +100,7 @@ def test_what_was_copied_is_durable_in_the_source_too() -> None:
         with contextlib.suppress(sej.SejError):  # an error says that the target must be removed
             while plan is not None:
                 copy(plan, source, target, "xxh64", lambda *_: None, left)
-                plan = next_round(plan, source, left)
+                plan = next_round(plan, source, target, left)
             with shard.Scanner(staging(target), disk=left) as scanner:
                 assert {b"later", b"last"} <= {message.value for _, message in scanner}, crash.step
     assert len(seen) > 1

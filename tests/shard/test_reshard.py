@@ -159,6 +159,26 @@ def test_a_resumed_call_routes_as_the_first_one_did(
             assert writer.append(b"later", KEYS[0])[0] == target.index(KEYS[0], "fnv")
 
 
+def test_a_source_that_was_made_again_is_not_called_copied(
+    source: shard.Path, tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = shard.Path(tmp_path / "t", "orders", 1)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(resharding, "next_round", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            shard.reshard(source, target)
+    again = source.dir(source.index(KEYS[0]))
+    shutil.rmtree(again)
+    with sej.Writer(again) as writer:
+        writer.append_many([b"new"] * 3, [KEYS[0]] * 3)
+    with pytest.raises(sej.OffsetBeyondEndError, match=r"ends at offset 3, and it ended at \d+ when its copy began"):
+        shard.reshard(source, target)
+
+
 class KillingDisk(OsDisk):
     """Ends its process by SIGKILL at the k-th call that changes something."""
 
