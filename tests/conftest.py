@@ -1,7 +1,9 @@
 """What every test may rely on: a Java for Spark, a budget for torture, hypothesis without a clock."""
 
 import gc
+import itertools
 import os
+import re
 import shutil
 import signal
 import sys
@@ -184,6 +186,18 @@ def spark_directory(spark: "SparkSession", spark_home: Path, monkeypatch: pytest
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     monkeypatch.chdir(here)
     return here
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """An empty folder. For the number of each, pytest's fixture of this name would list all earlier ones."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    path = tmp_path_factory.getbasetemp() / f"{next(_numbers)}_{name}"
+    path.mkdir(0o700)
+    return path
 
 
 @pytest.fixture
