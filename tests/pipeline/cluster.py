@@ -8,6 +8,7 @@ Run as a program, it copies journals from a hub to the hub in a session on a clu
 ``python -m tests.pipeline.cluster MASTER HUB CHECKPOINT``.
 """
 
+import functools
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,6 +29,14 @@ from tests.quick_spark import CONF, JAVA_OPTIONS
 WORKERS = {"worker-1": "127.0.0.2", "worker-2": "127.0.0.3"}
 """Each has an address of its own: executors with one address read each other's shuffles from the disk."""
 CLASSES = "org.apache.spark.deploy"
+HOME = Path(pyspark.__path__[0])
+DAEMON = {
+    "SPARK_HOME": str(HOME),
+    "SPARK_SCALA_VERSION": next(HOME.glob("jars/spark-core_*.jar")).name.split("_")[1].split("-")[0],
+    "SPARK_DAEMON_MEMORY": "256m",
+    "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
+}
+"""The environment of the master and the workers, as ``spark-class`` sets it."""
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 HUB = [sys.executable, "-c", "from hub.cli import app; app(prog_name='sej hub')"]
 NAMESPACES = (["unshare", "--mount"], ["unshare", "--map-root-user", "--mount"])
@@ -106,14 +116,9 @@ class Cluster:
             process.wait()
 
     def _start(self, name: str, before: list[str], kind: str, host: str, *arguments: str) -> None:
-        command = [str(Path(sys.prefix, "bin", "spark-class")), f"{CLASSES}.{kind}"]
+        command = [*_java(), f"{CLASSES}.{kind}"]
         network = ["--host", host, "--port", "0", "--webui-port", "0"]
-        environment = {
-            "SPARK_LOCAL_IP": host,
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
-            "SPARK_LOCAL_DIRS": str(self._own / "local"),
-        }
+        environment = {**DAEMON, "SPARK_LOCAL_IP": host, "SPARK_LOCAL_DIRS": str(self._own / "local")}
         with (self._folder / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
                 [*before, *command, *network, *arguments],
@@ -168,6 +173,15 @@ def copy(spark: SparkSession, address: str, checkpoint: str, *, once: bool) -> S
     writer = frame.writeStream.format("sej").options(hub=address, prefix="orders", bits="1")
     writer = writer.option("checkpointLocation", checkpoint)
     return (writer.trigger(availableNow=True) if once else writer).start("spark")
+
+
+@functools.cache
+def _java() -> list[str]:
+    """Return the command of a daemon, without its class: ``spark-class`` starts a JVM for it each time."""
+    java = [str(Path(os.environ["JAVA_HOME"], "bin", "java")), *JAVA_OPTIONS.split(), "-cp", str(HOME / "jars" / "*")]
+    launcher = [*java, "org.apache.spark.launcher.Main", f"{CLASSES}.master.Master"]
+    printed = subprocess.run(launcher, env={**os.environ, **DAEMON}, capture_output=True, text=True, check=True).stdout
+    return printed.strip("\0\n").split("\0")[:-1]
 
 
 def _permitted(way: list[str], folder: Path) -> bool:
