@@ -44,6 +44,7 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.disk import File
 from sej.system.locks import let_in
+from textqueue.claims.ahead import Ahead, Candidate, Taking, taking
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.edits import ClaimLostError
 from textqueue.editing.message import Message, marking
@@ -53,8 +54,8 @@ from textqueue.editing.source import Replaced, Source
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.lease import claimant
-from textqueue.format.mutex import ROOM, holder_of, is_alive, is_of, is_own, mutex_of, owner_text
-from textqueue.format.parser import Variable, digest, retries_of
+from textqueue.format.mutex import holder_of, is_alive, is_of, is_own, mutex_of
+from textqueue.format.parser import digest, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window
 from textqueue.hot import essence
 from textqueue.ledger.log import ENDED, IN_LEDGER, IN_MUTEX
@@ -62,6 +63,7 @@ from textqueue.ledger.log import ENDED, IN_LEDGER, IN_MUTEX
 __all__ = ["Claim", "Claimer", "Claiming"]
 
 _FIRST_BYTES: Final = 1 << 12
+_SCAN_BYTES: Final = 1 << 14
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 _ALIVE_S: Final = 0.05
 _DIED: Final = "the worker died"
@@ -185,6 +187,10 @@ class Claim:
                     return made
                 return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
 
+            quickly = source.quick.change(place, change, self._owner)
+            if quickly is not None:
+                message.moved_to(*quickly)
+                return
             message.moved_to(*source.edit(place, change, "end the claim of a message", self._owner, row=False))
 
         try:
@@ -272,6 +278,7 @@ class Claimer:
         self._dead_hosts = frozenset(dead_hosts)
         self._epoch = -1
         self._returns = self._reading = 0
+        self._ahead = Ahead()
         self._low = 0  # no free message is before this position, in this epoch
         self._unlogged: set[int] = set()  # claimed messages before that position whose claims are not in the ledger
         self.deferred: set[int] = set()  # messages that failed here, which are taken after all others
@@ -292,6 +299,9 @@ class Claimer:
         Raises:
             TextQueueError: other programs changed the file 100 times in 10 seconds.
         """
+        claim = self._take_quickly(owner, pull, lease_s)
+        if claim is not None:
+            return claim
         source = self._source
         changed = Replaced("claim a message", source.path)
         while True:
@@ -396,7 +406,7 @@ class Claimer:
     def _scan(self, file: File) -> _Found | None:
         """Search from the low position, and advance it past messages that are not free."""
         claims = self._source.file.ledger.claims
-        size = _FIRST_BYTES
+        size = _SCAN_BYTES
         passed = True  # no deferred message so far, so the low position may advance
         position = self._low
         while True:
@@ -417,6 +427,7 @@ class Claimer:
                 else:
                     if passed:
                         self._low = place
+                    self._ahead.keep(data, window.position, at, self._state())
                     return _Found(Place(place, raw, self._epoch), "" if self._is_unheld(raw) else _DIED)
                 at = data.find(b"\n-", match.end() - 1) + 1
                 if not at:
@@ -453,40 +464,69 @@ class Claimer:
         self, session: Session, found: _Found, owner: str | None, pull: bool, lease_s: float | None
     ) -> Claim | None:
         source = self._source
-        name = leased = b""
-        counted: Variable | None = None
+        edit: Taking | None = None
+        leased = b""
 
         def claim(raw: bytes) -> Change | None:
-            nonlocal name, leased, counted
-            writes: list[tuple[int, bytes]] = []
-            mutex = mutex_of(raw)
-            in_mutex = False
-            if mutex is not None and len(mutex.data) >= ROOM:
-                name = owner_text(len(mutex.data), owner)
-                in_mutex = mutex.fits(name)
-            if not in_mutex:
-                name = owner_text(owner=owner)
-            if mutex is not None and in_mutex:
-                writes.append((mutex.position, mutex.filled(name)))
-            elif mutex is not None and mutex.holder:
-                writes.append((mutex.position, mutex.filled(b"")))
-            counted = retries_of(raw) if pull else None
-            if counted is not None:
-                left = b"%d" % max(int(counted.data) - 1, 0)
-                writes.append((counted.position, left.ljust(len(counted.data))))
-            leased = source.leases.leased(name, lease_s)
-            return Change(writes, IN_MUTEX if in_mutex else IN_LEDGER, leased)
+            nonlocal edit, leased
+            edit = taking(raw, owner, pull=pull)
+            leased = source.leases.leased(edit.name, lease_s)
+            return Change(edit.writes, edit.kind, leased)
 
         (place,), current = source.write(session, [found.place], [claim], "claim a message")
         if self._epoch <= 0:  # this was the first edit of the file
             self._epoch, self._reading = place.epoch, source.file.ledger.reading
         if not current:
             return None
-        retries = None if counted is None else counted.data
-        made = Claim(self, Message(source, place.raw, place.position, place.epoch), leased, retries)
+        assert edit is not None
+        message = Message(source, place.raw, place.position, place.epoch)
+        return self._made(message, leased, edit.name, None if edit.counted is None else edit.counted.data)
+
+    def _made(self, message: Message, owner: bytes, name: bytes, retries: bytes | None) -> Claim:
+        made = Claim(self, message, owner, retries)
         if is_own(name):
             self.open.add(made)
         return made
+
+    def _take_quickly(self, owner: str | None, pull: bool, lease_s: float | None) -> Claim | None:
+        """Claim the next of the messages that an earlier search has seen. None: search the file."""
+        source = self._source
+        with source.quick as ready:
+            while ready:
+                found = self._candidates(owner, pull)
+                if not found:
+                    return None
+                owners = [source.leases.leased(one.name, lease_s) for one in found]
+                choices = [(*one[:4], leased) for one, leased in zip(found, owners, strict=True)]
+                epoch, number = self._epoch, source.quick.edit(choices, ordered=True)
+                if number >= 0:
+                    one = found[number]
+                    self._ahead.passed(one.position)
+                    if not any(position < one.position for position in self.deferred):
+                        self._low = one.position
+                    message = Message(source, one.new, one.position, epoch)
+                    return self._made(message, owners[number], one.name, one.retries)
+                ready = source.quick.again()
+        return None
+
+    def _candidates(self, owner: str | None, pull: bool) -> list[Candidate]:
+        self._catch_up()
+        if self._unlogged or self._left():
+            return []
+        return self._ahead.candidates(self._state(), owner, pull=pull, taken=self._is_passed)
+
+    def _state(self) -> tuple[object, ...]:
+        return self._epoch, self._reading, self._returns
+
+    def _is_passed(self, position: int) -> bool:
+        return position in self._source.file.ledger.claims or position in self.deferred
+
+    def _left(self) -> bool:
+        """Return whether a worker may have left a claim: it died, or the lease has ended."""
+        ledger = self._source.file.ledger
+        return any(not self._is_alive(owner, fresh=False) for owner in ledger.owners) or bool(
+            self._source.leases.over(ledger.leased)
+        )
 
 
 def _entry(file: File, position: int) -> bytes | None:

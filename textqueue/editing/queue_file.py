@@ -41,7 +41,7 @@ from textqueue.ledger.compaction import compact, is_wasteful
 from textqueue.ledger.copies import Copies
 from textqueue.ledger.lock import Guard, interrupted
 from textqueue.ledger.log import CLAIMS, GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, SET, WAITING, Ledger, Record
-from textqueue.ledger.sidecar import Sidecars
+from textqueue.ledger.sidecar import Sidecars, real_path
 from textqueue.ledger.upgrade import upgrade
 
 __all__ = ["MOMENT_S", "Edit", "Opening", "QueueFile", "Session"]
@@ -192,7 +192,7 @@ class QueueFile:
         """Take the lease. Foreign changes are reconciled without it, so that no editor waits for that."""
         if self.ledger.older:
             upgrade(self.ledger, file)
-        if is_wasteful(self.ledger, file):
+        if is_wasteful(self.ledger, file.size):
             if self.ledger.epochs > 1:
                 self._reconcile(file, whole=True)
             else:
@@ -270,6 +270,18 @@ class QueueFile:
         edits = self.ledger.edits()
         renamed = {record.owner for record in edits if record.kind == SET}
         self.copies.drop(renamed | {record.digest for record in edits if record.kind in WAITING | CLAIMS})
+
+    def is_settled(self) -> bool:
+        """Return whether the files were compared with their paths a moment ago, and no session has to do more."""
+        ledger = self.ledger
+        return (
+            self._pid == os.getpid()
+            and time.monotonic() - self._looked < _LOOK_S
+            and real_path(self.path) == self.sidecars.real_path
+            and ledger.catch_up()
+            and ledger.lines <= 2 * MARKS_KEPT
+            and not is_wasteful(ledger, lambda: ledger.token[1] if ledger.token else 0)
+        )
 
     def bring_in_line(self, file: File) -> None:
         """Find the current positions of all messages in the ledger. The caller holds the lock."""

@@ -21,6 +21,7 @@ from textqueue.editing.marks import Marks
 from textqueue.editing.place import Change, Place
 from textqueue.editing.proof import entry_at
 from textqueue.editing.queue_file import MOMENT_S, QueueFile, Session
+from textqueue.editing.quick import Quick
 from textqueue.editing.reconcile import OnRevert
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
@@ -86,6 +87,7 @@ class Source:
         path: the path as the caller passed it.
         file: the file with its lock and ledger.
         marks: single marks, and many marks of one status.
+        quick: edits for claims.
         delivered: the messages that were delivered and not marked since.
         leases: the deadlines of claims.
         on_lost: whether the messages that are appended here are copied.
@@ -106,6 +108,7 @@ class Source:
         self.path = path
         self.file = QueueFile(path, disk=disk, on_revert=on_revert, conflicts=conflicts)
         self.marks = Marks(self.file)
+        self.quick = Quick(self.file)
         self.delivered = Delivered()
         self.settle_s = settle_s
         self.on_lost = on_lost

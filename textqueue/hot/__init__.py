@@ -27,11 +27,13 @@ if TYPE_CHECKING:  # type checkers see the reference
         status_lines,
         variable_at,
     )
+    from textqueue.hot.single import Single
 else:
     _hot = _twin("textqueue.hot._hot_c", "textqueue.hot.reference")
     DONE, GONE, NOT_DONE, Core, Held = _hot.DONE, _hot.GONE, _hot.NOT_DONE, _hot.Core, _hot.Held
     ends, essence, newest, proven = _hot.ends, _hot.essence, _hot.newest, _hot.proven
     ready, status_lines, variable_at = _hot.ready, _hot.status_lines, _hot.variable_at
+    Single = _twin("textqueue.hot._single_c", "textqueue.hot.single").Single
 
 __all__ = [
     "DONE",
@@ -40,6 +42,7 @@ __all__ = [
     "NOT_DONE",
     "Core",
     "Held",
+    "Single",
     "ends",
     "essence",
     "newest",

@@ -18,9 +18,9 @@ than its share.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from sej.system.disk import File
 from textqueue.ledger.log import CLAIMS, ENDS, IN_MUTEX, Ledger, Record
 
 __all__ = ["compact", "is_wasteful"]
@@ -30,16 +30,16 @@ _BYTES: Final = 256
 """A ledger of a file of this many bytes for each line, or more, is not compacted."""
 
 
-def is_wasteful(ledger: Ledger, file: File) -> bool:
+def is_wasteful(ledger: Ledger, size: Callable[[], int]) -> bool:
     """Return whether a compaction is worth its cost.
 
     Args:
         ledger: the ledger, refreshed.
-        file: the queue file. Its size is read only if the ledger is long.
+        size: returns the size of the queue file. It is called only if the ledger is long.
     """
     lines = ledger.lines
     long = lines > max(_LEAST_LINES, ledger.compacted * 2) and ledger.spent * 2 > lines
-    return long and lines > file.size() // _BYTES
+    return long and lines > size() // _BYTES
 
 
 def compact(ledger: Ledger) -> None:

@@ -11,6 +11,8 @@ what the others have written, so it is best if a holder makes many operations. A
 again after pauses. They begin short, so a process that comes from its work waits little. But if it has had the lock a
 moment ago, it pauses for a turn; and if it has had it again and again without a pause, for a long turn.
 
+Most claims need no turns: ``textqueue.editing.quick`` locks the same file for some microseconds at a time.
+
 This library never removes the lock file. If another program removes or replaces it, operations use the new file
 after at most ``_LOOK_S``. A forked child opens the lock file again, because it would share an open file's lock with its
 parent.
@@ -158,6 +160,14 @@ class Guard:
         finally:
             self._depth -= 1
             self.threads.release()
+
+    def settled(self) -> File | None:
+        """Return the lock file, if no operation or hold uses it, and it was compared with its path a moment ago.
+
+        The caller has the lock between threads, and may lock the file until it releases that.
+        """
+        free = self.kept is None and not self._depth and self._pid == os.getpid()
+        return self._file if free and time.monotonic() - self._looked < _LOOK_S else None
 
     def forget(self) -> None:
         """Drop the lock in a forked child: it belongs to the parent."""

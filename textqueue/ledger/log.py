@@ -165,8 +165,11 @@ class Ledger:
                 return None
             if self._file is None:
                 self._open()
-        file = self._file
-        while file is not None and (data := file.read(_READ_BYTES, self._read_to)):
+        return None if self._file is None else self._read_lines(self._file, self._file.size())
+
+    def _read_lines(self, file: File, size: int) -> None:
+        """Apply the lines before a position."""
+        while size > self._read_to and (data := file.read(min(size - self._read_to, _READ_BYTES), self._read_to)):
             end = data.rfind(b"\n") + 1
             if not end and len(data) == _READ_BYTES:  # no line is this long: after a power loss there may be zeros
                 end = len(data)
@@ -176,9 +179,43 @@ class Ledger:
             if b"\n>\n" in b"\n" + data and not self._replaced:
                 self._replaced = True
                 return self.refresh()
-            if len(data) < _READ_BYTES:
+            if self._read_to + self._torn >= size:
                 break
         return None
+
+    def catch_up(self) -> bool:
+        """Apply new lines without the lock, and return whether edits by ``textqueue.hot.Single`` can follow."""
+        file = self._file
+        if file is None or not self._is_clear():
+            return False
+        size = file.size()
+        if size < self._read_to:  # another program emptied it
+            return False
+        self._read_lines(file, size)
+        return self._is_clear() and self._file is file
+
+    def _is_clear(self) -> bool:
+        odd = self._torn or self._replaced or self._read_only or self.older
+        return not odd and self.epoch > 0 and self.last is not None
+
+    def has_grown(self) -> bool:
+        """Return whether other processes have written lines that were not applied."""
+        return self._file is not None and self._file.size() > self._read_to
+
+    @property
+    def read_to(self) -> int:
+        """The position after the last line that was applied."""
+        return self._read_to
+
+    @property
+    def file(self) -> File | None:
+        """The open file."""
+        return self._file
+
+    def count(self, record: Record, size: int) -> None:
+        """Apply a line that the caller has written under the lock right after the last one, and its size."""
+        self._read_to += size
+        self._apply(record)
 
     def _apply_lines(self, lines: bytes) -> None:
         if lines.startswith(b"r ") or b"\nr " in lines:  # a new epoch
