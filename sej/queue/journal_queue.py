@@ -62,7 +62,7 @@ from sej.queue.records import freed, headers_of, paused
 from sej.queue.remove import Remover
 from sej.queue.take import PROBE_NS, Taker
 from sej.queue.values import QueuedItem
-from sej.reading.dead_letters import DeadLetter
+from sej.reading.dead_letters import DeadLetter, letters_path
 from sej.system.disk import OS, Disk, full_disk_advice
 from sej.system.group_commit import Syncer
 from sej.system.lifecycle import Lifecycle
@@ -211,7 +211,9 @@ class JournalQueue(WorkQueue):
         require_known(name, queue_names(self._directory), create, self.path)
         self.maxsize = maxsize
         self.lease_s = lease_s
-        self.dead_letter = self._directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
+        self.dead_letter = letters_path(
+            self._directory, self._directory.at("dead", name) if dead_letter is None else dead_letter
+        )
         self._clock = clock
         self._disk = disk
         self._life = Lifecycle(f"queue {name!r}", self.path)

@@ -27,7 +27,7 @@ from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, LAST, Message, Start
 from sej.reading.attempts import Attempts
-from sej.reading.dead_letters import append_dead_letter, source_of
+from sej.reading.dead_letters import append_dead_letter, letters_path, source_of
 from sej.reading.offset import Offset
 from sej.reading.scanner import Scanner
 from sej.system.disk import OS, Disk
@@ -78,7 +78,7 @@ class Consumer:
             name: the reader's name; one process at a time may use it.
             default: where a reader that never committed starts.
             max_attempts: how often a message is handled before it counts as failed.
-            dead_letter: the journal for messages that failed; None: the consumer stops instead.
+            dead_letter: another journal, for messages that failed; None: the consumer stops instead.
             timeout: seconds without a message, or a duration such as ``"1h"``, after which :meth:`run` returns; None:
                 only when stopped.
             backoff_s: the wait before the second attempt, in seconds; doubled for each further one, with jitter.
@@ -113,7 +113,7 @@ class Consumer:
         self._default = default
         self._waits = wait
         self._max_attempts = max_attempts
-        self._dead_letter = None if dead_letter is None else Directory(dead_letter, disk).path
+        self._dead_letter = None if dead_letter is None else letters_path(self._directory, dead_letter)
         self._timeout = timeout
         self._backoff_s = backoff_s
         self._backoff_max_s = backoff_max_s

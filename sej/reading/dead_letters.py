@@ -29,7 +29,7 @@ from sej.reading.scanner import Scanner
 from sej.system.disk import OS, Disk
 from sej.writing.writer import Writer
 
-__all__ = ["DeadLetter", "append_dead_letter", "dead_letters", "source_of", "sync_dead_letters"]
+__all__ = ["DeadLetter", "append_dead_letter", "dead_letters", "letters_path", "source_of", "sync_dead_letters"]
 
 _REASON_CHARS = 2000
 _LOOK_BACK = 4096
@@ -142,6 +142,22 @@ def sync_dead_letters(path: str | os.PathLike[str], disk: Disk = OS) -> None:
     """Make the existing letters durable, whichever process wrote them."""
     directory = Directory(path, disk)
     sync_up_to(directory, Tail(directory).end_offset())
+
+
+def letters_path(directory: Directory, path: str | os.PathLike[str]) -> str:
+    """Return the absolute path of the dead letters of a journal.
+
+    Args:
+        directory: the journal that is read.
+        path: the dead-letter journal. A relative path means the current directory of this call.
+
+    Raises:
+        ValueError: both are the same. Each letter would be read, fail and become another letter.
+    """
+    found = Directory(path, directory.disk).path
+    if os.path.realpath(found) == os.path.realpath(directory.path):
+        raise ValueError(f"dead_letter must be another journal than the one that is read, got {os.fspath(path)!r}")
+    return found
 
 
 def source_of(directory: Directory) -> str:

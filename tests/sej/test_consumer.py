@@ -239,3 +239,27 @@ def test_relative_paths_mean_the_directory_of_the_consumers_making(
     assert consumer.run(handle) == 2
     assert [letter.message.value for letter in sej.dead_letters(tmp_path / "dead")] == [b"bad"]
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_journal_is_not_its_own_dead_letter_journal(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(path)
+    for letters in (path, tmp_path / "link", f"{path}/"):
+        with pytest.raises(ValueError, match="dead_letter must be another journal"):
+            consumer(path, dead_letter=letters)
+        with pytest.raises(ValueError, match="dead_letter must be another journal"):
+            sej.open_queue(path, "jobs", dead_letter=letters)
+
+
+def test_a_relative_dead_letter_journal_of_a_queue_is_that_of_its_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with sej.open_queue("q", "jobs", max_attempts=1, dead_letter="dead") as q:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        q.put(b"bad")
+        item = q.get(timeout=0.0)
+        assert item is not None
+        item.fail("why")
+    assert [letter.message.value for letter in sej.dead_letters(tmp_path / "dead")] == [b"bad"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
