@@ -87,6 +87,10 @@ class Path:
         """Return the SEJ directories of all shards, whether or not they exist."""
         return [self.dir(index) for index in range(self.count)]
 
+    def absolute(self) -> Path:
+        """Return the same sharded journal by an absolute path. A relative root means the current directory."""
+        return self if os.path.isabs(self.root) else Path(os.path.join(os.getcwd(), self.root), self.prefix, self.bits)
+
     @staticmethod
     def parse(path: str | os.PathLike[str]) -> tuple[Path, int]:
         """Return the sharded journal and the index from the name of a shard's directory.

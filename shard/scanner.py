@@ -102,6 +102,7 @@ class Scanner:
         timeout = seconds("timeout", timeout)
         if not isinstance(path, Path):
             raise TypeError(f"path must be a shard.Path, got {type(path).__name__}; use shard.Path(root, prefix, bits)")
+        path = path.absolute()
         require(
             indexes=(indexes, optional(ITERABLE)),
             timeout=(timeout, WAIT),

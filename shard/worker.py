@@ -24,7 +24,7 @@ from typing import Any, Final
 from sej.checks import DISK, HANDLER, PATH, POSITIVE, SECONDS, START, WAIT, optional, require
 from sej.durations import Seconds, seconds
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
-from sej.journal.directory import check_name
+from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Start
 from sej.system.disk import OS, Disk
 from sej.system.logs import INFO, record
@@ -98,6 +98,7 @@ class Worker:
         backoff_max_s = seconds("backoff_max_s", backoff_max_s)
         if not isinstance(path, Path):
             raise TypeError(f"path must be a shard.Path, got {type(path).__name__}; use shard.Path(root, prefix, bits)")
+        path = path.absolute()
         require(
             max_attempts=(max_attempts, POSITIVE),
             dead_letter=(dead_letter, optional(PATH)),
@@ -115,7 +116,7 @@ class Worker:
         self._disk = disk
         self._terms = Terms(
             max_attempts=max_attempts,
-            dead_letter=None if dead_letter is None else os.fspath(dead_letter),
+            dead_letter=None if dead_letter is None else Directory(dead_letter, disk).path,
             backoff_s=backoff_s,
             backoff_max_s=backoff_max_s,
             default=default,

@@ -78,6 +78,7 @@ class Writer:
         """
         if not isinstance(path, Path):
             raise TypeError(f"path must be a shard.Path, got {type(path).__name__}; use shard.Path(root, prefix, bits)")
+        path = path.absolute()
         check_route("route", route)
         require(max_open=(max_open, POSITIVE))
         self.path = path

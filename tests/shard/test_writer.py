@@ -552,3 +552,23 @@ def test_in_the_middle_of_an_append_a_handler_is_refused(call: str, path: shard.
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert sum(map(len, contents(path).values())) == len(KEYS) + 2
+
+
+def test_a_relative_root_means_the_directory_of_the_opening(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    path, keys = shard.Path("root", "orders", 2), [b"key %d" % number for number in range(20)]
+    monkeypatch.chdir(tmp_path)
+    with shard.Writer(path) as writer:
+        writer.append(b"first", keys[0])
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        writer.append_many(keys, keys)
+    monkeypatch.chdir(tmp_path)
+    worker = shard.Worker(path, "mailer", max_attempts=1, dead_letter="dead", timeout=0.0)
+    with shard.Scanner(path) as scanner:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert len(list(scanner)) == 21
+    assert worker.run(lambda index, message: 1 // len(message.value.replace(b"first", b""))) == 21
+    assert [letter.message.value for letter in sej.dead_letters(tmp_path / "dead")] == [b"first"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
