@@ -279,6 +279,8 @@ def test_edit_without_a_change_and_with_a_failure_changes_nothing(jobs: Path, tm
     failed = sej("tq", "edit", jobs, env=editor(tmp_path, "echo -n '-x' > $1", "exit 3"))
     assert (failed.returncode, b"exit code 3" in failed.stderr) == (1, True)
     assert sej("tq", "edit", jobs, env={"VISUAL": str(tmp_path / "none")}).returncode == 1
+    removed = sej("tq", "edit", jobs, env={"VISUAL": "rm"})
+    assert (removed.returncode, b"the editor removed its copy" in removed.stderr) == (1, True)
     unclear = sej("tq", "edit", jobs, env={"VISUAL": " ", "EDITOR": "vi '"})
     assert (unclear.returncode, b"set VISUAL or EDITOR" in unclear.stderr) == (1, True)
     assert jobs.read_bytes() == before

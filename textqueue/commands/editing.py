@@ -46,6 +46,8 @@ def edit(path: Path) -> None:
             copy.write_bytes(data)
         while True:
             _run_editor(path, copies)
+            if not all(copy.exists() for copy in copies):
+                refuse(path, "the editor removed its copy of the file, so nothing was changed", Exit.WRONG)
             texts = [copy.read_bytes() for copy in copies]
             if texts == originals or not _problems(path, copies, originals):
                 break
