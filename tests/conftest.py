@@ -84,7 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("wheel"))
         elif item.get_closest_marker("browser") is not None:
             item.add_marker(pytest.mark.xdist_group("browser"))
-        elif "spark" in getattr(item, "fixturenames", ()):
+        elif "spark_home" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif item.get_closest_marker("spark") is not None:  # it starts JVMs of its own
             item.add_marker(pytest.mark.xdist_group(item.path.stem))

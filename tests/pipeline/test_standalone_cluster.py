@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,11 +24,12 @@ HUB_NEEDED = "executors need the same disk"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The cluster of this module; this process is a driver."""
+def cluster(tmp_path_factory: pytest.TempPathFactory, spark_home: Path) -> Iterator[Cluster]:
+    """The cluster of this module; this process is a driver, with the JVM that all tests share."""
     running = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
-        yield running
+        with chdir(spark_home / "here"):
+            yield running
     finally:
         running.stop_session()
         running.close()
