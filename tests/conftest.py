@@ -50,6 +50,7 @@ ENDING_S = 60.0
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hand the Java that the set-up found to everything that this run starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, so its children too
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each program that a test starts compiles every module again
     if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
         os.environ["TMPDIR"] = MEMORY
