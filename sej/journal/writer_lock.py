@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from typing import Final
 
@@ -10,7 +11,7 @@ from sej.journal.directory import Directory
 from sej.system.disk import File
 from sej.system.locks import Lock
 
-__all__ = ["lock_segment", "writer_lock"]
+__all__ = ["lock_segment", "require_name", "writer_lock"]
 
 _DYING_S: Final = 0.25
 _PAUSE_S: Final = 0.002
@@ -46,4 +47,19 @@ def lock_segment(file: File) -> None:
             "another writer holds this segment, although the journal's lock file is free: the file was removed"
             " while that writer ran; close that writer",
             path=file.path,
+        )
+
+
+def require_name(segment: File) -> None:
+    """Check that the segment that a writer appends to still has a name.
+
+    Raises:
+        OSError: ESTALE: it was removed, and what was appended after that is lost.
+    """
+    if not segment.extent()[1]:
+        raise OSError(
+            errno.ESTALE,
+            "this segment was removed while a writer appended to it, and its messages with it: find the program that"
+            " removes it, then open a new writer",
+            segment.path,
         )

@@ -20,7 +20,7 @@ from sej.codec import measure
 from sej.codec.format import OFFSET
 from sej.errors import SejError
 from sej.journal.directory import Directory
-from sej.journal.writer_lock import lock_segment
+from sej.journal.writer_lock import lock_segment, require_name
 from sej.system.disk import File, OsFile
 from sej.system.durable import KeptPosition, renew
 from sej.system.locks import Lock
@@ -67,6 +67,15 @@ class LastSegment:
             self.file.write(view)
         else:
             write_guarded(self.file, view, position, lock.check)
+
+    def require_name(self) -> None:
+        """Check that the segment is still in its directory, unless it is left.
+
+        Raises:
+            OSError: ESTALE: it was removed.
+        """
+        if not self.left:
+            require_name(self.file)
 
     def cut_partial_write(self, view: memoryview, position: int, lock: Lock) -> None:
         """Cut a partial message after a failed write. Whole messages stay, because a reader may have seen them.

@@ -42,6 +42,7 @@ from sej.journal.directory import Directory
 from sej.journal.identity import journal_id
 from sej.journal.medium import kept_position
 from sej.journal.retention import Retention, clean
+from sej.journal.writer_lock import require_name
 from sej.system.disk import File, Tolerated, of_system
 from sej.system.durable import renew
 from sej.system.original import Trace, find_trace, is_current, pause
@@ -170,15 +171,19 @@ class SharedEnd:
     def look(self) -> None:
         """Find the end of the journal, which other writers may have moved since the last turn; see the module."""
         now = time.monotonic()
-        if now >= self._lock_check_at or self._original is not None:
+        due = now >= self._lock_check_at or self._original is not None
+        if due:
             self._check_lock_file()
-            self._lock_check_at = now + _LOCK_CHECK_S
         if self.file is None or not self._mark or self._lock.read(_MARK_BYTES, 0) != self._mark:
             self._search()
-            return
-        size = self.file.size()
-        if size != self.position and not self._catch_up(size):
-            self._search()
+        else:
+            if due:
+                require_name(self.file)
+            size = self.file.size()
+            if size != self.position and not self._catch_up(size):
+                self._search()
+        if due:
+            self._lock_check_at = now + _LOCK_CHECK_S
 
     def _catch_up(self, size: int) -> bool:
         """Measure what other writers appended; return False if it is not all whole messages."""

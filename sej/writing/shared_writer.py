@@ -362,8 +362,8 @@ class SharedWriter:
         try:
             self._end.look()
         except OSError as error:
-            if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
-                self._fail(error)  # this may be a failed sync, which must not be tried again
+            if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE):
+                self._fail(error)  # this may be a failed sync, which must not be tried again, or a removed segment
                 raise self._failed(error) from error
             raise
         self._sure = True

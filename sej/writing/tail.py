@@ -282,7 +282,7 @@ class Tail:
 
     def _put_in_place(self, staged: str, span: range) -> None:
         """Make a staged file the last segment."""
-        self.lock.check()
+        self._check_names()
         self._seal()
         published = self.directory.segment(span.start)
         self.directory.disk.rename(staged, published.path)
@@ -325,7 +325,7 @@ class Tail:
             self.life.require()
             left = self.last.left
             if not left:
-                self.lock.check()
+                self._check_names()
             thaw = buffer.thaw
             try:
                 buffer.freeze()  # an append after the flush would change the offset, and so count as synced
@@ -365,7 +365,7 @@ class Tail:
 
     def _finish_last(self) -> None:
         if self.syncer.durable_offset < self.buffer.offset:
-            self.lock.check()
+            self._check_names()
             self.sync_now()
         self.last.blocks.finish(self.buffer, self.last.synced_position)
         self._shut()
@@ -521,7 +521,7 @@ class Tail:
                 self._rotate()
             self.set_limits()
             if time.monotonic() >= self._lock_check_at:
-                self.lock.check()
+                self._check_names()
                 self._lock_check_at = time.monotonic() + _LOCK_CHECK_S
         except BaseException as error:  # the buffer stays in doubt
             if is_failure(error):
@@ -529,6 +529,16 @@ class Tail:
                 if isinstance(error, OSError):
                     raise self._failed("a sync or a new segment failed", error) from error
             raise
+
+    def _check_names(self) -> None:
+        """Check that another program has removed neither the lock file nor the segment.
+
+        Raises:
+            LockLostError: the lock is not valid any more.
+            OSError: ESTALE: the segment was removed, and what was appended after that is lost.
+        """
+        self.lock.check()
+        self.last.require_name()
 
     def _seal(self) -> None:
         """Sync the last segment and finish its index."""
@@ -538,7 +548,7 @@ class Tail:
 
     def _rotate(self) -> None:
         """Seal the last segment and start the next one. The old file is closed with its last reference."""
-        self.lock.check()
+        self._check_names()
         self._seal()
         self._take(start_segment, self.directory, self.buffer.offset, alone=True)
         if self._retention is not None:

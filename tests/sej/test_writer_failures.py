@@ -414,6 +414,46 @@ def test_a_lost_lock_is_noticed_while_writing(tmp_path: Path) -> None:
     w.close()
 
 
+@pytest.mark.parametrize("kind", [sej.Writer, sej.SharedWriter])
+@pytest.mark.parametrize("durability", ["os", "disk"])
+def test_a_segment_that_is_removed_is_noticed_while_writing(
+    tmp_path: Path, kind: type[sej.Writer] | type[sej.SharedWriter], durability: Any
+) -> None:
+    w = kind(tmp_path, durability=durability)
+    w.append(b"v")
+    segment = tmp_path / "jnl" / f"{0:016x}.jnl"
+    segment.unlink()
+
+    def doomed() -> None:
+        while True:  # a tenth of a second of appends, or one with "disk"
+            w.append(b"v")
+
+    with pytest.raises(sej.WriterFailedError, match="removed while a writer appended") as first:
+        doomed()
+    assert os.fspath(segment) in str(first.value)
+    for _ in range(3):
+        with pytest.raises(sej.WriterFailedError, match="removed while a writer appended"):
+            w.append(b"v")
+    w.close()
+    with kind(tmp_path) as w:
+        assert w.append(b"again") == 0
+    assert values(read_all(tmp_path)) == [b"again"]
+
+
+@pytest.mark.parametrize("change", ["publish", "close", "rotate"])
+def test_a_segment_that_is_removed_is_noticed_when_it_ends(tmp_path: Path, change: str) -> None:
+    w = sej.Writer(tmp_path, durability="buffer", segment_bytes=1000)
+    w.append(b"v")
+    w.sync()
+    (tmp_path / "jnl" / f"{0:016x}.jnl").unlink()
+    w.append(b"v")
+    act = {"publish": lambda: w.publish([b"p"]), "close": w.close, "rotate": lambda: w.append(bytes(2000))}[change]
+    with pytest.raises(sej.WriterFailedError, match="removed while a writer appended"):
+        act()
+    w.close()
+    assert list((tmp_path / "jnl").iterdir()) == [], "nothing follows what is lost"
+
+
 # --- forks and forgotten writers
 
 FORKED = """
