@@ -231,7 +231,8 @@ def test_a_text_queue_that_is_missing(words: list[str], tmp_path: Path, monkeypa
 def test_a_directory_without_text_queues(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jobs.tq").mkdir()
     done = inside(monkeypatch, "tq", *words, tmp_path / "jobs.tq")
-    assert (done.code, done.out, done.err) == (4 if words[0] in ("next", "claim") else 0, b"", "")
+    assert (done.code, done.out) == (0 if words[0] == "follow" else 4, b"")
+    assert "no file in this directory has a name that ends in .tq" in done.err
     assert list((tmp_path / "jobs.tq").iterdir()) == []
 
 
