@@ -24,7 +24,7 @@ from hub.merge import Merge
 from hub.naming import Source, find_sources, is_root, require_root, source_path
 from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
-from hub.serving import serve, stop_on_signals
+from hub.serving import serve
 from sej.cli.exits import exit_of
 from sej.cli.options import DURATION, require_limit, retention_options
 from sej.cli.output import as_json, as_text
@@ -33,6 +33,7 @@ from sej.cli.pipes import until_reader_leaves
 from sej.cli.reader_state import holder_of
 from sej.cli.units import human_duration, human_size
 from sej.errors import NotAJournalError, SejError
+from sej.system.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from hub.readers import Holder

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from sej.cli.options import SIZE
 from sej.cli.parameters import PATH
 from sej.cli.supervising import MAX_PROCESSES, Supervised, Supervisor, supervised
 from sej.system.memory import keep_freed_memory
+from sej.system.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from hub.page.views import HubCounts
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hub.wire.counts import Counted
     from hub.wire.processes import Processes
 
-__all__ = ["serve", "stop_on_signals"]
+__all__ = ["serve"]
 
 _log: Final = getLogger(__name__)
 _BLOCK_BYTES: Final = 1 << 23
@@ -187,14 +187,6 @@ def serve(
         else:
             told.ready()
         stop.wait()
-
-
-def stop_on_signals() -> threading.Event:
-    """Return an event that SIGTERM or an interrupt sets."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
 
 
 def _supervise(

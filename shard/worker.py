@@ -122,7 +122,7 @@ class Worker:
             default=default,
             disk=disk,
         )
-        self._stop = threading.Event()
+        self._stopped = False  # not an event, whose lock a signal's handler must not take
         self._claims: dict[int, Claim] = {}
         self._row: deque[int] = deque()
         self._absent: set[int] = set()
@@ -138,7 +138,7 @@ class Worker:
 
     def stop(self) -> None:
         """Let :meth:`run` return after the current message; called from any thread or signal handler."""
-        self._stop.set()
+        self._stopped = True
 
     def run(self, handler: Handler, *, timeout: Seconds | Start | None = FIRST) -> int:
         """Handle messages until :meth:`stop`, SIGTERM (in the main thread), or until none arrived for the timeout.
@@ -176,7 +176,7 @@ class Worker:
             finally:
                 sources.close()
                 slot.release()
-                self._stop.clear()
+                self._stopped = False
                 if previous is not None:
                     signal.signal(signal.SIGTERM, previous)
 
@@ -186,7 +186,7 @@ class Worker:
         quiet_since = time.monotonic()
         self._look_at = 0.0
         sources.watch()
-        while not self._stop.is_set():
+        while not self._stopped:
             now = time.monotonic()
             if now >= balance_at:
                 self._balance(slot, sources)
@@ -234,7 +234,7 @@ class Worker:
                 claim.commit()  # idle: a good moment to commit
                 source.cursor.judge()
                 return 0
-            done = claim.handle(handler, batch, lambda: self._stop.is_set() or time.monotonic() >= until)
+            done = claim.handle(handler, batch, lambda: self._stopped or time.monotonic() >= until)
         except LockLostError:
             self._forget(index, sources)  # another worker may have it and handles messages that were not committed
             return 0
@@ -313,6 +313,6 @@ class Worker:
             return None
 
         def stop(_: int, __: FrameType | None) -> None:
-            self._stop.set()
+            self._stopped = True
 
         return signal.signal(signal.SIGTERM, stop)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from pathlib import Path
 
 import click
 
 from sej.cli.parameters import PATH
+from sej.system.signals import stop_on_signals
 
 __all__ = ["ui"]
 
@@ -41,9 +40,7 @@ def ui(
 
     if (certificate is None) != (key is None):
         raise click.UsageError("--certificate and --key need each other")
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on_signals()
     try:
         server = PageServer(
             paths, host, port, certificate=certificate, key=key, tokens=tokens, allow_changes=allow_changes

@@ -27,6 +27,7 @@ from sej.cli.queue_items import cancel, ls, pause, peek, requeue, resume, show, 
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message
 from sej.queue.interface import Item, WorkQueue
+from sej.system.signals import set_from_handler
 
 __all__ = ["dead", "get", "purge", "put", "queue", "redrive"]
 
@@ -204,7 +205,7 @@ class _Stop:
 
     def ask(self, *_: object) -> None:
         """Request a stop; also used as a signal handler."""
-        self.asked.set()
+        set_from_handler(self.asked)
 
 
 @contextmanager

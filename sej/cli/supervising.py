@@ -20,6 +20,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
+from sej.system.signals import set_from_handler
+
 __all__ = ["MAX_PROCESSES", "Supervised", "Supervisor", "is_supervised", "supervised"]
 
 MAX_PROCESSES: Final = 1_000
@@ -221,7 +223,7 @@ class Supervisor:
     @contextmanager
     def _signals(self) -> Iterator[None]:
         numbers = (signal.SIGTERM, signal.SIGINT)
-        before = [signal.signal(number, lambda *_: self._stopped.set()) for number in numbers]
+        before = [signal.signal(number, lambda *_: set_from_handler(self._stopped)) for number in numbers]
         try:
             yield
         finally:

@@ -22,6 +22,7 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError, SejError
 from sej.queue.headers import handled_under
 from sej.queue.interface import Item, WorkQueue
+from sej.system.signals import set_from_handler
 
 __all__ = ["MAX_THREADS", "work"]
 
@@ -261,7 +262,7 @@ def _until_signal(stop: threading.Event) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def ask(number: int, _: object) -> None:
-        stop.set()
+        set_from_handler(stop)
         signal.signal(number, before[signal.Signals(number)])
 
     for number in before:

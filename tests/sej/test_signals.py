@@ -1,0 +1,52 @@
+"""Programs that a signal stops at any moment, also while the main thread holds the lock of the event that it sets."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from sej.cli.supervising import Supervisor
+from sej.queue.work import _until_signal
+from sej.system.signals import stop_on_signals
+from tests.sej.hooks import PATIENCE_S
+
+pytestmark = pytest.mark.both_codecs
+NUMBERS = [signal.SIGTERM, signal.SIGINT]
+
+
+@contextmanager
+def by_command(_: threading.Event) -> Iterator[threading.Event]:
+    before = [signal.getsignal(number) for number in NUMBERS]
+    try:
+        yield stop_on_signals()
+    finally:
+        for number, handler in zip(NUMBERS, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
+def by_supervisor(stop: threading.Event) -> Iterator[threading.Event]:
+    with Supervisor(0, logging.getLogger("test"), "process", stopped=stop)._signals():
+        yield stop
+
+
+@contextmanager
+def by_work(stop: threading.Event) -> Iterator[threading.Event]:
+    with _until_signal(stop):
+        yield stop
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("waiting", [by_command, by_supervisor, by_work])
+def test_a_signal_while_the_main_thread_is_about_to_wait(
+    waiting: Callable[[threading.Event], AbstractContextManager[threading.Event]], number: signal.Signals
+) -> None:
+    with waiting(threading.Event()) as stop:
+        with getattr(stop, "_cond"):  # noqa: B009 - as in wait(); private
+            signal.raise_signal(number)
+        assert stop.wait(PATIENCE_S)
