@@ -447,9 +447,13 @@ def test_a_segment_that_is_removed_is_noticed_when_it_ends(tmp_path: Path, chang
     w.sync()
     (tmp_path / "jnl" / f"{0:016x}.jnl").unlink()
     w.append(b"v")
-    act = {"publish": lambda: w.publish([b"p"]), "close": w.close, "rotate": lambda: w.append(bytes(2000))}[change]
+    ends: dict[str, Callable[[], object]] = {
+        "publish": lambda: w.publish([b"p"]),
+        "close": w.close,
+        "rotate": lambda: w.append(bytes(2000)),
+    }
     with pytest.raises(sej.WriterFailedError, match="removed while a writer appended"):
-        act()
+        ends[change]()
     w.close()
     assert list((tmp_path / "jnl").iterdir()) == [], "nothing follows what is lost"
 
