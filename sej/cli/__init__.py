@@ -31,4 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # After an interrupt within `exec`, which dataclasses call, `python -m` ends by SIGINT even if the interrupt was
     # handled, until another `exec` has returned.
     exec("")
+    if arguments is None:  # the process ends now, and its last search for garbage would visit every loaded module
+        import gc
+
+        gc.freeze()
     return code
