@@ -1,7 +1,7 @@
 """Whole blocks as columns: read, checked and decoded by one compiled call, which works without the interpreter's lock.
 
 It is an addition to the ordinary way of :class:`sej.journal.cursor.Cursor`, which checks and decodes everything that
-these functions leave. So there is no pure Python twin.
+these functions leave. So they need no twin in pure Python.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _repair_segment(
         behind = max(behind, stop)
     changed = _keep_changed(directory, segment, file, plan.runs, done, dry_run)
     if plan.damage or not (plan.runs or last):
-        _write_anew(directory, segment, file, plan, done, dry_run, last=last)
+        _rewrite(directory, segment, file, plan, done, dry_run, last=last)
     elif changed and not dry_run:
         _reindex(directory, segment, file)
     return behind
@@ -200,7 +200,7 @@ def _keep(
     return [copies[bisect_right(starts, start) - 1] if start < end else None for start, end, _ in damage]
 
 
-def _write_anew(
+def _rewrite(
     directory: Directory, segment: Segment, file: File, plan: Plan, done: Repair, dry_run: bool, *, last: bool
 ) -> None:
     """Replace a segment by its good runs; those whose offsets follow each other are one segment."""

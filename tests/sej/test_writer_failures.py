@@ -425,7 +425,9 @@ def test_a_segment_that_is_removed_is_noticed_while_writing(
     segment.unlink()
 
     def doomed() -> None:
-        while True:  # a tenth of a second of appends, or one with "disk"
+        w.append(b"v")
+        assert (kind, durability) != (sej.Writer, "disk"), "it syncs before it acknowledges, and looks before that"
+        while True:  # a tenth of a second of appends
             w.append(b"v")
 
     with pytest.raises(sej.WriterFailedError, match="removed while a writer appended") as first:
