@@ -11,9 +11,9 @@ from typing import Final
 
 from sej.checks import PATH, optional, require
 
-__all__ = ["check_certificates", "is_loopback", "pem_of"]
+__all__ = ["PEM", "check_certificates", "is_loopback", "pem_of"]
 
-_PEM: Final = "-----BEGIN "
+PEM: Final = "-----BEGIN "
 _PathLike = str | os.PathLike[str]
 
 
@@ -23,13 +23,13 @@ def pem_of(source: _PathLike) -> bytes:
     Raises:
         OSError: the file cannot be read.
     """
-    if isinstance(source, str) and _PEM in source:
+    if isinstance(source, str) and PEM in source:
         return source.encode()
     return Path(source).read_bytes()
 
 
 def _name_of(source: _PathLike) -> str:
-    return "the PEM text" if isinstance(source, str) and _PEM in source else os.fspath(source)
+    return "the PEM text" if isinstance(source, str) and PEM in source else os.fspath(source)
 
 
 def check_certificates(ca: _PathLike | None, certificate: _PathLike | None, key: _PathLike | None) -> None:

@@ -33,6 +33,7 @@ from sej.journal.directory import check_name
 from sej.journal.segment import CHUNK_BYTES
 from sej.message import Message
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
 
 __all__ = ["Merge"]
@@ -111,7 +112,7 @@ class Merge:
             clock=(clock, CALLABLE),
             disk=(disk, DISK),
         )
-        self.root = os.fspath(root)
+        self.root = absolute_path(root)
         self.reader = reader
         self.timeout = timeout
         self.skipped: dict[Source, SejError] = {}

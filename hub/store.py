@@ -50,6 +50,7 @@ from sej.journal.medium import sync_up_to
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
 
 __all__ = ["MIN_FREE_BYTES", "Store"]
@@ -120,7 +121,7 @@ class Store:
         quotas = max_client_bytes.values() if isinstance(max_client_bytes, Mapping) else (max_client_bytes,)
         for quota in quotas:
             optional(COUNT)("max_client_bytes", quota)
-        self.root = os.fspath(root)
+        self.root = absolute_path(root)
         self.counters = Counters()
         self._disk = disk
         self._segment_bytes = segment_bytes

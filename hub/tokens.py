@@ -34,6 +34,7 @@ from hub.errors import AccessError, UnavailableError
 from hub.naming import check_client
 from sej.checks import ITERABLE, PATH
 from sej.errors import SejError
+from sej.system.paths import absolute_path
 
 __all__ = ["Grant", "Role", "Tokens", "hash_token", "make_token", "parse_line"]
 
@@ -99,7 +100,7 @@ class Tokens:
         self._grants: list[Grant] = []
         self._lock = threading.Lock()
         if isinstance(source, (str, os.PathLike)):
-            self._path = Path(source)
+            self._path = Path(absolute_path(source))
             self._load(os.stat(source))
         else:
             self._grants = list(source)

@@ -25,6 +25,7 @@ from sej.checks import options_of, refuse_unknown
 from sej.durations import Seconds
 from sej.queue.held import HeldItem, HoldingQueue
 from sej.queue.interface import Stats, Wishes, WorkQueue, require_known
+from sej.system.paths import absolute_path
 
 __all__ = ["KestrelWorkQueue", "SegmentedWorkQueue", "open_kestrel", "open_libkestrel"]
 
@@ -49,6 +50,7 @@ class _Common(HoldingQueue):
         self._directory, self._base = os.path.split(path.rstrip(os.sep))
         if not self._base or not self._directory:
             raise BadNameError(f"the path must be directory/name, as in 'spool/cars' or './cars', got {path!r}")
+        self._directory = absolute_path(self._directory)
         super().__init__(path, name, max_attempts, lease_s, self._directory)
         self._done = self._moved = 0
         self._closed = False

@@ -37,6 +37,7 @@ from sej.errors import ClosedError
 from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory
 from sej.message import FIRST, LAST, BytesLike, Message, Start
+from sej.system.paths import absolute_path
 
 __all__ = ["Consumer", "Offset", "Scanner", "Writer"]
 
@@ -171,7 +172,7 @@ class Writer:
         """Set the path and the options of :class:`sej.Writer`; ``async with`` or :meth:`open` opens the journal."""
         PATH("path", path)
         sej.writing.writer.check_options(**options)
-        self._path = path
+        self._path = absolute_path(path)
         self._options = options
         self._writer: sej.writing.writer.Writer | None = None
         self._waiting: list[_Waiting] = []
@@ -194,7 +195,7 @@ class Writer:
             ClosedError: the writer is not open.
         """
         if self._writer is None:
-            raise ClosedError("the writer is not open; use `async with`, or await open()", path=os.fspath(self._path))
+            raise ClosedError("the writer is not open; use `async with`, or await open()", path=self._path)
         return self._writer
 
     async def append(
@@ -269,8 +270,7 @@ class Writer:
 
     def _answer(self, batch: list[_Waiting], sending: asyncio.Future[list[int | Exception]]) -> None:
         if sending.cancelled():
-            path = os.fspath(self._path)
-            error: BaseException | None = ClosedError("the loop's threads ended before this append", path=path)
+            error: BaseException | None = ClosedError("the loop's threads ended before this append", path=self._path)
         else:
             error = sending.exception()
         results = sending.result() if error is None else [error] * len(batch)

@@ -10,6 +10,7 @@ from typing import Any
 
 from sej.checks import PATH, TEXT, a, between, require
 from sej.errors import InvalidNameError
+from sej.system.paths import absolute_path
 from shard.name_format import INDEX_DIGITS, MAX_BITS, PREFIX, SHARD, Hash
 from shard.routing import BytesLike, index_of
 
@@ -89,7 +90,7 @@ class Path:
 
     def absolute(self) -> Path:
         """Return the same sharded journal by an absolute path. A relative root means the current directory."""
-        return self if os.path.isabs(self.root) else Path(os.path.join(os.getcwd(), self.root), self.prefix, self.bits)
+        return self if os.path.isabs(self.root) else Path(absolute_path(self.root), self.prefix, self.bits)
 
     @staticmethod
     def parse(path: str | os.PathLike[str]) -> tuple[Path, int]:

@@ -20,6 +20,7 @@ from sej.errors import InvalidMessageError
 from sej.queue.held import HeldItem, HoldingQueue
 from sej.queue.interface import Stats, Wishes, WorkQueue, require_known
 from sej.system.disk import OS
+from sej.system.paths import absolute_path
 from textqueue.claims.claim import Claim
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import RETRIES, MessageStatus
@@ -78,6 +79,7 @@ class TextWorkQueue(HoldingQueue):
             ValueError: lease_s is not more than 0.
         """
         lease_s = seconds("lease_s", lease_s)
+        path = absolute_path(path)
         super().__init__(path, name, max_attempts, lease_s, os.path.dirname(path))
         require_known(name, () if OS.status(path) is None else (name,), create, path)
         self._queue = TextQueue(path, lease_s=lease_s)

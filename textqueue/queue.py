@@ -19,6 +19,7 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.queue.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
 from textqueue.claims.claim import Claim, Claiming
 from textqueue.claims.drain import OnceWriter, drain
 from textqueue.editing.append import New, append
@@ -148,7 +149,7 @@ class TextQueue:
             FileNotFoundError: the file does not exist.
         """
         PATH("filename", filename)
-        name = os.fspath(filename)
+        name = absolute_path(filename)
         self._check_open()
         if self._disk.status(name) is None:
             raise FileNotFoundError(2, "the queue file does not exist; create it, or append to TextQueue(path)", name)
@@ -430,7 +431,7 @@ class TextQueue:
             InvalidTextError: the target would be a part of the queue, or statuses has another status.
         """
         self._check_open()
-        name = os.fspath(target)
+        name = absolute_path(target)
         self._inputs.require_outside(name)
         there = self._inputs.existing()
         for one in there:

@@ -144,6 +144,7 @@ class Client:
             raise ValueError("a token must be printable ASCII on one line")
         if tls is not None:
             tls.credentials()  # they are read again for each connection; this reports errors early
+            tls = tls.absolute()
         if client_id:
             check_client(client_id)
         if token and tls is None and not allow_plaintext and not is_loopback(address):

@@ -26,6 +26,7 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.directory import check_name
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
 
 __all__ = ["Copier", "Progress"]
@@ -109,7 +110,7 @@ class Copier:
             rng=(rng, optional(a(random.Random))),
             disk=(disk, DISK),
         )
-        self.path = os.fspath(path)
+        self.path = absolute_path(path)
         self.progress = Progress(0, 0, 0, {})
         self._client = client
         self._journal_dir = journal_dir

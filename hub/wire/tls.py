@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import grpc
 
-from hub.certificates import check_certificates, is_loopback, pem_of
+from hub.certificates import PEM, check_certificates, is_loopback, pem_of
 from sej.checks import PATH, TEXT, optional, require
+from sej.system.paths import absolute_path
 
 __all__ = ["ClientTLS", "ServerTLS", "is_loopback"]
 
@@ -61,6 +62,14 @@ class ClientTLS(NamedTuple):
     certificate: _PathLike | None = None
     key: _PathLike | None = None
     server_name: str | None = None
+
+    def absolute(self) -> ClientTLS:
+        """Return the same files by absolute paths. A relative one means the current directory of this call."""
+        ca, certificate, key = (
+            given if given is None or (isinstance(given, str) and PEM in given) else absolute_path(given)
+            for given in (self.ca, self.certificate, self.key)
+        )
+        return self._replace(ca=ca, certificate=certificate, key=key)
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Return gRPC's credentials.

@@ -25,6 +25,7 @@ from kestrel.segmented.codec import encode_done, encode_head
 from kestrel.segmented.files import log_path, reader_path
 from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC
 from sej.system.disk import Disk, File, replace_file
+from sej.system.paths import absolute_path
 
 __all__ = ["BookmarkFile"]
 
@@ -52,7 +53,7 @@ class BookmarkFile:
     ) -> None:
         self.commits = Log(fuse, _GROWN_BYTES)
         self._fuse = fuse
-        self._directory = os.fspath(directory)
+        self._directory = absolute_path(directory)
         self._queue = queue
         self._disk = disk
         self._now_ms = now_ms

@@ -34,6 +34,7 @@ from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, ref
 from sej.durations import Seconds, seconds
 from sej.mutex import Mutex
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
 
 __all__ = ["Queue", "refuse_kestrel_2"]
 
@@ -148,7 +149,7 @@ class Queue(Puts):
         if journal_bytes < LEAST_BYTES:
             raise ValueError(f"journal_bytes must be at least {LEAST_BYTES}, got {journal_bytes!r}")
         self.name = check_name(name)
-        self.directory = os.fspath(directory)
+        self.directory = directory = absolute_path(directory)
         self._drop_oldest = drop_oldest
         self._now_ms = now_ms
         self._disk = disk

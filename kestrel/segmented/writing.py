@@ -20,6 +20,7 @@ from kestrel.segmented.scanning import Scan, scan, settle
 from kestrel.syncing import Sync
 from kestrel.tail import Tail
 from sej.system.disk import Disk, File
+from sej.system.paths import absolute_path
 
 __all__ = ["LEAST_BYTES", "WriterFile", "WriterFiles"]
 
@@ -64,11 +65,11 @@ class WriterFiles:
         disk: Disk,
         now_ms: Callable[[], int],
     ) -> None:
-        self.directory = os.fspath(directory)
+        self.directory = directory = absolute_path(directory)
         self.name = name
         self.files: list[WriterFile] = []
         self.damage: list[Damage] = []
-        self._archive = None if archive_to is None else os.fspath(archive_to)
+        self._archive = None if archive_to is None else absolute_path(archive_to)
         self._disk = disk
         self._now_ms = now_ms
         self._last_stamp = 0

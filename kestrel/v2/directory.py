@@ -20,6 +20,7 @@ from kestrel.v2.listing import queue_names
 from kestrel.v2.queue import Queue
 from sej.checks import DISK, PATH, a, optional, options_of, refuse_unknown, require
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
 
 __all__ = ["Queues"]
 
@@ -59,7 +60,7 @@ class Queues:
         known = [*options_of(Queue.__init__), "fanout_only"]
         for given in (defaults, *(options or {}).values()):
             refuse_unknown("a Kestrel queue", given, known)
-        self.directory = os.fspath(directory)
+        self.directory = directory = absolute_path(directory)
         self._options = {name: dict(one) for name, one in (options or {}).items()}
         self._defaults = defaults
         self._disk = disk

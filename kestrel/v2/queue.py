@@ -33,6 +33,7 @@ from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, ref
 from sej.durations import Seconds, seconds
 from sej.mutex import Mutex
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
 
 __all__ = ["Queue", "Sink"]
 
@@ -133,7 +134,7 @@ class Queue(Calls):
         check_sync(sync)
         check_numbers(open_timeout_s=open_timeout_s, max_queue_age_s=max_queue_age_s)
         self.name = check_name(name)
-        self.directory = os.fspath(directory)
+        self.directory = directory = absolute_path(directory)
         self._limits = Limits(
             directory,
             max_items=max_items,

@@ -25,6 +25,7 @@ from kestrel.tail import Tail
 from kestrel.v2.listing import Listing, list_parts
 from sej.system.disk import Disk, File
 from sej.system.logs import WARNING, record
+from sej.system.paths import absolute_path
 
 __all__ = ["Piece", "Pieces", "Storage", "refuse_kestrel_3"]
 
@@ -93,7 +94,7 @@ class Storage:
         disk: Disk,
         now_ms: Callable[[], int],
     ) -> None:
-        self.directory = os.fspath(directory)
+        self.directory = directory = absolute_path(directory)
         self.name = check_name(name)
         if name == KEPT:  # its journal would have the name of the folder that keeps damaged bytes of every queue
             raise BadNameError(

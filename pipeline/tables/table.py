@@ -20,6 +20,7 @@ from pipeline.tables.parallel import in_order
 from pipeline.tables.sources import Journals, Source, kind_of
 from pipeline.tables.where import Where, bounds_of, conditions_of, expression_of
 from sej.checks import FLAG, ITERABLE, PATH, TEXT, one_of, optional, require
+from sej.system.paths import absolute_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -243,7 +244,7 @@ def paths_of(paths: PathLike | Sequence[PathLike] | None, remote: Remote | None)
         PATH("paths", path)
     if not given and remote is None:
         raise OptionError("paths must name at least one path, got none")
-    return [local_path(os.fspath(path)) for path in given]
+    return [local_path(path) if remote is not None else absolute_path(local_path(path)) for path in given]
 
 
 def _clients(clients: str | Iterable[str] | None) -> tuple[str, ...] | None:

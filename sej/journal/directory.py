@@ -28,6 +28,7 @@ from sej.checks import PATH
 from sej.codec.format import MAX_OFFSET
 from sej.errors import CorruptionError, InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.system.disk import Disk, File
+from sej.system.paths import absolute_path
 
 __all__ = ["Directory", "Segment", "check_name", "containing", "is_still"]
 
@@ -56,9 +57,7 @@ class Directory:
     def __init__(self, path: str | os.PathLike[str], disk: Disk) -> None:
         """Set the path; nothing is read. A relative path means the current directory of this call."""
         PATH("path", path)
-        self.path = os.fspath(path)
-        if not os.path.isabs(self.path):
-            self.path = os.path.join(os.getcwd(), self.path)
+        self.path = absolute_path(path)
         self._prefix = os.path.join(self.path, "")
         self.disk = disk
 

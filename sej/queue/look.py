@@ -42,6 +42,7 @@ from sej.queue.values import QueuedItem, Stats
 from sej.reading.dead_letters import dead_letters, source_of
 from sej.reading.offset import read_offset
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
 
 __all__ = ["Listing", "QueueLook", "Row", "counted", "heads", "listed", "upcoming"]
 
@@ -240,7 +241,7 @@ class QueueLook:
         require_known(name, queue_names(directory), False, directory.path)
         self._name = name
         self._clock = clock
-        letters = directory.at("dead", name) if dead_letter is None else os.fspath(dead_letter)
+        letters = directory.at("dead", name) if dead_letter is None else absolute_path(dead_letter)
         self._listing = Listing(directory, name, clock, letters)
 
     def stats(self) -> Stats:

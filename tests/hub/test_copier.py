@@ -693,3 +693,15 @@ def test_sigkill_of_either_side_for_long(tmp_path: Path, torture_s: float) -> No
         seed += 1
         if time.monotonic() >= deadline:
             break
+
+
+def test_a_relative_path_means_the_directory_of_the_making(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    fill(tmp_path / "source", sample(7))
+    monkeypatch.chdir(tmp_path)
+    with connected(tmp_path / "hub") as (store, client):
+        copier = Copier("source", client)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert copier.run_once() == 7
+        assert store.end_offset("client-a", "source") == 7
+    assert list((tmp_path / "elsewhere").iterdir()) == []

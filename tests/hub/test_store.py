@@ -493,3 +493,20 @@ def test_public_names_are_no_modules() -> None:
     for name in hub.__all__:
         assert not isinstance(getattr(hub, name), types.ModuleType)
         assert importlib.util.find_spec(f"hub.{name}") is None
+
+
+def test_a_relative_root_means_the_directory_of_the_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with hub.Store("hub", max_open=1) as store:
+        store.put("a", "x", [at(0, 1)])
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        store.put("b", "x", [at(0, 2)])
+        store.put("a", "x", [at(1, 3)])
+        assert store.clients() == ["a", "b"]
+    monkeypatch.chdir(tmp_path)
+    with hub.Merge("hub", "report") as merge:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert [message.timestamp for _, message in merge] == [1, 2, 3]
+        merge.commit()
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 import kestrel
+import sej
+from kestrel import segmented
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, ShutError, TooLargeError
+from kestrel.segmented.writing import LEAST_BYTES
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.directory import Queues
 from kestrel.v2.format import WRITTEN
@@ -659,3 +662,51 @@ def test_sizes_counts_and_times_are_not_below_0(
     with pytest.raises(ValueError, match=f"{option} must be .*, got -1"):
         opened(**{option: -1})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_relative_directory_means_that_of_the_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with kestrel.Queue("spool", "cars", journal_bytes=1000, max_memory_bytes=3000) as queue:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        for number in range(60):
+            queue.put(b"%0100d" % number)
+        for number in range(20):
+            assert queue.get().data == b"%0100d" % number
+    assert [int(item.data) for item in kestrel.replay(tmp_path / "spool", "cars").items] == list(range(20, 60))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_relative_paths_of_segmented_queues_mean_the_directory_of_the_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with segmented.Queue("spool", "jobs", journal_bytes=LEAST_BYTES + 2000, archive_to="done") as queue:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        reader = queue.reader("worker")
+        for number in range(3):
+            queue.put(b"%d" % number * 2000)
+            item = reader.get()
+            assert item is not None
+            reader.commit(item.id)
+        queue.put(b"last")
+    assert [item.data for item in segmented.load(tmp_path / "spool", "jobs").items][-1:] == [b"last"]
+    assert list((tmp_path / "done").iterdir())
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("backend", ["kestrel", "libkestrel"])
+def test_a_relative_path_of_a_work_queue_means_the_directory_of_the_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with sej.open_queue("spool/cars", "worker", backend=backend) as queue:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        queue.put(b"bad")
+        item = queue.get(timeout=0.0)
+        assert item is not None
+        item.fail("why")
+        assert queue.redrive() == 1
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -17,6 +17,7 @@ import pytest
 
 import pipeline
 import sej
+import textqueue
 from pipeline.reading import memory
 from pipeline.tables import parallel, sources
 from pipeline.tables.asked import Asked, Way
@@ -422,3 +423,19 @@ def test_an_error_in_a_part_ends_the_read_after_the_parts_before_it() -> None:
     with pytest.raises(OSError, match="gone"):
         found.extend(parallel.in_order(range(9), read, 2))
     assert found == [0, 1, 2]
+
+
+def test_a_relative_path_means_the_directory_of_the_making(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    with sej.Writer(tmp_path / "orders") as writer:
+        writer.append_many([b"a", b"b"])
+    textqueue.TextQueue(tmp_path / "jobs.tq").append("a")
+    monkeypatch.chdir(tmp_path)
+    orders, jobs = pipeline.table("orders"), pipeline.table("jobs.tq")
+    with pipeline.follow("orders", reader="r", timeout=0.0) as arrived:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert (orders.count(), orders.to_arrow().num_rows, jobs.to_arrow().num_rows) == (2, 2, 1)
+        assert sum(each.batch.num_rows for each in arrived) == 2
+        arrived.commit()
+    assert sej.read_offset(tmp_path / "orders", "r") == 2
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -263,3 +263,27 @@ def test_a_reader_repeats_no_message_that_was_claimed_after_it_was_read(path: Pa
         assert reader.get_next() is None
         assert claim.give_back()
         assert reader.get_next() is None
+
+
+@pytest.mark.parametrize("name", ["jobs.tq", "jobs/", "j[ao]bs*.tq"])
+def test_a_relative_path_means_the_directory_of_the_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    home, elsewhere = tmp_path / "[home]", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(home)
+    with TextQueue(name, writer=None if name == "jobs.tq" else "jobs") as q:
+        monkeypatch.chdir(elsewhere)
+        q.append("first", variables=[MUTEX])
+        q.append("second")
+        for _ in range(2):
+            with q.claim("me") as message:
+                assert message is not None
+        monkeypatch.chdir(home)
+        other = TextQueue()
+        other.add_input("jobs/jobs.tq" if name == "jobs/" else "jobs.tq")
+        monkeypatch.chdir(elsewhere)
+        assert [m.value for m in other.messages(statuses={MessageStatus.cleared})] == ["first", "second"]
+        other.close()
+    assert list(elsewhere.iterdir()) == []

@@ -15,6 +15,7 @@ from typing import Final
 
 import click
 
+from sej.system.paths import absolute_path
 from textqueue.commands.output import refuse
 from textqueue.editing.message import Message
 from textqueue.format.grammar import MessageStatus
@@ -34,7 +35,7 @@ def hash_of(message: Message) -> str:
 
 def name_of(message: Message, path: Path) -> str:
     """Return the name of a message of a queue: with its file, unless the queue is this one file."""
-    file = "" if message.path == os.fspath(path) else f"{os.path.basename(message.path)}:"
+    file = "" if message.path == absolute_path(path) else f"{os.path.basename(message.path)}:"
     return f"{file}{message.position}:{hash_of(message)}"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Container
 from typing import Final, NamedTuple
 
 from sej.system.disk import Disk
+from sej.system.paths import absolute_path
 from textqueue.errors import InvalidTextError, TextQueueError
 
 __all__ = ["SUFFIX", "Files", "files_of", "is_special"]
@@ -113,7 +114,7 @@ def is_special(path: str) -> bool:
 
 
 def files_of(path: str, writer: str | None, disk: Disk) -> Files:
-    """Return the files that a path names.
+    """Return the files that a path names. A relative path means the current directory of this call.
 
     Raises:
         InvalidTextError: the path has a pattern in its directory, or writer is not a file name.
@@ -122,12 +123,12 @@ def files_of(path: str, writer: str | None, disk: Disk) -> Files:
         raise InvalidTextError(f"writer must be the start of a file name, got {writer!r}")
     status = disk.status(path)
     if path.endswith(("/", os.sep)) or (status is not None and status.is_dir):
-        return Files(path.rstrip("/" + os.sep) or path[:1], "*" + SUFFIX, None)
+        return Files(absolute_path(path.rstrip("/" + os.sep) or path[:1]), "*" + SUFFIX, None)
     directory, name = os.path.split(path)
     if status is None and _WILD & set(path):
         if _WILD & set(directory):
             raise InvalidTextError("only the last part of a path may be a pattern", path=path)
-        return Files(directory or ".", name, None)
+        return Files(absolute_path(directory), name, None)
     if writer is not None:
         raise InvalidTextError("writer= is only for a directory or a pattern, but this is one file", path=path)
-    return Files(directory or ".", name, path)
+    return Files(absolute_path(directory), name, absolute_path(path))
