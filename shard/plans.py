@@ -9,8 +9,9 @@ import os
 from dataclasses import asdict, dataclass, field, fields
 from typing import Final, Literal
 
-from sej.errors import OffsetBeyondEndError, SejError
+from sej.errors import CorruptionError, OffsetBeyondEndError, SejError
 from sej.journal.directory import Directory
+from sej.journal.identity import journal_id
 from sej.journal.kept_offsets import kept_offsets
 from sej.journal.medium import sync_up_to
 from sej.journal.view import Journal
@@ -21,12 +22,24 @@ from shard.names import Path
 from shard.routing import HASHES
 from shard.trees import look
 
-__all__ = ["FUNCTION", "Plan", "Step", "load_plan", "make_plan", "next_round", "save_plan", "staging"]
+__all__ = [
+    "FUNCTION",
+    "Plan",
+    "Step",
+    "load_plan",
+    "make_plan",
+    "next_round",
+    "refuse_recreated",
+    "save_plan",
+    "staging",
+]
 
 FUNCTION: Final = "function"
 """The route of a plan whose copies a function of the user routes."""
 
 _PLAN_BYTES: Final = 1 << 26
+_ADDED: Final = ("route", "ids")
+"""Fields that plans of older versions do not have."""
 
 
 @dataclass(slots=True)
@@ -54,6 +67,7 @@ class Plan:
         places: where readers will continue: {reader: {target shard: offset}}, as far as is known then.
         copied: messages of earlier rounds and steps, for the progress.
         route: the name of the hash that routes the copies, or FUNCTION; None: an older version did not store it.
+        ids: the identity of each source shard, in hex; missing if the shard had none, or in a plan of an older version.
     """
 
     source: tuple[str, int]
@@ -67,6 +81,7 @@ class Plan:
     places: dict[str, dict[int, int]] = field(default_factory=dict)
     copied: int = 0
     route: str | None = None
+    ids: dict[int, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -98,16 +113,42 @@ def make_plan(source: Path, disk: Disk) -> Plan:
     # A reader without a kept offset in a shard has read nothing of it: its offset is the first message.
     plan = Plan((source.prefix, source.bits), os.path.abspath(source.root), steps, readers)
     plan.places = {name: {} for name in readers}
+    plan.ids = {step.index: found for step in steps if (found := _identity(source, step.index, disk))}
     plan.offset = steps[0].first if steps else 0
     return plan
+
+
+def _identity(source: Path, index: int, disk: Disk) -> str:
+    """Return a shard's identity in hex; empty if it has none, or if it is damaged: it can be copied without it."""
+    try:
+        return (journal_id(Directory(source.dir(index), disk)) or b"").hex()
+    except CorruptionError:
+        return ""
+
+
+def refuse_recreated(plan: Plan, source: Path, target: Path, disk: Disk) -> None:
+    """Check that the shards of the source are still those of the plan, if they have identities.
+
+    Raises:
+        OffsetBeyondEndError: a shard was re-created: its messages are other ones than those that were copied.
+    """
+    for index, known in plan.ids.items():
+        found = _identity(source, index, disk)
+        if found not in ("", known):
+            raise OffsetBeyondEndError(
+                "this shard was removed and re-created after its copy began, so its messages are other ones; remove"
+                f" {os.path.dirname(_path(target))} and the new sharded journal, if it is complete, and start again",
+                path=source.dir(index),
+            )
 
 
 def next_round(plan: Plan, source: Path, target: Path, disk: Disk) -> Plan | None:
     """Return a plan for messages that were appended to the source since the plan was made; None if there are none.
 
     Raises:
-        OffsetBeyondEndError: a shard ends before the plan's end: it lost messages, or was re-created.
+        OffsetBeyondEndError: a shard ends before the plan's end: it lost messages; or it was re-created.
     """
+    refuse_recreated(plan, source, target, disk)
     seen = {step.index: step.end for step in plan.steps}
     fresh = make_plan(source, disk)
     for step in fresh.steps:
@@ -123,6 +164,7 @@ def next_round(plan: Plan, source: Path, target: Path, disk: Disk) -> Plan | Non
         return None
     plan.copied += plan.total
     plan.steps = steps
+    plan.ids = fresh.ids | plan.ids
     plan.step, plan.offset = 0, steps[0].first
     return plan
 
@@ -146,12 +188,13 @@ def load_plan(target: Path, disk: Disk) -> Plan | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        members = [each.name for each in fields(Plan) if each.name != "route"]
-        row = unseal(path, data, members, optional=("route",))
+        members = [each.name for each in fields(Plan) if each.name not in _ADDED]
+        row = unseal(path, data, members, optional=_ADDED)
         prefix, bits = row["source"]
         row["source"] = str(prefix), whole(bits, 0, MAX_BITS)
         row["steps"] = [Step(**step) for step in row["steps"]]
         row["ends"] = _numbers(row["ends"])
+        row["ids"] = {int(index): bytes.fromhex(found).hex() for index, found in row.get("ids", {}).items()}
         for name in ("readers", "places"):
             row[name] = {reader: _numbers(offsets) for reader, offsets in row[name].items()}
         plan = Plan(**row)

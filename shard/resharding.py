@@ -30,7 +30,7 @@ from sej.system.locks import Lock
 from shard.copying import Progress, copy
 from shard.name_format import RESHARD_DIR
 from shard.names import Path
-from shard.plans import FUNCTION, Plan, load_plan, make_plan, next_round, save_plan, staging
+from shard.plans import FUNCTION, Plan, load_plan, make_plan, next_round, refuse_recreated, save_plan, staging
 from shard.records import Records, read_record
 from shard.routing import Route, check_route
 from shard.source_locks import Hold, refuse_queues
@@ -114,6 +114,7 @@ def reshard(
         if plan.state != "done":
             with Hold(source, disk) as hold:
                 refuse_queues(source, disk)
+                refuse_recreated(plan, source, target, disk)
                 try:
                     _finish(plan, source, target, chosen, progress or _silent, disk, hold, **writer_options)
                 except OffsetTooSmallError as error:
@@ -125,6 +126,7 @@ def reshard(
                         offset=error.offset,
                     ) from error
         _refuse_absence(plan, target, disk, workshop)
+        refuse_recreated(plan, source, target, disk)
         _refuse_growth(plan, source, disk, workshop)
         return Resharded(sum(plan.ends.values()), len(plan.ends), sorted(plan.readers))
 

@@ -159,23 +159,43 @@ def test_a_resumed_call_routes_as_the_first_one_did(
             assert writer.append(b"later", KEYS[0])[0] == target.index(KEYS[0], "fnv")
 
 
+@pytest.mark.parametrize(
+    ("state", "count", "identity", "reason"),
+    [
+        ("copying", 3, False, r"ends at offset 3, and it ended at \d+ when its copy began"),
+        ("copying", 3, True, "removed and re-created after its copy began"),
+        ("copying", 2000, True, "removed and re-created after its copy began"),
+        ("done", 2000, True, "removed and re-created after its copy began"),
+    ],
+)
 def test_a_source_that_was_made_again_is_not_called_copied(
-    source: shard.Path, tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+    source: shard.Path,
+    tmp_path: FilePath,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    count: int,
+    identity: bool,
+    reason: str,
 ) -> None:
     target = shard.Path(tmp_path / "t", "orders", 1)
+    again = source.dir(source.index(KEYS[0]))
+    if not identity:  # as in a journal of the original
+        os.unlink(os.path.join(again, "id"))
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(resharding, "next_round", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            shard.reshard(source, target)
-    again = source.dir(source.index(KEYS[0]))
+    if state == "done":
+        shard.reshard(source, target)
+    else:
+        with monkeypatch.context() as patched:
+            patched.setattr(resharding, "next_round", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                shard.reshard(source, target)
     shutil.rmtree(again)
     with sej.Writer(again) as writer:
-        writer.append_many([b"new"] * 3, [KEYS[0]] * 3)
-    with pytest.raises(sej.OffsetBeyondEndError, match=r"ends at offset 3, and it ended at \d+ when its copy began"):
+        writer.append_many([b"new"] * count, [KEYS[0]] * count)
+    with pytest.raises(sej.OffsetBeyondEndError, match=reason):
         shard.reshard(source, target)
 
 
