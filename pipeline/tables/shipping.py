@@ -243,6 +243,8 @@ class DeltaTarget:
         transactions = [Transaction(f"sej:{key}", offset) for key, offset in changed.items()]
         while True:
             table = self._table
+            # An own commit that followed those of another process has brought their offsets into the known version.
+            self._require({key: self._versions[key] for key in changed})
             try:
                 with self._errors():
                     write_deltalake(

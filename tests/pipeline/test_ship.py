@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,36 @@ def test_of_two_that_ship_to_a_delta_table_one_is_refused(
             assert run("berlin", lambda: run(other)) == 14
             assert len(shipped("delta", table)) == before + 23
         assert run("berlin") == 0
+
+
+def test_messages_that_another_process_shipped_between_two_commits_are_refused(shards: Path, tmp_path: Path) -> None:
+    """The second commit has rows of one shard only, and follows a commit of the other process to another shard."""
+    table, (one, other) = str(tmp_path / "out"), (shards / "orders.2.001", shards / "orders.2.000")
+
+    def run(path: Path, reader: str, target: DeltaTarget) -> int:
+        make = partial(follow, path, reader=reader, columns=["shard", "offset", "value"], batch_rows=1, timeout=0.0)
+        return run_ship(lambda known: make(known=known), target, reader=reader)
+
+    def add(path: Path) -> None:
+        fill(path, 1, first=sej.Journal(path).end_offset)
+
+    run(shards, "a", DeltaTarget(table))
+    writes: list[int] = []
+
+    class Target(DeltaTarget):
+        def write(self, batch: Any, offsets: dict[str, int]) -> None:
+            if not writes:
+                add(other)
+                assert run(other, "b", DeltaTarget(table)) == 1
+            super().write(batch, offsets)
+            writes.append(batch.num_rows)
+
+    add(one)
+    with pytest.raises(sej.LockedError, match=r"messages of orders\.2\.000 were added .* in the meantime, each once"):
+        run(shards, "a", Target(table))
+    assert writes == [1]
+    assert run(shards, "a", DeltaTarget(table)) == 0
+    assert len(shipped("delta", table)) == len(there(shards)) == 102
 
 
 def test_an_error_of_a_delta_table_is_one_line(ship: Ship, journal: Path, tmp_path: Path) -> None:
