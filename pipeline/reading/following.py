@@ -169,3 +169,8 @@ class Root:
                 del self.followers[name]  # removed during the poll, or being removed
                 self._marks = []
         return self.followers
+
+    def again(self, name: str) -> Follower:
+        """Return a known journal, polled now."""
+        self.followers[name].look()
+        return self.followers[name]

@@ -206,6 +206,12 @@ class RemoteRoot:
             self._looked_at = self._clock()
         return self.followers
 
+    def again(self, name: str) -> RemoteFollower:
+        """Return a known journal as the hub lists it now; as it was if it is gone."""
+        before = self.followers[name]
+        self._looked_at = float("-inf")
+        return self.look().get(name, before)
+
     def close(self) -> None:
         """Disconnect."""
         self._line.close()

@@ -273,6 +273,8 @@ class Stream:
         for name, follower in taken.items():
             if not self._begun(name, follower):
                 continue
+            if self._next[name]["offset"] > follower.end:  # another process has read what came after the poll
+                follower = self._root.again(name)
             start = start_in(follower, self._next, fail=True)
             self._next[name]["id"] = follower.id
             stop = follower.end
