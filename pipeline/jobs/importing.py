@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
@@ -62,14 +63,8 @@ def import_kestrel(
     shown = re.sub(r"[^0-9A-Za-z_-]", "_", queue)[:_NAME_CHARS]
     name = f"kestrel-{shown}-{hashlib.sha256(whose).hexdigest()[:12]}"  # other directories have queues of this name
     with sej.Writer(target) as writer:
-        before = writer.tail.last_batch(name) or 0  # a batch has the number of items up to its end
         rows = rows_of(os.fspath(directory), queue=queue, kind=kind, reader=reader)
-        done = sum(1 for _ in islice(rows, before))
-        if done < before:
-            raise OptionError(
-                f"queue {queue!r} has {done} items, and {before} were imported before: items were taken from it since;"
-                " import it into another journal"
-            )
+        done = before = _passed(writer, name, rows, queue)
         if done and progress is not None:
             progress(done)
         for batch in _batches(rows):
@@ -123,6 +118,30 @@ def import_kestrel_directory(
         added[queue] = import_kestrel(directory, queue, target, kind=kind, progress=show)
         seen += last
     return added
+
+
+def _passed(writer: sej.Writer, name: str, rows: Iterator[dict[str, Any]], queue: str) -> int:
+    """Pass the items that were imported before; return how many.
+
+    Raises:
+        OptionError: the queue has fewer, or the last batch had others.
+    """
+    before = writer.tail.last_batch(name)  # a batch has the number of items up to its end
+    if before is None:
+        return 0
+    last: deque[bytes] = deque(maxlen=writer.tail.batch_messages(name, before))
+    found = 0
+    for row in islice(rows, before):
+        last.append(row["data"])
+        found += 1
+    reason = f"has {found} items, and {before} were imported before"
+    if found == before:
+        try:
+            writer.append_once(name, before, last)  # a repeat, which appends nothing
+            return before
+        except sej.BatchConflictError:
+            reason = f"has other items among the first {before}, which were imported before"
+    raise OptionError(f"queue {queue!r} {reason}: items were taken from it since; import it into another journal")
 
 
 def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

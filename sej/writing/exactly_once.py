@@ -177,6 +177,10 @@ class Batches:
         """Return the highest batch number of a name, or None if the name has no batch."""
         return max((done.number for done in self._load(name)), default=None)
 
+    def messages(self, name: str, number: int) -> int:
+        """Return how many messages a batch has; 0 if it is not known."""
+        return next((done.messages for done in self._load(name) if done.number == number), 0)
+
     def promise(self, name: str, first: int, chunks: Iterable[BytesLike], cut: dict[str, Any]) -> int:
         """Take steps 1 and 2 only. The next writer appends the chunks, and does not remember them as a batch.
 

@@ -246,6 +246,13 @@ class Tail:
         with self.life.mutex:
             return self._batches.last(name)
 
+    def batch_messages(self, name: str, number: int) -> int:
+        """Return how many messages a batch of a name has; 0 if it is not known."""
+        check_name(name, "a batch name")
+        self.life.require_outside()
+        with self.life.mutex:
+            return self._batches.messages(name, number)
+
     def rotate(self) -> None:
         """End the segment if it has a message, so that the next message starts a new one."""
         self.alone(self._rotate_if_begun)

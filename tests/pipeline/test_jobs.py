@@ -8,10 +8,12 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+import hub
 import kestrel
 import pipeline
 import sej
 import shard
+from hub.wire import Server
 from kestrel import segmented
 from pipeline import OptionError, jobs
 from pipeline.cli import app
@@ -158,13 +160,16 @@ def test_what_comes_in_while_a_source_is_replaced_is_not_lost(
         assert b"v-102" in [message.value for _, message in scanner]
 
 
-def test_compacted_copy_follows_its_source(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+def test_compacted_copy_follows_its_source(
+    spark: SparkSession, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(2):
         jobs.compact(spark, journal, tmp_path / "small", bits=1)
         assert len(contents(tmp_path / "small")) == 7
     fill(journal, 1, first=107)
     with sej.Writer(journal) as writer:
         writer.append(b"late", b"k-new")
+    monkeypatch.setattr(rewriting.time, "time_ns", lambda: BASE_NS)  # the clock was set back
     jobs.compact(spark, journal, tmp_path / "small", bits=1)
     assert b"late" in [value for _, _, _, value in contents(tmp_path / "small")]
     assert len(contents(tmp_path / "small")) == 8
@@ -179,6 +184,22 @@ def test_dedupe_keeps_the_first(spark: SparkSession, tmp_path: Path) -> None:
         writer.append_many([b"x", b"x", b"y", b"x"], [b"a", b"a", b"a", b"b"], timestamp=[4, 3, 2, 1])
     jobs.dedupe(spark, tmp_path / "j", tmp_path / "once")
     assert contents(tmp_path / "once") == [(1, 0, b"b", b"x"), (2, 0, b"a", b"y"), (4, 0, b"a", b"x")]
+
+
+@pytest.mark.parametrize("through_hub", [False, True])
+def test_journals_that_have_the_same_columns_are_not_taken_for_one(hub_root: Path, through_hub: bool) -> None:
+    """The latest message of a key would be that of one journal, and the offsets of both would be counted as one's."""
+    no_spark: Any = None
+    fill(hub_root / "berlin.other.log", 3)
+    refused = pytest.raises(OptionError, match=r"cannot tell 'berlin\.other\.log' and 'berlin\.plain\.log' apart")
+    with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
+        source, address = ("berlin", server.address) if through_hub else (str(hub_root), None)
+        with refused:
+            jobs.compact(no_spark, source, hub_root.parent / "out", hub=address)
+        with refused:
+            jobs.dedupe(no_spark, source, hub_root.parent / "out", hub=address)
+        with refused:
+            jobs.stats(no_spark, source, hub=address)
 
 
 def test_stats_say_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
@@ -220,6 +241,20 @@ def test_items_that_were_added_to_a_kestrel_queue_are_imported(tmp_path: Path) -
         queue.get()
     with pytest.raises(OptionError, match="has 8 items, and 9 were imported before"):
         jobs.import_kestrel(tmp_path / "kestrel", "my cars", tmp_path / "j")
+
+
+def test_items_that_replaced_those_that_were_taken_are_not_passed_over(tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path / "kestrel", "cars") as queue:
+        queue.put_many([b"car %d" % number for number in range(5)])
+    assert jobs.import_kestrel(tmp_path / "kestrel", "cars", tmp_path / "j") == 5
+    with kestrel.Queue(tmp_path / "kestrel", "cars") as queue:
+        queue.get()
+        queue.put_many([b"new car"] * 2)
+    with pytest.raises(
+        OptionError, match="other items among the first 5, which were imported before"
+    ):
+        jobs.import_kestrel(tmp_path / "kestrel", "cars", tmp_path / "j")
+    assert pipeline.count(tmp_path / "j") == 5
 
 
 def test_the_readers_of_a_queue_are_imported_separately(tmp_path: Path) -> None:
