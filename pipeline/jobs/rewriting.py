@@ -20,7 +20,7 @@ from pipeline.reading.counting import count
 from pipeline.reading.discovery import discover
 from pipeline.reading.extents import Extent
 from pipeline.writing.target import Target
-from shard.commits.committing import wrote
+from shard.commits.committing import last_number, wrote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,7 +67,8 @@ def compact(
 
     Raises:
         OptionError: the target holds messages of another writer, a reader is behind, or messages were appended to a
-            source that would be replaced.
+            source that would be replaced; or two journals have the same client, prefix and shard, as those of a
+            client that are not shards.
     """
     from pyspark.sql import functions as f
 
@@ -129,6 +130,7 @@ def dedupe(
 
 def _read(spark: SparkSession, origin: Origin, target: str) -> tuple[DataFrame, dict[str, int] | None]:
     """Read the messages and, if the source is replaced, where each journal ends: later messages must not be removed."""
+    origin.require_distinct()
     reader = spark.read.format("sej").options(**origin.options)
     if origin.described != os.path.realpath(target):
         return reader.load(origin.name), None
@@ -157,4 +159,5 @@ def _write(
         raise OptionError(f"{place.root} holds messages that this job did not write; choose another target")
     ordered = rows.repartition(*_WHOSE).sortWithinPartitions(*_WHOSE, "offset")
     writer = ordered.select("key", "value", "type", "timestamp_ns").write.format("sej")
-    writer.options(**options).option("txnVersion", time.time_ns()).mode("overwrite").save(place.root)
+    number = max(time.time_ns(), (last_number(place, options["txnAppId"]) or 0) + 1)  # also if the clock was set back
+    writer.options(**options).option("txnVersion", number).mode("overwrite").save(place.root)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pipeline.connection import Remote
+from pipeline.connection import Line, Remote
 from pipeline.needs import is_connect
 from pipeline.options import OptionError
 from pipeline.paths import local_path
+from pipeline.reading.discovery import discover
+from pipeline.reading.places import Origin as Place
+from pipeline.reading.remote import matching
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,11 +57,13 @@ class Origin(NamedTuple):
         name: the argument of ``load``.
         options: how to reach the hub.
         described: an absolute path, or hub and name: the same for each run, in whatever order addresses are passed.
+        remote: the hub, or None.
     """
 
     name: str
     options: dict[str, str]
     described: str
+    remote: Remote | None = None
 
     @classmethod
     def of(
@@ -78,7 +83,27 @@ class Origin(NamedTuple):
             path = local_path(root)
             return cls(path, {}, os.path.realpath(path))
         name = os.fspath(root)
-        return cls(name, remote.options(), f"hub {','.join(sorted(remote.addresses))} {name}")
+        return cls(name, remote.options(), f"hub {','.join(sorted(remote.addresses))} {name}", remote)
+
+    def require_distinct(self) -> None:
+        """Refuse journals that have the same client, prefix and shard: a job would take them for one.
+
+        Raises:
+            OptionError: there are such journals, as two of one client that are not shards.
+        """
+        if self.remote is None:
+            there: Iterable[Place] = discover([self.name])
+        else:
+            with Line(self.remote) as line:
+                there = matching(line, [self.name], None)
+        known: dict[tuple[object, ...], str] = {}
+        for place in there:
+            first = known.setdefault(place[2:], place.name)
+            if first != place.name:
+                raise OptionError(
+                    f"this job cannot tell {first!r} and {place.name!r} apart: they have the same client, prefix and"
+                    " shard; run it for one of them, or for some other part of these journals, at a time"
+                )
 
 
 def run_to_end(writer: DataStreamWriter, progress: Progress | None) -> int:

@@ -101,11 +101,15 @@ def stats(
         token: the token for the hub.
         tls: how to reach the hub with TLS; None: without.
         progress: called with the messages so far.
+
+    Raises:
+        OptionError: two journals have the same client, prefix and shard, as those of a client that are not shards.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     origin = Origin.of(root, hub, token, tls)
+    origin.require_distinct()
     journals = spark.read.format("sej").options(**origin.options).load(origin.name)
     time = f.when(f.col("timestamp").isNotNull(), f.col("timestamp_ns"))
     before = f.lag("time").over(Window.partitionBy(*_WHOSE).orderBy("offset"))

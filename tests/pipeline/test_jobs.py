@@ -169,7 +169,7 @@ def test_compacted_copy_follows_its_source(
     fill(journal, 1, first=107)
     with sej.Writer(journal) as writer:
         writer.append(b"late", b"k-new")
-    monkeypatch.setattr(rewriting.time, "time_ns", lambda: BASE_NS)  # the clock was set back
+    monkeypatch.setattr("time.time_ns", lambda: BASE_NS)  # the clock was set back
     jobs.compact(spark, journal, tmp_path / "small", bits=1)
     assert b"late" in [value for _, _, _, value in contents(tmp_path / "small")]
     assert len(contents(tmp_path / "small")) == 8
@@ -250,9 +250,7 @@ def test_items_that_replaced_those_that_were_taken_are_not_passed_over(tmp_path:
     with kestrel.Queue(tmp_path / "kestrel", "cars") as queue:
         queue.get()
         queue.put_many([b"new car"] * 2)
-    with pytest.raises(
-        OptionError, match="other items among the first 5, which were imported before"
-    ):
+    with pytest.raises(OptionError, match="other items among the first 5, which were imported before"):
         jobs.import_kestrel(tmp_path / "kestrel", "cars", tmp_path / "j")
     assert pipeline.count(tmp_path / "j") == 5
 
