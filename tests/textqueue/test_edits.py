@@ -445,8 +445,9 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
         assert four is not None and four.value == "four"
         assert [(each.kind, each.text) for each in q.conflicts] == [("reverted", "two")]
         assert path.read_bytes() == b"=one\n!two\n=three\n-four\n"
-        # A user who reopens a message that was marked before later ones means it.
+        # A user who reopens a message that was marked seconds before later ones means it.
         monkeypatch.setattr("textqueue.editing.queue_file.MOMENT_S", 60.0)
+        monkeypatch.setattr("textqueue.editing.plan.STEPS_NS", 0)
         four.mark_as_cleared()
         editor.seek(0)
         editor.write(b"=one\n-two\n=three\n=four\n")

@@ -8,9 +8,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from textqueue.editing.plan import Action, Known, Plan, Seen, plan
+from textqueue.editing.plan import STEPS_NS, Action, Known, Plan, Seen, plan
 from textqueue.format.mutex import owner_text
 from textqueue.format.parser import digest, essence
+from textqueue.format.windows import shared
 from textqueue.ledger.log import APPENDED, EMPTY, GIVEN_BACK, IN_LEDGER, IN_MUTEX, SET, Record
 
 TOKEN: Final = (1, 2, 3)
@@ -62,6 +63,24 @@ def test_a_mark_that_a_stale_save_reverted_is_forgotten_with_deliver() -> None:
     (action,) = made.actions
     assert (action.writes, made.kept) == ((), {})
     assert (action.kind, action.report) == ("reverted", "delivered again")
+
+
+@pytest.mark.parametrize(
+    ("older_ns", "later_ns", "saved_ns", "reopened"),
+    [
+        (0, STEPS_NS, 2 * STEPS_NS, True),
+        (1, STEPS_NS, 2 * STEPS_NS, False),  # both edits may be in one read
+        (0, STEPS_NS, 2 * STEPS_NS - 1, False),  # the later edit may be in that save
+    ],
+)
+def test_an_edit_while_another_program_had_the_file_open(
+    older_ns: int, later_ns: int, saved_ns: int, *, reopened: bool
+) -> None:
+    older = record(CLEARED, 0, b"=a\n")._replace(token=(1, 6, older_ns))
+    later = record(CLEARED, 3, b"=b\n")._replace(token=shared((1, 6, later_ns)))
+    made = plan(Known([older, later], saved_ns=saved_ns), seen((0, b"-a\n"), (3, b"=b\n")), reapply=True)
+    assert [action.report for action in made.actions] == ([] if reopened else ["marked again as cleared"])
+    assert made.kept.keys() == ({1} if reopened else {0, 1})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from sej.system.disk import OS, File
 from textqueue import TextQueue, hot
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.quick import head_of
-from textqueue.format.windows import Token, token_of
+from textqueue.format.windows import Token, shared, token_of
 from textqueue.hot import single as _single_py
 from textqueue.hot.single import BUSY, LINES_BYTES, MOST_LINES, Choice, Last
 from textqueue.ledger.log import EMPTY, Record
@@ -162,6 +162,13 @@ def test_a_message_that_another_process_has_marked_is_left_out(kind: Any, files:
     files.last = Last(ord("!"), 6, head_of(0, 6, b"!a\n").split()[2], EMPTY)
     files.log_path.write_bytes(b"earlier\n")  # these lines were read before, but the messages were found before that
     assert files.edit(kind).chosen == 1
+
+
+@BOTH
+def test_a_line_of_an_edit_next_to_another_program_tells_the_state(kind: Any, files: Files) -> None:
+    files.append(Record(ord("="), 0, files.last.digest, shared(files.state()), EMPTY).line())
+    files.token = 1, 2, 3
+    assert files.edit(kind).result == hot.DONE
 
 
 @BOTH

@@ -140,3 +140,54 @@ def test_a_mark_and_a_variable_of_another_process(path: Path) -> None:
         path.write_bytes(b"-new\n" + buffer)
         other.append("more")
     assert path.read_bytes().startswith(b"-new\n=a\n")
+
+
+def finish_many(q: TextQueue, count: int) -> list[str]:
+    return [finish(q) for _ in range(count)]
+
+
+NUMBERED = b"".join(b"-m%d\n" % number for number in range(20))
+
+
+def test_marks_between_two_steps_of_a_read(path: Path) -> None:
+    """The buffer has the marks of its second half, and not the older ones of its first half."""
+    path.write_bytes(NUMBERED)
+    with TextQueue(path) as q, TextQueue(path) as other:
+        done = finish_many(q, 3)
+        with path.open("rb", buffering=0) as editor:
+            buffer = editor.read(30)
+            done += finish_many(q, 8)
+            buffer += editor.read()
+        done += finish_many(q, 2)
+        assert b"-m7\n" in buffer and b"=m10\n" in buffer
+        path.write_bytes(buffer)
+        assert waiting(other) == [f"m{number}" for number in range(13, 20)]
+        assert [conflict.text for conflict in other.conflicts] == ["m3", "m4", "m5", "m6", "m7", "m11", "m12"]
+    assert sorted(done) == sorted(f"m{number}" for number in range(13))
+
+
+def test_a_mark_between_two_steps_of_a_save(path: Path) -> None:
+    """The first half of an older buffer is in the file, and a message of it is marked: that mark stays in the file."""
+    path.write_bytes(NUMBERED)
+    with TextQueue(path) as q, TextQueue(path) as other:
+        finish_many(q, 3)
+        buffer = path.read_bytes()
+        finish_many(q, 8)
+        with path.open("wb", buffering=0) as editor:
+            editor.write(b"-new\n" + buffer[:30])
+            assert finish(other) == "new"
+            editor.write(buffer[30:])
+        assert waiting(other) == [f"m{number}" for number in range(11, 20)]
+    assert path.read_bytes() == b"=new\n" + NUMBERED.replace(b"-", b"=", 11)
+
+
+def test_a_person_reopens_a_message_while_another_program_has_the_file_open(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("textqueue.editing.queue_file.MOMENT_S", 60.0)
+    monkeypatch.setattr("textqueue.editing.plan.STEPS_NS", 0)  # the marks and the save are seconds apart
+    path.write_bytes(b"-a\n-b\n-c\n")
+    with path.open("rb"), TextQueue(path) as q:  # so that no edit gets a lease
+        assert [finish(q), finish(q)] == ["a", "b"]
+        path.write_bytes(b"-a\n=b\n-c\n")
+        assert waiting(q) == ["a", "c"]

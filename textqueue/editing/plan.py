@@ -12,6 +12,11 @@ before that moment and removes all later ones. *So a stale save reverts a suffix
 library is still in the file, the buffer was newer than the mark. Then the user made the change on purpose, and it has
 precedence. An edit during which the other program may have saved shows nothing: perhaps it was written after the save.
 
+**Programs read and save in several steps.** If a worker makes edits between two steps, the buffer, or the file, has a
+newer edit without an older one. A lease prevents that. Without a lease, another program had the file open during the
+edit, perhaps between two steps. Such an edit shows how new the buffer was only if ``STEPS_NS`` have passed between the
+older edit and it, so that both are not in one read, and between it and the save, so that it is not in that save.
+
 ==================  ===========================  ==========================================================
 in the ledger       in the file                  what is done
 ==================  ===========================  ==========================================================
@@ -57,11 +62,13 @@ from typing import Final, NamedTuple
 
 from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_claim, mutex_of
-from textqueue.format.windows import is_known
+from textqueue.format.windows import is_known, is_shared
 from textqueue.ledger.log import APPENDED, ARCHIVED, CLAIMS, EMPTY, IN_LEDGER, IN_MUTEX, MARKS, SET, WAITING, Record
 
-__all__ = ["Action", "Known", "Plan", "Seen", "older_names", "plan"]
+__all__ = ["STEPS_NS", "Action", "Known", "Plan", "Seen", "older_names", "plan"]
 
+STEPS_NS: Final = 2_000_000_000
+"""A program takes less time than this from the first to the last step of reading or saving a file."""
 _QUEUED: Final = ord("-")
 _Places = dict[int, "Seen"]
 
@@ -74,11 +81,13 @@ class Known(NamedTuple):
             were set, each with the message's earlier digest as owner; and claims that have not ended.
         ended: digest and process of the claims that have ended since the last foreign change.
         grown: the number of bytes by which the file has grown since the last edit in the ledger.
+        saved_ns: when the file was changed.
     """
 
     edits: Sequence[Record] = ()
     ended: Set[tuple[bytes, bytes]] = frozenset()
     grown: int = 0
+    saved_ns: int = 0
 
 
 class Seen(NamedTuple):
@@ -162,12 +171,14 @@ class _Planning:
         self._edits = known.edits
         self._ended = known.ended
         self._grown = known.grown
+        self._saved_ns = known.saved_ns
         self._seen = seen
         self._free = {name: {at.position: at for at in places if at.raw[0] == _QUEUED} for name, places in seen.items()}
         self._done = {name: {at.position: at for at in places if at.raw[0] != _QUEUED} for name, places in seen.items()}
         self._claimed = {(record.digest, record.holder) for record in known.edits if record.kind in CLAIMS}
         self._shifts = [0, known.grown]  # by which equal messages may have moved, the likelier first
         self._in_file = -1  # the newest edit that is still in the file
+        self._shared = -1  # the newest one that was made while another program had the file open
         self._unmarked: dict[int, tuple[Record, Seen]] = {}  # marks whose message is queued
         self._actions: list[tuple[int, Action]] = []  # with the numbers of their edits
         self._made = Plan([], {}, [], [])
@@ -186,7 +197,7 @@ class _Planning:
         for number, record in sorted(lost):
             if record.kind in WAITING:
                 known = any(name in self._seen for name in older.get(record.digest, ()))
-                if number > self._in_file and not known:
+                if not self._is_older(number) and not known:
                     self._made.removed.append(number)
                 continue
             if not self._under_older_name(number, record, older):
@@ -257,8 +268,18 @@ class _Planning:
 
     def _is_there(self, number: int) -> None:
         """Note that an edit is still in the file."""
-        if is_known(self._edits[number].token):
-            self._in_file = max(self._in_file, number)
+        token = self._edits[number].token
+        if not is_shared(token):
+            self._in_file = max(self._in_file, number if is_known(token) else -1)
+        elif token[2] + STEPS_NS <= self._saved_ns:
+            self._shared = max(self._shared, number)
+
+    def _is_older(self, number: int) -> bool:
+        """Return whether an edit that is not in the file is older than the buffer, because a later edit is there."""
+        if number < self._in_file:
+            return True
+        edits = self._edits
+        return number < self._shared and edits[number].token[2] + STEPS_NS <= edits[self._shared].token[2]
 
     def _is_own(self, record: Record, position: int) -> bool:
         return record.position >= 0 and position in (record.position, record.position + self._grown)
@@ -304,7 +325,7 @@ class _Planning:
 
     def _reverted(self, number: int, record: Record, place: Seen, *, reapply: bool) -> None:
         """Decide about a mark whose message is queued."""
-        if number < self._in_file:  # a user reopened it
+        if self._is_older(number):  # a user reopened it
             return
         # The stale save restored the ended claim as well.
         if (blanked := self._blanked(record.digest, place)) is not None:

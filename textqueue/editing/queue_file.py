@@ -13,7 +13,8 @@ An editor writes to the file without taking the queue's lock. So an edit has the
 4. Write one control byte, or a variable in its reserved space. The length of the file does not change.
 5. Compare the path again. If an editor has put another file there, begin again with that file.
 6. Append a line with the new state of the file to the ledger. If another program may have written to the file during
-   the edit, the line says that the state is not known, and the next session examines the file.
+   the edit, the line says that the state is not known, and the next session examines the file. If another program had
+   the file open, the line says so, because that program may have been in the middle of reading or saving.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from textqueue.editing.proof import entry_at
 from textqueue.editing.reconcile import OnRevert, reconcile
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import digest, value_of
-from textqueue.format.windows import Token, token_of, unknown
+from textqueue.format.windows import Token, shared, token_of, unknown
 from textqueue.hot import essence
 from textqueue.ledger.compaction import compact, is_wasteful
 from textqueue.ledger.copies import Copies
@@ -242,18 +243,15 @@ class QueueFile:
         # A foreign change at this moment must not be taken for a part of this edit. If there was time for one, or it
         # reverted the edit before, the ledger gets no state of the file, so that the next session reconciles. If a
         # lease that another process waits for can still be released, it was valid until now.
-        ours = whole and (
-            session.alone
-            or (alone and end_lease(session.file))
-            or (still and kept and time.monotonic() - began < MOMENT_S)
-        )
+        exclusive = whole and (session.alone or (alone and end_lease(session.file)))
+        ours = exclusive or (whole and still and kept and time.monotonic() - began < MOMENT_S)
         if within is not None:
-            edit.log(self.ledger, within)
+            edit.log(self.ledger, within if exclusive else unknown(within))
             self.mine = edit.last
             return ours
         before = token_of(session.status)
         token = token_of(there) if ours and there is not None else unknown(before)
-        edit.log(self.ledger, token)
+        edit.log(self.ledger, token if exclusive or not ours else shared(token))
         self.mine = edit.last
         self.compact()
         if ours and edit.high is not None:

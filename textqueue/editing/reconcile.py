@@ -49,7 +49,7 @@ from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import chunks, digest, value_of
-from textqueue.format.windows import Token, is_known, scan, token_of, unknown
+from textqueue.format.windows import Token, is_known, is_shared, scan, token_of, unknown
 from textqueue.hot import essence, proven
 from textqueue.ledger.copies import Copies
 from textqueue.ledger.log import ARCHIVED, CLAIMS, IN_MUTEX, MARKS, SET, WAITING, Ledger, Record
@@ -97,7 +97,7 @@ def reconcile(
     if not whole and _only_moved(ledger, file, before, grown):
         return []
     edits = _remembered(ledger.edits())
-    known = Known(edits, ledger.ended(), grown)
+    known = Known(edits, ledger.ended(), grown, before[2])
     seen = _where(file, _wanted(known))
     made = plan(known, seen, reapply=on_revert == "reapply")
     if made.removed or any(action.writes for action in made.actions):
@@ -134,7 +134,7 @@ def _only_moved(ledger: Ledger, file: File, token: Token, grown: int) -> bool:
     this begins a new epoch in the ledger. Otherwise the whole file must be read.
     """
     shown = ledger.shown
-    if shown is None or shown.position < 0 or not is_known(shown.token):
+    if shown is None or shown.position < 0 or not is_known(shown.token) or is_shared(shown.token):
         return False
     found = []
     for record in (shown, *ledger.claims.values()):

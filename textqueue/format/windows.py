@@ -18,7 +18,8 @@ from textqueue.format.grammar import BOM
 from textqueue.format.parser import whole
 
 __all__ = [
-    "FIRST_WINDOW", "WINDOW", "Token", "Window", "is_known", "read_window", "scan", "settled", "token_of", "unknown",
+    "FIRST_WINDOW", "WINDOW", "Token", "Window", "is_known", "is_shared", "read_window", "scan", "settled", "shared",
+    "state_of", "token_of", "unknown",
 ]  # fmt: skip
 
 WINDOW: Final = 1 << 20
@@ -50,6 +51,21 @@ def unknown(token: Token) -> Token:
 def is_known(token: Token) -> bool:
     """Return False for a state of :func:`unknown`."""
     return token[0] != 0
+
+
+def shared(token: Token) -> Token:
+    """Return a state after an edit during which another program had the file open, but did not write."""
+    return -token[0], token[1], token[2]
+
+
+def is_shared(token: Token) -> bool:
+    """Return True for a state of :func:`shared`."""
+    return token[0] < 0
+
+
+def state_of(token: Token) -> Token:
+    """Return the state of the file in a ledger line: as :func:`token_of`, also after :func:`shared`."""
+    return abs(token[0]), token[1], token[2]
 
 
 def read_window(file: File, position: int, size: int, *, settled: Callable[[], bool]) -> Window:

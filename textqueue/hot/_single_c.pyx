@@ -154,7 +154,8 @@ def known(bytes lines not None, tuple token, last):
     if count:
         name = line[blanks[1] + 1 : blanks[2]]
         owner = line[blanks[5] + 1 : blanks[6]]
-        token = int(line[blanks[2] + 1 : blanks[3]]), int(line[blanks[3] + 1 : blanks[4]]), int(line[blanks[4] + 1 : blanks[5]])
+        inode, state = int(line[blanks[2] + 1 : blanks[3]]), line[blanks[3] + 1 : blanks[5]].split(b" ")
+        token = abs(inode), int(state[0]), int(state[1])
         last = _new_tuple(_Last, (<unsigned char>line[0], position, name, owner, b""))
     return token, last, changed
 

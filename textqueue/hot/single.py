@@ -177,7 +177,8 @@ def known(lines: bytes, token: Token, last: Last) -> tuple[Token, Last, dict[int
             return None
         position = int(digits)
         changed[position] = max(MEANINGS[kind], changed.get(position, 0))
-        token, last = (int(inode), int(size), int(mtime_ns)), Last(kind[0], position, name, owner)
+        token = abs(int(inode)), int(size), int(mtime_ns)  # as textqueue.format.windows.state_of
+        last = Last(kind[0], position, name, owner)
     return token, last, changed
 
 

@@ -14,7 +14,8 @@ ESSENCE   96 bits of BLAKE2b over the message's text and variables (``parser.ess
           In an ``r`` line: the version of this hash, ``2``; version 1 wrote ``-``
 INODE,    the state of the file after the edit. For marks in a row: the state before the first of them; an ``r``
 SIZE,     line after the last one has the new state. If the file has a different state, another program changed it
-MTIME_NS  INODE is 0 if another program may have written to the file during the edit
+MTIME_NS  INODE is 0 if another program may have written to the file during the edit, and negative if another
+          program had the file open during the edit
 OWNER     of a claim: its process, and its lease if it has one (``format.lease``); of ``v``: the message's ESSENCE
           before; of a mark of an archived message: ``archived/`` and the number of the archive run; of the newest
           mark or append, copied into a new epoch: ``again``; of ``-``, if the message was marked before: ``was/`` and
@@ -59,7 +60,7 @@ from textqueue.format.kinds import (
     WAITING,
 )
 from textqueue.format.lease import claimant
-from textqueue.format.windows import Token
+from textqueue.format.windows import Token, state_of
 from textqueue.hot import newest, status_lines
 from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
 
@@ -259,7 +260,7 @@ class Ledger:
         for text in kept:
             record = _record(text)
             kind, position = record.kind, record.position
-            token = self.token = token or record.token
+            token = self.token = token or state_of(record.token)
             if position >= 0:
                 last = self.last = last or record
             if kind in VISIBLE:
@@ -328,7 +329,7 @@ class Ledger:
         if self._read_only:
             self._disk.open(self.path, "append").close()  # raises the error of the system
         if not self.epoch:
-            first = Record(STATE, time.time_ns(), _VERSION, token, EMPTY)
+            first = Record(STATE, time.time_ns(), _VERSION, state_of(token), EMPTY)
             self._apply(first)
             lines = first.line() + lines
         if self._torn:
@@ -583,7 +584,7 @@ class Ledger:
 
     def _apply(self, record: Record) -> None:
         self.lines += 1
-        self.token = record.token
+        self.token = state_of(record.token)
         if record.kind == APPENDED:
             self._appends += 1
         elif record.kind in MARKS:
