@@ -12,6 +12,8 @@ import click
 
 from sej.cli.output import counted
 from sej.cli.parameters import PATH
+from sej.journal.directory import Directory
+from sej.system.disk import OS
 from sej.writing.writer import Durability, Writer
 
 __all__ = ["append"]
@@ -39,6 +41,8 @@ def append(directory: Path, key: str, kind: int, length_prefixed: bool, durabili
 
     Example: printf 'one\ntwo\n' | sej append orders
     """
+    if not directory.exists():
+        Directory(directory, OS).refuse_sharded()
     with Writer(directory, durability=durability) as writer:
         first = writer.offset
         values = _prefixed if length_prefixed else _lines

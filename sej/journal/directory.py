@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from sej.checks import PATH
@@ -83,11 +84,12 @@ class Directory:
         """
         there = self.disk.status(self.path)
         if there is None:
+            self.refuse_sharded()
             raise JournalNotFoundError(
                 "there is no journal here; sej.Writer or `sej append` creates one, reading does not", path=self.path
             )
         if not there.is_dir:
-            raise NotAJournalError("this is a file; expected a SEJ directory", path=self.path)
+            raise NotAJournalError(f"this is a file; expected a SEJ directory{self._near()}", path=self.path)
         inside = self.disk.status(self.jnl)
         if inside is None:
             names = self.names()
@@ -98,7 +100,34 @@ class Directory:
             if "jnl" in names:  # created meanwhile
                 inside = self.disk.status(self.jnl)
         if inside is None or not inside.is_dir:
-            raise NotAJournalError("this directory has no jnl/, so it is not a SEJ directory", path=self.path)
+            raise NotAJournalError(
+                f"this directory has no jnl/, so it is not a SEJ directory{self._near()}", path=self.path
+            )
+
+    def refuse_sharded(self) -> None:
+        """Refuse the name of a sharded journal, such as ``data/orders.2``: its shards are next to it.
+
+        Raises:
+            JournalNotFoundError: the name of a shard begins with this one.
+        """
+        parent, name = os.path.split(os.path.normpath(self.path))
+        shard = re.compile(rf"{re.escape(name)}\.[0-9a-f]{{3}}")
+        with suppress(OSError):
+            for found in sorted(filter(shard.fullmatch, self.disk.list(parent))):
+                raise JournalNotFoundError(
+                    f"this is the name of a sharded journal; pass one of its shards, as in {found!r}", path=self.path
+                )
+
+    def _near(self) -> str:
+        """Return the end of an error that names the journal around this path, or one inside it."""
+        around, jnl, _ = f"{self.path}{os.sep}".rpartition(f"{os.sep}jnl{os.sep}")
+        if jnl:
+            return f"; it belongs to {around}"
+        with suppress(OSError):
+            for name in sorted(self.names()):
+                if self.disk.status(self.at(name, "jnl")) is not None:
+                    return f", but holds some: pass one of them, as in {self.at(name)}"
+        return ""
 
     def names(self, *parts: str) -> list[str]:
         """Return the names in it, or in a directory in it; none if it is missing."""

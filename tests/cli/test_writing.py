@@ -83,3 +83,10 @@ def test_values_that_say_their_length(tmp_path: Path) -> None:
     done = sej("append", "--length-prefixed", tmp_path / "j", stdin=b"\0\0\0\1x\0\0\0\2y")
     assert (done.returncode, b"last 5 bytes" in done.stderr) == (2, True)
     assert values(tmp_path / "j") == [*expected, b"x"]
+
+
+def test_the_name_of_a_sharded_journal_does_not_become_a_journal(tmp_path: Path) -> None:
+    library.Writer(tmp_path / "orders.2.003").close()
+    done = sej("append", tmp_path / "orders.2", stdin=b"a\n")
+    assert (done.returncode, b"as in 'orders.2.003'" in done.stderr) == (4, True)
+    assert not (tmp_path / "orders.2").exists()

@@ -54,6 +54,25 @@ def test_a_directory_that_is_no_journal_is_named_and_left_alone(opener: str, tmp
 
 
 @pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ("data/orders.2.001/jnl", NotAJournalError, "; it belongs to ROOT/data/orders.2.001"),
+        ("data/orders.2.001/jnl/0000000000000000.jnl", NotAJournalError, "; it belongs to ROOT/data/orders.2.001"),
+        ("data", NotAJournalError, ", but holds some: pass one of them, as in ROOT/data/orders.2.001"),
+        ("data/orders.2", JournalNotFoundError, "name of a sharded journal; pass one of its shards, as in 'orders.2.001'"),
+    ],
+)
+def test_a_path_near_a_journal_names_it(
+    opener: str, given: str, error: type[SejError], says: str, tmp_path: Path
+) -> None:
+    sej.Writer(tmp_path / "data" / "orders.2.001").close()
+    with pytest.raises(error) as raised:
+        OPENERS[opener](tmp_path / given)
+    assert says.replace("ROOT", str(tmp_path)) in str(raised.value)
+
+
+@pytest.mark.parametrize("opener", OPENERS)
 def test_a_missing_path_is_named_and_not_made(opener: str, tmp_path: Path) -> None:
     with pytest.raises(JournalNotFoundError) as raised:
         OPENERS[opener](tmp_path / "missing")
