@@ -25,7 +25,6 @@ __all__ = [
     "COUNT",
     "DISK",
     "FLAG",
-    "HANDLER",
     "ITERABLE",
     "OFFSET",
     "PATH",
@@ -40,6 +39,7 @@ __all__ = [
     "Rule",
     "a",
     "between",
+    "handler_of",
     "one_of",
     "optional",
     "options_of",
@@ -146,15 +146,40 @@ def _callable(name: str, value: Any) -> None:
         _refuse_type(name, "a function", value)
 
 
-def _handler(name: str, value: Any) -> None:
-    from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+def handler_of(*parameters: str) -> Rule:
+    """Allow a callable of these parameters that has done its work when it returns.
 
-    _callable(name, value)
-    for function in (value, type(value).__call__):
-        if iscoroutinefunction(function):
-            _refuse_type(name, "a function without `async`, as in lambda item: asyncio.run(handle(item))", value)
-        if isgeneratorfunction(function) or isasyncgenfunction(function):
-            _refuse_type(name, "a function without `yield`: a call would not run it", value)
+    The call of a coroutine function or a generator runs nothing. A function of other parameters would fail for every
+    message, until all of them are dead letters.
+
+    Example:
+        >>> require(handler=(lambda: None, handler_of("item")))
+        Traceback (most recent call last):
+            ...
+        TypeError: handler must be a function that can be called with (item), got <lambda>()
+    """
+
+    def check(name: str, value: Any) -> None:
+        from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
+
+        _callable(name, value)
+        for function in (value, type(value).__call__):
+            if iscoroutinefunction(function):
+                _refuse_type(name, "a function without `async`, as in lambda item: asyncio.run(handle(item))", value)
+            if isgeneratorfunction(function) or isasyncgenfunction(function):
+                _refuse_type(name, "a function without `yield`: a call would not run it", value)
+        try:
+            takes = signature(value)
+        except (TypeError, ValueError):
+            return  # a builtin may not tell
+        try:
+            takes.bind(*parameters)
+        except TypeError:
+            expected = f"a function that can be called with ({', '.join(parameters)})"
+            got = getattr(value, "__name__", type(value).__name__)
+            raise TypeError(f"{name} must be {expected}, got {got}{takes}") from None
+
+    return check
 
 
 ANY_SECONDS: Final[Rule] = _any_seconds
@@ -167,9 +192,6 @@ PATH: Final[Rule] = _path
 """A ``str`` or a path object. Not empty: an empty path would mean the current directory."""
 CALLABLE: Final[Rule] = _callable
 """A callable."""
-HANDLER: Final[Rule] = _handler
-"""A callable that has done its work when it returns: the call of a coroutine function or a generator runs nothing."""
-
 PROGRESS: Final = optional(CALLABLE)
 """A function that is called with the progress, or None."""
 

@@ -17,12 +17,13 @@ from sej.cli.programs import ProgramCommand, ending, require_program
 from sej.cli.progress import progress_bar
 from sej.journal.view import Journal
 from sej.message import Message
+from sej.system.disk import OS
 from shard.checking import check as check_root
 from shard.lagging import lag
 from shard.name_format import Hash
 from shard.names import Path
 from shard.routing import HASHES
-from shard.trees import find
+from shard.trees import find, look
 from shard.worker import Worker
 
 __all__ = ["app", "check", "list_", "reshard", "tree_of", "work"]
@@ -167,12 +168,12 @@ def work(
 
     require_program(command)
     path = tree_of(tree)
-    if os.path.isdir(path.root) and not any(os.path.isdir(path.dir(index)) for index in range(path.count)):
+    if os.path.isdir(path.root) and not any(look(OS, path.dir(index)) for index in range(path.count)):
+        others = [other.name for other in find(path.root).paths]
+        has = f"; {path.root} has {', '.join(others)}" if others else ""
         if timeout == 0:
-            raise FileNotFoundError(
-                f"{tree}: this sharded journal has no shard; `sej shard ls` lists the existing ones"
-            )
-        click.echo(f"sej: {tree}: this sharded journal has no shard yet; waiting for the first", err=True)
+            raise FileNotFoundError(f"{tree}: this sharded journal has no shard{has}")
+        click.echo(f"sej: {tree}: this sharded journal has no shard yet{has}; waiting for the first", err=True)
     worker = Worker(path, name, max_attempts=max_attempts, dead_letter=dead_letter, timeout=timeout)
     handled = worker.run(handle)
     if sys.stderr.isatty():

@@ -21,7 +21,7 @@ from collections import deque
 from types import FrameType
 from typing import Any, Final
 
-from sej.checks import DISK, HANDLER, PATH, POSITIVE, SECONDS, START, WAIT, optional, require
+from sej.checks import DISK, PATH, POSITIVE, SECONDS, START, WAIT, handler_of, optional, require
 from sej.durations import Seconds, seconds
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
 from sej.journal.directory import Directory, check_name
@@ -156,7 +156,7 @@ class Worker:
             JournalNotFoundError: the root does not exist.
             SejError: as :class:`sej.Scanner` and :class:`sej.Offset`; the path names the shard.
         """
-        HANDLER("handler", handler)
+        handler_of("index", "message")("handler", handler)
         timeout = seconds("timeout", timeout)
         if self._disk.status(self.path.root) is None:
             raise JournalNotFoundError("the path does not exist; shard.Writer creates the root", path=self.path.root)

@@ -168,8 +168,9 @@ def find_reader(journal: Journal, name: str) -> Reader | None:
 
 def no_reader(journal: Journal, name: str) -> Exit:
     """Report an unknown reader on standard error, and return the exit code."""
-    known = ", ".join(reader.name for reader in readers_of(journal)) or "none"
-    click.echo(f"sej: {journal.path}: unknown reader {name!r}; the readers are: {known}", err=True)
+    known = ", ".join(reader.name for reader in readers_of(journal))
+    readers = f"the readers are: {known}" if known else "this journal has no reader with a kept offset"
+    click.echo(f"sej: {journal.path}: unknown reader {name!r}; {readers}", err=True)
     return Exit.MISSING
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import click
 
-from sej.checks import HANDLER, POSITIVE_SECONDS
+from sej.checks import POSITIVE_SECONDS, handler_of
 from sej.cli.options import DURATION, MAX_ATTEMPTS
 from sej.cli.places import Place, placed_command
 from sej.cli.supervising import MAX_PROCESSES, Supervisor, is_supervised, supervised
@@ -104,7 +104,7 @@ def _function(target: str) -> Callable[[Any], Any]:
     except AttributeError as error:
         raise click.UsageError(f"module {module!r} has no {name!r}") from error
     try:
-        HANDLER(target, found)
+        handler_of("item")(target, found)
     except TypeError as error:
         raise click.UsageError(str(error)) from error
     function: Callable[[Any], Any] = found

@@ -111,7 +111,7 @@ def require_known(name: str, known: Collection[str], create: bool | None, path: 
             " message of the journal again"
         )
     else:
-        what = f"no queue {name!r}: no queues here; create=True (--create) creates it"
+        what = f"no queue {name!r}: this journal has no queue; create=True or `sej queue put` creates it"
     raise QueueNotFoundError(what, path=path, names=names)
 
 

@@ -311,6 +311,7 @@ class JournalQueue(WorkQueue):
             now = self._clock.boot_ns()
             look = now >= self._look_at
             if look:  # first, because if it fails, no item must have been taken
+                self._life.require()
                 self._reader_lock.check()
                 self._holders.check()
                 self._look_at = now + _LOOK_NS

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from sej.checks import CALLABLE, FLAG, HANDLER, POSITIVE_SECONDS, a, between, optional, refuse_coroutine, require
+from sej.checks import CALLABLE, FLAG, POSITIVE_SECONDS, a, between, handler_of, optional, refuse_coroutine, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError, SejError
 from sej.queue.headers import handled_under
@@ -82,7 +82,7 @@ def work(
     time_limit_s = seconds("time_limit_s", time_limit_s)
     require(
         queue=(queue, a(WorkQueue)),
-        handler=(handler, HANDLER),
+        handler=(handler, handler_of("item")),
         threads=(threads, between(1, MAX_THREADS)),
         until_empty=(until_empty, FLAG),
         time_limit_s=(time_limit_s, optional(POSITIVE_SECONDS)),

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
-from sej.checks import DISK, FLAG, HANDLER, PATH, POSITIVE, SECONDS, START, WAIT, optional, refuse_coroutine, require
+from sej.checks import DISK, FLAG, PATH, POSITIVE, SECONDS, START, WAIT, handler_of, optional, refuse_coroutine, require
 from sej.durations import Seconds, seconds
 from sej.errors import RetriesExhaustedError
 from sej.journal.arrival import wait_for_journal
@@ -139,7 +139,7 @@ class Consumer:
             LockedError: another process has this reader name.
             SejError: as :class:`~sej.Scanner` and :class:`~sej.Offset`.
         """
-        HANDLER("handler", handler)
+        handler_of("message")("handler", handler)
         return self.run_batches(lambda batch: handler(batch[0]), batch_messages=1, timeout=timeout)
 
     def run_batches(
@@ -165,7 +165,7 @@ class Consumer:
             RetriesExhaustedError: one message failed again alone, and there is no dead-letter journal.
             SejError: as :meth:`run`.
         """
-        require(handler=(handler, HANDLER), batch_messages=(batch_messages, POSITIVE))
+        require(handler=(handler, handler_of("messages")), batch_messages=(batch_messages, POSITIVE))
         wait = self._timeout if isinstance(timeout, Start) else seconds("timeout", timeout)
         WAIT("timeout", wait)
         is_new = False

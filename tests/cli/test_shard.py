@@ -13,6 +13,17 @@ def test_a_tree_that_is_not_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_sharded_journals_that_exist_are_named(tmp_path: Path) -> None:
+    with shard.Writer(shard.Path(tmp_path / "data", "orders", 2)) as writer:
+        writer.append(b"one", b"key")
+    before = sorted(tmp_path.rglob("*"))
+    for wrong in ("data/orders", "data/orders.3", "data"):
+        done = sej("shard", "work", "--timeout", "0", tmp_path / wrong, "mailer", "--", "cat")
+        assert (done.returncode, b"has no shard" in done.stderr) == (4, True)
+        assert done.stderr.endswith(b"data has orders.2\n") or wrong == "data"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_worker_does_not_wait_for_a_root(tmp_path: Path) -> None:
     done = sej("shard", "work", tmp_path / "none" / "orders.2", "mailer", "--", "cat")
     what = f"sej: {tmp_path / 'none'}: the path does not exist; shard.Writer creates the root\n"

@@ -32,6 +32,9 @@ def hang(item):
 async def later(item):
     pass
 
+def forgets():
+    pass
+
 NUMBER = 1
 """
 
@@ -79,7 +82,7 @@ def test_a_failure_is_one_line_and_a_dead_letter_in_the_end(folder: Path) -> Non
     "target",
     [
         *("my_tasks", ".my_tasks:write", "my_tasks.py:write", "my_tasks:none", "no_tasks:write", "my_tasks:NUMBER"),
-        *("my_tasks:later", "not_python:write"),
+        *("my_tasks:later", "my_tasks:forgets", "not_python:write"),
     ],
 )
 def test_a_wrong_function_is_wrong_usage(folder: Path, target: str) -> None:

@@ -74,7 +74,7 @@ def test_create_false_makes_nothing(tmp_path: Path) -> None:
         sej.open_queue(tmp_path / "missing", "worker", create=False)
     with sej.Writer(tmp_path / "jobs"):
         pass
-    with pytest.raises(sej.QueueNotFoundError, match="no queues here") as raised:
+    with pytest.raises(sej.QueueNotFoundError, match="create=True or `sej queue put` creates it") as raised:
         sej.open_queue(tmp_path / "jobs", "worker", create=False)
     assert raised.value.names == ()
     assert not list((tmp_path / "jobs" / "ofs").iterdir())

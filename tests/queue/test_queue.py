@@ -649,7 +649,7 @@ class TestWhole:
         q.close()
         q.close()
         for call in (lambda: q.put(b"x", delay_s=1), lambda: q.get(timeout=0), item.done, q.stats):
-            with pytest.raises(sej.ClosedError):
+            with pytest.raises(sej.ClosedError, match="is closed"):
                 call()
 
     def test_options_are_checked(self, tmp_path: Path) -> None:

@@ -60,7 +60,11 @@ def test_a_directory_that_is_no_journal_is_named_and_left_alone(opener: str, tmp
         ("data/orders.2.001/jnl", NotAJournalError, "; it belongs to ROOT/data/orders.2.001"),
         ("data/orders.2.001/jnl/0000000000000000.jnl", NotAJournalError, "; it belongs to ROOT/data/orders.2.001"),
         ("data", NotAJournalError, ", but holds some: pass one of them, as in ROOT/data/orders.2.001"),
-        ("data/orders.2", JournalNotFoundError, "name of a sharded journal; pass one of its shards, as in 'orders.2.001'"),
+        (
+            "data/orders.2",
+            JournalNotFoundError,
+            "pass one of its shards, as in 'orders.2.001'",
+        ),
     ],
 )
 def test_a_path_near_a_journal_names_it(

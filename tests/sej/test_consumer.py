@@ -56,6 +56,18 @@ def test_a_handler_whose_call_runs_nothing_handles_no_message(path: Path) -> Non
     assert sej.read_offset(path, "worker") == 0
 
 
+def test_a_handler_of_other_parameters_handles_no_message(path: Path) -> None:
+    def forgets() -> None:
+        """Not reached."""
+
+    wrong: Any = forgets
+    for run, given in ((consumer(path).run, "message"), (consumer(path).run_batches, "messages")):
+        with pytest.raises(TypeError, match=rf"can be called with \({given}\), got forgets\(\) -> "):
+            run(wrong)
+    assert sej.read_offset(path, "worker") is None
+    assert consumer(path).run(print, timeout=0.0) > 0  # a builtin that may not tell its parameters
+
+
 def test_without_dead_letters_it_stops_at_the_message_and_does_not_skip_it(path: Path) -> None:
     def handle(message: sej.Message) -> None:
         if message.offset == 9:
