@@ -10,6 +10,7 @@ from __future__ import annotations
 import json as jsonlib
 import os
 import sys
+import time
 from collections.abc import Callable, Sized
 from copy import copy
 from datetime import UTC, datetime
@@ -178,12 +179,14 @@ def token(
     fresh = make_token()
     line = f"{hash_token(fresh)}  {role}  {clients}" + (f"  {until}" if until else "")
     try:
-        parse_line(line)
+        grant = parse_line(line)
     except ValueError:
         raise click.UsageError(
             "a server would refuse this line; expected one client id (--write, --append), patterns without spaces"
             " (--read, --reader) or a name without spaces (--view, --change); --until must be a time with a zone"
         ) from None
+    if grant is not None and grant.until is not None and grant.until <= time.time():
+        raise click.UsageError(f"--until must be in the future, got {until}")
     click.echo(f"{fresh}\n{line}")
 
 

@@ -15,7 +15,7 @@ from sej.cli.parameters import PATH
 if TYPE_CHECKING:
     from hub.wire import Client, ClientTLS
 
-__all__ = ["PLAINTEXT", "connecting", "host_and_port", "option_names"]
+__all__ = ["PLAINTEXT", "connecting", "host_and_port", "option_names", "token_in"]
 
 PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Allow plain text beyond this machine, without TLS.")
 _OPTIONS: Final = {
@@ -32,6 +32,20 @@ def host_and_port(_: click.Context, __: click.Parameter, address: str) -> str:
     if not (host and colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
         raise click.BadParameter(f"{address!r} is not an address; expected host:port, as in 127.0.0.1:7890")
     return address
+
+
+def token_in(path: Path | None) -> str | None:
+    """Return the token that a file holds; None without a file.
+
+    Raises:
+        ValueError: the file holds none.
+    """
+    if path is None:
+        return None
+    token = path.read_bytes().decode(errors="replace").strip()
+    if not token:
+        raise ValueError(f"{path}: this file holds no token; put the first line that `sej hub token` prints into it")
+    return token
 
 
 @contextmanager
@@ -74,7 +88,7 @@ def connecting(command: Callable[..., None]) -> Callable[..., None]:
         tls: ClientTLS | None = None
         if ca is not None or certificate is not None or server_name is not None:
             tls = ClientTLS(ca, certificate, key, server_name)
-        shown = token_file.read_text().strip() if token_file else None
+        shown = token_in(token_file)
 
         def connect(client_id: str = "") -> Client:
             with option_names():

@@ -27,7 +27,7 @@ from hub.connecting import PLAINTEXT, host_and_port, option_names
 from hub.naming import make_root
 from hub.store import MIN_FREE_BYTES, Store
 from sej.cli.options import SIZE
-from sej.cli.parameters import PATH
+from sej.cli.parameters import PATH, IntRange
 from sej.cli.supervising import MAX_PROCESSES, Supervised, Supervisor, supervised
 from sej.system.memory import keep_freed_memory
 from sej.system.signals import stop_on_signals
@@ -65,28 +65,28 @@ _LINUX: Final[bool] = bool(sys.platform == "linux")
 @click.option("--min-free", type=SIZE, default=MIN_FREE_BYTES, help="Bytes that must stay free on the disk, as in 1G.")
 @click.option(
     "--max-streams",
-    type=click.IntRange(min=1),
+    type=IntRange(min=1),
     default=256,
     show_default=True,
     help="How many reads (Spark tasks) are served at the same time; further ones wait.",
 )
 @click.option(
     "--max-followers",
-    type=click.IntRange(min=1),
+    type=IntRange(min=1),
     default=256,
     show_default=True,
     help="How many readers may follow journals at the same time; further ones are refused for now.",
 )
 @click.option(
     "--max-copiers",
-    type=click.IntRange(min=1),
+    type=IntRange(min=1),
     default=256,
     show_default=True,
     help="How many copiers (sej hub push) may send at the same time; further ones are refused for now.",
 )
 @click.option(
     "--put-threads",
-    type=click.IntRange(min=1),
+    type=IntRange(min=1),
     default=32,
     show_default=True,
     help="How many puts are served at the same time; further ones wait.",
@@ -99,7 +99,7 @@ _LINUX: Final[bool] = bool(sys.platform == "linux")
 )
 @click.option(
     "--processes",
-    type=click.IntRange(0, MAX_PROCESSES),
+    type=IntRange(0, MAX_PROCESSES),
     default=1,
     show_default=True,
     help="Processes that serve the root together, on one address; 0: one for each core.",
@@ -107,12 +107,12 @@ _LINUX: Final[bool] = bool(sys.platform == "linux")
 @click.option("--client-bytes", type=SIZE, help="How many bytes each client may store, as in 50G.")
 @click.option(
     "--metrics",
-    type=click.IntRange(0, (1 << 16) - 1),
+    type=IntRange(0, (1 << 16) - 1),
     help="Serve Prometheus metrics on this port of the loopback interface.",
 )
 @click.option(
     "--page",
-    type=click.IntRange(0, (1 << 16) - 1),
+    type=IntRange(0, (1 << 16) - 1),
     help="Serve a web page on this port of the loopback interface; see `sej ui`.",
 )
 @click.option("--allow-changes", is_flag=True, help="Let the web page offer changes; without it, it only shows.")
@@ -145,6 +145,8 @@ def serve(
     Example: sej hub serve --certificate hub.pem --key hub.key --tokens tokens --address 0.0.0.0:7890 /srv/hub
     """
     tls = _certificates(certificate, key, client_ca)
+    if root.is_dir() and not os.access(root, os.W_OK | os.X_OK):  # else each client would be refused later
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(root))
     if allow_changes and page is None:
         raise click.UsageError("--allow-changes needs --page")
     stop = stop_on_signals()

@@ -95,6 +95,8 @@ def dump(path: Path, json: bool) -> None:
 
     Example: sej kestrel dump spool/cars
     """
+    if path.is_dir():
+        raise FileNotFoundError(f"{path}: this is a directory; `sej kestrel ls` lists its queues")
     magic = magic_of(path)
     if magic == READER_MAGIC:
         _show(segmented.read_reader_file(path)._asdict(), json=json)

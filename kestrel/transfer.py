@@ -332,7 +332,7 @@ def fields_of(message: MessageLike, keys: str, now_ms: Callable[[], int]) -> Fie
     if keys == "refuse" and (message.type or (message.key and not match)):
         raise MoveError(
             f"a message has the key {message.key!r} and type {message.type}, for which Kestrel has no place; import"
-            ' it with keys="drop" to leave them out'
+            ' it with keys="drop" (--drop-keys) to leave them out'
         )
     expiry = min(int(match[1]), 2**63 - 1) if match else 0
     return Fields(message.value, now_ms() if message.timestamp == -(2**63) else message.timestamp // _NS, expiry)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sej.cli.parameters import PATH
+from hub.connecting import token_in
+from sej.cli.parameters import PATH, IntRange
 from sej.cli.progress import progress_bar
 from sej.errors import JournalNotFoundError, SejError
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "archive", "compact", "count", "dedupe", "finish", "import_kestrel", "reshard", "restore", "stats"]
 
 _PREFIX: Final = click.option("--prefix", help="Prefix of the target's shards.")
-_BITS: Final = click.option("--bits", type=click.IntRange(0, 10), help="2**bits shards.")
+_BITS: Final = click.option("--bits", type=IntRange(0, 10), help="2**bits shards.")
 _MASTER: Final = click.option(
     "--master", help="Spark's master; default: Spark's own setting, or all cores of this machine."
 )
@@ -63,8 +64,7 @@ def _from_hub(command: Callable[..., None]) -> Callable[..., None]:
             from hub.wire import ClientTLS
 
             tls = ClientTLS(ca, server_name=server_name)
-        shown = token_file.read_text().strip() if token_file else None
-        command(way={"hub": hub, "token": shown, "tls": tls}, **rest)
+        command(way={"hub": hub, "token": token_in(token_file), "tls": tls}, **rest)
 
     return run
 
@@ -175,7 +175,7 @@ def restore(
 @click.argument("source", callback=_local)
 @click.argument("target", callback=_local)
 @_PREFIX
-@click.option("--bits", type=click.IntRange(0, 10), required=True, help="2**bits shards.")
+@click.option("--bits", type=IntRange(0, 10), required=True, help="2**bits shards.")
 @click.option("--pattern", help="Only source directories whose name matches.")
 @_from_hub
 @_MASTER

@@ -217,10 +217,18 @@ POSITIVE: Final = between(1)
 """An int, at least 1."""
 OFFSET: Final = between(0, MAX_OFFSET)
 """The offset of a message."""
-TIMESTAMP: Final = between(-(2**63), 2**63 - 1)
-"""Nanoseconds since the epoch, or NO_TIMESTAMP."""
 WAIT: Final = optional(SECONDS)
 """Seconds to wait; None waits without a limit."""
+
+
+def _timestamp(name: str, value: Any) -> None:
+    try:
+        _INT64(name, value)
+    except TypeError:
+        pass
+    else:
+        return
+    _refuse_type(name, "an int, nanoseconds since the epoch", value)
 
 
 def _start(name: str, value: Any) -> None:
@@ -230,6 +238,9 @@ def _start(name: str, value: Any) -> None:
         OFFSET(name, value)
 
 
+_INT64: Final = between(-(2**63), 2**63 - 1)
+TIMESTAMP: Final[Rule] = _timestamp
+"""Nanoseconds since the epoch, or NO_TIMESTAMP."""
 START: Final[Rule] = _start
 """An offset, FIRST or LAST."""
 
@@ -251,7 +262,7 @@ def one_of(choices: Iterable[Any], why: str = "") -> Rule:
 def _iterable(name: str, value: Any) -> None:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         kinds = {"values": " of bytes", "keys": " of bytes", "messages": " of sej.Message"}
-        _refuse_type(name, f"an iterable{kinds.get(name, '')}", value)
+        _refuse_type(name, f"an iterable{kinds.get(name, ', such as a list')}", value)
 
 
 ITERABLE: Final[Rule] = _iterable

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from sej.cli.exits import Exit
-from sej.cli.parameters import DURATION, PATH
+from sej.cli.parameters import DURATION, PATH, IntRange
 from sej.cli.programs import ProgramCommand, ending, require_program
 from sej.cli.progress import progress_bar
 from sej.journal.view import Journal
@@ -124,7 +124,7 @@ def reshard(source: str, target: str, route: Hash | None) -> None:
 @click.argument("command", metavar="-- PROGRAM [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
     "--max-attempts",
-    type=click.IntRange(min=1),
+    type=IntRange(min=1),
     default=5,
     show_default=True,
     help="Attempts before a message becomes a dead letter.",

@@ -54,6 +54,7 @@ class TextWorkQueue(HoldingQueue):
     """A work queue in a text file; open it with :func:`sej.open_queue`."""
 
     can: ClassVar[frozenset[str]] = frozenset({"extend", "deadline", "processes", "dead_letters", "redrive"})
+    _instead: ClassVar[str] = "; the commands of `sej tq` list and change the messages of a .tq file"
 
     def __init__(
         self,

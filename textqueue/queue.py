@@ -40,6 +40,7 @@ __all__ = ["TextQueue"]
 
 _QUEUED: Final = frozenset({MessageStatus.queued})
 _STATUS: Final = a(MessageStatus)
+_MESSAGE: Final = a(Message)
 
 
 class TextQueue:
@@ -363,6 +364,7 @@ class TextQueue:
             InvalidTextError: the format has no way to write the text or a variable.
             TypeError: an argument has another type.
         """
+        ITERABLE("variables", variables)
         return self._append([(text, variables)], status)[0]
 
     def append_many(
@@ -373,6 +375,7 @@ class TextQueue:
         status: MessageStatus = MessageStatus.queued,
     ) -> list[Message]:
         """Append many messages in one write: all of them, or none if one is invalid."""
+        require(texts=(texts, ITERABLE), variables=(variables, ITERABLE))
         return self._append([(text, variables) for text in texts], status)
 
     def mark_many(self, messages: Iterable[Message], status: MessageStatus, *, reason: str | None = None) -> None:
@@ -387,11 +390,12 @@ class TextQueue:
 
         Raises:
             MessageMovedError: a message was changed or removed since it was read; nothing was marked in that file.
-            TypeError: status is not a :class:`MessageStatus`.
+            TypeError: an argument has another type.
         """
         require(status=(status, _STATUS))
         groups: dict[int, tuple[Source, list[Message]]] = {}
         for message in messages:
+            _MESSAGE("each message", message)
             source = message.source
             groups.setdefault(id(source), (source, []))[1].append(message)
         for source, group in groups.values():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sej.cli.parameters import PATH
+from sej.cli.parameters import PATH, IntRange
 from sej.system.signals import stop_on_signals
 
 __all__ = ["ui"]
@@ -15,7 +15,7 @@ __all__ = ["ui"]
 @click.command
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, (1 << 16) - 1), default=8080, show_default=True, help="0: a free one.")
+@click.option("--port", type=IntRange(0, (1 << 16) - 1), default=8080, show_default=True, help="0: a free one.")
 @click.option("--certificate", type=PATH, help="The server's certificate, PEM.")
 @click.option("--key", type=PATH, help="Its private key, PEM.")
 @click.option("--tokens", type=PATH, help="The file of tokens; without it, every visitor is admitted.")

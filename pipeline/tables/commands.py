@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from hub.connecting import token_in
 from sej.cli.output import counted
 from sej.cli.parameters import DURATION, PATH, PLACE, SIZE
 from sej.cli.units import Moment, iso_time
@@ -61,7 +62,7 @@ def _way(given: dict[str, Any]) -> dict[str, Any]:
         "pattern": given["pattern"],
         "clients": given["clients"] or None,
         "hub": given["hub"],
-        "token": given["token_file"].read_text().strip() if given["token_file"] else None,
+        "token": token_in(given["token_file"]),
         "tls": tls,
         "verify": not given["no_verify"],
         "on_corruption": "skip" if given["skip_damage"] else "raise",

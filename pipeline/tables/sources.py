@@ -171,7 +171,8 @@ def _refuse_unknown(clients: Iterable[str] | None, there: Iterable[Origin]) -> N
     known = sorted({origin.client for origin in there if origin.client is not None})
     for client in clients or ():
         if client not in known:
-            raise JournalNotFoundError(f"unknown client {client!r}; the clients are {', '.join(known[:10]) or 'none'}")
+            others = f"the clients are {', '.join(known[:10])}" if known else "only a hub's root has clients"
+            raise JournalNotFoundError(f"unknown client {client!r}; {others}")
 
 
 def refuse_deleted(extent: _Bounded, start: int | None) -> None:

@@ -11,7 +11,7 @@ from sej.cli.exits import Exit
 from sej.cli.options import DIRECTORY, JSON, SIZE, require_limit, retention_options
 from sej.cli.output import counted
 from sej.cli.progress import progress_bar
-from sej.cli.reader_state import readers_of
+from sej.cli.reader_state import find_reader, no_reader, readers_of
 from sej.journal.repair import Repair
 from sej.journal.view import Journal
 
@@ -70,6 +70,10 @@ def clean(
     """
     require_limit(max_age, max_bytes)
     journal = Journal(directory)
+    for name in ignore_reader:
+        if find_reader(journal, name) is None:
+            no_reader(journal, name)
+            raise SystemExit(Exit.USAGE)
     removed = journal.clean(max_age, max_bytes, keep_segments, dry_run, ignore_readers=ignore_reader)
     for path in removed:
         click.echo(path)

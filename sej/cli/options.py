@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from sej.cli.output import FORMS, form_named
-from sej.cli.parameters import DURATION, PATH, PLACE, SIZE
+from sej.cli.parameters import DURATION, PATH, PLACE, SIZE, IntRange
 from sej.cli.units import Moment
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
@@ -53,7 +53,7 @@ DIRECTORY: Final = click.argument("directory", metavar="DIR", type=PATH)
 JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 MAX_ATTEMPTS: Final = click.option(
     "--max-attempts",
-    type=click.IntRange(min=1),
+    type=IntRange(min=1),
     default=5,
     show_default=True,
     help="Attempts before an item becomes a dead letter.",
@@ -75,7 +75,7 @@ def retention_options(command: _Command) -> _Command:
     size = click.option("--max-bytes", type=SIZE, help="Remove segments of a journal until the rest fits, as in 10G.")
     keep = click.option(
         "--keep-segments",
-        type=click.IntRange(min=1),
+        type=IntRange(min=1),
         default=1,
         show_default=True,
         help="Keep at least this many of the newest segments.",
@@ -99,7 +99,7 @@ def type_option(command: _Command) -> _Command:
     return click.option(
         "--type",
         "types",
-        type=click.IntRange(0, 255),
+        type=IntRange(0, 255),
         multiple=True,
         help="Only messages of this type, 0 to 255; may be repeated.",
     )(command)

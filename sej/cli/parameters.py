@@ -12,7 +12,7 @@ import click
 from sej.cli.units import parse_place, parse_size
 from sej.durations import parse_duration
 
-__all__ = ["DURATION", "PATH", "PLACE", "SIZE", "FilePath"]
+__all__ = ["DURATION", "PATH", "PLACE", "SIZE", "FilePath", "IntRange"]
 
 
 class FilePath(click.Path):
@@ -25,6 +25,12 @@ class FilePath(click.Path):
                 "expected the path of a file or directory ('.' is the current one), got an empty path", param, ctx
             )
         return super().convert(value, param, ctx)
+
+
+class IntRange(click.IntRange):
+    """A whole number from a range, named as such in errors: click's would say "not a valid integer range"."""
+
+    name = "integer"
 
 
 class _Parsed(click.ParamType[Any]):

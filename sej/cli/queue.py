@@ -20,7 +20,7 @@ import click
 from sej.cli.exits import Exit
 from sej.cli.options import DURATION, MAX_ATTEMPTS, form_options, wait_option, waited_for
 from sej.cli.output import as_json, counted, print_messages, text_or_b64
-from sej.cli.parameters import PATH
+from sej.cli.parameters import PATH, IntRange
 from sej.cli.places import Place, placed_command
 from sej.cli.programs import ProgramCommand, ending, require_program
 from sej.cli.queue_items import cancel, ls, pause, peek, requeue, resume, show, stats
@@ -66,7 +66,7 @@ _CREATE: Final = click.option(
 @click.option("--delay", type=DURATION, default=0.0, help="Deliver the items only after this time, as in 10m.")
 @click.option(
     "--priority",
-    type=click.IntRange(-3, 3),
+    type=IntRange(-3, 3),
     default=0,
     show_default=True,
     help="Higher priorities are delivered first.",
@@ -117,7 +117,7 @@ def put(
 @click.argument("command", metavar="[-- PROGRAM [ARGUMENT]...]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--count",
-    type=click.IntRange(min=1),
+    type=IntRange(min=1),
     help="How many items to take. Default: one without a PROGRAM; with one, all that are ready.",
 )
 @click.option("--timeout", type=DURATION, default=0.0, help="How long to wait for an item, as in 30s.")
@@ -261,7 +261,7 @@ def dead(place: Place, form: str, dead_letter: Path | None) -> None:
 
 @queue.command
 @placed_command
-@click.option("--limit", type=click.IntRange(min=1), help="At most this many, the oldest first.")
+@click.option("--limit", type=IntRange(min=1), help="At most this many, the oldest first.")
 def redrive(place: Place, limit: int | None) -> None:
     """Put dead letters back into the queue; prints how many.
 

@@ -16,6 +16,7 @@ import click
 from sej.cli.exits import Exit
 from sej.cli.options import JSON
 from sej.cli.output import as_json, as_text
+from sej.cli.parameters import IntRange
 from sej.cli.places import Place, placed_command
 from sej.cli.units import iso_time
 from sej.queue.interface import WorkQueue
@@ -24,7 +25,7 @@ from sej.queue.values import STATES, QueuedItem
 
 __all__ = ["cancel", "ls", "pause", "peek", "requeue", "resume", "show", "stats"]
 
-_OFFSET: Final = click.argument("offset", type=click.IntRange(min=0))
+_OFFSET: Final = click.argument("offset", type=IntRange(min=0))
 
 
 @contextmanager
@@ -40,8 +41,8 @@ def _looked_at(place: Place) -> Iterator[QueueLook | WorkQueue]:
 @click.command
 @placed_command
 @click.option("--state", type=click.Choice(STATES), help="Only these; waiting: ready or delayed. Default: not dead.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most this many.")
-@click.option("--after", type=click.IntRange(min=0), metavar="OFFSET", help="Only items with a higher number.")
+@click.option("--limit", type=IntRange(min=1), help="At most this many.")
+@click.option("--after", type=IntRange(min=0), metavar="OFFSET", help="Only items with a higher number.")
 @JSON
 def ls(place: Place, state: str | None, limit: int | None, after: int | None, json: bool) -> None:
     """List items without taking them: number, state, attempts, time, holder, and the message.
@@ -83,7 +84,7 @@ def show(place: Place, offset: int, json: bool) -> None:
 
 @click.command
 @placed_command
-@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many items to show.")
+@click.option("--count", type=IntRange(min=1), default=1, show_default=True, help="How many items to show.")
 @JSON
 def peek(place: Place, count: int, json: bool) -> None:
     """Print the values of the next items without taking them. Exit code 4: no item is ready.

@@ -27,7 +27,7 @@ from sej.cli.options import (
     waited_for,
 )
 from sej.cli.output import print_messages
-from sej.cli.parameters import PATH
+from sej.cli.parameters import PATH, IntRange
 from sej.cli.units import Moment
 from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
 from sej.errors import CorruptionError, NotAJournalError
@@ -78,7 +78,7 @@ class _Scan(click.Command):
 @form_options
 @range_options
 @type_option
-@click.option("-n", "--count", type=click.IntRange(min=0), help="Print at most this number of messages.")
+@click.option("-n", "--count", type=IntRange(min=0), help="Print at most this number of messages.")
 @click.option(_ONLY_COUNT, is_flag=True, hidden=True, help="Print the number of messages only, as the original does.")
 def scan(
     directory: Path,
@@ -107,9 +107,7 @@ def scan(
 @DIRECTORY
 @form_options
 @type_option
-@click.option(
-    "-n", "--count", type=click.IntRange(min=0), default=10, show_default=True, help="How many messages to print."
-)
+@click.option("-n", "--count", type=IntRange(min=0), default=10, show_default=True, help="How many messages to print.")
 @click.option("-f", "--follow", is_flag=True, help="Then print new messages, until interrupted.")
 @wait_option
 def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow: bool, wait: bool) -> None:

@@ -21,6 +21,7 @@ import click
 
 from sej.checks import POSITIVE_SECONDS, handler_of
 from sej.cli.options import DURATION, MAX_ATTEMPTS
+from sej.cli.parameters import IntRange
 from sej.cli.places import Place, placed_command
 from sej.cli.supervising import MAX_PROCESSES, Supervisor, is_supervised, supervised
 from sej.queue.work import MAX_THREADS, work
@@ -35,10 +36,8 @@ _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor 
 @click.command
 @placed_command
 @click.argument("target", metavar="MODULE:FUNCTION")
-@click.option(
-    "--threads", type=click.IntRange(1, MAX_THREADS), default=1, show_default=True, help="Threads in each process."
-)
-@click.option("--processes", type=click.IntRange(1, MAX_PROCESSES), default=1, show_default=True, help="Processes.")
+@click.option("--threads", type=IntRange(1, MAX_THREADS), default=1, show_default=True, help="Threads in each process.")
+@click.option("--processes", type=IntRange(1, MAX_PROCESSES), default=1, show_default=True, help="Processes.")
 @click.option(
     "--lease", type=DURATION, default="60s", show_default=True, help="How long an item stays leased; renewed meanwhile."
 )

@@ -11,7 +11,7 @@ from typing import Final, get_args
 import click
 
 from sej.cli.output import counted
-from sej.cli.parameters import PATH
+from sej.cli.parameters import PATH, IntRange
 from sej.journal.directory import Directory
 from sej.system.disk import OS
 from sej.writing.writer import Durability, Writer
@@ -29,7 +29,7 @@ _SURVIVES: Final = (
 @click.command
 @click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--key", default="", help="The key of every message.")
-@click.option("--type", "kind", type=click.IntRange(0, 255), default=0, help="The type of every message.")
+@click.option("--type", "kind", type=IntRange(0, 255), default=0, help="The type of every message.")
 @click.option(
     "--length-prefixed",
     is_flag=True,

@@ -137,6 +137,7 @@ class WorkQueue(ABC):
     path: str
     name: str
     can: ClassVar[frozenset[str]]
+    _instead: ClassVar[str] = ""
     serializer: Serializer | None = None
 
     # --- implemented by a backend
@@ -499,7 +500,7 @@ class WorkQueue(ABC):
     def _unsupported(self, what: str) -> UnsupportedError:
         return UnsupportedError(
             f"this backend does not support {what}; it supports:"
-            f" {', '.join(sorted(self.can)) or 'only put, get and done'}",
+            f" {', '.join(sorted(self.can)) or 'only put, get and done'}{self._instead}",
             path=self.path,
         )
 

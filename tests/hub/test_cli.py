@@ -62,6 +62,7 @@ def test_serve_copy_stats_clean(tmp_path: Path) -> None:
      ("serve", "--client-ca", "x", "hub"), ("serve", "--max-streams", "0", "hub"),
      ("serve", "--answer-bytes", "1000", "{tmp}/hub"), ("copy", "tree", "127.0.0.1:1"),
      ("token", "--write", "a b"), ("token", "--read", "a b"), ("token", "--write", "a", "--until", "tomorrow"),
+     ("token", "--write", "a", "--until", "2020-01-01T00:00:00Z"),
      ("token", "--write", "a", "--until", "2027-01-01T00:00:00"), ("serve", "--metrics", "99999", "hub"),
      ("serve", "--address", "127.0.0.1:\N{SUPERSCRIPT TWO}", "hub"),
      ("push", "--client", "a", "--key", "x", "tree", "127.0.0.1:1"),

@@ -1,6 +1,7 @@
 """Bad input gets a clear error that names it, and changes nothing."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,15 @@ def test_an_empty_directory_is_no_journal_yet(opener: str, tmp_path: Path) -> No
     with pytest.raises(JournalNotFoundError, match="empty"):
         OPENERS[opener](tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", [1.5, "yesterday", True, datetime(2026, 1, 31, tzinfo=UTC)])
+def test_a_time_that_is_not_nanoseconds_is_refused(wrong: Any, tmp_path: Path) -> None:
+    sej.Writer(tmp_path).close()
+    with sej.Scanner(tmp_path) as scanner:
+        for seek in (sej.Journal(tmp_path).find_time, scanner.seek_time):
+            with pytest.raises(TypeError, match="timestamp must be an int, nanoseconds since the epoch, got"):
+                seek(wrong)
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)

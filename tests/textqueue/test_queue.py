@@ -200,6 +200,13 @@ def test_a_wrong_status_or_number_is_named(path: Path) -> None:
             q.append("b", status=3)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="status must be MessageStatus, got 'done'"):
             q.mark_many([first], "done")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="each message must be Message, got 0"):
+            q.mark_many([first, 0], textqueue.MessageStatus.cleared)  # type: ignore[list-item]
+        for call in (lambda: q.append("b", "retries=3"), lambda: q.append_many(["b"], "retries=3")):
+            with pytest.raises(TypeError, match="variables must be an iterable, such as a list, got 'retries=3'"):
+                call()
+        with pytest.raises(TypeError, match="texts must be an iterable, such as a list, got 'text'"):
+            q.append_many("text")
         with pytest.raises(IndexError, match="file_index must be below 1, the number of files, got 1"):
             q.get_next_in_file(1)
     assert path.read_bytes() == b"-a\n"

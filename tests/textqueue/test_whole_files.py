@@ -424,6 +424,8 @@ def test_check_reports_line_column_and_fix(tmp_path: Path) -> None:
     assert str(found[3]).startswith(f"{path}:5:1: a line cannot begin with 'T'")
     with pytest.raises(FileNotFoundError):
         check(tmp_path / "missing.tq")
+    path.write_bytes("-a\n".encode("utf-16"))
+    assert ["begin with byte 0xff" in p.what and "as UTF-8" in p.mend for p in check(path)[:1]] == [True]
 
 
 def test_check_reports_a_claim_whose_worker_has_ended(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from sej.cli.exits import Exit
+from sej.cli.parameters import IntRange
 from textqueue.claims.claim import Claim
 from textqueue.commands.naming import NAMES, name_of, named, require_names
 from textqueue.commands.opening import QUEUE, opened, opened_files, shell
@@ -81,7 +82,7 @@ def reopen(path: Path, names: tuple[str, ...]) -> None:
 
 @click.command
 @QUEUE
-@click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="The number of changes.")
+@click.option("--count", type=IntRange(1), default=1, show_default=True, help="The number of changes.")
 def undo(path: Path, count: int) -> None:
     """Take back the last change of a status that a program made, and print the message with its status.
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from sej.cli.parameters import PATH
+from sej.cli.parameters import PATH, IntRange
 from textqueue.commands.opening import (
     QUEUE,
     JournalsLike,
@@ -52,7 +52,7 @@ def archive(path: Path, target: Path, critical: bool) -> None:
 @QUEUE
 @click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--status", "by_status", is_flag=True, help="One file for each status: jobs-queued.tq and others.")
-@click.option("--every", type=click.IntRange(1), help="One file for each N messages: jobs-0001.tq and others.")
+@click.option("--every", type=IntRange(1), help="One file for each N messages: jobs-0001.tq and others.")
 @click.option("--variable", help="One file for each value of this variable, such as writer: jobs-ann.tq and others.")
 def split(path: Path, directory: Path, by_status: bool, every: int | None, variable: str | None) -> None:
     """Move the messages into several new files in a directory, which is created. Print the files and their counts.

@@ -127,8 +127,11 @@ def _stray(part: Stray) -> Iterator[_Finding]:
         yield _Finding(0, what, "put it right below its message", "error")
     elif part.kind == "unknown control character":
         first = decode(part.raw)[0]
-        what = f"a line cannot begin with {first!r}, so it is skipped"
-        yield _Finding(0, what, f"begin it with one of {_KNOWN}", "error")
+        if first.isprintable():
+            shown, mend = repr(first), f"begin it with one of {_KNOWN}"
+        else:  # a control character, or a byte of UTF-16
+            shown, mend = f"byte 0x{part.raw[0]:02x}", f"save the file as UTF-8, or begin it with one of {_KNOWN}"
+        yield _Finding(0, f"a line cannot begin with {shown}, so it is skipped", mend, "error")
 
 
 def _entry(part: Entry) -> Iterator[_Finding]:

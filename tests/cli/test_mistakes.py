@@ -1,0 +1,70 @@
+"""Mistakes of a user at the command line: one sentence that names the way out, and nothing is changed."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kestrel
+import sej
+from tests.cli.inside import inside
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with a journal, a text queue, a Kestrel queue and an empty token file."""
+    monkeypatch.chdir(tmp_path)
+    with sej.Writer("orders") as writer:
+        writer.append(b"one", b"key")
+    Path("jobs.tq").write_bytes(b"-a\n")
+    Path("token").touch()
+    with kestrel.Queue("spool", "cars"):
+        pass
+    return tmp_path
+
+
+MISTAKES: dict[str, tuple[int, str]] = {
+    "tail --count x orders": (2, "'x' is not a valid integer."),
+    "queue stats orders": (4, "this journal has no queue; create=True or `sej queue put` creates it"),
+    "queue show jobs.tq 0": (1, "`sej tq` list and change the messages of a .tq file"),
+    "offset orders nobody": (4, "unknown reader 'nobody'; this journal has no reader with a kept offset"),
+    "clean --max-age 1d --ignore-reader nobody orders": (2, "unknown reader 'nobody'; this journal has no reader"),
+    "kestrel dump spool": (4, "spool: this is a directory; `sej kestrel ls` lists its queues"),
+    "kestrel import spool cars orders": (1, 'with keys="drop" (--drop-keys) to leave them out'),
+    "hub push --client a --token-file token orders 127.0.0.1:1": (2, "token: this file holds no token; put the first"),
+    "sql --token-file token --hub 127.0.0.1:1 SELECT EWR": (2, "token: this file holds no token; put the first line"),
+    "hub token --write EWR --until 2020-01-01T00:00:00Z": (
+        2,
+        "--until must be in the future, got 2020-",
+    ),
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_names_the_way_out_and_changes_nothing(
+    line: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def contents() -> dict[Path, bytes]:
+        found = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and not path.match("*l*ck")}
+        return {path: data for path, data in found.items() if data}
+
+    before = contents()
+    done = inside(monkeypatch, *line.split())
+    code, says = MISTAKES[line]
+    assert (done.code, done.out) == (code, b"")
+    assert says in done.err
+    assert contents() == before
+
+
+def test_a_hub_that_could_store_nothing_does_not_start(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    access = os.access
+
+    def denied(path: Any, mode: int) -> bool:
+        return str(path) != "collected" and access(path, mode)
+
+    Path("collected").mkdir()
+    monkeypatch.setattr(os, "access", denied)
+    done = inside(monkeypatch, "hub", "serve", "--address", "127.0.0.1:0", "collected")
+    assert done.code == 1
+    assert "collected: this user may not" in done.err
