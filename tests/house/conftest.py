@@ -1,17 +1,33 @@
 """The distribution as a stranger has it: the wheel, built once, and an environment that holds nothing else."""
 
+import shutil
 import sys
 import venv
 from pathlib import Path
 
 import pytest
 
-from tests.house.house import ROOT, run
+from tests.house.house import PACKAGES, ROOT, run
 
 PIP = [sys.executable, "-m", "pip", "-qq", "--no-input", "--disable-pip-version-check"]
 
 
-def build(directory: Path, source: Path = ROOT, **env: str) -> Path:
+def copied(directory: Path) -> Path:
+    """Copy what a build reads; return the copy. A build in the tree has an unfinished egg-info there for a moment.
+
+    A program that starts in the tree at this moment would look for its commands in it.
+    """
+    copy = directory / "source"
+    copy.mkdir()
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, copy)
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*_c.c"))
+    return copy
+
+
+def build(directory: Path, source: Path, **env: str) -> Path:
     """Build sdist and wheel as `make wheel` does; returns the wheel."""
     directory.mkdir(exist_ok=True)
     command: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, source]
@@ -24,7 +40,8 @@ def build(directory: Path, source: Path = ROOT, **env: str) -> Path:
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, compiled in a hurry: no test measures it."""
-    return build(tmp_path_factory.mktemp("dist"), CFLAGS="-O0")
+    directory = tmp_path_factory.mktemp("wheel")
+    return build(directory / "dist", copied(directory), CFLAGS="-O0")
 
 
 @pytest.fixture(scope="session")

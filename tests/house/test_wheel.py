@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from tests.house.conftest import PIP, build
+from tests.house.conftest import PIP, build, copied
 from tests.house.house import PACKAGES, ROOT, has_compiler, run
 
 FOUND_BY_SPARK = {f"pyspark_sej{name}.py" for name in ("", "_kestrel", "_textqueue")}
@@ -111,7 +111,7 @@ def test_what_an_extra_brings_is_named_where_it_is_missing(clean: Path, tmp_path
 
 
 def test_without_a_compiler_the_wheel_is_pure_and_works(clean: Path, tmp_path: Path) -> None:
-    wheel = build(tmp_path, CC="/bin/false")
+    wheel = build(tmp_path / "dist", copied(tmp_path), CC="/bin/false")
     assert not [name for name in contents(wheel) if name.endswith(".so")]
     pure = tmp_path / "pure"
     done = run([*PIP, "install", "--no-deps", "--target", pure, wheel], tmp_path)
