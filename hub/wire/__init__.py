@@ -5,6 +5,10 @@ Needs the extra ``hub`` (grpcio). The protocol is ``hub.proto``, explained in do
 
 from __future__ import annotations
 
+import os as _os
+
+_os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC reads it when it is imported; see hub/wire/forks.py
+
 try:
     from hub.wire.access import Tokens, make_token
     from hub.wire.client import Client, JournalState, Listed

@@ -1,8 +1,8 @@
 """The client: one connection to a hub, for one client id.
 
 Every call has a deadline, except streams, which end with the connection: pings detect a dead peer. Errors are raised as
-the hub's own types (:mod:`hub.wire.status`). The connection is made at the first call, and again in a forked child,
-because gRPC's threads do not survive a fork.
+the hub's own types (:mod:`hub.wire.status`). The connection is made at the first call. No client works in a process
+that was forked from one that used gRPC (:mod:`hub.wire.forks`).
 
 An original hub knows only ``Put`` and ``Get``, and its ``Get`` returns nothing. Sending to it works, by ``Put``. What
 it cannot do raises :class:`hub.NotSupportedError`.
@@ -10,7 +10,6 @@ it cannot do raises :class:`hub.NotSupportedError`.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import grpc
 from hub.errors import AccessError, NotSupportedError
 from hub.naming import check_client
 from hub.wire import hub_pb2 as pb
+from hub.wire.forks import keep_unused, use_grpc
 from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, put_request
 from hub.wire.rows import Rows, bits_of, open_rows
 from hub.wire.status import ORIGINAL, from_rpc_error
@@ -43,6 +43,7 @@ from sej.codec.format import OVERHEAD_SIZE
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError
 from sej.message import Message
+from sej.system.lifecycle import watch_forks
 
 __all__ = ["Client", "JournalState", "Listed"]
 
@@ -172,7 +173,6 @@ class Client:
             self._options.append(("grpc.ssl_target_name_override", tls.server_name))
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
-        self._pid = 0
         self._closed = False
         self._is_original: bool | None = None
 
@@ -460,8 +460,13 @@ class Client:
         with self._lock:
             self._closed = True
             channel, self._channel = self._channel, None
-        if channel is not None and self._pid == os.getpid():
+        if channel is not None:
             channel.close()
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        keep_unused(self._channel)
+        self._channel = None
 
     def __enter__(self) -> Self:
         """Return the client."""
@@ -543,8 +548,9 @@ class Client:
         with self._lock:
             if self._closed:
                 raise ClosedError("the client is closed")
-            if self._channel is None or self._pid != os.getpid():
-                self._pid = os.getpid()
+            use_grpc(f"the client of {self.address}")
+            if self._channel is None:
+                watch_forks(self)
                 if self._tls is None:
                     self._channel = grpc.insecure_channel(self.address, options=self._options)
                 else:

@@ -20,12 +20,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from hub.store import Store
 from hub.wire.access import Guard, Tokens
 from hub.wire.counts import Counts
+from hub.wire.forks import keep_unused, use_grpc
 from hub.wire.frames import MAX_MESSAGE_BYTES
 from hub.wire.processes import Processes
 from hub.wire.service import Limits, Service
 from hub.wire.tls import ServerTLS, is_loopback
 from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
+from sej.system.lifecycle import watch_forks
 
 __all__ = ["ANSWER_BYTES", "Server"]
 
@@ -174,6 +176,8 @@ class Server:
             ),
             processes=processes,
         )
+        use_grpc("a hub's server")
+        watch_forks(self)
         age = [] if processes is None else [("grpc.max_connection_age_ms", _CONNECTION_MS)]
         self._server = grpc.server(
             self.service.other_calls,
@@ -230,6 +234,10 @@ class Server:
         self.service.stop()
         stopped.wait()
         self.service.close()
+
+    def _after_fork(self) -> None:
+        self._stopped = True
+        keep_unused(self._server)
 
     def __enter__(self) -> Self:
         """Return the server."""
