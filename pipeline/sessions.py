@@ -32,6 +32,7 @@ _NOT_THERE: Final = (
 )
 _CONNECT: Final = "SPARK_CONNECT_MODE_ENABLED"
 """Spark sets this environment variable for a session of Spark Connect."""
+_TRIES: Final = 5
 _SPARK_MIN: Final = (4, 2)
 _NO_JAVA: Final = (
     "Java not found; Spark needs version 17 or newer: set JAVA_HOME, or put java on PATH (Debian:"
@@ -79,11 +80,28 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
     builder = SparkSession.builder.appName(app).config(map={**spark_conf(), **_way_for_workers(), **(conf or {})})
     if master is not None:
         builder = builder.master(master)
-    spark: SparkSession = builder.getOrCreate()
+    spark = _started(builder)
     register(spark)
     if not is_connect(spark) and not str(spark.sparkContext.master).startswith("local"):
         check_executors(spark)
     return spark
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    """Return the builder's session; after a session of Spark Connect, try again if Spark's program ended at once.
+
+    Spark forks to run it, and gRPC can end a forked child by a signal before it runs anything.
+    """
+    from pyspark.errors import PySparkRuntimeError
+
+    tries = _TRIES if "grpc" in sys.modules else 0
+    while True:
+        try:
+            return builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            if error.getCondition() != "JAVA_GATEWAY_EXITED" or not tries:
+                raise
+            tries -= 1
 
 
 def _running_connect() -> SparkSession | None:
