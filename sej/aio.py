@@ -37,6 +37,7 @@ from sej.errors import ClosedError
 from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory
 from sej.message import FIRST, LAST, BytesLike, Message, Start
+from sej.reading.attempts import InterruptError
 from sej.system.paths import absolute_path
 
 __all__ = ["Consumer", "Offset", "Scanner", "Writer"]
@@ -447,10 +448,6 @@ class Consumer:
         self.consumer.stop()
 
 
-class _LeftError(BaseException):
-    """The task has left :meth:`Consumer.run`. Not an Exception, because it is not a failed attempt."""
-
-
 class _Calls:
     """The calls of a consumer's handler: made by its thread, one at a time, and answered by the task."""
 
@@ -467,13 +464,13 @@ class _Calls:
         try:
             self._loop.call_soon_threadsafe(self._offer, batch, answer)
         except RuntimeError:  # the loop is closed
-            raise _LeftError from None
+            raise InterruptError from None
         answer.result()
 
     def _offer(self, batch: list[Message], answer: Future[None]) -> None:
         self._answer = answer
         if self._left:
-            answer.set_exception(_LeftError())
+            answer.set_exception(InterruptError())
         else:
             self.waiting.put_nowait((batch, answer))
 
@@ -485,7 +482,7 @@ class _Calls:
         """End the call that waits, and any further one, without an attempt."""
         self._left = True
         if not self._answer.done():
-            self._answer.set_exception(_LeftError())
+            self._answer.set_exception(InterruptError())
 
 
 async def _answer_call(

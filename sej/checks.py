@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import CoroutineType
 from typing import Any, Final, NoReturn
@@ -40,6 +41,7 @@ __all__ = [
     "a",
     "between",
     "handler_of",
+    "is_failure",
     "one_of",
     "optional",
     "options_of",
@@ -302,6 +304,16 @@ def refuse_coroutine(result: object) -> None:
     if isinstance(result, CoroutineType):
         result.close()  # no warning that it was never awaited
         raise TypeError("the handler returned a coroutine, which does not run by itself; call asyncio.run with it")
+
+
+def is_failure(error: BaseException) -> bool:
+    """Return whether an exception of a handler is a failed attempt, and the next message may be handled.
+
+    A handler that runs coroutines raises asyncio's CancelledError if one of them was cancelled. That is not an
+    Exception, but it ends no program.
+    """
+    asyncio = sys.modules.get("asyncio.exceptions")  # nobody else raises it, and the import takes long
+    return isinstance(error, Exception) or (asyncio is not None and isinstance(error, asyncio.CancelledError))
 
 
 def require_columns(values: Any, keys: Any, type: Any, timestamp: Any) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sej.checks import refuse_coroutine
+from sej.checks import is_failure, refuse_coroutine
 from sej.errors import LockLostError, RetriesExhaustedError
 from sej.journal.directory import Directory
 from sej.message import FIRST, Message, Start
@@ -105,7 +105,10 @@ class Claim:
                     continue
             try:
                 refuse_coroutine(handler(self.index, message))
-            except Exception as error:
+            except BaseException as error:
+                if not is_failure(error):
+                    self._note.leave(error)
+                    raise
                 self._attempts += 1
                 if self._attempts >= self._terms.max_attempts:
                     self._give_up(message, f"{type(error).__name__}: {error}", error)
@@ -157,7 +160,7 @@ class Claim:
             self._note.close()
             self._kept.close()
 
-    def _give_up(self, message: Message, reason: str, failure: Exception | None) -> None:
+    def _give_up(self, message: Message, reason: str, failure: BaseException | None) -> None:
         attempts, self._attempts = self._attempts, 0
         again = self._kept.value == message.offset
         self.commit()

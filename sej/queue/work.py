@@ -17,7 +17,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from sej.checks import CALLABLE, FLAG, POSITIVE_SECONDS, a, between, handler_of, optional, refuse_coroutine, require
+from sej.checks import (
+    CALLABLE,
+    FLAG,
+    POSITIVE_SECONDS,
+    a,
+    between,
+    handler_of,
+    is_failure,
+    optional,
+    refuse_coroutine,
+    require,
+)
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError, SejError
 from sej.queue.headers import handled_under
@@ -48,8 +59,9 @@ def work(
     """Call a function for each item of a queue, until a stop is requested.
 
     An item is done if the function returns. If it raises, the item is retried later, or becomes a dead letter after the
-    queue's ``max_attempts``, and the logger ``sej.worker`` writes one line. So too if it calls ``sys.exit``, which then
-    ends ``work``. The function may end the item itself. Its lease is extended while the function runs. If OpenTelemetry
+    queue's ``max_attempts``, and the logger ``sej.worker`` writes one line. So too if it calls ``sys.exit`` or raises
+    something else that is no Exception, which then ends ``work``; only ``KeyboardInterrupt`` is not counted as an
+    attempt. The function may end the item itself. Its lease is extended while the function runs. If OpenTelemetry
     is installed, the function runs under the trace context of ``put``.
 
     In the main thread of a program, SIGTERM and SIGINT request a stop: items whose functions run are finished, and
@@ -182,16 +194,17 @@ class _Worker:
             finally:
                 with self._guard:
                     self._held.discard(held)
-        except Exception as error:
-            self._failed(item, f"{type(error).__name__}: {error}", ended=held.late or item.ended)
-            return
         except BaseException as error:
+            reason = f"{type(error).__name__}: {error}"
+            if is_failure(error):
+                self._failed(item, reason, ended=held.late or item.ended)
+                return
             if not item.ended and not held.late:
                 with suppress(SejError):
-                    if isinstance(error, SystemExit):  # the function ended the program: it would do so again
-                        self._failed(item, f"SystemExit: {error}", ended=False)
-                    else:  # an interrupt of the program, not a failure of the item
+                    if isinstance(error, KeyboardInterrupt):  # an interrupt of the program, not a failure of the item
                         item.give_back()
+                    else:  # the function ended the program, as sys.exit does: it would do so again
+                        self._failed(item, reason, ended=False)
             raise
         if held.late:
             return

@@ -19,9 +19,13 @@ from sej.journal.directory import Directory
 from sej.system.disk import File
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = ["Attempts"]
+__all__ = ["Attempts", "InterruptError"]
 
 _NOTE_BYTES: Final = 128
+
+
+class InterruptError(BaseException):
+    """Raised by a handler that did not handle its message: that is not a failed attempt."""
 
 
 class Attempts:
@@ -53,6 +57,7 @@ class Attempts:
         self._disk = directory.disk
         self._path = directory.at("ofs", f"{name}.tries")
         self._file: File | None = None
+        self._stays = False
         self._offset, self._ended = -1, 0
         self._careful_left = 0
         """This many further messages may have been in the predecessor's hands,"""
@@ -105,9 +110,14 @@ class Attempts:
             self._slot = 1 - self._slot
         return ended
 
+    def leave(self, error: BaseException) -> None:
+        """Keep the note if the handler ended the program, as if the process had died; not for an interrupt."""
+        self._stays = not isinstance(error, KeyboardInterrupt | InterruptError)
+
     def remove(self) -> None:
-        """Note that no process handles messages any more."""
-        self._disk.unlink(self._path)
+        """Note that no process handles messages any more, unless :meth:`leave` kept the note."""
+        if not self._stays:
+            self._disk.unlink(self._path)
 
     def close(self) -> None:
         """Close the file and keep it."""

@@ -20,7 +20,20 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
-from sej.checks import DISK, FLAG, PATH, POSITIVE, SECONDS, START, WAIT, handler_of, optional, refuse_coroutine, require
+from sej.checks import (
+    DISK,
+    FLAG,
+    PATH,
+    POSITIVE,
+    SECONDS,
+    START,
+    WAIT,
+    handler_of,
+    is_failure,
+    optional,
+    refuse_coroutine,
+    require,
+)
 from sej.durations import Seconds, seconds
 from sej.errors import RetriesExhaustedError
 from sej.journal.arrival import wait_for_journal
@@ -126,7 +139,9 @@ class Consumer:
         """Handle messages until :meth:`stop`, or until none arrived for the timeout.
 
         Args:
-            handler: called with one message after the other; an exception is a failed attempt.
+            handler: called with one message after the other; an exception is a failed attempt. One that is no
+                Exception, as of ``sys.exit``, ends the run; if it is not ``KeyboardInterrupt``, the next run counts it
+                like the death of the process.
             timeout: instead of the consumer's own, in seconds.
 
         Returns:
@@ -253,7 +268,10 @@ class Consumer:
                 return 0
             try:
                 refuse_coroutine(handler(batch))
-            except Exception as error:
+            except BaseException as error:
+                if not is_failure(error):
+                    attempts.leave(error)
+                    raise
                 failure = error
                 continue
             return len(batch)

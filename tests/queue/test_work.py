@@ -1,5 +1,6 @@
 """The worker loop: every item is ended, leases are kept, a stop is graceful, and each failure is one line."""
 
+import asyncio
 import functools
 import logging
 import os
@@ -218,6 +219,44 @@ def test_an_item_whose_handler_exits_is_a_dead_letter_in_the_end(tmp_path: Path)
         assert sej.work(q, handle, until_empty=True) == 1
         (dead,) = q.items("dead")
         assert (dead.value, dead.attempts, dead.reason) == (b"exits", 2, "SystemExit: 3")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_item_whose_coroutine_was_cancelled_fails_and_the_others_are_handled(tmp_path: Path, threads: int) -> None:
+    async def cancelled() -> None:
+        task = asyncio.create_task(asyncio.sleep(3600))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    def handle(item: sej.Item) -> None:
+        if item.value == b"cancelled":
+            asyncio.run(cancelled())
+
+    with sej.open_queue(tmp_path / "q", max_attempts=2, backoff_s=0.0) as q:
+        q.put_many([b"cancelled", b"good"])
+        assert sej.work(q, handle, threads, until_empty=True) == 1
+        (dead,) = q.items("dead")
+        assert (dead.value, dead.attempts, dead.reason) == (b"cancelled", 2, "CancelledError: ")
+
+
+def test_an_item_that_ends_its_worker_is_counted(tmp_path: Path) -> None:
+    """An extension in Rust that panics raises such an exception, again for each new worker."""
+
+    class Panic(BaseException):
+        pass
+
+    def handle(item: sej.Item) -> None:
+        if item.value == b"panics":
+            raise Panic("at index 3")
+
+    with sej.open_queue(tmp_path / "q", max_attempts=1) as q:
+        q.put_many([b"panics", b"good"])
+        with pytest.raises(Panic):
+            sej.work(q, handle, until_empty=True)
+        assert sej.work(q, handle, until_empty=True) == 1
+        (dead,) = q.items("dead")
+        assert (dead.value, dead.reason) == (b"panics", "Panic: at index 3")
 
 
 def test_it_ends_when_the_queue_is_closed(q: JournalQueue) -> None:

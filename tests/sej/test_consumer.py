@@ -1,5 +1,6 @@
 """Consumers: at least once, in order, nothing skipped. A message that cannot be handled becomes a dead letter."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -214,6 +215,42 @@ def test_a_message_that_ends_its_process_is_found_and_put_aside(path: Path, tmp_
     assert letter.message.offset == 120
     assert "ended the process" in letter.reason
     assert runs == 5, "one before notes were taken, three that were counted, one that continued"
+
+
+def test_a_message_whose_handler_exits_is_put_aside(path: Path, tmp_path: Path) -> None:
+    def handle(message: sej.Message) -> None:
+        if message.offset == 120:
+            sys.exit(3)
+
+    reader = consumer(path, max_attempts=2, dead_letter=tmp_path / "dead")
+    for _ in range(3):  # one before notes were taken
+        with pytest.raises(SystemExit):
+            reader.run(handle)
+    assert reader.run(handle) == 180
+    (letter,) = sej.dead_letters(tmp_path / "dead")
+    assert (letter.message.offset, letter.attempts) == (120, 2)
+    assert not (path / "ofs" / "worker.tries").exists()
+
+
+def test_an_interrupt_is_no_attempt(path: Path) -> None:
+    def handle(message: sej.Message) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            consumer(path, max_attempts=1).run(handle)
+    assert not (path / "ofs" / "worker.tries").exists()
+    assert consumer(path).run(lambda _: None) == 300
+
+
+def test_a_coroutine_that_was_cancelled_is_a_failed_attempt(path: Path, tmp_path: Path) -> None:
+    def handle(message: sej.Message) -> None:
+        if message.offset == 120:
+            raise asyncio.CancelledError
+
+    assert consumer(path, max_attempts=2, dead_letter=tmp_path / "dead").run(handle) == 300
+    (letter,) = sej.dead_letters(tmp_path / "dead")
+    assert (letter.message.offset, letter.attempts, letter.reason) == (120, 2, "CancelledError: ")
 
 
 def test_another_journal_is_not_read_as_dead_letters(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Workers: alone, in groups, through failures, and with fellows who die at any moment."""
 
+import asyncio
 import os
 import random
 import select
@@ -150,6 +151,28 @@ def test_dead_letters(path: shard.Path, tmp_path: FilePath) -> None:
     with sej.Scanner(tmp_path / "dead") as scanner:
         letters = sorted(message.value.partition(b"\n")[2] for message in scanner)
     assert letters == [b"key 42", b"key 7"]
+
+
+def test_messages_whose_handler_exits_or_is_cancelled_become_dead_letters(path: shard.Path, tmp_path: FilePath) -> None:
+    fill(path, 50)
+
+    def handle(index: int, message: sej.Message) -> None:
+        if message.value == b"key 7":
+            sys.exit(3)
+        if message.value == b"key 42":
+            raise asyncio.CancelledError
+
+    def run() -> int:
+        dead = tmp_path / "dead"
+        return shard.Worker(path, "w", max_attempts=2, dead_letter=dead, timeout=0.0, backoff_s=0.001).run(handle)
+
+    for _ in range(3):  # one before notes were taken
+        with pytest.raises(SystemExit):
+            run()
+    run()
+    letters = [letter.message.value for letter in sej.dead_letters(tmp_path / "dead")]
+    assert sorted(letters) == [b"key 42", b"key 7"]
+    assert not list(FilePath(path.root).glob("*/ofs/*.tries"))
 
 
 def test_without_dead_letters_the_worker_stops_at_the_message(path: shard.Path) -> None:
