@@ -157,11 +157,16 @@ def _left_behind(places: Directory) -> Iterator[Finding]:
     """Report what a crash left unfinished. While a writer runs it may still be in use, so nothing is reported."""
     if holder_of(places.at("jnl.lck")):
         return
-    pending = [name for name in _names(places.at("txn")) if not name.endswith(".done")]
+    intents, staged = _names(places.at("txn")), _names(places.at("tmp"))
+    pending = [name for name in intents if not name.endswith(".done")]
+    for name in pending:
+        if name.endswith(".intent") and f"{name.removesuffix('.intent')}.rows" not in staged:
+            found = f"the staged rows of an unfinished batch are missing: {places.at('txn', name)}"
+            do = "if no writer can open the journal, remove this file: the batch's messages in the journal stay"
+            yield Finding("pending batch", "problem", found, do)
     if pending:
         found = f"{len(pending)} started and not finished, the first is {places.at('txn', pending[0])}"
         yield Finding("pending work", "note", found, "nothing: the next writer finishes it before its first append")
-    staged = _names(places.at("tmp"))
     if staged:
         found = f"{counted(len(staged), 'file')} in {places.at('tmp')}"
         yield Finding("leftovers", "note", found, "nothing: the next writer removes what no pending work needs")

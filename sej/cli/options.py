@@ -71,7 +71,9 @@ def range_options(command: _Command) -> _Command:
 
 def retention_options(command: _Command) -> _Command:
     """Add ``--max-age``, ``--max-bytes``, ``--keep-segments`` and ``--dry-run``; see :func:`require_limit`."""
-    age = click.option("--max-age", type=DURATION, help="Remove segments whose last append is older, as in 7d.")
+    age = click.option(
+        "--max-age", type=DURATION, help="Remove segments whose last append is older, as in 7d; 7 is 7 seconds."
+    )
     size = click.option("--max-bytes", type=SIZE, help="Remove segments of a journal until the rest fits, as in 10G.")
     keep = click.option(
         "--keep-segments",

@@ -76,9 +76,17 @@ def test_torn_tail_foreign_file_and_leftovers(journal: Path) -> None:
     (journal / "tmp" / "rows.7").touch()
     (journal / "txn").mkdir(exist_ok=True)
     (journal / "txn" / "load.intent").touch()
+    (journal / "tmp" / "load.rows").touch()
     rows = found(journal, "--quick")
     assert "load.intent" in rows["pending work"]["found"]
     assert rows["leftovers"]["level"] == "note"
+    assert "pending batch" not in rows
+    (journal / "tmp" / "load.rows").unlink()  # as in a copy that was made meanwhile
+    rows = found(journal, "--quick", code=1)
+    assert (rows["pending batch"]["level"], str(journal / "txn" / "load.intent") in rows["pending batch"]["found"]) == (
+        "problem",
+        True,
+    )
 
 
 def test_a_tail_in_flight_is_well(journal: Path) -> None:
