@@ -1,10 +1,13 @@
 """A message that is done is not delivered again after a save of an old buffer, whatever happened in between."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from textqueue import TextQueue
+from textqueue.editing.plan import plan
 
 
 @pytest.fixture
@@ -191,3 +194,50 @@ def test_a_person_reopens_a_message_while_another_program_has_the_file_open(
         assert [finish(q), finish(q)] == ["a", "b"]
         path.write_bytes(b"-a\n=b\n-c\n")
         assert waiting(q) == ["a", "c"]
+
+
+@pytest.fixture
+def restless(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Another program changes the file while it is examined, as often as the only number in the list says."""
+    times = [0]
+
+    def plan_later(*args: Any, **kwargs: Any) -> Any:
+        if times[0]:
+            times[0] -= 1
+            before = path.stat()
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+        return plan(*args, **kwargs)
+
+    monkeypatch.setattr("textqueue.editing.reconcile.plan", plan_later)
+    return times
+
+
+def test_the_end_of_a_claim_while_the_file_cannot_be_examined(path: Path, restless: list[int]) -> None:
+    path.write_bytes(b"-a\n-b\n-c\n-d\n")
+    with TextQueue(path) as q, TextQueue(path) as other:
+        finish(q)
+        buffer = path.read_bytes()
+        finish(q)
+        claim = q.take()
+        assert claim is not None
+        path.write_bytes(buffer)
+        restless[:] = [8]
+        assert claim.done()
+        assert restless == [0]
+        assert path.read_bytes() == b"=a\n-b\n=c\n-d\n"
+        assert waiting(other) == ["d"]
+        assert [conflict.text for conflict in other.conflicts] == ["b"]
+
+
+def test_marks_in_a_row_while_the_file_cannot_be_examined(path: Path, restless: list[int]) -> None:
+    path.write_bytes(b"-a\n-b\n-c\n-d\n-e\n")
+    with TextQueue(path) as q, TextQueue(path) as other:
+        buffer = path.read_bytes()
+        finish(q)
+        b, c, d, _ = q.messages()
+        path.write_bytes(buffer)
+        restless[:] = [24]
+        for message in (b, c, d):
+            message.mark_as_cleared()
+        assert waiting(other) == ["e"]
+        assert [conflict.text for conflict in other.conflicts] == ["a"]

@@ -123,7 +123,7 @@ class Marks:
     def row(self, session: Session) -> None:
         """Begin a hold if this edit follows another one closely. The caller is in a session."""
         now, pace = time.monotonic(), self._pace
-        if session.alone and now - pace.last < _ROW_S and now > pace.backoff_until:
+        if session.alone and session.known and now - pace.last < _ROW_S and now > pace.backoff_until:
             log = self._queue.ledger.file_to_append()
             if log is not None:
                 Hold(self._queue, pace, session.file, log, now + _HOLD_S).begin()

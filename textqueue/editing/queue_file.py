@@ -241,10 +241,11 @@ class QueueFile:
         if whole and (there is None or there.identity != session.status.identity):
             return False
         # A foreign change at this moment must not be taken for a part of this edit. If there was time for one, or it
-        # reverted the edit before, the ledger gets no state of the file, so that the next session reconciles. If a
-        # lease that another process waits for can still be released, it was valid until now.
+        # reverted the edit before, the ledger gets no state of the file, so that the next session reconciles. So it
+        # does if this session could not reconcile. If a lease that another process waits for can still be released, it
+        # was valid until now.
         exclusive = whole and (session.alone or (alone and end_lease(session.file)))
-        ours = exclusive or (whole and still and kept and time.monotonic() - began < MOMENT_S)
+        ours = session.known and (exclusive or (whole and still and kept and time.monotonic() - began < MOMENT_S))
         if within is not None:
             edit.log(self.ledger, within if exclusive else unknown(within))
             self.mine = edit.last
