@@ -7,6 +7,7 @@ by these. The codec works without the interpreter's lock.
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,7 +42,8 @@ def in_order(
     rest = iter(parts)
     waiting: deque[Future[list[_Row]]] = deque()
     _keep_freed_memory()
-    pool = ThreadPoolExecutor(threads, "table")
+    own: set[int] = set()
+    pool = ThreadPoolExecutor(threads, "table", initializer=lambda: own.add(threading.get_ident()))
     try:
         for part in rest:
             waiting.append(pool.submit(_all, read, part))
@@ -50,7 +52,8 @@ def in_order(
         while waiting:
             yield from waiting.popleft().result()
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        # Polars drops what it does not need any more in any thread that calls it, also in one of these.
+        pool.shutdown(wait=threading.get_ident() not in own, cancel_futures=True)
 
 
 @cache

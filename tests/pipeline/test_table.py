@@ -413,6 +413,28 @@ def test_parts_are_read_in_order_whatever_their_speed() -> None:
     assert list(parallel.in_order(range(20), read, 3)) == list(range(20))
 
 
+def test_a_read_that_is_dropped_by_one_of_its_own_threads_ends() -> None:
+    """Polars drops objects in whatever thread calls it next."""
+    left, ended = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def read(part: int) -> list[int]:
+        if part == 2:
+            assert left.wait(60)
+            try:
+                rows.close()
+            except RuntimeError as error:
+                errors.append(error)
+            ended.set()
+        return [part]
+
+    rows = parallel.in_order(range(5), read, 2)
+    assert next(rows) == 0
+    left.set()
+    assert ended.wait(60)
+    assert errors == [] and list(rows) == []
+
+
 def test_an_error_in_a_part_ends_the_read_after_the_parts_before_it() -> None:
     def read(part: int) -> list[int]:
         if part == 3:
