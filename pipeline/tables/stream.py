@@ -117,6 +117,7 @@ class Stream:
         self._watches: dict[str, Watch] = {}
         self._stopped = threading.Event()
         self._closed = False
+        self._failure: str | None = None
         self._chosen, _ = chosen_of(Asked(where=asked.where))
         self._start, _ = chosen_of(Asked(bounds=asked.bounds))
         names = dict.fromkeys([*schema.names, "offset", *(condition.column for condition in asked.where)])
@@ -140,10 +141,19 @@ class Stream:
             JournalNotFoundError: a journal was removed.
             LockedError: another process has this reader name.
             LeaseLostError: another program has taken this reader on the hub.
+            ClosedError: the stream is closed, or an exception has ended it.
         """
         if self._closed:
             raise ClosedError("the stream is closed; open another one")
-        return next(self._rows)
+        if self._failure is not None:  # a generator that raised would end like one that is complete
+            raise ClosedError(f"an exception has ended the stream ({self._failure}); open another one")
+        try:
+            return next(self._rows)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._failure = f"{type(error).__name__}: {error}"
+            raise
 
     def commit(self, offsets: Mapping[str, int] | None = None) -> None:
         """Commit the offsets of a batch, durably; None: of the last one.

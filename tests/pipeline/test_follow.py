@@ -156,6 +156,10 @@ def test_good_rows_come_before_the_error(tmp_path: Path) -> None:
         stream.commit(arrived.offsets)
         with pytest.raises(sej.CorruptionError):
             next(stream)
+        with pytest.raises(
+            sej.ClosedError, match=r"an exception has ended the stream \(CorruptionError: .*open another"
+        ):
+            list(stream)  # it does not look as if no message were left
     with pipeline.follow(tmp_path / "j", reader="r", timeout=0.0, on_corruption="skip") as stream:
         assert next(stream).offsets == {"j": 200}
 
