@@ -98,8 +98,11 @@ class SharedEnd:
         self._lock_timeout = lock_timeout
         self._sealed = sealed
         self._kept = kept_position(directory)
-        self._in_doubt: tuple[File | None, int, int] = None, 0, 0
-        """A segment, and the start and end of its bytes that may not be on the medium (sej.system.durable)."""
+        self._in_doubt: dict[File, tuple[int, int]] = {}
+        """The start and end of a segment's bytes that may not be on the medium (sej.system.durable).
+
+        A turn adds a segment while :meth:`sync` of another one, in another thread, removes that one.
+        """
         self._mark = b""
         self._lock_path = directory.at("jnl.lck")
         self._was_missing = directory.disk.status(self._lock_path) is None
@@ -154,10 +157,9 @@ class SharedEnd:
         Raises:
             OSError: the system refused; nothing may be written or synced after that.
         """
-        of, start, end = self._in_doubt
-        if of is file:
-            renew(self._directory.disk, file, start, end)
-            self._in_doubt = None, 0, 0
+        if span := self._in_doubt.get(file):
+            renew(self._directory.disk, file, *span)
+            self._in_doubt.pop(file, None)
         file.sync()
         self._kept.store(file, first_offset, position, offset)
 
@@ -166,6 +168,7 @@ class SharedEnd:
         self.leave = _nothing
         self._lock.close()
         self._kept.forget()
+        self._in_doubt.clear()
         self.file = None  # a sync in another thread may use the file; it is closed with its last reference
 
     def look(self) -> None:
@@ -262,7 +265,7 @@ class SharedEnd:
             sealing: sync everything, and write the entry of the last messages too.
         """
         if end.file is not self.file and end.synced_position < end.position:
-            self._in_doubt = end.file, end.synced_position, end.position
+            self._in_doubt[end.file] = end.synced_position, end.position
         self.file = end.file
         self._sealed(end.synced_offset)
         self.position, self.offset, self.first_offset = end.position, end.offset, end.segment.first_offset

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 import sej
 from sej.codec.format import MAX_OFFSET
-from sej.system.disk import OS, File
+from sej.system.disk import OS, Disk, File
+from sej.writing.opening import open_end
 from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, output, script, until
 
 
@@ -315,3 +317,28 @@ def test_the_largest_offset_is_the_last_one(tmp_path: Path, segment_bytes: int) 
     with sej.Scanner(tmp_path) as s:
         assert [message.value for message in s] == [b"a", b"b"]
     assert sej.Journal(tmp_path).verify() == []
+
+
+def test_a_segment_that_is_opened_during_a_sync_stays_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed = []
+
+    def turn(disk: Disk, file: File, start: int, end: int) -> None:
+        renewed.append((file, start, end))
+        if len(renewed) == 1:  # another thread finds that another process has started a segment
+            w._end._take(open_end(w._end._directory, w._end._kept))
+
+    with sej.Writer(tmp_path / "source") as writer:
+        writer.append(bytes(2 << 20))  # more than an opening renews
+    shutil.copytree(tmp_path / "source", tmp_path / "copy")
+    with sej.SharedWriter(tmp_path / "copy") as w:
+        w.append(b"x")
+        first = w._end.file
+        assert first is not None
+        place = w._end.first_offset, w._end.position, w._end.offset
+        monkeypatch.setattr("sej.writing.shared_end.renew", turn)
+        w._end.sync(first, *place)
+        second = w._end.file
+        assert second is not first
+        w._end.sync(second, *place)
+        w._end.sync(second, *place)
+    assert [file for file, _, _ in renewed] == [first, second]
