@@ -170,7 +170,7 @@ class Readers:
     ) -> list[Kept]:
         """Take a reader, or renew its lease, and commit offsets; may be repeated after a lost answer.
 
-        An error leaves the places before the failed one done.
+        If a commit fails, the places before it are done. If the reader cannot be taken in a place, it is taken in none.
 
         If a journal was removed or re-created, its holder gets JournalNotFoundError until it takes the reader again.
 
@@ -202,8 +202,13 @@ class Readers:
             raise ValueError("places must have at least 1 journal, got none")
         act = self._take if take else self._renew
         with self._named(reader) as name:
+            before = dict(name.held)
             try:
                 return [act(reader, name, holder, lease_s, place) for place in places]
+            except BaseException:
+                if take:
+                    self._give_back(name, holder, places, before)
+                raise
             finally:
                 if name.is_changed:
                     self._record(reader, name)
@@ -284,6 +289,16 @@ class Readers:
         if commit is not None:
             (held.offset.reset if reset else held.offset.commit)(commit)
         return Kept(held.offset.value, read_offset(path, reader) is not None)
+
+    def _give_back(self, name: _Name, holder: str, places: Sequence[Place], before: dict[Source, _Held]) -> None:
+        """Undo a call that could not take the reader in all places, except where the holder had it already."""
+        for source in {place.source for place in places}:
+            held, old = name.held.get(source), before.get(source)
+            if held is None or held.holder != holder or (old is not None and old.holder == holder):
+                continue
+            self._drop(name, source)
+            if old is not None:  # its lease has ended, but its program may continue
+                name.held[source] = old
 
     def sweep(self) -> None:
         """Release the locks of leases that have ended, so that local programs may use these readers."""

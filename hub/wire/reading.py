@@ -163,7 +163,10 @@ class Reader:
         if offset > MAX_OFFSET:
             raise ValueError(f"offset must be 0 to {MAX_OFFSET}, got {offset}")
         directory = Directory(source_path(store.root, source), OS)
-        directory.require()
+        try:
+            directory.require()
+        except NotAJournalError as error:
+            raise JournalNotFoundError(error.reason, path=error.path) from error
         self.jnl = directory.jnl
         self._directory = directory
         self._incarnation = Incarnation.look(directory)

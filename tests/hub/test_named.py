@@ -137,6 +137,26 @@ def test_a_local_program_and_the_hub_exclude_each_other(store: hub.Store) -> Non
     readers.close()
 
 
+def test_a_reader_that_cannot_be_taken_everywhere_is_taken_nowhere(store: hub.Store) -> None:
+    clock = Clock()
+    readers = Readers(store, clock=clock)
+    flights = Source("EWR", "flights")
+    store.put("EWR", "flights", sample(5))
+    readers.hold("r", "one:1", 30.0, [Place(ORDERS, 2)], take=True)
+    with pytest.raises(hub.ReaderHeldError):
+        readers.hold("r", "two:2", 30.0, [Place(flights), Place(ORDERS)], take=True)
+    assert readers.held == 1
+    readers.hold("r", "three:3", 10.0, [Place(flights)], take=True)
+    clock.now += 20.0  # the lease of the third program has ended, not that of the first one
+    with pytest.raises(hub.ReaderHeldError):
+        readers.hold("r", "two:2", 30.0, [Place(flights), Place(ORDERS)], take=True)
+    with pytest.raises(sej.OffsetBeyondEndError):
+        readers.hold("r", "two:2", 30.0, [Place(flights, 99, reset=True)], take=True)
+    assert readers.hold("r", "three:3", 10.0, [Place(flights, 3)]) == [Kept(3, True)]
+    assert readers.held == 2
+    readers.close()
+
+
 def test_names_that_no_program_holds_take_no_memory(store: hub.Store) -> None:
     readers = Readers(store)
     with pytest.raises(sej.JournalNotFoundError):

@@ -1113,3 +1113,18 @@ def test_the_generated_files_are_current() -> None:
     from tools.protos import stale
 
     assert stale() == []
+
+
+def test_a_directory_that_is_not_a_journal_is_named(tmp_path: Path) -> None:
+    with connected(tmp_path) as (_, client):
+        (tmp_path / "client-a.file").write_bytes(b"")
+        (tmp_path / "client-a.folder").mkdir()
+        (tmp_path / "client-a.folder" / "notes").write_bytes(b"")
+        for name in ("file", "folder"):
+            with pytest.raises(sej.JournalNotFoundError, match=r"this is a file|no jnl/"):
+                client.get(name, 0)
+            with pytest.raises(DirectoryUnavailableError, match=r"this is a file|no jnl/"):
+                client.put(name, sample(1))
+        (tmp_path / "client-a.odd" / "jnl" / f"{0:016x}.jnl").mkdir(parents=True)
+        with pytest.raises(DirectoryUnavailableError, match="directory"):
+            client.put("odd", sample(1))

@@ -338,6 +338,7 @@ def test_a_segment_that_is_opened_during_a_sync_stays_in_doubt(tmp_path: Path, m
         monkeypatch.setattr("sej.writing.shared_end.renew", turn)
         w._end.sync(first, *place)
         second = w._end.file
+        assert second is not None
         assert second is not first
         w._end.sync(second, *place)
         w._end.sync(second, *place)
