@@ -28,7 +28,7 @@ from hub.retention import clean as clean_root
 from hub.serving import serve
 from sej.cli.exits import exit_of
 from sej.cli.options import DURATION, require_limit, retention_options
-from sej.cli.output import as_json, as_text
+from sej.cli.output import as_json, as_text, shown
 from sej.cli.parameters import PATH
 from sej.cli.pipes import until_reader_leaves
 from sej.cli.reader_state import holder_of
@@ -112,7 +112,7 @@ def list_(root: Path, json: bool) -> None:
         if journal.last_arrival_ns is not None:
             came = datetime.fromtimestamp(journal.last_arrival_ns / 1e9, UTC).isoformat(timespec="seconds")
         behind = "".join(
-            f"  {reader} {count} behind{_held_by(journal.holders.get(reader), locks[reader])}"
+            f"  {shown(reader)} {count} behind{_held_by(journal.holders.get(reader), locks[reader])}"
             for reader, count in sorted(journal.lag.items())
         )
         click.echo(
@@ -120,7 +120,7 @@ def list_(root: Path, json: bool) -> None:
                 f"{journal.source}  {journal.first_offset}..{journal.end_offset}  {human_size(journal.size)}  last"
                 f" {came}{behind}"
             )
-            + ("" if journal.error is None else f"  {journal.error}")
+            + ("" if journal.error is None else f"  {shown(journal.error)}")
         )
 
 

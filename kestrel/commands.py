@@ -279,7 +279,8 @@ def _show(row: dict[str, Any], *, json: bool) -> None:
 
 def _text(value: Any) -> str:
     """A value in one line; bytes as Python writes them."""
-    return str(sorted(value)) if isinstance(value, frozenset) else str(value)
+    text = str(sorted(value)) if isinstance(value, frozenset) else str(value)
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _report(moved: Moved) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from sej.cli.exits import Exit
-from sej.cli.output import counted
+from sej.cli.output import counted, shown
 from sej.cli.parameters import PATH
 from sej.cli.progress import progress_bar
 from sej.cli.reader_state import holder_of
@@ -37,7 +37,7 @@ def verify(directory: Path, json: bool) -> None:
     if any(problem.kind == "torn tail" for problem in problems) and holder_of(os.path.join(directory, "jnl.lck")):
         problems = [problem for problem in problems if problem.kind != "torn tail"]
     for problem in problems:
-        click.echo(_row(problem) if json else problem)
+        click.echo(_row(problem) if json else shown(str(problem)))
     if problems:
         raise SystemExit(Exit.WRONG)
     if not json:

@@ -18,6 +18,7 @@ import click
 from sej.cli.exits import Exit
 from sej.cli.findings import Finding, findings
 from sej.cli.options import JSON
+from sej.cli.output import coloured, shown
 from sej.cli.packages import package_findings
 from sej.cli.parameters import PATH
 from sej.cli.progress import progress_bar
@@ -113,12 +114,11 @@ def _show(found: list[Finding], journal: str, *, json: bool, named: bool) -> Non
             row = {"journal": journal, **finding._asdict()} | {"values": dict(finding.values)}
             click.echo(jsonlib.dumps(row))
             continue
-        click.echo(f"{_level(finding.level)}  {f'{journal}: ' if named else ''}{finding.what}: {finding.found}")
+        text = f"{f'{journal}: ' if named else ''}{finding.what}: {finding.found}"
+        click.echo(f"{_level(finding.level)}  {shown(text)}")
         if finding.do:
-            click.echo(f"         -> {finding.do}")
+            click.echo(f"         -> {shown(finding.do)}")
 
 
 def _level(level: str) -> str:
-    from sej.cli.output import coloured
-
     return coloured(f"{level:7}", _COLOURS[level])

@@ -26,7 +26,7 @@ from sej.cli.options import (
     wait_option,
     waited_for,
 )
-from sej.cli.output import as_text, print_messages
+from sej.cli.output import as_text, print_messages, shown
 from sej.cli.reader_state import Reader, complete_reader, find_reader, no_reader, readers_of
 from sej.cli.units import Moment
 from sej.errors import BadOffsetFileError, LockedError, SejError
@@ -71,7 +71,7 @@ def offset(directory: Path, name: str | None, json: bool) -> None:
             click.echo("-" if reader.offset is None else reader.offset)
     wrong = [reader for reader in found if reader.error is not None]
     for reader in wrong:
-        click.echo(f"sej: {journal.path}: reader {reader.name!r}: {reader.error}", err=True)
+        click.echo(f"sej: {shown(journal.path)}: reader {reader.name!r}: {shown(reader.error or '')}", err=True)
     if wrong:
         click.echo("sej: `sej reset DIR NAME OFFSET` moves a reader", err=True)
         raise SystemExit(Exit.WRONG)
@@ -251,7 +251,7 @@ def describe_reset(journal: Journal, now: int | None, target: int) -> str:
 
 def _line(reader: Reader) -> str:
     place = "never committed" if reader.offset is None else reader.offset
-    return f"{reader.name}\t{place}\t{reader.behind} behind\t{reader.holder or 'not running'}"
+    return f"{shown(reader.name)}\t{place}\t{reader.behind} behind\t{shown(reader.holder or 'not running')}"
 
 
 def _ask(yes: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from sej.cli.output import FORMS, form_named
+from sej.cli.output import FORMS, form_named, shown
 from sej.cli.parameters import DURATION, PATH, PLACE, SIZE, IntRange
 from sej.cli.units import Moment
 from sej.journal.directory import Directory
@@ -179,7 +179,7 @@ def report_gaps(scanner: Scanner, reported: int = 0) -> int:
 
 def report_gap(path: str | os.PathLike[str], gap: Gap) -> None:
     """Report on standard error that a command passed a gap of lost messages."""
-    click.echo(f"sej: {os.fspath(path)}: {gap}", err=True)
+    click.echo(f"sej: {shown(f'{os.fspath(path)}: {gap}')}", err=True)
 
 
 def chosen(

@@ -24,15 +24,23 @@ __all__ = [
     "counted",
     "form_named",
     "print_messages",
+    "shown",
     "text_or_b64",
 ]
 
-_ESCAPES: Final = {number: f"\\x{number:02x}" for number in (*range(32), 127)} | {
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-    ord("\t"): "\\t",
-    ord("\\"): "\\\\",
-}
+_ESCAPES: Final = (
+    {number: f"\\x{number:02x}" for number in (*range(32), 127)}
+    | {
+        number: f"\\u{number:04x}"
+        for number in range(128, 160)  # a terminal may obey these too
+    }
+    | {
+        ord("\n"): "\\n",
+        ord("\r"): "\\r",
+        ord("\t"): "\\t",
+        ord("\\"): "\\\\",
+    }
+)
 
 
 def counted(count: int, what: str) -> str:
@@ -154,6 +162,18 @@ def _line(data: bytes) -> str:
 
 
 _CONTROLS: Final = {number: text for number, text in _ESCAPES.items() if number != ord("\\")}
+
+
+def shown(text: str) -> str:
+    r"""Return a name or a text of a file for the terminal: on one line, with control characters escaped.
+
+    A program of the original may give a reader any name. A terminal would obey what is in it.
+
+    Example:
+        >>> shown("a\n\x1b[2Jb")
+        'a\\n\\x1b[2Jb'
+    """
+    return text.translate(_CONTROLS)
 
 
 def coloured(text: str, colour: str) -> str:

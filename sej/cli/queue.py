@@ -19,7 +19,7 @@ import click
 
 from sej.cli.exits import Exit
 from sej.cli.options import DURATION, MAX_ATTEMPTS, form_options, wait_option, waited_for
-from sej.cli.output import as_json, counted, print_messages, text_or_b64
+from sej.cli.output import as_json, counted, print_messages, shown, text_or_b64
 from sej.cli.parameters import PATH, IntRange
 from sej.cli.places import Place, placed_command
 from sej.cli.programs import ProgramCommand, ending, require_program
@@ -256,7 +256,9 @@ def dead(place: Place, form: str, dead_letter: Path | None) -> None:
     for letter in dead_letters(journal):
         print_messages([letter.message], form)
         sys.stdout.flush()
-        click.echo(f"message {letter.message.offset}, {counted(letter.attempts, 'attempt')}: {letter.reason}", err=True)
+        click.echo(
+            f"message {letter.message.offset}, {counted(letter.attempts, 'attempt')}: {shown(letter.reason)}", err=True
+        )
 
 
 @queue.command

@@ -15,7 +15,7 @@ import click
 
 from sej.cli.exits import Exit
 from sej.cli.options import JSON
-from sej.cli.output import as_json, as_text
+from sej.cli.output import as_json, as_text, shown
 from sej.cli.parameters import IntRange
 from sej.cli.places import Place, placed_command
 from sej.cli.units import iso_time
@@ -78,7 +78,7 @@ def show(place: Place, offset: int, json: bool) -> None:
     fields = _fields(item)
     headers = fields.pop("headers")
     for what, value in [*fields.items(), *(("header", f"{name}={text}") for name, text in headers.items())]:
-        click.echo(f"{what:9} {'-' if value in (None, '') else value}")
+        click.echo(f"{what:9} {'-' if value in (None, '') else shown(str(value))}")
     click.echo(f"message   {as_text(item.message)}")
 
 
@@ -180,8 +180,8 @@ def _print(item: QueuedItem, json: bool) -> None:
         own = {**fields, "ready_at_ns": item.ready_at}
         line = f"{as_json(item.message)[:-1]}, {jsonlib.dumps(own, ensure_ascii=False)[1:]}"
     else:
-        shown = [str(value) if value not in (None, "") else "-" for value in list(fields.values())[1:5]]
-        line = "\t".join((str(item.offset), *shown, as_text(item.message).split("\t", 1)[1]))
+        cells = [shown(str(value)) if value not in (None, "") else "-" for value in list(fields.values())[1:5]]
+        line = "\t".join((str(item.offset), *cells, as_text(item.message).split("\t", 1)[1]))
     sys.stdout.buffer.write(line.encode() + b"\n")
 
 

@@ -14,6 +14,7 @@ import click
 
 from sej.cli.exits import Exit
 from sej.cli.options import good_end_of
+from sej.cli.output import shown
 from sej.cli.units import human_duration
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import SejError
@@ -170,7 +171,7 @@ def no_reader(journal: Journal, name: str) -> Exit:
     """Report an unknown reader on standard error, and return the exit code."""
     known = ", ".join(reader.name for reader in readers_of(journal))
     readers = f"the readers are: {known}" if known else "this journal has no reader with a kept offset"
-    click.echo(f"sej: {journal.path}: unknown reader {name!r}; {readers}", err=True)
+    click.echo(f"sej: {shown(journal.path)}: unknown reader {name!r}; {shown(readers)}", err=True)
     return Exit.MISSING
 
 

@@ -11,6 +11,7 @@ import click
 
 from sej.cli.exits import Exit
 from sej.cli.options import DURATION, JSON, good_end_of
+from sej.cli.output import shown
 from sej.cli.parameters import PATH
 from sej.cli.reader_state import Reader, holder_of, journals_below, lag_s, readers_of, stuck
 from sej.cli.units import human_duration, human_size, iso_time
@@ -65,7 +66,7 @@ def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bo
     elif health:
         stuck = [line for row in rows for line in _stuck(row, stuck_after)]
         for line in stuck:
-            click.echo(line)
+            click.echo(shown(line))
         if stuck:
             raise SystemExit(Exit.WRONG)
     else:
@@ -125,7 +126,7 @@ def _page(row: dict[str, Any]) -> str:
         lines.append(f"  reader    {reader['name']} {place}, {reader['behind']} behind{lag}, {runs}")
         if reader["error"]:
             lines.append(f"            {reader['error']}")
-    return "\n".join(lines)
+    return "\n".join(map(shown, lines))
 
 
 def _prometheus(rows: list[dict[str, Any]]) -> Iterator[str]:

@@ -15,6 +15,7 @@ import click
 from sej.cli.exits import Exit
 from sej.cli.keys import quiet_keys, wait
 from sej.cli.options import DURATION, JSON
+from sej.cli.output import shown
 from sej.cli.parameters import PATH
 from sej.cli.units import human_duration, human_size, iso_time
 from sej.cli.watched import SORTS, Sample, Watched
@@ -84,11 +85,11 @@ def _object(row: Sample) -> dict[str, Any]:
 
 def _line(row: Sample) -> str:
     if row.error is not None:
-        return f"{iso_time(row.time_ns)}\t{row.path}\t{row.error}"
+        return f"{iso_time(row.time_ns)}\t{shown(row.path)}\t{shown(row.error)}"
     readers = " ".join(f"{one.name}:{one.behind}" for one, _ in row.readers) or "-"
     rate, byte_rate = ("-" if one is None else f"{one:.1f}" for one in (row.rate, row.byte_rate))
     cells = (row.end_offset, rate, row.bytes, byte_rate, _pid(row.writer), readers)
-    return "\t".join(map(str, (iso_time(row.time_ns), row.path, *cells)))
+    return "\t".join(shown(str(cell)) for cell in (iso_time(row.time_ns), row.path, *cells))
 
 
 @contextmanager
@@ -109,16 +110,16 @@ def _table(rows: list[Sample], lines: int, width: int) -> Table:
     hidden = f"; {len(rows) - lines} more: a taller terminal shows them" if len(rows) > lines else ""
     total = f"{_rate(sum(row.rate or 0 for row in rows))} messages/s, {_bytes(sum(row.bytes for row in rows))}"
     root = os.path.commonpath([os.path.dirname(os.path.abspath(row.path)) for row in rows]) if rows else ""
-    table = Table(caption=f"{len(rows)} journals, {total}{hidden}; q ends", expand=True, title=escape(root))
+    table = Table(caption=f"{len(rows)} journals, {total}{hidden}; q ends", expand=True, title=escape(shown(root)))
     table.add_column("journal", overflow="ellipsis", no_wrap=True, ratio=3)
     figures = ("next offset",) if width < _NARROW else ("next offset", "messages/s", "size", "size/s", "last", "writer")
     for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("readers: behind, messages/s", overflow="ellipsis", no_wrap=True, ratio=4)
     for row in rows[:lines]:
-        name = escape(os.path.relpath(row.path, root))
+        name = escape(shown(os.path.relpath(row.path, root)))
         if row.error is not None:
-            table.add_row(name, *[""] * len(figures), f"[red]{escape(row.error)}")
+            table.add_row(name, *[""] * len(figures), f"[red]{escape(shown(row.error))}")
             continue
         last = "" if row.idle_s is None else f"{human_duration(row.idle_s)} ago"
         cells = (
@@ -135,11 +136,13 @@ def _table(rows: list[Sample], lines: int, width: int) -> Table:
 
 def _readers(row: Sample) -> str:
     """Format the readers, the slowest first: green runs at the end, yellow runs behind, red has an error."""
-    shown = []
+    from rich.markup import escape
+
+    cells = []
     for reader, rate in sorted(row.readers, key=lambda one: -one[0].behind):
         colour = "red" if reader.error else "default" if not reader.holder else "yellow" if reader.behind else "green"
-        shown.append(f"[{colour}]{reader.name} {reader.behind:,}[/] ({_rate(rate)})")
-    return "  ".join(shown)
+        cells.append(f"[{colour}]{escape(shown(reader.name))} {reader.behind:,}[/] ({_rate(rate)})")
+    return "  ".join(cells)
 
 
 def _rate(rate: float | None) -> str:

@@ -3,12 +3,16 @@
 import json
 import os
 import signal
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import sej as library
-from sej.cli.reader_state import holder_of
+from sej.cli.reader_state import holder_of, readers_of
+from sej.cli.top import _table
+from sej.cli.watched import Sample
 from sej.system.disk import OsFile
 from tests.cli.command import sej, start
 
@@ -43,6 +47,23 @@ def test_a_reader_of_the_original_is_shown_and_moved(journal: Path) -> None:
     assert sej("reset", "--yes", journal, "host:1", "5").returncode == 0
     assert sej("offset", journal, "host:1").stdout == b"5\n"
     assert sej("reset", "--yes", "--create", journal, "host:2", "5").returncode != 0
+
+
+def test_the_terminal_obeys_no_name_of_a_reader(journal: Path) -> None:
+    name = "a\nsej: all is well\x1b[2J\u009b31m\r[red]"
+    (journal / "ofs" / f"{name}.ofs").write_bytes((99).to_bytes(8, "big"))
+    shown = b"a\\nsej: all is well\\x1b[2J\\u009b31m\\r[red]"
+    for words in (["offset"], ["stat"], ["stat", "--health"], ["doctor", "--quick"], ["top", "--once"]):
+        done = sej(*words, journal)
+        printed = done.stdout + done.stderr
+        assert shown in printed or repr(name).encode() in printed, words
+        assert not set("\x1b\r\u009b") & set(printed.decode())
+        assert b"\nsej: all is well" not in printed
+    assert b"\nsej: all is well" not in sej("offset", journal, "other").stderr
+    rows = [Sample(str(journal), 0, readers=tuple((one, None) for one in readers_of(library.Journal(journal))))]
+    out = StringIO()
+    Console(width=200, file=out).print(_table(rows, 10, 200))
+    assert shown.decode() in out.getvalue()
 
 
 def test_reset_shows_and_asks(journal: Path) -> None:
