@@ -37,7 +37,7 @@ from sej.journal.directory import Directory
 from sej.system.disk import OS, Disk
 from sej.writing.writer import Writer
 from shard.commits.committing import ANONYMOUS, Job, Target, check_job_name, commit, drop, finish_dead_jobs
-from shard.commits.staging import Owner, Rows, StagedRowsError, check_rows, prepare_task
+from shard.commits.staging import Owner, Rows, StagedRowsError, check_rows, is_aborted, note_abort, prepare_task
 from shard.names import Path
 
 __all__ = ["Jobs", "Staged", "target_of"]
@@ -170,9 +170,10 @@ class Jobs:
         """
         path = self._path(client, job, task, shard)
         with self._locks[crc32(path.encode()) % _LOCKS], ExitStack() as admitted:
-            if self._id(client, job) in self._aborted:
-                raise StagedRowsError(f"job {job} was aborted; this task is not needed any more")
             there = OS.status(path)
+            whose = self._id(client, job)
+            if whose in self._aborted or (there is None and is_aborted(self._staging, whose)):
+                raise StagedRowsError(f"job {job} was aborted; this task is not needed any more")
             size = 0 if there is None else there.size
             if position > size:
                 raise GapError(
@@ -250,6 +251,7 @@ class Jobs:
     def abort(self, client: str, job: str) -> None:
         """Remove what the tasks of a job staged, unless it is decided; tasks that still run are refused from now on."""
         self.refuse(client, job)
+        note_abort(self._staging, self._id(client, job))  # a process that replaces this one refuses its tasks too
         drop(target_of(self._store), self._id(client, job))  # a commit whose caller has given up may just be running
 
     def refuse(self, client: str, job: str) -> None:
@@ -262,13 +264,17 @@ class Jobs:
             while len(self._aborted) > _ABORTED:
                 self._aborted.popitem(last=False)
 
+    @property
+    def _staging(self) -> str:
+        return os.path.join(self._store.root, STAGING)
+
     def _id(self, client: str, job: str) -> str:
         check_client(client)
         return str(Source(client, _checked(job)))
 
     def _path(self, client: str, job: str, task: str, shard: int) -> str:
         folder = f"task-{self._id(client, job)}-{_checked(task)}"
-        return os.path.join(self._store.root, STAGING, folder, f"{shard:03x}.rows")
+        return os.path.join(self._staging, folder, f"{shard:03x}.rows")
 
     def _rows(self, client: str, job: str, file: Staged) -> Rows:
         path = self._path(client, job, file.task, file.shard)

@@ -6,6 +6,7 @@ A task writes one file for each shard, in a folder of its own below the staging 
         task-<job>-<uuid>/owner.json    the job's driver: host, process and start of Spark's driver
         task-<job>-<uuid>/005.rows      encoded messages, offsets counted from 0
         job-<job>.json                  the decision: these files will be in the journals
+        aborted-<job>                   tasks of this job that still run are refused; removed a day later
         done.json                       the last number of each name that is in the journals
         commit.lck                      one commit at a time
         id, id.lck                      16 random bytes, which show a task that it sees the driver's disk
@@ -46,6 +47,8 @@ __all__ = [
     "decided",
     "forget",
     "identity",
+    "is_aborted",
+    "note_abort",
     "prepare_task",
     "renumbered",
     "require_identity",
@@ -327,6 +330,21 @@ def forget(folder: str, job: str) -> None:
                 shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
+def note_abort(folder: str, job: str) -> None:
+    """Note that a job was aborted, for every process; if this fails, rows that its tasks still write stay for a day."""
+    with suppress(OSError):
+        OS.open(_aborted(folder, job), "append").close()
+
+
+def is_aborted(folder: str, job: str) -> bool:
+    """Return whether a job was aborted in the last day."""
+    return OS.status(_aborted(folder, job)) is not None
+
+
+def _aborted(folder: str, job: str) -> str:
+    return os.path.join(folder, f"aborted-{job}")
+
+
 def decided(folder: str) -> list[str]:
     """Return the jobs in a staging folder that are decided and not finished.
 
@@ -345,7 +363,12 @@ def sweep(folder: str, keep: Collection[str] = ()) -> int:
     """
     gone = 0
     with suppress(FileNotFoundError):
-        names = [name for name in os.listdir(folder) if name.startswith("task-")]
+        there = os.listdir(folder)
+        for name in there:
+            path = os.path.join(folder, name)
+            if name.startswith("aborted-") and time.time() - os.stat(path).st_mtime > _FOREIGN_AGE_S:
+                os.unlink(path)
+        names = [name for name in there if name.startswith("task-")]
         used: dict[str, float] = {}
         for name in names:  # while a task of a job writes, the rows of its other tasks are needed
             used[_job_of(name)] = max(used.get(_job_of(name), 0.0), _last_use(os.path.join(folder, name)))

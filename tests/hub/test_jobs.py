@@ -200,6 +200,23 @@ def test_an_aborted_job_leaves_nothing(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"a.log": values_of(0)}
 
 
+def test_a_replaced_process_refuses_the_tasks_of_an_aborted_job(tmp_path: Path) -> None:
+    with hub.Store(tmp_path) as store:
+        jobs = Jobs(store)
+        staged(jobs, "01", 0, values_of(0))
+        jobs.abort("a", "01")
+        again = Jobs(store)
+        with pytest.raises(StagedRowsError, match="job 01 was aborted"):
+            again.stage("a", "01", "03", 0, 0, rows(values_of(0)))
+        staging = tmp_path / ".staging"
+        assert [name for name in os.listdir(staging) if name.startswith("task-")] == []
+        for age_s in (80_000, 90_000):
+            os.utime(staging / "aborted-a.01", (time.time() - age_s,) * 2)
+            assert (staging / "aborted-a.01").exists()
+            again.commit("a", f"{age_s}", "log", 0, None, 0, [staged(again, f"{age_s}", 0, values_of(1))])
+        assert not (staging / "aborted-a.01").exists()
+
+
 def test_an_abort_waits_for_a_commit_that_is_running(tmp_path: Path) -> None:
     """Its caller may have given up: a decision must not name files that are being removed."""
     with hub.Store(tmp_path) as store, ThreadPoolExecutor(1) as pool:
