@@ -212,3 +212,16 @@ def test_a_batch_is_completed_once_though_segments_are_joined_and_deleted(
             break
         k += 1
     assert k > 20
+
+
+def test_the_sizes_of_segments_that_are_joined_meanwhile(tmp_path: Path) -> None:
+    looks = k = 0
+    while looks >= k:
+        k += 1
+        path = tmp_path / str(k)
+        by_hand(path, *((first, packed(ROWS[first : first + 2])) for first in range(0, 8, 2)))
+        disk = MeanwhileDisk(k, partial(sej.Journal(path).merge, 1 << 20))
+        journal = sej.Journal(path, disk=disk)
+        assert sum(segment.size for segment in journal.segments) == len(packed(ROWS))
+        looks = disk.calls
+    assert k > 6
