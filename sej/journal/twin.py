@@ -23,12 +23,15 @@ original's reader, or is a restored copy. That is legal and accepted, unless the
 excludes other programs by its lock and syncs its twin before the rename. There an offset that neither slot has is
 damage.
 
+A reader of the original may have a name that is too long for a file ``NAME.check``. It has no twin.
+
 An old journal without twins is read without a check, and the first commit creates the twin. Without the ``.ofs`` the
 twin is ignored, and a reader that starts again removes it.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Final, NamedTuple
 
 from sej.codec.format import OFFSET, OFFSET_SIZE
@@ -39,9 +42,11 @@ from sej.system.checksum import crc32c
 from sej.system.disk import File, Status, replace_file
 from sej.system.durable import renew
 
-__all__ = ["drop_twin", "keep_offset", "read_kept", "twin_path"]
+__all__ = ["drop_twin", "keep_offset", "may_have_twin", "read_kept", "twin_path"]
 
 _SLOTS: Final = 2
+_NAME_BYTES: Final = 255 - len(".check")
+"""The longest name with a twin: file systems take 255 bytes."""
 
 
 class _Slot(NamedTuple):
@@ -74,7 +79,7 @@ def twin_path(directory: Directory, name: str) -> str:
 
 def drop_twin(directory: Directory, name: str) -> None:
     """Remove the twin of an ``.ofs`` that was removed; the caller holds the reader's lock."""
-    if directory.disk.status(twin_path(directory, name)) is not None:
+    if may_have_twin(name) and directory.disk.status(twin_path(directory, name)) is not None:
         directory.disk.unlink(twin_path(directory, name))
 
 
@@ -141,7 +146,12 @@ def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool) -
             twin.close()
 
     temporary = directory.at("tmp", f"{name}.ofs")
-    replace_file(disk, temporary, path, OFFSET.pack(offset), before_rename=note)
+    replace_file(disk, temporary, path, OFFSET.pack(offset), before_rename=note if may_have_twin(name) else None)
+
+
+def may_have_twin(name: str) -> bool:
+    """Return whether a reader's name leaves room for the suffix of a twin."""
+    return len(os.fsencode(name)) <= _NAME_BYTES
 
 
 def _look(directory: Directory, name: str) -> _Kept | None:
@@ -157,6 +167,8 @@ def _look(directory: Directory, name: str) -> _Kept | None:
 
 def _slots(directory: Directory, name: str) -> list[_Slot]:
     """Return the slots that are sound and belong to this reader, the newest first."""
+    if not may_have_twin(name):
+        return []
     try:
         file = directory.disk.open(twin_path(directory, name), "read")
     except (FileNotFoundError, NotADirectoryError):

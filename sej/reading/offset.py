@@ -24,7 +24,7 @@ from sej.journal.end import Tail
 from sej.journal.kept_offsets import check_reader
 from sej.journal.medium import sync_up_to
 from sej.journal.retention import readers_lock
-from sej.journal.twin import drop_twin, keep_offset, read_kept
+from sej.journal.twin import drop_twin, keep_offset, may_have_twin, read_kept
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Start
 from sej.system.disk import OS, Disk
@@ -264,7 +264,8 @@ class Offset:
         sync_up_to(self._directory, offset, self._tail)
         if self._disk.status(self._directory.at("tmp")) is None:
             self._disk.mkdir(self._directory.at("tmp"))
-        is_queue = self._disk.status(self._directory.at("ofs", f"{self.name}.queue")) is not None
+        queue = self._directory.at("ofs", f"{self.name}.queue")  # as long as the name of a twin
+        is_queue = may_have_twin(self.name) and self._disk.status(queue) is not None
         keep_offset(self._directory, self.name, offset, strict=is_queue)
         self._value = offset
         self._kept = True

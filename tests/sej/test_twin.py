@@ -94,6 +94,20 @@ def test_a_journal_without_twins_is_read_and_gets_them(journal: Path) -> None:
         sej.read_offset(journal, "reader")
 
 
+@pytest.mark.parametrize("name", ["x" * 249, "x" * 250, "é" * 125 + "x"])
+def test_a_reader_of_the_original_with_a_long_name(journal: Path, name: str) -> None:
+    ofs(journal, name).write_bytes((3).to_bytes(8, "big"))
+    with sej.Offset(journal, name) as kept:
+        kept.commit(5)
+    assert sej.read_offset(journal, name) == 5
+    ofs(journal, name).unlink()
+    with sej.Offset(journal, name[:200].replace("é", "e")) as kept:
+        assert kept.value == 0
+    if len(name.encode()) < 250:  # this name is not one for a new reader
+        with pytest.raises(sej.InvalidNameError):
+            sej.Offset(journal, name)
+
+
 def test_a_damaged_twin_harms_nothing(journal: Path) -> None:
     twin = journal / "ofs" / "reader.check"
     sound = twin.read_bytes()
