@@ -198,11 +198,21 @@ class Batches:
         self._replace(f"{name}.intent", {**intent, "crc32c": crc, "cut": cut})
         return count
 
-    def promised_cuts(self) -> Iterable[tuple[str, dict[str, Any]]]:
-        """Yield name and cut of each pending :meth:`promise`."""
+    def promised_cuts(self) -> Iterable[tuple[str, int, dict[str, Any]]]:
+        """Yield the name, the offset of the first message and the cut of each pending :meth:`promise`."""
         for entry in self._directory.names("txn"):
             if is_promise(entry):
-                yield entry.removesuffix(".intent"), self._read(entry)["cut"]
+                intent = self._read(entry)
+                yield entry.removesuffix(".intent"), int(intent["first_offset"]), intent["cut"]
+
+    def staged_rows(self, name: str) -> bytes:
+        """Return the messages of a pending :meth:`promise`, encoded; none if the file is missing."""
+        try:
+            file = self._disk.open(self._directory.at("tmp", f"{name}.rows"), "read")
+        except FileNotFoundError:
+            return b""
+        with file.closing():
+            return file.read(file.size(), 0)
 
     def take_back(self, name: str) -> None:
         """Remove an intent and its staged rows."""

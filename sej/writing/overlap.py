@@ -41,11 +41,11 @@ import os
 import time
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sej.codec import decode_many, encode, message_size
 from sej.codec.format import HEAD_SIZE, INT32_SIZE, MAX_KEY_SIZE, MAX_OFFSET, OFFSET, OVERHEAD_SIZE
-from sej.errors import CorruptionError, DecodeError
+from sej.errors import CorruptionError, DecodeError, SejError
 from sej.journal.directory import Directory, Segment
 from sej.journal.index import IndexFile
 from sej.journal.recovery import ANY_REACH, Recovery, good_end, keep, next_candidate, size_before
@@ -135,7 +135,7 @@ def open_mended_end(
 def _finish_cut(directory: Directory, kept: KeptPosition) -> None:
     """Take step 3 of each interrupted repair; the caller holds the lock."""
     batches = Batches(directory)
-    for name, cut in list(batches.promised_cuts()):
+    for name, first, cut in list(batches.promised_cuts()):
         segment, position = directory.segment(int(cut["segment"])), int(cut["position"])
         if directory.disk.status(segment.path) is None:
             continue  # the segment was deleted
@@ -143,24 +143,49 @@ def _finish_cut(directory: Directory, kept: KeptPosition) -> None:
         try:
             lock_segment(file)
             size = file.size() - position
-            if not _begins_with(directory, file, position, str(cut["kept"])):
+            copy = directory.at("kept", str(cut["kept"]))
+            if directory.disk.status(copy) is None:
+                rows = batches.staged_rows(name)
+                if rows.startswith(file.read(size, position)):
+                    continue  # the segment was already cut, and some of the messages were appended again
+                if not _is_uncut(file, segment, rows, position, first, cut):
+                    raise _without_copy(directory, name, copy)
+            elif not _begins_with(directory, file, position, copy):
                 continue  # the segment was already cut
-            if size == int(cut["size"]):
+            elif size == int(cut["size"]):
                 known = (
                     (position, int(cut["offset"])) if "offset" in cut else (0, segment.first_offset)
                 )  # older intents
                 kept.lower(file, segment.first_offset, *known)
                 file.truncate(position)
                 file.sync()
-            else:  # an original has appended more since: start again
-                batches.take_back(name)
+                continue
+            batches.take_back(name)  # an original has appended more since, or the copy was removed: start again
         finally:
             file.close()
 
 
-def _begins_with(directory: Directory, file: File, position: int, kept: str) -> bool:
+def _is_uncut(file: File, segment: Segment, rows: bytes, position: int, first: int, cut: dict[str, Any]) -> bool:
+    """Return whether a segment still has the messages that were staged to be appended again, and no others."""
+    writers = None
+    if "offset" in cut:  # older intents have none
+        writers = _writers(file, segment.first_offset, position, int(cut["offset"]), file.size())
+    return writers is not None and b"".join(_chunks(file, writers, first)) == rows
+
+
+def _without_copy(directory: Directory, name: str, copy: str) -> SejError:
+    return SejError(
+        "a repair of what two writers left was interrupted, and this copy of its bytes was removed before a writer"
+        " could finish it. Restore the file. If you cannot, copy the journal, then move"
+        f" {directory.at('txn', f'{name}.intent')} away: the messages that are missing then are in"
+        f" {directory.at('tmp', f'{name}.rows')}",
+        path=copy,
+    )
+
+
+def _begins_with(directory: Directory, file: File, position: int, path: str) -> bool:
     """Return whether the segment still has the copied bytes at a position."""
-    copy = directory.disk.open(directory.at("kept", kept), "read")
+    copy = directory.disk.open(path, "read")
     try:
         at = 0
         while data := copy.read(_COMPARE_BYTES, at):

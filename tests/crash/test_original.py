@@ -244,6 +244,47 @@ def test_a_mending_that_is_stopped_at_any_call_is_finished_by_the_next_opening(m
     assert at > 10
 
 
+def reopened(path: Path) -> str:
+    """Open and close a writer; return the text of the error."""
+    try:
+        sej.Writer(path).close()
+    except sej.SejError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_mending_that_was_stopped_is_finished_without_its_copy(memory: Path, more: bool) -> None:
+    """A person has removed what `sej doctor` reports in ``kept/``, and an original may have appended meanwhile."""
+    refused = 0
+    for at in itertools.count(1):
+        path = overlapped(memory / str(at))
+        done = opened_until(path, at)
+        copies = {copy: copy.read_bytes() for copy in (path / "kept").glob("*") if not done}
+        for copy in copies:
+            copy.unlink()
+        if more and not done and any((path / "txn").glob("overlap~*")):
+            with segment(path, 0).open("ab") as file:
+                file.write(frame(8, b"of the other, and longer, 8"))
+        refusal = reopened(path)
+        if refusal:
+            assert more
+            assert "Restore the file" in refusal
+            refused += 1
+            for copy, data in copies.items():
+                copy.write_bytes(data)
+            assert not reopened(path)
+        found = values(read_all(path))
+        assert set(found) >= {b"of the one, %d" % n for n in range(5, 9)}
+        assert set(found) >= {b"of the other, and longer, %d" % n for n in range(5, 8)}
+        assert sej.Journal(path).verify() == []
+        if done:
+            break
+        if not more:
+            assert len(found) == len(set(found)) == 12
+    assert refused > 0 or not more
+
+
 def test_the_kept_position_never_covers_what_follows_the_cut(memory: Path) -> None:
     for at in itertools.count(1):
         path = overlapped(memory / str(at))
