@@ -11,6 +11,7 @@ nothing is lost. (The original lets it begin at the end.) One process opens a qu
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
@@ -383,25 +384,27 @@ class Queue(Puts):
 
     def close(self) -> None:
         """Replace all reader files by short ones, sync and close. What is taken is delivered again after reopening."""
-        with self._guard:
+        with contextlib.ExitStack() as leaving, self._guard:
             if self._fuse.shut:
                 return
+            leaving.callback(self._leave)  # also after a checkpoint that fails: otherwise the lock would remain
             try:
                 if self._fuse.live:
                     self._journal.checkpoint()
             finally:
                 self._begin_to_shut()
-        self._leave()
 
     def delete(self) -> None:
         """Close the queue and remove its files; its lock file remains."""
-        with self._guard:
+        with contextlib.ExitStack() as leaving, self._guard:
             self._files.tail.appender.check()
-            self._files.erase()
-            for reader in self._readers.values():
-                reader.file.remove()
-            self._begin_to_shut()
-        self._leave()
+            leaving.callback(self._leave)
+            try:
+                self._files.erase()
+                for reader in self._readers.values():
+                    reader.file.remove()
+            finally:
+                self._begin_to_shut()
 
     def _begin_to_shut(self) -> None:
         self._fuse.shut = True
@@ -410,10 +413,10 @@ class Queue(Puts):
     def _leave(self) -> None:
         tail = self._files.tail
         tail.stop()  # outside the mutex, which the sync thread takes
-        with self._guard:
+        with self._guard, contextlib.ExitStack() as closing:
+            closing.callback(tail.close)
             for reader in self._readers.values():
-                reader.close()
-            tail.close()
+                closing.callback(reader.close)
 
     def __enter__(self) -> Self:
         return self

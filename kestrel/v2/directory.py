@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -150,8 +151,9 @@ class Queues:
         """Close all queues."""
         with self._guard:
             self._closed = True
-            while self._open:
-                self._open.popitem()[1].close()
+            with contextlib.ExitStack() as closing:  # if one fails, the others are closed too
+                while self._open:
+                    closing.callback(self._open.popitem()[1].close)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

@@ -672,7 +672,9 @@ def test_a_relative_directory_means_that_of_the_opening(tmp_path: Path, monkeypa
         for number in range(60):
             queue.put(b"%0100d" % number)
         for number in range(20):
-            assert queue.get().data == b"%0100d" % number
+            item = queue.get()
+            assert item is not None
+            assert item.data == b"%0100d" % number
     assert [int(item.data) for item in kestrel.replay(tmp_path / "spool", "cars").items] == list(range(20, 60))
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -710,3 +712,21 @@ def test_a_relative_path_of_a_work_queue_means_the_directory_of_the_opening(
         item.fail("why")
         assert queue.redrive() == 1
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_queue_that_fails_to_close_leaves_no_other_one_open(tmp_path: Path) -> None:
+    queues = Queues(tmp_path)
+    for name in ("a", "b", "c"):
+        queues.put(name, b"x")
+
+    def fail() -> None:
+        raise FailedError("the disk failed")
+
+    close = queues._open["b"].close
+    queues._open["b"].close = fail  # type: ignore[method-assign]
+    with pytest.raises(FailedError):
+        queues.close()
+    close()
+    for name in ("a", "b", "c"):
+        with kestrel.Queue(tmp_path, name) as queue:
+            assert len(queue) == 1

@@ -1,5 +1,6 @@
 """What a libkestrel queue does, verb by verb, on real files."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 
 from kestrel import segmented
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, MissingError, ShutError, TooLargeError
+from tests.sej.hooks import HookedDisk
 
 START = 1_500_000_000_000
 
@@ -366,3 +368,30 @@ def test_sizes_counts_and_times_are_not_below_0(
     with pytest.raises(ValueError, match=f"{option} must be .*, got -1"):
         opened(**{option: -1})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("end", ["close", "delete"])
+def test_a_close_that_fails_releases_the_lock(tmp_path: Path, end: str) -> None:
+    failing = False
+
+    def hook(*_: object) -> None:
+        if failing:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    queue = segmented.Queue(tmp_path, "jobs", disk=HookedDisk(hook))
+    queue.put(b"a")
+    reader = queue.reader("r")
+    queue.put(b"b")
+    item = reader.get()
+    assert item is not None
+    reader.commit(item.id)
+    queue.put(b"c")
+    failing = True
+    with pytest.raises(FailedError):
+        getattr(queue, end)()
+    failing = False
+    queue.close()
+    with segmented.Queue(tmp_path, "jobs") as again:
+        item = again.reader("r").get()
+        assert item is not None
+        assert item.data == b"b"
