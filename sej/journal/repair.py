@@ -34,7 +34,7 @@ from sej.journal.recovery import keep
 from sej.journal.retention import MARKER_BYTES, finish_merge, merged_away, readers_lock
 from sej.journal.salvage import Plan, Run, plan_segment
 from sej.journal.writer_lock import lock_segment, writer_lock
-from sej.system.disk import File, read_small, replace_file
+from sej.system.disk import File, Tolerated, read_small, replace_file
 from sej.system.logs import WARNING, record
 from sej.system.sealed import seal, unseal, whole
 
@@ -222,6 +222,8 @@ def _rewrite(
         try:
             for run in group:
                 _copy(file, run, copy)
+            with Tolerated():  # retention by age would only wait longer
+                copy.set_time(file.status().mtime_ns)
             copy.sync()
         finally:
             copy.close()

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import random
 import shutil
 from itertools import pairwise
@@ -65,6 +66,15 @@ def test_one_damaged_message_is_one_gap(path: Path, number: int) -> None:
     with sej.Writer(path) as w:
         assert w.recovery is None
         assert w.append(b"on") == 30
+
+
+def test_a_repaired_segment_keeps_its_age(path: Path) -> None:
+    overwrite(path, 1, b"\xff")
+    os.utime(segment(path, 0), (1_000_000_000, 1_000_000_000))
+    journal = sej.Journal(path)
+    assert len(journal.repair().segments) == 2
+    assert [segment.mtime_ns for segment in journal.segments[:2]] == [10**18, 10**18]
+    assert len(journal.clean(max_age_s=86_400.0)) == 2
 
 
 def test_a_gap_at_the_start_is_passed_from_any_offset_in_it(path: Path) -> None:
