@@ -112,7 +112,7 @@ class _Commands(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 _leave_quietly()
-            click.echo(f"sej: {_shown(_text_of(error))}", err=True)
+            click.echo(f"sej: {_shown(_text_of(error), error)}", err=True)
             raise SystemExit(Exit.WRONG) from None
         except KeyboardInterrupt:  # `--help` loads every command
             raise SystemExit(Exit.INTERRUPTED) from None
@@ -127,7 +127,7 @@ class _Commands(click.Group):
             if (isinstance(error, OSError) and error.errno == errno.EPIPE) or _reader_left(error):
                 _leave_quietly()
             if not isinstance(error, KeyboardInterrupt):
-                click.echo(f"sej: {_shown(_text_of(error))}", err=True)
+                click.echo(f"sej: {_shown(_text_of(error), error)}", err=True)
             journal = _journal_of(error) if isinstance(error, CorruptionError | BadOffsetFileError) else None
             if journal is not None:
                 click.echo(f"sej: run `sej doctor {journal}` for the whole state and what to do", err=True)
@@ -261,14 +261,17 @@ def _reader_left(error: BaseException) -> bool:
 
 def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as a line of this command, without the Python source line."""
-    click.echo(f"sej: {_shown(str(message))}", err=True)
+    click.echo(f"sej: {_shown(str(message), message)}", err=True)
 
 
-def _shown(text: str) -> str:
-    """Return the text of an error, which may have names from a file, for the terminal."""
+def _shown(text: str, error: object) -> str:
+    """Return the text of an error, which may have names from a file, for the terminal; it may have several lines."""
     from sej.cli.output import shown  # only an error needs it
 
-    return shown(text)
+    path = getattr(error, "path", None) or getattr(error, "filename", None)
+    if isinstance(path, str):
+        text = text.replace(path, shown(path))
+    return "\n".join(map(shown, text.split("\n")))
 
 
 def _leave_quietly() -> NoReturn:
