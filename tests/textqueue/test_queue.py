@@ -1,5 +1,6 @@
 """Append, read and mark in a queue that no other program uses."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -294,3 +295,15 @@ def test_a_relative_path_means_the_directory_of_the_opening(
         assert [m.value for m in other.messages(statuses={MessageStatus.cleared})] == ["first", "second"]
         other.close()
     assert list(elsewhere.iterdir()) == []
+
+
+def test_a_directory_may_have_a_name_like_a_pattern(tmp_path: Path) -> None:
+    (tmp_path / "[a]*").mkdir()
+    with TextQueue(tmp_path / "[a]*" / "jobs.tq") as q:
+        q.append("first")
+    with TextQueue(tmp_path / "[a]*" / "*.tq", writer="other") as q:
+        q.append("second")
+        assert [m.value for m in q.messages()] == ["first", "second"]
+    assert sorted(os.listdir(tmp_path / "[a]*"))[-2:] == ["jobs.tq", "other.tq"]
+    with pytest.raises(textqueue.TextQueueError, match="only the last part of a path may be a pattern"):
+        TextQueue(tmp_path / "[b]" / "jobs.tq")

@@ -126,9 +126,10 @@ def files_of(path: str, writer: str | None, disk: Disk) -> Files:
         return Files(absolute_path(path.rstrip("/" + os.sep) or path[:1]), "*" + SUFFIX, None)
     directory, name = os.path.split(path)
     if status is None and _WILD & set(path):
-        if _WILD & set(directory):
+        if _WILD & set(directory) and disk.status(directory) is None:
             raise InvalidTextError("only the last part of a path may be a pattern", path=path)
-        return Files(absolute_path(directory), name, None)
+        if _WILD & set(name):
+            return Files(absolute_path(directory), name, None)
     if writer is not None:
         raise InvalidTextError("writer= is only for a directory or a pattern, but this is one file", path=path)
     return Files(absolute_path(directory), name, absolute_path(path))
