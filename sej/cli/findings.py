@@ -91,6 +91,10 @@ def _locks(places: Directory) -> Iterator[Finding]:
 
 
 def _permissions(places: Directory) -> Iterator[Finding]:
+    if os.statvfs(places.path).f_flag & os.ST_RDONLY:
+        do = "mount it for writing; until then only commands that read work"
+        yield Finding("permissions", "problem", "the file system is read-only", do)
+        return
     uid = os.stat(places.path).st_uid
     denied, foreign = [], []
     for folder, _, names in os.walk(places.path):

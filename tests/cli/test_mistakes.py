@@ -57,6 +57,16 @@ def test_a_mistake_names_the_way_out_and_changes_nothing(
     assert contents() == before
 
 
+def test_doctor_knows_a_read_only_file_system(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = os.statvfs(root)
+    flags = (*there[:8], there.f_flag | os.ST_RDONLY, there.f_namemax)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*flags, there.f_fsid)))
+    done = inside(monkeypatch, "doctor", "orders")
+    assert done.code == 1
+    assert "the file system is read-only" in done.out.decode()
+    assert "chown" not in done.out.decode()
+
+
 def test_a_hub_that_could_store_nothing_does_not_start(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     access = os.access
 
