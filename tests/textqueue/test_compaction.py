@@ -9,8 +9,9 @@ from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, FaultyDisk
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing import queue_file
+from textqueue.format.kinds import CLAIMS
 from textqueue.ledger import compaction
-from textqueue.ledger.log import CLAIMS, Ledger
+from textqueue.ledger.log import Ledger
 
 MUTEX = "mutex=" + " " * 40
 

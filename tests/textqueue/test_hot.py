@@ -118,11 +118,11 @@ def test_an_error_of_the_reader_is_raised(kind: Any) -> None:
 )
 def test_lines_of_the_ledger(kind: Any, raws: list[bytes], tail: bytes) -> None:
     from textqueue.format.parser import digest
-    from textqueue.ledger.log import _records
+    from textqueue.ledger.records import records_in
 
     places = [(number * 1_000_003, raw, 0) for number, raw in enumerate(raws)]
     lines = kind.status_lines(ord("="), places, tail)
-    found = list(_records(lines))
+    found = list(records_in(lines))
     assert lines.count(b"\n") == len(found) == len(raws)
     for record, (position, raw, _) in zip(found, places, strict=True):
         assert (record.kind, record.position, record.digest) == (ord("="), position, digest(essence(raw)))

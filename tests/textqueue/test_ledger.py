@@ -7,8 +7,8 @@ import pytest
 
 from sej.system.disk import OS
 from textqueue import MessageStatus, TextQueue
-from textqueue.ledger import log as ledger
-from textqueue.ledger.log import Ledger, Record
+from textqueue.ledger.log import Ledger
+from textqueue.ledger.records import Record, records_in
 
 KINDS = b"=!#-vamcer"
 OWNERS = [b"1@h/1", b"2@h/1", b"1@h/1+00000000.1.2", b"-"]
@@ -28,7 +28,7 @@ def known(found: Ledger) -> tuple[object, ...]:
 def slowly(path: Path) -> Ledger:
     """Apply every line of a ledger, one by one."""
     found = Ledger(str(path), disk=OS)
-    for record in ledger._records(path.read_bytes()):
+    for record in records_in(path.read_bytes()):
         found._apply(record)
     return found
 

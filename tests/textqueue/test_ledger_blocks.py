@@ -7,7 +7,9 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from sej.system.disk import OS
-from textqueue.ledger.log import APPENDED, EMPTY, ENDED, GIVEN_BACK, IN_LEDGER, IN_MUTEX, SET, STATE, Ledger, Record
+from textqueue.format.kinds import APPENDED, ENDED, GIVEN_BACK, IN_LEDGER, IN_MUTEX, SET, STATE
+from textqueue.ledger.log import Ledger
+from textqueue.ledger.records import EMPTY, Record
 
 TOKEN = (1, 100, 1000)
 OWNER = b"1@host/1"

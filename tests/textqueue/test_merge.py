@@ -12,7 +12,7 @@ from textqueue import TextQueue
 from textqueue.editing.merge import entries, merge, new_positions
 from textqueue.editing.save import save
 from textqueue.editing.source import Source
-from textqueue.ledger.log import GIVEN_BACK
+from textqueue.format.kinds import GIVEN_BACK
 
 OLD = b"-a\n-b\n b2\n-c\n"
 

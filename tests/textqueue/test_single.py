@@ -16,7 +16,7 @@ from textqueue.editing.quick import head_of
 from textqueue.format.windows import Token, shared, token_of
 from textqueue.hot import single as _single_py
 from textqueue.hot.single import BUSY, LINES_BYTES, MOST_LINES, Choice, Last
-from textqueue.ledger.log import EMPTY, Record
+from textqueue.ledger.records import EMPTY, Record
 
 BEFORE: Final = b"=done\n-a\n-b\n\\mutex=    \n-c\n"
 POSITIONS: Final = 6, 9, 24

@@ -53,12 +53,12 @@ from textqueue.editing.queue_file import Session
 from textqueue.editing.source import Replaced, Source
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
+from textqueue.format.kinds import ENDED, IN_LEDGER, IN_MUTEX
 from textqueue.format.lease import claimant
 from textqueue.format.mutex import holder_of, is_alive, is_of, is_own, mutex_of
 from textqueue.format.parser import digest, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window
 from textqueue.hot import essence
-from textqueue.ledger.log import ENDED, IN_LEDGER, IN_MUTEX
 
 __all__ = ["Claim", "Claimer", "Claiming"]
 

@@ -11,9 +11,10 @@ from textqueue.editing.place import Place
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.source import Replaced, Source
 from textqueue.format.grammar import BOM, MessageStatus
+from textqueue.format.kinds import APPENDED
 from textqueue.format.parser import render
 from textqueue.format.windows import Token
-from textqueue.ledger.log import APPENDED, Ledger
+from textqueue.ledger.log import Ledger
 
 __all__ = ["New", "append"]
 

@@ -13,11 +13,13 @@ from textqueue.editing.proof import here, neighbours
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.reconcile import find_again
 from textqueue.errors import MessageMovedError
+from textqueue.format.kinds import SET
 from textqueue.format.lease import claimant
 from textqueue.format.parser import digest
 from textqueue.format.windows import Token
 from textqueue.hot import essence, proven
-from textqueue.ledger.log import EMPTY, SET, Ledger, Record
+from textqueue.ledger.log import Ledger
+from textqueue.ledger.records import EMPTY, Record
 
 __all__ = ["Changes", "ClaimLostError", "OneMark", "OneStatus", "OneVariable"]
 

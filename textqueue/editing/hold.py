@@ -26,11 +26,12 @@ from sej.system.disk import File, OsFile
 from sej.system.locks import end_lease, leased
 from textqueue.editing.keeper import KEEPER
 from textqueue.editing.queue_file import Edit, QueueFile, Session
+from textqueue.format.kinds import SET
 from textqueue.format.parser import digest
 from textqueue.format.windows import token_of
 from textqueue.hot import Held, essence
 from textqueue.hot import reference as _hot_py
-from textqueue.ledger.log import EMPTY, SET, Record
+from textqueue.ledger.records import EMPTY, Record
 
 __all__ = ["Hold", "Pace"]
 

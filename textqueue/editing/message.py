@@ -14,10 +14,11 @@ from textqueue.editing.place import Change, place_of
 from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariableError, VariableTooLongError
 from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
+from textqueue.format.kinds import MARKS
 from textqueue.format.mutex import mutex_of
 from textqueue.format.parser import decode, encode, name_of, value_of, variables_of
 from textqueue.hot import Core, essence, variable_at
-from textqueue.ledger.log import EMPTY, MARKS, WAS
+from textqueue.ledger.records import EMPTY, WAS
 
 __all__ = ["Message", "marking"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from textqueue.hot import Core
-from textqueue.ledger.log import EMPTY
+from textqueue.ledger.records import EMPTY
 
 __all__ = ["Change", "Place", "place_of"]
 

@@ -61,9 +61,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from textqueue.format.grammar import STATUS_OF
+from textqueue.format.kinds import APPENDED, CLAIMS, IN_LEDGER, IN_MUTEX, MARKS, SET, WAITING
 from textqueue.format.mutex import holder_of, is_claim, mutex_of
 from textqueue.format.windows import is_known, is_shared
-from textqueue.ledger.log import APPENDED, ARCHIVED, CLAIMS, EMPTY, IN_LEDGER, IN_MUTEX, MARKS, SET, WAITING, Record
+from textqueue.ledger.records import ARCHIVED, EMPTY, Record
 
 __all__ = ["STEPS_NS", "Action", "Known", "Plan", "Seen", "older_names", "plan"]
 

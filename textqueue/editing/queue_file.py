@@ -34,6 +34,7 @@ from textqueue.editing.conflicts import Conflict
 from textqueue.editing.lease import Exclusive
 from textqueue.editing.proof import entry_at
 from textqueue.editing.reconcile import OnRevert, reconcile
+from textqueue.format.kinds import CLAIMS, GIVEN_BACK, IN_MUTEX, MARKS, SET, WAITING
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import digest, value_of
 from textqueue.format.windows import Token, shared, token_of, unknown
@@ -41,7 +42,9 @@ from textqueue.hot import essence
 from textqueue.ledger.compaction import compact, is_wasteful
 from textqueue.ledger.copies import Copies
 from textqueue.ledger.lock import Guard, interrupted
-from textqueue.ledger.log import CLAIMS, GIVEN_BACK, IN_MUTEX, MARKS, MARKS_KEPT, SET, WAITING, Ledger, Record
+from textqueue.ledger.log import Ledger
+from textqueue.ledger.records import Record
+from textqueue.ledger.remembered import MARKS_KEPT
 from textqueue.ledger.sidecar import Sidecars, real_path
 from textqueue.ledger.upgrade import upgrade
 

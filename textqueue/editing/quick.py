@@ -23,7 +23,7 @@ from textqueue.format.parser import digest
 from textqueue.hot import DONE, Single, essence
 from textqueue.hot import single as _single_py
 from textqueue.hot.single import BUSY, Choice, Last
-from textqueue.ledger.log import Record
+from textqueue.ledger.records import Record
 
 __all__ = ["Quick", "changed", "head_of"]
 

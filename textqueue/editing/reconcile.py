@@ -47,12 +47,14 @@ from textqueue.editing.proof import entry_at
 from textqueue.editing.removed import settle
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
+from textqueue.format.kinds import CLAIMS, IN_MUTEX, MARKS, SET, WAITING
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import chunks, digest, value_of
 from textqueue.format.windows import Token, is_known, is_shared, scan, token_of, unknown
 from textqueue.hot import essence, proven
 from textqueue.ledger.copies import Copies
-from textqueue.ledger.log import ARCHIVED, CLAIMS, IN_MUTEX, MARKS, SET, WAITING, Ledger, Record
+from textqueue.ledger.log import Ledger
+from textqueue.ledger.records import ARCHIVED, Record
 
 __all__ = ["OnRevert", "find_again", "reconcile"]
 

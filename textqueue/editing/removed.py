@@ -18,11 +18,12 @@ from typing import Final, NamedTuple
 from sej.system.disk import File
 from sej.system.locks import leased
 from textqueue.editing.conflicts import Conflict
+from textqueue.format.kinds import APPENDED
 from textqueue.format.parser import digest, value_of
 from textqueue.format.windows import Token
 from textqueue.hot import essence
 from textqueue.ledger.copies import Copies
-from textqueue.ledger.log import APPENDED, EMPTY, Record
+from textqueue.ledger.records import EMPTY, Record
 
 __all__ = ["Removed", "settle"]
 

@@ -19,9 +19,11 @@ from textqueue.editing.queue_file import Session
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
+from textqueue.format.kinds import MARKS, SET
 from textqueue.format.parser import chunks
 from textqueue.format.windows import Token, scan, token_of
-from textqueue.ledger.log import ARCHIVED, MARKS, SET, Ledger, Record
+from textqueue.ledger.log import Ledger
+from textqueue.ledger.records import ARCHIVED, Record
 
 __all__ = ["Part", "copy", "copy_owner", "forget_moved", "require_closed", "runs", "swap", "write_rest"]
 

@@ -30,10 +30,11 @@ from textqueue.editing.replace import copy_owner, swap
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, MessageMovedError
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
+from textqueue.format.kinds import CLAIMS
 from textqueue.format.parser import digest
 from textqueue.format.windows import Token, token_of
 from textqueue.hot import essence
-from textqueue.ledger.log import CLAIMS, Record
+from textqueue.ledger.records import Record
 from textqueue.ledger.sidecar import sidecar_path
 
 __all__ = ["save"]

@@ -31,10 +31,11 @@ from textqueue.editing.place import Place
 from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
+from textqueue.format.kinds import APPENDED, CLAIMS, GIVEN_BACK, MARKS, SET, STATE, WAITING
 from textqueue.format.parser import chunks, digest
 from textqueue.format.windows import scan
 from textqueue.hot import essence
-from textqueue.ledger.log import APPENDED, CLAIMS, EMPTY, GIVEN_BACK, MARKS, SET, STATE, WAITING, WAS, Record, is_copy
+from textqueue.ledger.records import EMPTY, WAS, Record, is_copy
 
 __all__ = ["undo"]
 

@@ -21,7 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from textqueue.ledger.log import CLAIMS, ENDS, IN_MUTEX, Ledger, Record
+from textqueue.format.kinds import CLAIMS, ENDS, IN_MUTEX
+from textqueue.ledger.log import Ledger
+from textqueue.ledger.records import Record
 
 __all__ = ["compact", "is_wasteful"]
 

@@ -39,7 +39,7 @@ import errno
 import re
 import time
 import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -48,10 +48,8 @@ from sej.system.durable import renew
 from textqueue.format.kinds import (
     APPENDED,
     CLAIMS,
-    ENDED,
     ENDS,
     GIVEN_BACK,
-    IN_LEDGER,
     IN_MUTEX,
     MARKS,
     SET,
@@ -59,52 +57,22 @@ from textqueue.format.kinds import (
     VISIBLE,
     WAITING,
 )
-from textqueue.format.lease import claimant
 from textqueue.format.windows import Token, state_of
 from textqueue.hot import newest, status_lines
+from textqueue.ledger.records import AGAIN, EMPTY, Record, record_of, records_in
+from textqueue.ledger.remembered import Remembered
 from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
 
-__all__ = [
-    "APPENDED", "ARCHIVED", "CLAIMS", "EMPTY", "ENDED", "ENDS", "GIVEN_BACK", "IN_LEDGER", "IN_MUTEX", "MARKS",
-    "MARKS_KEPT", "READ_ONLY_ERRORS", "SET", "STATE", "WAITING", "WAS", "Checkpoint", "Ledger", "Record", "is_copy",
-]  # fmt: skip
+__all__ = ["READ_ONLY_ERRORS", "Checkpoint", "Ledger"]
 
-MARKS_KEPT: Final = 1 << 18
-"""The number of marks that the ledger keeps. If an old buffer reverts an older mark, that is not recognised."""
 _VERSION: Final = b"2"
-_AGAIN: Final = b"again"
-EMPTY: Final = b"-"
-ARCHIVED: Final = b"archived/"
-"""The start of the owner of a mark whose message was archived; the number of the run follows."""
 READ_ONLY_ERRORS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """The errors of the system if this user may only read the file."""
-WAS: Final = b"was/"
-"""The start of the owner of a line of a message that was queued again; the mark before it follows."""
 _READ_BYTES: Final = 1 << 16
 _CHECK_BYTES: Final = 128
 _COPY_BYTES: Final = 1 << 20
 _SIGNIFICANT: Final = re.compile(rb"(?:^|\n)[cemr-] ")
 """Finds a line that has more than the state of the file and the place of the last edit."""
-
-
-class Record(NamedTuple):
-    """One line."""
-
-    kind: int
-    position: int
-    digest: bytes
-    token: Token
-    owner: bytes
-
-    @property
-    def holder(self) -> bytes:
-        """The process that has the claim; as ``owner``, but without the lease."""
-        return claimant(self.owner)
-
-    def line(self) -> bytes:
-        """Return the line as it is stored."""
-        text = b"%c %d %s %d %d %d %s" % (self.kind, self.position, self.digest, *self.token, self.owner)
-        return b"%s %08x\n" % (text, zlib.crc32(text))
 
 
 class Checkpoint(NamedTuple):
@@ -220,7 +188,7 @@ class Ledger:
 
     def _apply_lines(self, lines: bytes) -> None:
         if lines.startswith(b"r ") or b"\nr " in lines:  # a new epoch
-            for record in _records(lines):
+            for record in records_in(lines):
                 self._apply(record)
             return
         if self.claims or _SIGNIFICANT.search(lines):
@@ -235,7 +203,7 @@ class Ledger:
         end, applied = len(lines), False
         while end > 0:
             start = lines.rfind(b"\n", 0, end - 1) + 1
-            for record in _records(lines[start:end]):
+            for record in records_in(lines[start:end]):
                 if not applied:
                     self.lines -= 1
                     self._appends -= record.kind == APPENDED
@@ -258,7 +226,7 @@ class Ledger:
         renamed: dict[int, bytes] = {}  # the digest after the last change of a variable
         token = last = shown = None
         for text in kept:
-            record = _record(text)
+            record = record_of(text)
             kind, position = record.kind, record.position
             token = self.token = token or state_of(record.token)
             if position >= 0:
@@ -371,7 +339,7 @@ class Ledger:
             claims: the claims, with their new positions.
             token: the current state of the file.
         """
-        again = [] if shown is None else [shown._replace(owner=_AGAIN)]
+        again = [] if shown is None else [shown._replace(owner=AGAIN)]
         state = Record(STATE, time.time_ns(), _VERSION, token, EMPTY)
         self.append([state, *claims, *again, state])
 
@@ -385,65 +353,14 @@ class Ledger:
 
     def numbered_edits(self) -> list[tuple[int, Record]]:
         """Return the edits as :meth:`edits` does, each with the number of its line in :meth:`history`."""
-        data = b"" if self._file is None else self._file.read(self._read_to, 0)
-        epoch = 0
-        status: dict[_Place, tuple[int, Record]] = {}
-        queued: dict[bytes, list[_Place]] = defaultdict(list)  # queued messages of all epochs, some of them outdated
-
-        def is_queued(place: _Place) -> bool:
-            return place in status and status[place][1].kind in WAITING
-
-        def outdate(name: bytes) -> None:
-            """Remove an equal message that was queued in an earlier epoch, when it had another position."""
-            places = queued.get(name, [])
-            while places and places[0][0] != epoch:
-                if is_queued(place := places.pop(0)):
-                    del status[place]
-                    return
-
-        sets: list[tuple[int, Record]] = []
-        claimed: dict[tuple[bytes, bytes], int] = {}
-        held: set[_Place] = set()  # the places of claims
-        for number, record in enumerate(_records(data)):
-            place = epoch, record.position, record.digest
-            if record.kind == STATE:
-                epoch = record.position
-            elif record.kind in MARKS or record.kind in WAITING:
-                if status.pop(place, None) is None and record.kind in MARKS:
-                    outdate(record.digest)
-                if record.owner == _AGAIN:
-                    record = record._replace(owner=EMPTY)
-                    # What was given back since has an entry in the ledger alone: it is not what was copied.
-                    copied = next((one for one in reversed(status) if status[one][1].kind != GIVEN_BACK), None)
-                    if copied is None or (status[copied][1].kind, copied[2]) != (record.kind, record.digest):
-                        copied = None
-                        if record.kind == APPENDED:  # unless it was claimed and given back since
-                            copied = next((one for one in queued[record.digest] if is_queued(one)), None)
-                    if copied is not None:
-                        del status[copied]
-                    if record.kind in WAITING and place in held:
-                        continue  # the copy of an append whose message was claimed since: the claim replaces it
-                status[place] = number, record
-                if record.kind in WAITING:
-                    queued[record.digest].append(place)
-            elif record.kind in CLAIMS:
-                if status.pop(place, None) is None:
-                    outdate(record.digest)
-                claimed.setdefault((record.digest, record.owner), number)
-                held.add(place)
-            elif record.kind == SET and record.owner != EMPTY:
-                sets.append((number, record))
-                if (was := status.pop((epoch, record.position, record.owner), None)) is not None:
-                    status[place] = was[0], was[1]._replace(digest=record.digest)
-        claims = [(claimed.get((claim.digest, claim.owner), 0), claim) for claim in self.claims.values()]
-        marks = [one for one in status.values() if one[1].kind in MARKS]
-        waiting = [one for one in status.values() if one[1].kind in WAITING]
-        kept = [*marks[-MARKS_KEPT:], *waiting[-MARKS_KEPT:], *sets[-MARKS_KEPT:], *claims]
-        return sorted(kept, key=lambda one: one[0])
+        return Remembered(self._records()).edits(self.claims.values())
 
     def history(self) -> list[Record]:
         """Return all lines, oldest first. A position is valid until the next line that begins an epoch."""
-        return [] if self._file is None else list(_records(self._file.read(self._read_to, 0)))
+        return list(self._records())
+
+    def _records(self) -> Iterator[Record]:
+        return iter(()) if self._file is None else records_in(self._file.read(self._read_to, 0))
 
     def ended(self) -> set[tuple[bytes, bytes]]:
         """Return essence and process of the claims in a mutex that have ended since the last foreign change.
@@ -454,7 +371,7 @@ class Ledger:
         ended: set[tuple[bytes, bytes]] = set()
         held: dict[int, Record] = {}
         epoch = 0
-        for record in _records(data) if b"\nm " in data else ():
+        for record in records_in(data) if b"\nm " in data else ():
             if record.kind == STATE and record.position != epoch:
                 epoch = record.position
                 held.clear()
@@ -546,7 +463,7 @@ class Ledger:
             return [] if self._file is None and checkpoint == Checkpoint() else None
         if self._check(checkpoint.position) != checkpoint.check:
             return None
-        return list(_records(self._file.read(self._read_to - checkpoint.position, checkpoint.position)))
+        return list(records_in(self._file.read(self._read_to - checkpoint.position, checkpoint.position)))
 
     def _check(self, position: int) -> int:
         assert self._file is not None
@@ -633,15 +550,6 @@ class Ledger:
             self.leased.pop(position, None)
 
 
-def is_copy(record: Record) -> bool:
-    """Return whether a line repeats an edit of the epoch before, with the new position of its message."""
-    return record.owner == _AGAIN
-
-
-_Place = tuple[int, int, bytes]
-"""The epoch, the position in it, and the digest of a message."""
-
-
 def _has_claim(lines: bytes, name: bytes, holder: bytes) -> bool:
     """As ``Ledger.has_claimed``, in some lines. The newest ones are read first."""
     names = [name]
@@ -649,23 +557,9 @@ def _has_claim(lines: bytes, name: bytes, holder: bytes) -> bool:
         at = len(lines)
         while (at := lines.rfind(b" %s " % one, 0, at)) >= 0:
             end, at = lines.find(b"\n", at), lines.rfind(b"\n", 0, at) + 1
-            for record in _records(lines[at:end]) if lines[at] in (IN_MUTEX, SET) else ():
+            for record in records_in(lines[at:end]) if lines[at] in (IN_MUTEX, SET) else ():
                 if record.digest == one and record.holder == holder and record.kind == IN_MUTEX:
                     return True
                 if record.digest == one and record.kind == SET and record.owner not in names:
                     names.append(record.owner)
     return False
-
-
-def _records(data: bytes) -> Iterator[Record]:
-    for line in data.split(b"\n"):
-        text, _, crc = line.rpartition(b" ")
-        if not text or b"%08x" % zlib.crc32(text) != crc:
-            continue
-        if text.count(b" ") == 6:
-            yield _record(text)
-
-
-def _record(text: bytes) -> Record:
-    kind, position, digest, inode, size, mtime_ns, owner = text.split(b" ")
-    return Record(kind[0], int(position), digest, (int(inode), int(size), int(mtime_ns)), owner)

@@ -17,7 +17,7 @@ from textqueue.format.lease import claimant
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import decode, digest
 from textqueue.hot import essence
-from textqueue.ledger.log import Record
+from textqueue.ledger.records import Record
 
 __all__ = ["Detail", "details"]
 

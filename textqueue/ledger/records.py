@@ -1,0 +1,61 @@
+"""The lines of the ledger as values; :mod:`textqueue.ledger.log` describes their fields. No I/O."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from textqueue.format.lease import claimant
+from textqueue.format.windows import Token
+
+__all__ = ["AGAIN", "ARCHIVED", "EMPTY", "WAS", "Record", "is_copy", "record_of", "records_in"]
+
+EMPTY: Final = b"-"
+AGAIN: Final = b"again"
+"""The owner of a line that repeats an edit of the epoch before."""
+ARCHIVED: Final = b"archived/"
+"""The start of the owner of a mark whose message was archived; the number of the run follows."""
+WAS: Final = b"was/"
+"""The start of the owner of a line of a message that was queued again; the mark before it follows."""
+
+
+class Record(NamedTuple):
+    """One line."""
+
+    kind: int
+    position: int
+    digest: bytes
+    token: Token
+    owner: bytes
+
+    @property
+    def holder(self) -> bytes:
+        """The process that has the claim; as ``owner``, but without the lease."""
+        return claimant(self.owner)
+
+    def line(self) -> bytes:
+        """Return the line as it is stored."""
+        text = b"%c %d %s %d %d %d %s" % (self.kind, self.position, self.digest, *self.token, self.owner)
+        return b"%s %08x\n" % (text, zlib.crc32(text))
+
+
+def is_copy(record: Record) -> bool:
+    """Return whether a line repeats an edit of the epoch before, with the new position of its message."""
+    return record.owner == AGAIN
+
+
+def records_in(data: bytes) -> Iterator[Record]:
+    """Yield the whole lines; a torn or damaged one is ignored."""
+    for line in data.split(b"\n"):
+        text, _, crc = line.rpartition(b" ")
+        if not text or b"%08x" % zlib.crc32(text) != crc:
+            continue
+        if text.count(b" ") == 6:
+            yield record_of(text)
+
+
+def record_of(text: bytes) -> Record:
+    """Parse a line without its checksum."""
+    kind, position, digest, inode, size, mtime_ns, owner = text.split(b" ")
+    return Record(kind[0], int(position), digest, (int(inode), int(size), int(mtime_ns)), owner)

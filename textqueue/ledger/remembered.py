@@ -1,0 +1,106 @@
+"""What the lines of a ledger add up to: the edits that may still be in the file.
+
+The lines are read in their order. At each place, the last mark or queued message counts. A place is an epoch, a
+position and a digest, so an equal message has another place in the next epoch. There a line replaces the outdated
+place:
+
+- A mark or a claim of a message that was queued in an earlier epoch removes that place.
+- The line that repeats the newest edit of the epoch before (``again``) removes the place of this edit.
+- A claim removes what its message was before. A variable that was set moves the place to the new digest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+from textqueue.format.kinds import APPENDED, CLAIMS, GIVEN_BACK, MARKS, SET, STATE, WAITING
+from textqueue.ledger.records import EMPTY, Record, is_copy
+
+__all__ = ["MARKS_KEPT", "Remembered"]
+
+MARKS_KEPT: Final = 1 << 18
+"""The number of marks that the ledger keeps. If an old buffer reverts an older mark, that is not recognised."""
+
+_Numbered = tuple[int, Record]
+_Place = tuple[int, int, bytes]
+"""The epoch, the position in it, and the digest of a message."""
+
+
+class Remembered:
+    """The edits of the lines so far, each with the number of its line."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        """Read lines, oldest first."""
+        self._epoch = 0
+        self._edits: dict[_Place, _Numbered] = {}  # marks and queued messages
+        self._queued: dict[bytes, list[_Place]] = defaultdict(list)  # of all epochs, some of them outdated
+        self._sets: list[_Numbered] = []
+        self._claimed: dict[tuple[bytes, bytes], int] = {}
+        self._claim_places: set[_Place] = set()
+        for number, record in enumerate(records):
+            place = self._epoch, record.position, record.digest
+            if record.kind == STATE:
+                self._epoch = record.position
+            elif record.kind in MARKS or record.kind in WAITING:
+                self._mark(place, number, record)
+            elif record.kind in CLAIMS:
+                self._claim(place, number, record)
+            elif record.kind == SET and record.owner != EMPTY:
+                self._set(place, number, record)
+
+    def edits(self, claims: Iterable[Record]) -> list[_Numbered]:
+        """Return the last MARKS_KEPT of each kind, and the claims that have not ended, in the order of the lines."""
+        marks = [one for one in self._edits.values() if one[1].kind in MARKS]
+        waiting = [one for one in self._edits.values() if one[1].kind in WAITING]
+        held = [(self._claimed.get((claim.digest, claim.owner), 0), claim) for claim in claims]
+        kept = [*marks[-MARKS_KEPT:], *waiting[-MARKS_KEPT:], *self._sets[-MARKS_KEPT:], *held]
+        return sorted(kept, key=lambda one: one[0])
+
+    def _mark(self, place: _Place, number: int, record: Record) -> None:
+        is_waiting = record.kind in WAITING
+        if self._edits.pop(place, None) is None and not is_waiting:
+            self._outdate(record.digest)
+        if is_copy(record):
+            record = record._replace(owner=EMPTY)
+            copied = self._copied(record)
+            if copied is not None:
+                del self._edits[copied]
+            if is_waiting and place in self._claim_places:
+                return  # the copy of an append whose message was claimed since: the claim replaces it
+        self._edits[place] = number, record
+        if is_waiting:
+            self._queued[record.digest].append(place)
+
+    def _claim(self, place: _Place, number: int, record: Record) -> None:
+        if self._edits.pop(place, None) is None:
+            self._outdate(record.digest)
+        self._claimed.setdefault((record.digest, record.owner), number)
+        self._claim_places.add(place)
+
+    def _set(self, place: _Place, number: int, record: Record) -> None:
+        self._sets.append((number, record))
+        if (was := self._edits.pop((self._epoch, record.position, record.owner), None)) is not None:
+            self._edits[place] = was[0], was[1]._replace(digest=record.digest)
+
+    def _copied(self, record: Record) -> _Place | None:
+        """Return the place of the edit that a line repeats: the newest one, or an append before it."""
+        # What was given back since has an entry in the ledger alone: it is not what was copied.
+        newest = next((place for place in reversed(self._edits) if self._edits[place][1].kind != GIVEN_BACK), None)
+        if newest is not None and (self._edits[newest][1].kind, newest[2]) == (record.kind, record.digest):
+            return newest
+        if record.kind == APPENDED:  # unless it was claimed and given back since
+            return next((place for place in self._queued[record.digest] if self._is_queued(place)), None)
+        return None
+
+    def _is_queued(self, place: _Place) -> bool:
+        return place in self._edits and self._edits[place][1].kind in WAITING
+
+    def _outdate(self, digest: bytes) -> None:
+        """Remove an equal message that was queued in an earlier epoch, when it had another position."""
+        places = self._queued.get(digest, [])
+        while places and places[0][0] != self._epoch:
+            if self._is_queued(place := places.pop(0)):
+                del self._edits[place]
+                return
