@@ -88,7 +88,7 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
 
 
 def _started(builder: SparkSession.Builder) -> SparkSession:
-    """Return the builder's session; after a session of Spark Connect, try again if Spark's program ended at once.
+    """Return the builder's session; after a session of Spark Connect, try again if Spark's program ended immediately.
 
     Spark forks to run it, and gRPC can end a forked child by a signal before it runs anything.
     """

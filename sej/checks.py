@@ -312,7 +312,7 @@ def is_failure(error: BaseException) -> bool:
     A handler that runs coroutines raises asyncio's CancelledError if one of them was cancelled. That is not an
     Exception, but it ends no program.
     """
-    asyncio = sys.modules.get("asyncio.exceptions")  # nobody else raises it, and the import takes long
+    asyncio = sys.modules.get("asyncio.exceptions")  # only that module raises it, and its import takes long
     return isinstance(error, Exception) or (asyncio is not None and isinstance(error, asyncio.CancelledError))
 
 

@@ -44,7 +44,7 @@ _kept: Final[list[object]] = []
 
 
 def keep_unused(inherited: object) -> None:
-    """Keep what a forked child got from its parent: gRPC would wait for its threads where it is freed."""
+    """Keep what a forked child got from its parent: gRPC would wait for its threads when it is freed."""
     _kept.append(inherited)
 
 

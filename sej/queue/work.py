@@ -59,10 +59,10 @@ def work(
     """Call a function for each item of a queue, until a stop is requested.
 
     An item is done if the function returns. If it raises, the item is retried later, or becomes a dead letter after the
-    queue's ``max_attempts``, and the logger ``sej.worker`` writes one line. So too if it calls ``sys.exit`` or raises
-    something else that is no Exception, which then ends ``work``; only ``KeyboardInterrupt`` is not counted as an
-    attempt. The function may end the item itself. Its lease is extended while the function runs. If OpenTelemetry
-    is installed, the function runs under the trace context of ``put``.
+    queue's ``max_attempts``, and the logger ``sej.worker`` writes one line. The same happens if it calls ``sys.exit``
+    or raises something else that is not an Exception, which then ends ``work``. Only ``KeyboardInterrupt`` is not
+    counted as an attempt. The function may end the item itself. Its lease is extended while the function runs.
+    If OpenTelemetry is installed, the function runs under the trace context of ``put``.
 
     In the main thread of a program, SIGTERM and SIGINT request a stop: items whose functions run are finished, and
     ``work`` returns. A second signal ends the program as without ``work``, although functions in other threads run.

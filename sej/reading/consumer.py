@@ -139,9 +139,9 @@ class Consumer:
         """Handle messages until :meth:`stop`, or until none arrived for the timeout.
 
         Args:
-            handler: called with one message after the other; an exception is a failed attempt. One that is no
-                Exception, as of ``sys.exit``, ends the run; if it is not ``KeyboardInterrupt``, the next run counts it
-                like the death of the process.
+            handler: called with one message after the other; an exception is a failed attempt. One that is not
+                an Exception, as of ``sys.exit``, ends the run; if it is not ``KeyboardInterrupt``, the next run counts
+                it like the death of the process.
             timeout: instead of the consumer's own, in seconds.
 
         Returns:

@@ -14,7 +14,7 @@ An editor writes to the file without taking the queue's lock. So an edit has the
 5. Compare the path again. If an editor has put another file there, begin again with that file.
 6. Append a line with the new state of the file to the ledger. If another program may have written to the file during
    the edit, the line says that the state is not known, and the next session examines the file. If another program had
-   the file open, the line says so, because that program may have been in the middle of reading or saving.
+   the file open, the line has a note of it, because that program may have been in the middle of reading or saving.
 """
 
 from __future__ import annotations
