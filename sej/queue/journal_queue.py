@@ -20,6 +20,7 @@ import errno
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar, Unpack
 
@@ -42,7 +43,7 @@ from sej.checks import (
     with_methods,
 )
 from sej.durations import Seconds, seconds
-from sej.errors import InvalidNameError, QueueFullError
+from sej.errors import InvalidNameError, LockLostError, QueueFullError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Start
 from sej.queue.ack import Acknowledger, Backoff
@@ -552,8 +553,10 @@ class JournalQueue(WorkQueue):
 
     def _leave(self) -> None:
         state = self._log.state
-        if self._holders.mine in state.holders():
-            self._log.append(freed(self._holders.mine))
+        with suppress(LockLostError):  # another queue may have this number, and its items must stay leased
+            self._holders.check()
+            if self._holders.mine in state.holders():
+                self._log.append(freed(self._holders.mine))
         self._log.keep_head()
 
     def _keep_head(self, now: int) -> None:

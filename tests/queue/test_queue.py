@@ -6,6 +6,7 @@ import itertools
 import os
 import pickle
 import queue
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -210,6 +211,21 @@ class TestLeases:
                 with pytest.raises(sej.LockLostError, match="reopen"):
                     queue.get(timeout=0)
             item.done()
+
+    @pytest.mark.parametrize("recreated", [False, True])
+    def test_closing_leaves_the_items_of_another_queue_with_its_number(
+        self, tmp_path: Path, clock: FakeClock, recreated: bool
+    ) -> None:
+        with opened(tmp_path / "q", clock) as closing:
+            closing.put(b"job")
+            take(closing)
+            shutil.rmtree(tmp_path / "q" if recreated else tmp_path / "q" / "ofs" / "worker.slots")
+            with opened(tmp_path / "q", clock) as other:
+                other.put(b"another job")
+                item = take(other)
+                closing.close()
+                assert other.stats().leased == 1
+                item.done()
 
     def test_closing_gives_back(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as survivor:
