@@ -244,7 +244,7 @@ class _Worker:
                 extend_at = now + pause_s
                 for one in held if extends else ():
                     if not one.late:
-                        with suppress(SejError):  # the call that ends the item raises it again
+                        with suppress(SejError, OSError):  # the call that ends the item raises it again
                             one.item.extend(self._lease_s)
 
     def _next_limit(self) -> float:
@@ -260,7 +260,7 @@ class _Worker:
             if one not in self._held:
                 return  # its handler has just returned
             one.late = True
-        with suppress(SejError):
+        with suppress(SejError, OSError):  # then its lease ends; this thread extends those of others
             self._failed(one.item, f"it reached its time limit of {self._time_limit_s} s", ended=False)
         if self._on_time_limit is not None:  # in its own thread: leases are extended although it raises or waits
             threading.Thread(target=self._on_time_limit, args=(one.item,), name="sej-worker-late", daemon=True).start()

@@ -1,6 +1,7 @@
 """The worker loop: every item is ended, leases are kept, a stop is graceful, and each failure is one line."""
 
 import asyncio
+import errno
 import functools
 import logging
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import sej
+from sej.queue.item import JournalItem
 from sej.queue.journal_queue import JournalQueue
 from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import until
@@ -219,6 +221,25 @@ def test_an_item_whose_handler_exits_is_a_dead_letter_in_the_end(tmp_path: Path)
         assert sej.work(q, handle, until_empty=True) == 1
         (dead,) = q.items("dead")
         assert (dead.value, dead.attempts, dead.reason) == (b"exits", 2, "SystemExit: 3")
+
+
+def test_leases_are_extended_again_after_an_error_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[float] = []
+    again = threading.Event()
+
+    def extend(_: sej.Item, lease_s: float) -> None:
+        calls.append(lease_s)
+        if len(calls) == 1:
+            raise OSError(errno.EMFILE, "too many open files")
+        again.set()
+
+    monkeypatch.setattr(JournalItem, "extend", extend)
+    with opened(tmp_path / "q", FakeClock(), lease_s=0.03) as q:
+        q.put(b"a")
+        assert sej.work(q, lambda _: again.wait(10), until_empty=True) == 1
+    assert again.is_set()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
