@@ -13,7 +13,8 @@ COMMAND = [sys.executable, "-W", "error", "-m", "sej"]
 # The commands whose imports cost most; those of the others are among them.
 COMMON = [
     *("sej.cli.doctor", "sej.cli.queue", "textqueue.commands.group", "kestrel.commands", "shard.cli", "hub.cli"),
-    "importlib.metadata",
+    *("sej.cli.app", "sej.cli.checking", "sej.cli.reading", "sej.cli.stat", "sej.cli.writing"),
+    *("sej.queue.journal_queue", "pipeline.health", "importlib.metadata", "ctypes", "mmap"),
 ]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
 
