@@ -1,6 +1,8 @@
 """The language server, as an editor uses it: through a client, over the standard input and output of the command."""
 
 import asyncio
+import functools
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,15 +12,22 @@ from lsprotocol import types as lsp
 from pygls.lsp.client import LanguageClient
 
 from tests.cli.command import COMMAND, ENV
+from tests.forking import Forkserver, Program
 from textqueue import TextQueue
 from textqueue.lsp.claims import holders
 from textqueue.lsp.document import TOKEN_TYPES, Document
 
+pytestmark = pytest.mark.xdist_group("lsp")  # one process imports the server's modules, for all tests
 TEXT = "# notes\n more\n-größer 🙂 one\n two\n\\retries=3 \n=done\n!bad\n?odd\n-claimed\n"
 
 
+@functools.cache
+def _forkserver() -> Forkserver:
+    return Forkserver("textqueue.lsp._server", "textqueue.commands.group", options=COMMAND[1:3], env=ENV)
+
+
 class Editor:
-    """A client with one open buffer."""
+    """A client with one open buffer, of a server of its own."""
 
     def __init__(self, path: Path) -> None:
         self.client = LanguageClient("test", "1")
@@ -28,6 +37,7 @@ class Editor:
         self.published: asyncio.Queue[lsp.PublishDiagnosticsParams] = asyncio.Queue()
         self.refreshed = asyncio.Event()
         self.version = 1
+        self.server: Program | None = None
 
         @self.client.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)  # type: ignore[untyped-decorator]
         def published(params: lsp.PublishDiagnosticsParams) -> None:
@@ -37,8 +47,16 @@ class Editor:
         def refresh(_: Any) -> None:
             self.refreshed.set()
 
-    async def start(self, *, edits: bool = True) -> lsp.InitializeResult:
-        await self.client.start_io(*COMMAND, "tq", "lsp", env=ENV)
+    async def start(self, *, edits: bool = True, fresh: bool = False) -> lsp.InitializeResult:
+        if fresh:
+            await self.client.start_io(*COMMAND, "tq", "lsp", env=ENV)
+        else:
+            with socket.create_server(("127.0.0.1", 0)) as listening:
+                await self.client.start_tcp(*listening.getsockname())
+                theirs, _ = listening.accept()
+            with theirs:
+                streams = [theirs.fileno(), theirs.fileno(), 2]
+                self.server = _forkserver().start(["sej", "tq", "lsp"], streams)
         capabilities = lsp.ClientCapabilities(
             workspace=lsp.WorkspaceClientCapabilities(
                 workspace_edit=lsp.WorkspaceEditClientCapabilities(document_changes=edits),
@@ -82,6 +100,7 @@ class Editor:
         await self.client.shutdown_async(None)
         self.client.exit(None)
         await self.client.stop()  # type: ignore[no-untyped-call]
+        assert self.server is None or self.server.wait(60) == 0
 
 
 def applied(action: lsp.CodeAction, text: str) -> str:
@@ -106,10 +125,14 @@ def applied(action: lsp.CodeAction, text: str) -> str:
     return text
 
 
-def with_editor(path: Path, use: Callable[[Editor], Awaitable[None]], *, edits: bool = True) -> None:
+def with_editor(
+    path: Path, use: Callable[[Editor], Awaitable[None]], *, edits: bool = True, fresh: bool = False
+) -> None:
+    """Use an editor and its server; with fresh, the server is started by the client, in a fresh interpreter."""
+
     async def run() -> None:
         editor = Editor(path)
-        await editor.start(edits=edits)
+        await editor.start(edits=edits, fresh=fresh)
         try:
             await use(editor)
         finally:
@@ -140,7 +163,7 @@ def test_problems_follow_the_buffer_and_have_severities(path: Path) -> None:
         editor.client.text_document_did_close(lsp.DidCloseTextDocumentParams(editor.document))
         assert await editor.problems() == []
 
-    with_editor(path, use)
+    with_editor(path, use, fresh=True)
     assert path.read_text("utf-8") == TEXT
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 __all__ = ["lsp"]
@@ -19,4 +21,5 @@ def lsp() -> None:
     """
     from textqueue.lsp._server import make_server
 
-    make_server().start_io()
+    with os.fdopen(os.dup(1), "wb") as output:  # the server closes it at its end, and this command flushes its own
+        make_server().start_io(stdout=output)
