@@ -383,7 +383,10 @@ def _load(target: Target, name: str) -> tuple[Target, Job, int]:
     found = _read(path)
     try:
         its = target.again(found)
-        rows = [Rows(whole(shard), str(file), whole(count), *more) for shard, file, count, *more in found.pop("rows")]
+        rows = [
+            Rows(whole(shard), _staged(its, str(file)), whole(count), *more)
+            for shard, file, count, *more in found.pop("rows")
+        ]
         job = Job(**{**found, "rows": rows, "discard": tuple(found["discard"])})
         number = whole(job.number)
         if job.id != name:
@@ -395,6 +398,12 @@ def _load(target: Target, name: str) -> tuple[Target, Job, int]:
             path=path,
         ) from error
     return its, job, number
+
+
+def _staged(target: Target, path: str) -> str:
+    """Return the path of staged rows in the target's own folder, which may have been moved since the decision."""
+    folder, name = os.path.split(path)
+    return os.path.join(target.staging, os.path.basename(folder), name)
 
 
 def _require_room(writer: Writer, messages: int) -> None:

@@ -309,6 +309,21 @@ def test_a_job_that_was_decided_is_finished_when_the_hub_starts(
     assert litter(tmp_path) == []
 
 
+def test_a_job_that_was_decided_is_finished_in_a_root_that_was_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hub.Store(tmp_path / "hub") as store:
+        jobs = Jobs(store)
+        files = [staged(jobs, "01", 0, values_of(0))]
+        with monkeypatch.context() as patched:
+            patched.setattr("shard.commits.committing._apply", lambda *_: None)
+            jobs.commit("a", "01", "log", 0, "app", 7, files)
+    (tmp_path / "hub").rename(tmp_path / "moved")
+    with hub.Store(tmp_path / "moved") as store:
+        assert not Jobs(store).commit("a", "01", "log", 0, "app", 7, files)
+    assert contents(tmp_path / "moved") == {"a.log": values_of(0)}
+
+
 def test_a_decided_job_whose_rows_were_lost_does_not_keep_the_hub_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
