@@ -341,9 +341,14 @@ def _renewed(item: Item, lease_s: float) -> Iterator[None]:
     over = threading.Event()
 
     def renew() -> None:
-        with suppress(SejError):
+        with suppress(LeaseLostError):
             while not over.wait(min(lease_s / 3, threading.TIMEOUT_MAX)):
-                item.extend(lease_s)
+                try:
+                    item.extend(lease_s)
+                except LeaseLostError:
+                    raise
+                except (SejError, OSError):
+                    continue  # as too many open files: a later one may succeed
 
     thread = threading.Thread(target=renew, daemon=True)
     thread.start()

@@ -189,7 +189,7 @@ def test_a_wait_ends_with_its_reader(queue: Path) -> None:
 
 
 class Held(library.Item):
-    """Counts how often it was extended, and is lost then."""
+    """Counts how often it was extended, and is lost then; the first two times fail."""
 
     value = key = b""
     message = None
@@ -202,6 +202,8 @@ class Held(library.Item):
         self.times += 1
         if self.times == self.lost_after:
             raise library.LeaseLostError("lost")
+        if self.times <= 2:
+            raise OSError("too many open files") if self.times == 1 else library.LockedError("locked")
 
     def done(self) -> None:
         """Not here."""
