@@ -21,6 +21,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from sej.system.disk import Disk, File, Mode, Status
@@ -32,6 +33,8 @@ _SAMPLE = _STATES_MAX if "SEJ_TORTURE_S" in os.environ else 12
 """How many states of one step are looked at; `make torture` looks at all."""
 _ALONE_MAX = 4
 SECTOR = 512
+_DEVICE = os.makedev(8, 1)
+"""As of a block device, so nothing looks for this disk in the system's table of mounts."""
 
 
 class Crash(NamedTuple):
@@ -45,11 +48,15 @@ class Crash(NamedTuple):
 class _Node:
     """A file: what is seen, what is durable, and the writes between the two."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, durable: bytes = b"") -> None:
         self.number = number
-        self.seen = bytearray()
-        self.durable = b""
+        self.seen = bytearray(durable)
+        self.durable = durable
+        self.links = 0
+        """In how many directories it is seen."""
         self.writes: list[tuple[int, bytes] | int] = []
+        self.found: list[bytes] | None = None
+        """What :meth:`contents` found, until the next write or sync."""
         self.holders: dict[object, bool] = {}
         self.mtime = 0
         self.errors = 0
@@ -67,15 +74,18 @@ class _Node:
             data[at : at + len(what)] = what
 
     def write(self, at: int, what: bytes) -> None:
+        self.found = None
         self.writes.append((at, what))
         self.apply(self.seen, self.writes[-1])
 
     def truncate(self, size: int) -> None:
+        self.found = None
         self.writes.append(size)
         self.apply(self.seen, size)
         self.lost = {block for block in self.lost if block * SECTOR < size}
 
     def sync(self) -> None:
+        self.found = None
         self.durable = self.written()
         self.writes = []
 
@@ -88,6 +98,7 @@ class _Node:
             if not isinstance(write, int):
                 first = max(write[0] // SECTOR, -(-len(self.durable) // SECTOR))
                 self.lost.update(range(first, -(-(write[0] + len(write[1])) // SECTOR)))
+        self.found = None
         self.writes = []
         self.errors += 1
 
@@ -97,6 +108,8 @@ class _Node:
 
     def written(self) -> bytes:
         """What is durable, and every write since; not what a failed sync lost."""
+        if not self.errors and not self.lost:
+            return bytes(self.seen)
         data = bytearray(self.durable)
         for write in self.writes:
             self.apply(data, write)
@@ -108,6 +121,11 @@ class _Node:
 
     def contents(self) -> list[bytes]:
         """What may be found after a crash, the two extremes first."""
+        if self.found is None:
+            self.found = self._contents()
+        return self.found
+
+    def _contents(self) -> list[bytes]:
         found = [self.written(), self.durable] if self.writes else [self.durable]
         data = bytearray(self.durable)
         for write in self.writes:
@@ -139,10 +157,8 @@ class _Dir:
         self.seen: dict[str, int] = {}
         self.durable: dict[str, int] = {}
         self.changes: list[Change] = []
-
-    def change(self, change: Change) -> None:
-        self.changes.append(change)
-        self.apply(self.seen, change)
+        self.children: set[str] = set()
+        """The names of the directories in it."""
 
     def apply(self, names: dict[str, int], change: Change) -> None:
         for name, node in change.items():
@@ -180,7 +196,7 @@ class CrashDisk:
 
     def open(self, path: str | os.PathLike[str], mode: Mode) -> _OpenFile:
         name = _clean(path)
-        parent, base = os.path.split(name)
+        parent, base = _split(name)
         if name in self.dirs:
             raise IsADirectoryError(errno.EISDIR, "is a directory", name)
         if parent not in self.dirs:
@@ -202,8 +218,8 @@ class CrashDisk:
     def status(self, path: str | os.PathLike[str]) -> Status | None:
         name = _clean(path)
         if name in self.dirs:
-            return Status(0, 1, hash(name) & 0xFFFFFF, 0, 2, True)
-        parent, base = os.path.split(name)
+            return Status(0, _DEVICE, hash(name) & 0xFFFFFF, 0, 2, True)
+        parent, base = _split(name)
         number = self.dirs[parent].seen.get(base) if parent in self.dirs else None
         return None if number is None else self._status(number)
 
@@ -211,9 +227,7 @@ class CrashDisk:
         name = _clean(path)
         if name not in self.dirs:
             raise FileNotFoundError(errno.ENOENT, "no such directory", name)
-        prefix = name.rstrip("/") + "/"
-        below = {other[len(prefix) :] for other in self.dirs if other.startswith(prefix) and other != name}
-        return sorted(set(self.dirs[name].seen) | {other for other in below if "/" not in other})
+        return sorted({*self.dirs[name].seen, *self.dirs[name].children})
 
     def mkdir(self, path: str | os.PathLike[str]) -> None:
         name = _clean(path)
@@ -226,7 +240,7 @@ class CrashDisk:
 
     def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         old, new = _clean(source), _clean(target)
-        parent, base = os.path.split(old)
+        parent, base = _split(old)
         if base not in self.dirs.get(parent, _Dir()).seen:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         self._do("rename", old, new)
@@ -236,7 +250,7 @@ class CrashDisk:
 
     def unlink(self, path: str | os.PathLike[str]) -> None:
         name = _clean(path)
-        parent, base = os.path.split(name)
+        parent, base = _split(name)
         if base in self.dirs.get(parent, _Dir()).seen:
             self._do("unlink", parent, base)
             self._do("sync_dir", parent)
@@ -284,7 +298,7 @@ class CrashDisk:
         marks: list[Any] = []
         for step, (what, arguments) in enumerate([*self.trace, ("end", ())]):
             for state in replay._states(_SAMPLE) if step >= since else ():
-                key = (tuple(sorted(state.files().items())), len(marks))
+                key = (state._key(), len(marks))
                 if key not in seen:
                     seen.add(key)
                     yield Crash(state, list(marks), step)
@@ -307,6 +321,14 @@ class CrashDisk:
 
     # --- below
 
+    def _key(self) -> frozenset[tuple[str, str, bytes]]:
+        """What :meth:`files` returns for a disk as a crash left it, where all is durable; bytes keep their hash."""
+        return frozenset(
+            (name, base, self.nodes[number].durable)
+            for name, entries in self.dirs.items()
+            for base, number in entries.seen.items()
+        )
+
     def _do(self, what: str, *arguments: Any) -> None:
         """One operation: recorded, and done."""
         self.trace.append((what, arguments))
@@ -314,29 +336,42 @@ class CrashDisk:
 
     def _create(self, parent: str, base: str, number: int) -> None:
         self.nodes[number] = _Node(number)
-        self.dirs[parent].change({base: number})
+        self._change(parent, {base: number})
+
+    def _change(self, parent: str, change: Change) -> None:
+        entries = self.dirs[parent]
+        for name in change.keys() & entries.seen.keys():
+            self.nodes[entries.seen[name]].links -= 1
+        for number in change.values():
+            if number is not None:
+                self.nodes[number].links += 1
+        entries.changes.append(change)
+        entries.apply(entries.seen, change)
 
     def _rename(self, old: str, new: str) -> None:
-        (from_dir, from_base), (to_dir, to_base) = os.path.split(old), os.path.split(new)
+        (from_dir, from_base), (to_dir, to_base) = _split(old), _split(new)
         number = self.dirs[from_dir].seen[from_base]
         if old == new:
             return
         if to_dir == from_dir:
-            self.dirs[to_dir].change({to_base: number, from_base: None})
+            self._change(to_dir, {to_base: number, from_base: None})
         else:
-            self.dirs[to_dir].change({to_base: number})
-            self.dirs[from_dir].change({from_base: None})
+            self._change(to_dir, {to_base: number})
+            self._change(from_dir, {from_base: None})
 
     def _mkdir(self, name: str) -> None:
+        parent, base = _split(name)
         self.dirs[name] = _Dir()
+        self.dirs[parent].children.add(base)
 
     def _rmdir(self, name: str) -> None:
+        parent, base = _split(name)
         del self.dirs[name]
+        self.dirs[parent].children.remove(base)
 
     def _status(self, number: int) -> Status:
         node = self.nodes[number]
-        links = sum(number in entries.seen.values() for entries in self.dirs.values())
-        return Status(len(node.seen), 1, number, node.mtime, links, False)
+        return Status(len(node.seen), _DEVICE, number, node.mtime, node.links, False)
 
     def _states(self, at_most: int = _STATES_MAX) -> Iterator[CrashDisk]:
         """The disks that a crash now may leave; first the one that keeps everything, last the one that keeps least."""
@@ -361,19 +396,19 @@ class CrashDisk:
         for name, entries in self.dirs.items():
             copy = disk.dirs[name] = _Dir()
             copy.durable = dict(names.get(name, entries.seen))
+            copy.children = set(entries.children)
         # A rename that crosses directories never loses the file: where neither name is there, the old one is.
         alive = {number for entries in disk.dirs.values() for number in entries.durable.values()}
         for entries, copy in zip(self.dirs.values(), disk.dirs.values(), strict=True):
             for name, number in entries.durable.items():
-                moved = any(number in other.seen.values() for other in self.dirs.values())
-                if number not in alive and moved and name not in copy.durable:
+                if number not in alive and self.nodes[number].links and name not in copy.durable:
                     copy.durable[name] = number
-        for number, node in self.nodes.items():
-            twin = disk.nodes[number] = _Node(number)
-            twin.durable = data.get(number, node.durable)
-            twin.seen = bytearray(twin.durable)
         for entries in disk.dirs.values():
             entries.seen = dict(entries.durable)
+            for number in entries.seen.values():
+                if number not in disk.nodes:
+                    disk.nodes[number] = _Node(number, data.get(number, self.nodes[number].durable))
+                disk.nodes[number].links += 1
         return disk
 
 
@@ -399,7 +434,7 @@ _OPERATIONS: dict[str, Callable[..., None]] = {
     "rename": CrashDisk._rename,
     "mkdir": CrashDisk._mkdir,
     "rmdir": CrashDisk._rmdir,
-    "unlink": lambda disk, parent, base: disk.dirs[parent].change({base: None}),
+    "unlink": lambda disk, parent, base: disk._change(parent, {base: None}),
     "sync_dir": lambda disk, name: disk.dirs[name].sync(),
     "write": lambda disk, number, at, data: disk.nodes[number].write(at, data),
     "truncate": lambda disk, number, size: disk.nodes[number].truncate(size),
@@ -721,4 +756,14 @@ class LostName(FaultyDisk):
 
 
 def _clean(path: str | os.PathLike[str]) -> str:
-    return os.path.normpath(os.path.join("/", os.fspath(path)))
+    return _normal(os.fspath(path))
+
+
+@lru_cache(1 << 12)
+def _normal(path: str) -> str:
+    return os.path.normpath(os.path.join("/", path))
+
+
+@lru_cache(1 << 12)
+def _split(path: str) -> tuple[str, str]:
+    return os.path.split(path)
