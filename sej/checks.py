@@ -15,6 +15,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from types import CoroutineType
 from typing import Any, Final, NoReturn
 
@@ -357,16 +358,17 @@ def require_options(what: str, given: Mapping[str, Any], rules: Mapping[str, Rul
         rules[name](name, value)
 
 
-def options_of(*functions: Callable[..., Any]) -> list[str]:
+@cache
+def options_of(*functions: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of the keyword-only parameters of these functions."""
     import inspect
 
-    return [
+    return tuple(
         name
         for function in functions
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
+    )
 
 
 def refuse_pickling(self: object) -> NoReturn:
