@@ -18,6 +18,7 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -191,6 +192,7 @@ def test_the_dark_picture_differs_from_the_light_one_in_its_colours_only() -> No
     assert light == dark
 
 
+@cache
 def defined(module: Path) -> set[str]:
     """What a file of tests defines at its top level."""
     names = set()

@@ -9,7 +9,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -90,9 +90,17 @@ def _literal(node: ast.AST) -> str | None:
     return None
 
 
+def statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield statements and those in them, without what they compute."""
+    for node in body:
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from statements(getattr(node, name, ()))
+
+
 def texts(source: str) -> Iterator[Text]:
-    """Yield every docstring, comment and error text of a module."""
-    for node in ast.walk(ast.parse(source)):
+    """Yield every docstring and error text of a module, and every comment that may have a phrase."""
+    for node in statements(ast.parse(source).body):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield Text("docstring", node.lineno, node.value.value)
         elif isinstance(node, ast.Raise) and node.exc is not None:
@@ -102,6 +110,10 @@ def texts(source: str) -> Iterator[Text]:
                 text = None if id(found) in nested else _literal(found)
                 if text is not None and " " in text.strip():
                     yield Text("error", node.lineno, text)
+    # The tokens of a module take longer than all else, so first: what is after a # in a line, be it in a string or not.
+    after = " ".join(" ".join(line.partition("#")[1:]) for line in source.splitlines())
+    if not any(rule.search(" ".join(after.split())) for rule in _RULES.values()):
+        return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not _TOOLS.match(token.string):
             yield Text("comment", token.start[0], token.string)
