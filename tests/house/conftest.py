@@ -4,6 +4,7 @@ import shutil
 import sys
 import venv
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -27,14 +28,15 @@ def copied(directory: Path) -> Path:
     return copy
 
 
-def build(directory: Path, source: Path, **env: str) -> Path:
-    """Build sdist and wheel as `make wheel` does; returns the wheel."""
+def build(directory: Path, source: Path, *only: Literal["sdist", "wheel"], **env: str) -> Path:
+    """Build sdist and wheel as `make wheel` does, or only one of them; returns the wheel if it was built."""
     directory.mkdir(exist_ok=True)
-    command: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, source]
+    command: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir", directory]
+    command += [*(f"--{kind}" for kind in only), source]
     done = run(command, directory, **env)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    (wheel,) = directory.glob("*.whl")
-    return wheel
+    (built,) = directory.glob("*.tar.gz" if only == ("sdist",) else "*.whl")
+    return built
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +52,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     directory = tmp_path_factory.mktemp("clean")
     venv.create(directory)  # without a pip of its own: to make one takes longer than to use ours
     python = directory / "bin" / "python"
-    # From a directory where the tree cannot be seen, as a user would.
-    done = run([*PIP, "--python", python, "install", wheel], wheel.parent)
+    # From a directory where the tree cannot be seen, as a user would. What is imported is compiled then.
+    done = run([*PIP, "--python", python, "install", "--no-compile", wheel], wheel.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     return python
