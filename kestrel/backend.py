@@ -19,6 +19,7 @@ from kestrel.errors import BadNameError, KestrelError, MissingError, ShutError
 from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
 from kestrel.segmented.reader import Reader
+from kestrel.v2.format import MAX_TIME_MS
 from kestrel.v2.listing import queue_names
 from kestrel.v2.queue import Queue
 from sej.checks import options_of, refuse_unknown
@@ -296,8 +297,9 @@ def _found(look: Callable[[str], Collection[str]], where: str) -> Collection[str
 
 
 def _until(wishes: Wishes) -> int | None:
-    """When the items expire, ms since the epoch."""
-    return None if wishes.expire_s is None else int((time.time() + wishes.expire_s) * 1000)
+    """When the items expire, ms since the epoch; None: never, or after the year 292,000,000."""
+    ends = float("inf") if wishes.expire_s is None else (time.time() + wishes.expire_s) * 1000
+    return int(ends) if ends < MAX_TIME_MS else None
 
 
 def open_kestrel(path: str, name: str, **options: Any) -> WorkQueue:

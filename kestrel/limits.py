@@ -45,7 +45,8 @@ class Limits:
         self.max_items = max_items
         self.max_bytes = max_bytes
         self.max_item_bytes = max_item_bytes
-        self.max_age_ms = None if max_age_s is None else int(max_age_s * 1000)
+        never = max_age_s is None or max_age_s * 1000 >= _UNREACHED  # such a time does not fit into the files
+        self.max_age_ms = None if max_age_s is None or never else int(max_age_s * 1000)
         self.bounded = max_items is not None or max_bytes is not None
         self.most_items = _UNREACHED if max_items is None else min(max_items, _UNREACHED)
         self.most_bytes = _UNREACHED if max_bytes is None else min(max_bytes, _UNREACHED)

@@ -15,7 +15,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from kestrel.clock import wall_clock_ms
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
@@ -31,13 +31,15 @@ from kestrel.segmented.reader import Reader
 from kestrel.segmented.snapshot import fit
 from kestrel.segmented.writing import LEAST_BYTES, WriterFiles
 from kestrel.syncing import Sync, check_sync
-from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require
+from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.mutex import Mutex
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
 __all__ = ["Queue", "refuse_kestrel_2"]
+
+_TIME: Final = optional(between(-(2**63), 2**63 - 1))
 
 
 def refuse_kestrel_2(directory: str | os.PathLike[str], name: str, disk: Disk) -> None:
@@ -244,6 +246,7 @@ class Queue(Puts):
             TooLargeError: an item is over the limit for one, or over journal_bytes; none is in.
             FailedError: a write failed, now or before.
         """
+        _TIME("expire_time", expire_time)
         return self.restore(Item(0, -1, expire_time, 0, data) for data in values)
 
     def restore(self, items: Iterable[Item]) -> range:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from kestrel.clock import wall_clock_ms
 from kestrel.errors import Damage, FullError, TooLargeError
@@ -29,13 +29,27 @@ from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
 from kestrel.v2.hot import Calls
 from kestrel.v2.items import Item, Row, item_of
 from kestrel.v2.journal import DIALECT, Dialect
-from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, optional, refuse_pickling, require, with_methods
+from sej.checks import (
+    CALLABLE,
+    COUNT,
+    DISK,
+    FLAG,
+    PATH,
+    SECONDS,
+    between,
+    optional,
+    refuse_pickling,
+    require,
+    with_methods,
+)
 from sej.durations import Seconds, seconds
 from sej.mutex import Mutex
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
 __all__ = ["Queue", "Sink"]
+
+_EXPIRY: Final = between(0, MAX_TIME_MS)
 
 
 class Sink(Protocol):
@@ -196,7 +210,7 @@ class Queue(Calls):
 
     def _put(self, data: bytes, expiry: int) -> None:
         data = self._limits.checked(data)
-        _check_expiry(expiry)
+        _EXPIRY("expiry", expiry)
         with self._guard:
             now = self._prepare((data,))
             expiry = self._limits.expiry(now, expiry or None) or 0
@@ -219,7 +233,7 @@ class Queue(Calls):
             TooLargeError: one of them is over the limit for one.
         """
         items = [self._limits.checked(data) for data in values]
-        _check_expiry(expiry)
+        _EXPIRY("expiry", expiry)
         with self._guard:
             now = self._prepare(items)
             expiry = self._limits.expiry(now, expiry or None) or 0
@@ -279,7 +293,7 @@ class Queue(Calls):
             TooLargeError: the item is over the limit for one. Limits on the queue do not count here: no FullError.
         """
         data = self._limits.checked(data)
-        _check_expiry(expiry)
+        _EXPIRY("expiry", expiry)
         with self._guard:
             if not self._is_open(xid):
                 return False
@@ -482,8 +496,3 @@ class Queue(Calls):
         self._contents.put_back(xids)
         self._counts["canceled"] += len(xids)
         self._changed.notify(len(xids))
-
-
-def _check_expiry(expiry: int) -> None:
-    if not 0 <= expiry <= MAX_TIME_MS:
-        raise ValueError(f"expiry must be 0 or ms since the epoch up to {MAX_TIME_MS}, got {expiry}")

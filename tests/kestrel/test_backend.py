@@ -2,13 +2,15 @@
 
 import contextlib
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import kestrel
 import sej
+from kestrel import segmented
 from kestrel.errors import BadNameError, FailedError, FullError
 from tests.crash.disk import CrashDisk
 
@@ -145,3 +147,30 @@ def test_a_limit_of_a_redrive_is_kept(backend: str, tmp_path: Path) -> None:
             item.fail()
         assert [queue.redrive(limit) for limit in (0, 1, 66, None, None)] == [0, 1, 66, 3, 0]
         assert [item.value for item in queue.get_many(99, timeout=0)] == [b"%d" % number for number in range(70)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300, 1e16])
+def test_an_item_whose_expiry_the_files_cannot_hold_never_expires(backend: str, seconds: float, tmp_path: Path) -> None:
+    with sej.open_queue(tmp_path / "cars", backend=backend, max_age_s=seconds) as queue:
+        queue.put(b"job")
+        queue.put(b"other", expire_s=seconds)
+        queue.put_many([b"last"], expire_s=seconds)
+        assert [taken(queue).value for _ in range(3)] == [b"job", b"other", b"last"]
+
+
+@pytest.mark.parametrize(("wrong", "error"), [(2**63, ValueError), (1.5, TypeError), (True, TypeError)])
+def test_a_time_that_the_files_cannot_hold_is_named(wrong: Any, error: type[Exception], tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path, "cars") as cars, segmented.Queue(tmp_path, "jobs") as jobs:
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: cars.put(b"x", expiry=wrong),
+            lambda: cars.put_many([b"x"], expiry=wrong),
+        )
+        for expire in calls:
+            with pytest.raises(error, match="expiry must be"):
+                expire()
+        calls = (lambda: jobs.put(b"x", expire_time=wrong), lambda: jobs.put_many([b"x"], expire_time=wrong))
+        for add in calls:
+            with pytest.raises(error, match="expire_time must be"):
+                add()
+        assert (len(cars), len(jobs.reader())) == (0, 0)
