@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from functools import partial
@@ -18,15 +19,30 @@ from sej.reading.dead_letters import DeadLetter, append_dead_letter, dead_letter
 from sej.reading.offset import Offset, read_offset
 from sej.system.disk import of_system
 
-__all__ = ["DeadLetterJournal"]
+__all__ = ["DeadLetterJournal", "redrive_reader"]
 
 _BATCH: Final = 256
+_NAME_BYTES: Final = 192
+"""With the prefix, the longest name that a reader can have."""
 _LOOK_BACK: Final = 4096
 _T = TypeVar("_T")
 _LOCK_S: Final = 1.0
 """Writers of that journal hold it for one letter at a time; a process that holds it longer must not block the whole
 queue.
 """
+
+
+def redrive_reader(directory: Directory, name: str, path: str) -> str:
+    """Return the name of the reader that marks which letters of a queue were put back, for retention.
+
+    Queues of one name on several journals may share a journal of dead letters. Each has its own position there.
+    """
+    own = os.path.realpath(path) == os.path.realpath(directory.at("dead", name))
+    if own and len(name) <= _NAME_BYTES:
+        return f"redrive-{name}"
+    whose = f"{name}\0{'' if own else source_of(directory)}"
+    digest = hashlib.sha256(os.fsencode(whose)).hexdigest()[:16]
+    return f"redrive-{name[: _NAME_BYTES - 17]}-{digest}"
 
 
 class DeadLetterJournal:
@@ -122,7 +138,7 @@ class DeadLetterJournal:
         source = source_of(self._directory)
         count = 0
         try:
-            place = Offset(self.path, f"redrive-{self._name}", disk=disk)
+            place = Offset(self.path, redrive_reader(self._directory, self._name, self.path), disk=disk)
         except JournalNotFoundError:
             return 0
         with place:
@@ -161,7 +177,8 @@ class DeadLetterJournal:
 
         A state that was rebuilt, as after a reset, has no position.
         """
-        kept = read_offset(self.path, f"redrive-{self._name}", disk=self._directory.disk)
+        reader = redrive_reader(self._directory, self._name, self.path)
+        kept = read_offset(self.path, reader, disk=self._directory.disk)
         return max(self._log.state.redriven.get(self._number(), 0), kept or 0)
 
     def _number(self) -> int:

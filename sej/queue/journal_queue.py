@@ -456,8 +456,8 @@ class JournalQueue(WorkQueue):
         still means the original message, for as long as it would have without this.
 
         Each is put back once, whatever crashes. The position is stored in the queue's state, and for retention next to
-        the journal of the dead letters, under the name ``redrive-<name>``. The new messages have the time of the
-        redrive.
+        the journal of the dead letters, under the name ``redrive-<name>``; if that is not the queue's own journal,
+        the name ends with a hash of the queue's journal. The new messages have the time of the redrive.
         """
         optional(COUNT)("limit", limit)
         self._life.require()

@@ -25,6 +25,7 @@ from sej.journal.end import Tail
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.queue.clock import SYSTEM, Clock
+from sej.queue.dead_letters import redrive_reader
 from sej.queue.interface import require_known
 from sej.queue.key_order import KeyOrder, key_hash
 from sej.queue.liveness import Holders
@@ -206,7 +207,8 @@ class Listing:
         disk, source = self._directory.disk, source_of(self._directory)
         try:
             identity = Journal(self._dead_letter, disk=disk).id or b""
-            kept = read_offset(self._dead_letter, f"redrive-{self._name}", disk=disk) or 0
+            reader = redrive_reader(self._directory, self._name, self._dead_letter)
+            kept = read_offset(self._dead_letter, reader, disk=disk) or 0
         except JournalNotFoundError:
             return
         number = int.from_bytes(identity[:8], "big")

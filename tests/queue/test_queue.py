@@ -261,6 +261,27 @@ class TestLeases:
 
 
 class TestDeadLetters:
+    def test_queues_of_one_name_share_a_journal_of_letters(self, tmp_path: Path, clock: FakeClock) -> None:
+        shared = tmp_path / "dead"
+        with (
+            opened(tmp_path / "a", clock, dead_letter=shared) as one,
+            opened(tmp_path / "b", clock, dead_letter=shared) as other,
+        ):
+            for queue in (one, other, one):
+                queue.put(queue.path.encode())
+                take(queue).fail("no")
+            assert one.redrive() == 2
+            assert [item.value for item in other.items("dead")] == [other.path.encode()]
+            assert other.redrive() == 1
+            assert one.redrive() == other.redrive() == 0
+            assert take(other).value == other.path.encode()
+
+    def test_the_letters_of_a_queue_with_the_longest_name_are_put_back(self, tmp_path: Path) -> None:
+        with sej.open_queue(tmp_path, "n" * 200) as queue:
+            queue.put(b"job")
+            take(queue).fail("no")
+            assert (queue.redrive(), queue.redrive(), take(queue).value) == (1, 0, b"job")
+
     def test_attempts_run_out(self, q: JournalQueue, tmp_path: Path) -> None:
         q.put(b"job", b"key")
         for attempt in range(1, 6):
