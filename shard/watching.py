@@ -11,6 +11,7 @@ from sej.checks import DISK, PATH, WAIT, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, NotAJournalError
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
 from shard.trees import Found, Layout, Tree, entry, find, look
 
@@ -50,7 +51,7 @@ class TreeWatch:
         """
         timeout = seconds("timeout", timeout)
         require(root=(root, PATH), timeout=(timeout, WAIT), disk=(disk, DISK))
-        path = os.fspath(root)
+        path = absolute_path(root)
         if disk.status(path) is None:
             raise JournalNotFoundError("the path does not exist; create the directory before watching it", path=path)
         self._disk = disk

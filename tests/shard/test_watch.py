@@ -96,3 +96,13 @@ def test_what_came_and_went_is_watched_no_more(tmp_path: FilePath) -> None:
             (tmp_path / "passing").rmdir()
             assert new.read() == []
             assert not new._growing
+
+
+def test_a_relative_root_means_the_directory_of_the_making(tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with shard.watch("root", layout="shards", timeout=0.0) as watch:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        sej.Writer(tmp_path / "root" / "orders.1.001").close()
+        assert [found.index for found in watch.read()] == [1]
