@@ -93,6 +93,25 @@ def test_a_run_of_another_queue_after_one_that_died(paths: tuple[Path, Path, Pat
 
 
 @pytest.mark.parametrize("at", EVERY)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_run_that_died_in_a_directory_that_was_moved(
+    tmp_path: Path, paths: tuple[Path, Path, Path], at: str, first: int
+) -> None:
+    a, _, done = paths
+    with pytest.raises(DiedError):
+        archive(a, done, Dying(at))
+    (tmp_path / "moved").mkdir()
+    for path in tmp_path.iterdir():
+        if path.name != "moved":
+            path.rename(tmp_path / "moved" / path.name)
+    moved = [tmp_path / "moved" / path.name for path in paths]
+    archive(moved[first], moved[2])
+    archive(moved[1 - first], moved[2])
+    assert moved[2].read_bytes() == b"=old\n" + b"=run backup\n=other\n" * 2
+    assert [path.read_bytes() for path in moved[:2]] == [b"-next\n"] * 2
+
+
+@pytest.mark.parametrize("at", EVERY)
 def test_a_run_with_another_archive_after_one_that_died(paths: tuple[Path, Path, Path], at: str) -> None:
     a, b, done = paths
     with pytest.raises(DiedError):

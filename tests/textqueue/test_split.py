@@ -136,6 +136,16 @@ def test_a_split_is_completed_from_another_directory(tmp_path: Path, monkeypatch
     assert (tmp_path / "new.tq").read_bytes() == b"-a\n"
 
 
+def test_a_split_is_completed_in_a_directory_that_was_moved(tmp_path: Path) -> None:
+    (tmp_path / "old" / "parts").mkdir(parents=True)
+    path = tmp_path / "old" / "jobs.tq"
+    path.write_bytes(b"-a\n")
+    stopped(path, str(tmp_path / "old" / "parts" / "new.tq"))
+    (tmp_path / "old").rename(tmp_path / "moved")
+    split(source_of(str(tmp_path / "moved" / "jobs.tq"), OS), lambda part: None)
+    assert (tmp_path / "moved" / "parts" / "new.tq").read_bytes() == b"-a\n"
+
+
 def test_a_split_does_not_replace_a_file_that_was_created_meanwhile(tmp_path: Path) -> None:
     path, new = tmp_path / "jobs.tq", tmp_path / "new.tq"
     path.write_bytes(b"-a\n")

@@ -42,7 +42,7 @@ from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.parser import decode, encode
 from textqueue.format.windows import token_of
 from textqueue.ledger.lock import Guard
-from textqueue.ledger.sidecar import Sidecars, open_sidecar, real_path, replace_sidecar, sidecar_path
+from textqueue.ledger.sidecar import Sidecars, moved, open_sidecar, real_path, replace_sidecar, sidecar_path
 
 __all__ = ["archive", "check_target"]
 
@@ -109,11 +109,11 @@ def _attempt(source: Source, target: str, controls: Collection[int]) -> int | No
         end_lease(session.file)
         require_closed(source)
         _undo(disk, note)
-        moved, count = _positions(session.file, controls)
+        taken, count = _positions(session.file, controls)
         if not count:
             return 0
-        data = b"".join(_ended(session.file.read(size, position)) for position, size in moved)
-        rest = write_rest(source, session, temporary, moved)
+        data = b"".join(_ended(session.file.read(size, position)) for position, size in taken)
+        rest = write_rest(source, session, temporary, taken)
         with _locked(disk, target, source.path) as archive:
             run = _Run(os.path.abspath(target), archive.size(), os.path.abspath(temporary), rest.inode, b"")
             _append(source, archive, run._replace(text=_end_of(archive, run.size) + data), note)
@@ -122,7 +122,7 @@ def _attempt(source: Source, target: str, controls: Collection[int]) -> int | No
                 return None
             if not swap(source, session.file, temporary, before):
                 return None
-            forget_moved(source, before, token_of(rest), moved)
+            forget_moved(source, before, token_of(rest), taken)
             disk.unlink(note)
             disk.unlink(_incoming(target))
     return count
@@ -130,16 +130,16 @@ def _attempt(source: Source, target: str, controls: Collection[int]) -> int | No
 
 def _positions(file: File, controls: Collection[int]) -> tuple[list[tuple[int, int]], int]:
     """Return what to move, as (position, size), and the number of messages."""
-    moved: list[tuple[int, int]] = []
+    taken: list[tuple[int, int]] = []
     count = 0
     for run in runs(file):
         stays = any(part.raw[0] not in controls for part in run if not part.is_comment)
         only_comments = all(part.is_comment for part in run)
         for position, raw in run:
             if raw[0] in controls or (raw[0] == _COMMENT and not stays and not only_comments):
-                moved.append((position, len(raw)))
+                taken.append((position, len(raw)))
                 count += raw[0] in controls
-    return moved, count
+    return taken, count
 
 
 class _Run(NamedTuple):
@@ -219,8 +219,9 @@ def _incoming(target: str) -> str:
 def _append(source: Source, archive: File, run: _Run, note: str) -> None:
     disk, incoming = source.file.disk, _incoming(run.target)
     fields = run._asdict() | {"text": decode(run.text)}
+    names = {"note": os.path.abspath(note), "folder": os.path.dirname(os.path.abspath(incoming))}
     replace_sidecar(disk, note, seal(note, fields), source.path)
-    replace_sidecar(disk, incoming, seal(incoming, {"note": os.path.abspath(note)}), source.path)
+    replace_sidecar(disk, incoming, seal(incoming, names), source.path)
     try:
         archive.write(run.text)
         archive.sync()
@@ -244,10 +245,12 @@ def _settle(disk: Disk, target: str, archive: File) -> None:
     """Undo the run of any queue that was interrupted while it appended to an archive, which is locked."""
     incoming = _incoming(target)
     try:
-        note = str(_fields(incoming, read_small(disk, incoming, _NAME_BYTES), {"note"})["note"])
+        fields = _fields(incoming, read_small(disk, incoming, _NAME_BYTES), {"note"})
     except FileNotFoundError:
         return
-    run = _read(disk, note)
+    note = str(fields["note"])
+    folder = str(fields.get("folder", os.path.dirname(note)))  # older versions have no folder
+    run = _read(disk, note if disk.status(note) is not None else moved(note, folder, incoming))
     there = None if run is None else disk.status(run.target)
     if run is not None and there is not None and there.identity == archive.status().identity:
         rest = disk.status(run.temporary)
@@ -273,7 +276,12 @@ def _read(disk: Disk, note: str) -> _Run | None:
     fields = _fields(note, found, _Run._fields)
     try:
         size, inode = whole(fields["size"]), whole(fields["inode"], 0, 2**64 - 1)
-        return _Run(str(fields["target"]), size, str(fields["temporary"]), inode, encode(fields["text"]))
+        target, temporary = str(fields["target"]), str(fields["temporary"])
+        if disk.status(temporary) is None:
+            folder = os.path.dirname(temporary)  # that of the note
+            target = target if disk.status(target) is not None else moved(target, folder, note)
+            temporary = moved(temporary, folder, note)
+        return _Run(target, size, temporary, inode, encode(fields["text"]))
     except (ValueError, TypeError, TextQueueError) as error:
         raise _damaged(note, error) from error
 
@@ -281,7 +289,7 @@ def _read(disk: Disk, note: str) -> _Run | None:
 def _fields(note: str, data: bytes, members: Collection[str]) -> dict[str, Any]:
     try:
         fields = unseal(note, data)
-        return {name: fields[name] for name in members}
+        return fields | {name: fields[name] for name in members}
     except (ValueError, KeyError) as error:
         raise _damaged(note, error) from error
 

@@ -33,7 +33,7 @@ from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.mutex import holder_of
 from textqueue.format.windows import token_of
-from textqueue.ledger.sidecar import replace_sidecar, sidecar_path
+from textqueue.ledger.sidecar import moved, replace_sidecar, sidecar_path
 
 __all__ = ["split"]
 
@@ -87,9 +87,10 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
     temporary = {target: os.path.abspath(sidecar_path(target, ".new")) for target in pieces}
     try:
         _write(disk, file, pieces, temporary)
-        moved = sorted(part for parts in pieces.values() for part in parts)
-        after = write_rest(source, session, rest, moved)
-        fields = {"inode": after.inode, "files": [[temporary[target], os.path.abspath(target)] for target in pieces]}
+        taken = sorted(part for parts in pieces.values() for part in parts)
+        after = write_rest(source, session, rest, taken)
+        files = [[temporary[target], os.path.abspath(target)] for target in pieces]
+        fields = {"inode": after.inode, "files": files, "folder": os.path.dirname(os.path.abspath(note))}
         replace_sidecar(disk, note, seal(note, fields), source.path)
     except BaseException:  # an interrupt, too, must not leave copies
         if disk.status(note) is None:  # otherwise the next run removes them
@@ -100,7 +101,7 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
     if not swap(source, file, rest, before):
         _complete(disk, rest, note)
         return None
-    forget_moved(source, before, token_of(after), moved)
+    forget_moved(source, before, token_of(after), taken)
     _complete(disk, rest, note)
     return counts
 
@@ -161,7 +162,8 @@ def _complete(disk: Disk, rest: str, note: str) -> None:
     except FileNotFoundError:
         return
     try:
-        fields = unseal(note, found, ("inode", "files"))
+        fields = unseal(note, found, ("inode", "files"), optional=("folder",))  # older versions have no folder
+        folder = str(fields.get("folder", os.path.dirname(os.path.abspath(note))))
         inode = whole(fields["inode"], 0, 2**64 - 1)
         files = [(str(temporary), str(target)) for temporary, target in fields["files"]]
     except (ValueError, KeyError, TypeError) as error:
@@ -173,6 +175,8 @@ def _complete(disk: Disk, rest: str, note: str) -> None:
     there = disk.status(rest)
     undecided = there is not None and there.inode == inode
     for temporary, target in files:
+        if disk.status(temporary) is None and disk.status(target) is None:
+            temporary, target = moved(temporary, folder, note), moved(target, folder, note)
         if undecided:
             disk.unlink(temporary)
         elif (new := disk.status(temporary)) is not None:

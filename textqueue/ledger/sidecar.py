@@ -38,13 +38,24 @@ from sej.system.disk import Disk, File
 from sej.system.locks import end_lease, lease
 from textqueue.errors import FileInUseError
 
-__all__ = ["Sidecars", "copy_access", "open_sidecar", "real_path", "replace_sidecar", "sidecar_path"]
+__all__ = ["Sidecars", "copy_access", "moved", "open_sidecar", "real_path", "replace_sidecar", "sidecar_path"]
 
 _LOCK: Final = ".lck"
 _MOVED: Final = (".tmp", ".archive", ".drain", ".durable", ".copies", ".log")
 _MOVE_S: Final = 5.0
 """How long to wait for another process of this version that moves the files."""
 _PAUSE_S: Final = 0.002
+
+
+def moved(path: str, folder: str, note: str) -> str:
+    """Return where a file is now if a person has moved the directory of a note, which names files by absolute paths.
+
+    Args:
+        path: the file, as the note names it.
+        folder: the directory of the note when it was written.
+        note: the note, as it is found now.
+    """
+    return os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(note)), os.path.relpath(path, folder)))
 
 
 def real_path(path: str) -> str:
