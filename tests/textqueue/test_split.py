@@ -9,7 +9,7 @@ import sej
 from sej.system.disk import OS, Disk, OsDisk
 from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.textqueue.claiming import claim_elsewhere
-from textqueue import TextQueue
+from textqueue import TextQueue, check
 from textqueue.editing.replace import Part
 from textqueue.editing.source import Source
 from textqueue.editing.split import split
@@ -134,6 +134,16 @@ def test_a_split_is_completed_from_another_directory(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path / "elsewhere")
     split(source_of(str(path), OS), lambda part: None)
     assert (tmp_path / "new.tq").read_bytes() == b"-a\n"
+
+
+def test_a_split_that_was_interrupted_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n")
+    stopped(path, str(tmp_path / "new.tq"))
+    (problem,) = check(path)
+    assert "a split of this file runs or was interrupted" in str(problem)
+    split(source_of(str(path), OS), lambda part: None)
+    assert check(path) == []
 
 
 def test_a_split_is_completed_in_a_directory_that_was_moved(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from textqueue.format.grammar import BOM, CONTROLS, MUTEX, RETRIES, MessageStatu
 from textqueue.format.mutex import ROOM, is_alive, mutex_of
 from textqueue.format.parser import Entry, NeedMore, Stray, decode, name_of, parse, retries_of, variables_of
 from textqueue.format.windows import scan
+from textqueue.ledger.sidecar import real_path, sidecar_path
 from textqueue.reading.files import is_special
 
 __all__ = ["Problem", "Severity", "check", "check_text"]
@@ -76,7 +77,7 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
         what = "this is a pipe, a socket or a device, which the queue of a directory skips"
         return [Problem(name, 1, 1, what, "move it out of the directory, or rename it", 0, "error")]
     file = disk.open(name, "read")
-    found: list[Problem] = []
+    found = _unfinished(name, disk)
     line = 1
     try:
         for window in scan(file):
@@ -87,6 +88,16 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
     finally:
         file.close()
     return found
+
+
+def _unfinished(name: str, disk: Disk) -> list[Problem]:
+    """Return the problem of a split that was interrupted."""
+    if disk.status(sidecar_path(real_path(name), ".split")) is None:
+        return []
+    what = "a split of this file runs or was interrupted: messages may be in files named .new, which no worker reads"
+    return [
+        Problem(name, 1, 1, what, "if none runs, run `sej tq split` on this file again, which completes it", 0, "error")
+    ]
 
 
 def check_text(data: bytes, name: str) -> list[Problem]:
