@@ -20,6 +20,7 @@ from pipeline.reading.counting import count
 from pipeline.reading.discovery import discover
 from pipeline.reading.extents import Extent
 from pipeline.writing.target import Target
+from sej.checks import ITERABLE
 from shard.commits.committing import last_number, wrote
 
 if TYPE_CHECKING:
@@ -115,13 +116,17 @@ def dedupe(
     """
     from pyspark.sql import functions as f
 
-    for name in by:
+    ITERABLE("by", by)
+    names = list(by)
+    for name in names:
         if name not in SEJ:
             raise OptionError(f"by names the column {name!r}; expected some of {', '.join(SEJ)}")
+    if not names:
+        raise OptionError(f"by names no column, so all messages would be equal; expected some of {', '.join(SEJ)}")
     origin, target = Origin.of(source, hub, token, tls), local_path(target)
     journals, ends = _read(spark, origin, target)
     message = ("key", *_MESSAGE)
-    first = journals.groupBy(*_WHOSE, *(f.col(name).alias(f"by_{name}") for name in by)).agg(
+    first = journals.groupBy(*_WHOSE, *(f.col(name).alias(f"by_{name}") for name in names)).agg(
         f.min_by(f.struct(*message), "offset").alias("m")
     )
     with watched(spark, lambda: count(source, hub=hub, token=token, tls=tls), progress):

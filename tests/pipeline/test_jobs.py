@@ -202,6 +202,16 @@ def test_journals_that_have_the_same_columns_are_not_taken_for_one(hub_root: Pat
             jobs.stats(no_spark, source, hub=address)
 
 
+def test_dedupe_by_no_column_is_refused(journal: Path) -> None:
+    no_spark: Any = None
+    for by, error, words in (
+        ([], OptionError, "all messages would be equal"),
+        ("key", TypeError, "by must be an iter"),
+    ):
+        with pytest.raises(error, match=words):
+            jobs.dedupe(no_spark, journal, journal, by=by)
+
+
 def test_stats_say_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
     with sej.Writer(tmp_path / "j", first_offset=10) as writer:
         times = [BASE_NS, BASE_NS + 4 * 10**9, BASE_NS + 2 * 10**9, BASE_NS + 3 * 10**9]
