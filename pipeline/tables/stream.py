@@ -245,13 +245,14 @@ class Stream:
                     if rows >= settings.batch_rows or size >= settings.batch_bytes:
                         yield self._arrived(gathered)
                         gathered, rows, size = [], 0, 0
+                now = time.monotonic()
+                quiet = now if found else quiet
+                ended = not found and settings.timeout is not None and now - quiet >= settings.timeout
+                ended = ended and self._is_complete()
             except (SejError, OSError):
                 if gathered:
                     yield self._arrived(gathered)
                 raise
-            now = time.monotonic()
-            quiet = now if found else quiet
-            ended = not found and settings.timeout is not None and now - quiet >= settings.timeout
             over = ended or self._stopped.is_set()
             if gathered and (over or now - since >= settings.batch_age_s):
                 yield self._arrived(gathered)
@@ -300,6 +301,17 @@ class Stream:
                     return
             self._next[name]["offset"] = stop  # after gaps, and messages that were left out
             yield name, stop, None
+
+    def _is_complete(self) -> bool:
+        """Poll again, which judges the bytes after the last whole message; return whether nothing is left to read.
+
+        Raises:
+            CorruptionError: good messages follow them.
+        """
+        if isinstance(self._root, RemoteRoot):
+            return True
+        there = self._root.look()
+        return all(there[name].end <= known["offset"] for name, known in self._next.items() if name in there)
 
     def _takes(self, origin: Origin) -> bool:
         clients = self._way.clients

@@ -164,6 +164,25 @@ def test_good_rows_come_before_the_error(tmp_path: Path) -> None:
         assert next(stream).offsets == {"j": 200}
 
 
+def test_damage_at_the_end_of_what_was_read_is_no_end(tmp_path: Path) -> None:
+    """A run that begins at the damage looks at the journal once, as `sej ship` does that a timer starts."""
+    with sej.Writer(tmp_path / "j") as writer:
+        writer.append_many([b"x" * 10] * 100)
+    (segment,) = (tmp_path / "j" / "jnl").iterdir()
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 20] = b"\xff" * 20
+    segment.write_bytes(data)
+    shutil.rmtree(tmp_path / "j" / "idx")
+    with pipeline.follow(tmp_path / "j", reader="r", timeout=0.0) as stream:
+        assert next(stream).batch.num_rows == 50
+        stream.commit()
+    for _ in range(2):
+        with pipeline.follow(tmp_path / "j", reader="r", timeout=0.0) as stream, pytest.raises(sej.CorruptionError):
+            next(stream)
+    with pipeline.follow(tmp_path / "j", reader="r", timeout=0.0, on_corruption="skip") as stream:
+        assert [offsets for _, offsets in stream] == [{"j": 100}]
+
+
 def test_a_journal_that_is_recreated_while_it_is_read_is_an_error(tmp_path: Path) -> None:
     """The next segment of the new one has the same name, and other messages with the next offsets."""
 
