@@ -14,6 +14,7 @@ import re
 from typing import Final, NamedTuple
 
 from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
+from sej.journal.directory import is_journal
 from sej.system.disk import OS, Disk
 from shard.name_format import RECORDS_DIR
 
@@ -133,10 +134,8 @@ def find_sources(root: str, *, client: str | None = None, disk: Disk = OS) -> li
     found = []
     for name in disk.list(root):
         source = parse_source(name)
-        if source is not None and client in (None, source.client):
-            inside = disk.status(os.path.join(root, name, "jnl"))
-            if inside is not None and inside.is_dir:
-                found.append(source)
+        if source is not None and client in (None, source.client) and is_journal(disk, os.path.join(root, name)):
+            found.append(source)
     return sorted(found)
 
 
@@ -175,8 +174,8 @@ def make_root(root: str, *, disk: Disk = OS) -> None:
 def _require_clients_only(root: str, disk: Disk) -> None:
     """Check that an unmarked directory may become a root: the marker changes how its journals are read."""
     for name in sorted(disk.list(root)):
-        inside = None if parse_source(name) else disk.status(os.path.join(root, name, "jnl"))
-        if name == RECORDS_DIR or (inside is not None and inside.is_dir):
+        is_foreign = not parse_source(name) and is_journal(disk, os.path.join(root, name))
+        if name == RECORDS_DIR or is_foreign:
             kind = "sharded journals" if name == RECORDS_DIR else f"journals that are not of clients, like {name!r}"
             raise NotAJournalError(
                 f"this directory has {kind}; a hub's root is new or empty, or has [client-id].[journal-dir]/ only."

@@ -11,13 +11,13 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from sej.checks import COUNT, DISK, PATH, one_of, optional, require
 from sej.errors import CorruptionError, FileTypeError, JournalNotFoundError, NotAJournalError
-from sej.journal.directory import Directory
+from sej.journal.directory import Directory, is_journal
 from sej.system.disk import OS, Disk
 from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR, RECORDS_DIR
 from shard.names import Path, split_name
 from shard.records import read_record
 from shard.remembered_hash import sample as some_messages
-from shard.trees import Layout, find, look
+from shard.trees import Layout, find
 
 __all__ = ["Problem", "check"]
 
@@ -88,7 +88,7 @@ def check(
         raise JournalNotFoundError("the path does not exist", path=path)
     if not there.is_dir:
         raise NotAJournalError("this is a file; expected a SEJ directory or a directory of them", path=path)
-    if layout not in (None, "shards", "hub") or (layout is None and look(disk, path)):
+    if layout not in (None, "shards", "hub") or (layout is None and is_journal(disk, path)):
         find(path, layout="directory", disk=disk)
         return [*_inside(path, disk)]
     found, problems = _journals(path, disk)
@@ -112,7 +112,7 @@ def _journals(root: str, disk: Disk) -> tuple[list[str], list[Problem]]:
     for name in disk.list(root):
         path = os.path.join(root, name)
         try:
-            if not name.startswith(".") and look(disk, path):
+            if not name.startswith(".") and is_journal(disk, path):
                 found.append(name)
         except PermissionError as error:
             problems.append(_unreadable(path, error))

@@ -15,6 +15,7 @@ from sej.cli.exits import Exit
 from sej.cli.parameters import DURATION, PATH, IntRange
 from sej.cli.programs import ProgramCommand, ending, require_program
 from sej.cli.progress import progress_bar
+from sej.journal.directory import is_journal
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS
@@ -23,7 +24,7 @@ from shard.lagging import lag
 from shard.name_format import Hash
 from shard.names import Path
 from shard.routing import HASHES
-from shard.trees import find, look
+from shard.trees import find
 from shard.worker import Worker
 
 __all__ = ["app", "check", "list_", "reshard", "tree_of", "work"]
@@ -168,7 +169,7 @@ def work(
 
     require_program(command)
     path = tree_of(tree)
-    if os.path.isdir(path.root) and not any(look(OS, path.dir(index)) for index in range(path.count)):
+    if os.path.isdir(path.root) and not any(is_journal(OS, path.dir(index)) for index in range(path.count)):
         others = [other.name for other in find(path.root).paths]
         has = f"; {path.root} has {', '.join(others)}" if others else ""
         if timeout == 0:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from sej.errors import CorruptionError
-from sej.journal.directory import Directory
+from sej.journal.directory import Directory, is_journal
 from sej.journal.medium import sync_up_to
 from sej.journal.view import Journal
 from sej.message import Message
@@ -16,7 +16,6 @@ from sej.system.disk import Disk
 from shard.names import Path
 from shard.plans import Plan, Step, save_plan, staging
 from shard.routing import Route, group, routed
-from shard.trees import look
 from shard.writer import Writer
 
 __all__ = ["Progress", "copy"]
@@ -50,7 +49,7 @@ class _Copy:
         self._there = {
             index: Journal(self._tree.dir(index), disk=disk).end_offset
             for index in range(self._tree.count)
-            if look(disk, self._tree.dir(index))
+            if is_journal(disk, self._tree.dir(index))
         }
         """Read what the targets hold at the start of this run: messages that an earlier run appended after the
         checkpoint.

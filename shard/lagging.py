@@ -7,17 +7,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sej.checks import CALLABLE, DISK, a, require
+from sej.checks import CALLABLE, DISK, require
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import OffsetBeyondEndError
-from sej.journal.directory import Directory, check_name, containing
+from sej.journal.directory import Directory, check_name, containing, is_journal
 from sej.journal.end import Tail
 from sej.journal.index import IndexFile
 from sej.journal.segment import SegmentReader
 from sej.reading.offset import read_offset
 from sej.system.disk import OS, Disk
-from shard.names import Path
-from shard.trees import look
+from shard.names import TREE, Path
 
 __all__ = ["Lag", "lag"]
 
@@ -59,7 +58,7 @@ def lag(path: Path, name: str, *, now_ns: Callable[[], int] = time.time_ns, disk
         OffsetBeyondEndError: a kept offset is past the end of its shard.
         InvalidNameError: the name is not a reader's.
     """
-    require(path=(path, a(Path)), disk=(disk, DISK), now_ns=(now_ns, CALLABLE))
+    require(path=(path, TREE), disk=(disk, DISK), now_ns=(now_ns, CALLABLE))
     check_name(name, "a reader's name")
     now = now_ns()
     return [_lag(path, index, name, now, disk) for index in range(path.count)]
@@ -72,7 +71,7 @@ def _lag(path: Path, index: int, name: str, now: int, disk: Disk) -> Lag:
 
 
 def _lag_now(path: Path, index: int, name: str, now: int, disk: Disk) -> Lag:
-    if not look(disk, path.dir(index)):
+    if not is_journal(disk, path.dir(index)):
         return Lag(index, 0, 0, 0, 0, 0.0)
     directory = Directory(path.dir(index), disk)
     kept = read_offset(directory.path, name, disk=disk)

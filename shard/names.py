@@ -6,15 +6,15 @@ A name must match in full: what the original accepts by accident (``../x``, a sp
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Final
 
-from sej.checks import PATH, TEXT, a, between, require
+from sej.checks import PATH, TEXT, Rule, a, between, require
 from sej.errors import InvalidNameError
 from sej.system.paths import absolute_path
 from shard.name_format import INDEX_DIGITS, MAX_BITS, PREFIX, SHARD, Hash
 from shard.routing import BytesLike, index_of
 
-__all__ = ["Path", "split_name"]
+__all__ = ["TREE", "Path", "split_name"]
 
 
 class Path:
@@ -145,3 +145,12 @@ def split_name(name: str) -> tuple[str, int, int] | None:
         return None
     bits, index = int(match[2], 16), int(match[3], 16)
     return (match[1] or "", bits, index) if index < 1 << bits else None
+
+
+def _tree(name: str, value: object) -> None:
+    if not isinstance(value, Path):
+        raise TypeError(f"{name} must be a shard.Path, got {type(value).__name__}; use shard.Path(root, prefix, bits)")
+
+
+TREE: Final[Rule] = _tree
+"""The :class:`Path` of a sharded journal, for :func:`sej.checks.require`."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Final, Literal
 
 from sej.errors import CorruptionError, OffsetBeyondEndError, SejError
-from sej.journal.directory import Directory
+from sej.journal.directory import Directory, is_journal
 from sej.journal.identity import journal_id
 from sej.journal.kept_offsets import kept_offsets
 from sej.journal.medium import sync_up_to
@@ -20,7 +20,6 @@ from sej.system.sealed import seal, unseal, whole
 from shard.name_format import MAX_BITS, RESHARD_DIR
 from shard.names import Path
 from shard.routing import HASHES
-from shard.trees import look
 
 __all__ = [
     "FUNCTION",
@@ -102,7 +101,7 @@ def make_plan(source: Path, disk: Disk) -> Plan:
     steps: list[Step] = []
     readers: dict[str, dict[int, int]] = {}
     for index in range(source.count):
-        if not look(disk, source.dir(index)):
+        if not is_journal(disk, source.dir(index)):
             continue
         directory, journal = Directory(source.dir(index), disk), Journal(source.dir(index), disk=disk)
         step = Step(index, journal.first_offset, journal.end_offset)

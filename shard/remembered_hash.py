@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from sej.errors import SejError
+from sej.journal.directory import is_journal
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.reading.scanner import Scanner
@@ -24,7 +25,6 @@ from shard.name_format import Hash
 from shard.names import Path
 from shard.records import Records, read_record
 from shard.routing import HASHES, index_of
-from shard.trees import look
 
 __all__ = ["choose_hash", "remember_hash", "sample"]
 
@@ -58,7 +58,7 @@ def choose_hash(path: Path, wanted: Hash | None, disk: Disk = OS, *, replaces: b
         return chosen
     keys = [
         (index, message.key)
-        for index in _some([index for index in range(path.count) if look(disk, path.dir(index))])
+        for index in _some([index for index in range(path.count) if is_journal(disk, path.dir(index))])
         for message in sample(path.dir(index), _MESSAGES, disk)
     ]
     odd = _misplaced(keys, path.bits, chosen)

@@ -21,20 +21,19 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
-from sej.checks import DISK, PROGRESS, a, require
+from sej.checks import DISK, PROGRESS, require
 from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError
-from sej.journal.directory import check_name
+from sej.journal.directory import check_name, is_journal
 from sej.reading.offset import Offset
 from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
 from shard.copying import Progress, copy
 from shard.name_format import RESHARD_DIR
-from shard.names import Path
+from shard.names import TREE, Path
 from shard.plans import FUNCTION, Plan, load_plan, make_plan, next_round, refuse_recreated, save_plan, staging
 from shard.records import Records, read_record
 from shard.routing import Route, check_route
 from shard.source_locks import Hold, refuse_queues
-from shard.trees import look
 
 __all__ = ["Resharded", "reshard"]
 
@@ -93,7 +92,7 @@ def reshard(
             sharded journal.
     """
     check_route("route", route)
-    require(source=(source, a(Path)), target=(target, a(Path)), progress=(progress, PROGRESS), disk=(disk, DISK))
+    require(source=(source, TREE), target=(target, TREE), progress=(progress, PROGRESS), disk=(disk, DISK))
     if (os.path.abspath(source.root), source.name) == (os.path.abspath(target.root), target.name):
         raise ValueError(f"source and target must differ, got {source!r} for both")
     workshop = os.path.join(target.root, RESHARD_DIR, target.name)
@@ -157,7 +156,7 @@ def _finish(
 
 def _refuse_absence(plan: Plan, target: Path, disk: Disk, workshop: str) -> None:
     """Report shards that were complete and are lost: after a success the caller may remove the source."""
-    gone = [target.dir(index) for index in sorted(plan.ends) if not look(disk, target.dir(index))]
+    gone = [target.dir(index) for index in sorted(plan.ends) if not is_journal(disk, target.dir(index))]
     if gone:
         raise JournalNotFoundError(
             f"this reshard was complete, but {len(gone)} of its {len(plan.ends)} shards are lost; restore them, or"
@@ -230,8 +229,8 @@ def _publish(plan: Plan, target: Path, route: Route, disk: Disk) -> None:
         records.remember(route)
     for index in sorted(plan.ends):
         built, place = tree.dir(index), target.dir(index)
-        if not look(disk, built):
-            if not look(disk, place):
+        if not is_journal(disk, built):
+            if not is_journal(disk, place):
                 raise SejError(
                     "a shard of the new sharded journal is lost; remove the plan and start again", path=built
                 )

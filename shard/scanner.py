@@ -24,7 +24,7 @@ from sej.journal.gaps import Gap
 from sej.journal.segment import CHUNK_BYTES
 from sej.message import FIRST, Message, Start
 from sej.system.disk import OS, Disk
-from shard.names import Path
+from shard.names import TREE, Path
 from shard.sources import Sources
 
 __all__ = ["Item", "Scanner"]
@@ -100,8 +100,7 @@ class Scanner:
             OffsetTooSmallError: an offset was deleted.
         """
         timeout = seconds("timeout", timeout)
-        if not isinstance(path, Path):
-            raise TypeError(f"path must be a shard.Path, got {type(path).__name__}; use shard.Path(root, prefix, bits)")
+        TREE("path", path)
         path = path.absolute()
         require(
             indexes=(indexes, optional(ITERABLE)),

@@ -8,14 +8,13 @@ from contextlib import ExitStack
 from typing import Final, Self
 
 from sej.errors import LockedError, SejError
-from sej.journal.directory import Directory
+from sej.journal.directory import Directory, is_journal
 from sej.queue.interface import Stats
 from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import Disk, File
 from sej.system.locks import Lock
 from shard.files import make_room, too_many
 from shard.names import Path
-from shard.trees import look
 
 __all__ = ["Hold", "refuse_queues"]
 
@@ -49,7 +48,9 @@ class Hold:
 
     def extend(self) -> None:
         """Take the locks of new shards."""
-        fresh = [i for i in range(self._path.count) if i not in self._held and look(self._disk, self._path.dir(i))]
+        fresh = [
+            i for i in range(self._path.count) if i not in self._held and is_journal(self._disk, self._path.dir(i))
+        ]
         make_room(len(self._held) + len(fresh) + _TARGET_FILES)
         for index in fresh:
             lock = os.path.join(self._path.dir(index), "jnl.lck")
@@ -91,7 +92,7 @@ def refuse_queues(path: Path, disk: Disk) -> None:
     """
     for index in range(path.count):
         directory = Directory(path.dir(index), disk)
-        if not look(disk, directory.path) or disk.status(directory.at("ofs")) is None:
+        if not is_journal(disk, directory.path) or disk.status(directory.at("ofs")) is None:
             continue
         for entry in disk.list(directory.at("ofs")):
             name, end = os.path.splitext(entry)

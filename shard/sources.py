@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from sej.journal.cursor import Cursor
-from sej.journal.directory import Directory
+from sej.journal.directory import Directory, is_journal
 from sej.journal.end import Tail
 from sej.journal.gaps import Gap
 from sej.journal.segment import CHUNK_BYTES
@@ -20,7 +20,6 @@ from sej.message import FIRST, Message, Start
 from sej.system.disk import Disk
 from sej.system.watch import Watch, wait_any
 from shard.names import Path
-from shard.trees import look
 
 __all__ = ["Source", "Sources"]
 
@@ -94,7 +93,7 @@ class Sources:
             OffsetTooSmallError: the offset was deleted.
         """
         directory = Directory(self._path.dir(index), self._disk)
-        if not look(self._disk, directory.path):
+        if not is_journal(self._disk, directory.path):
             return None
         at: int | None
         if isinstance(offset, Start):
@@ -157,7 +156,7 @@ class Sources:
         absent = []
         for index in indexes:
             path = self._path.dir(index)
-            if look(self._disk, path):
+            if is_journal(self._disk, path):
                 growing = self._growing.pop(index, None)
                 if growing is not None:
                     growing.close()
@@ -168,7 +167,7 @@ class Sources:
                     self._growing.pop(index).close()
             elif self._root is not None and index not in self._growing:
                 self._growing[index] = Watch(path)
-                if look(self._disk, path):  # it was created between the two checks
+                if is_journal(self._disk, path):  # it was created between the two checks
                     absent.pop()
         return absent
 

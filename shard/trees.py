@@ -14,11 +14,12 @@ from typing import Literal, get_args
 
 from sej.checks import DISK, PATH, one_of, optional, require
 from sej.errors import JournalNotFoundError, NotAJournalError
+from sej.journal.directory import is_journal, journals_in
 from sej.system.disk import OS, Disk
 from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR
 from shard.names import Path, split_name
 
-__all__ = ["Found", "Layout", "Tree", "entry", "find", "journals", "look"]
+__all__ = ["Found", "Layout", "Tree", "entry", "find"]
 
 Layout = Literal["directory", "shards", "hub"]
 
@@ -113,21 +114,10 @@ def find(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: Di
     if layout is None:
         layout = _recognize(path, disk)
     if layout == "directory":
-        if not look(disk, path):
+        if not is_journal(disk, path):
             raise NotAJournalError("this directory has no jnl/, so it is not a SEJ directory", path=path)
         return Tree(path, layout, (Found(path, None, None, None, None),))
-    return Tree(path, layout, tuple(entry(path, name, layout) for name in journals(disk, path)))
-
-
-def look(disk: Disk, path: str) -> bool:
-    """Return whether a path is a SEJ directory."""
-    inside = disk.status(os.path.join(path, "jnl"))
-    return inside is not None and inside.is_dir
-
-
-def journals(disk: Disk, root: str) -> list[str]:
-    """Return the names of the SEJ directories in a root."""
-    return [name for name in disk.list(root) if not name.startswith(".") and look(disk, os.path.join(root, name))]
+    return Tree(path, layout, tuple(entry(path, name, layout) for name in journals_in(disk, path)))
 
 
 def entry(root: str, name: str, layout: Layout) -> Found:
@@ -153,8 +143,8 @@ def entry(root: str, name: str, layout: Layout) -> Found:
 
 
 def _recognize(root: str, disk: Disk) -> Layout:
-    if look(disk, root):
+    if is_journal(disk, root):
         return "directory"
     if disk.status(os.path.join(root, HUB_MARKER)) is not None:
         return "hub"
-    return "shards" if all(split_name(name) for name in journals(disk, root)) else "hub"
+    return "shards" if all(split_name(name) for name in journals_in(disk, root)) else "hub"

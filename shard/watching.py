@@ -10,10 +10,11 @@ from typing import Self
 from sej.checks import DISK, PATH, WAIT, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, NotAJournalError
+from sej.journal.directory import is_journal
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
-from shard.trees import Found, Layout, Tree, entry, find, look
+from shard.trees import Found, Layout, Tree, entry, find
 
 __all__ = ["TreeWatch", "watch"]
 
@@ -137,9 +138,9 @@ class TreeWatch:
             there = self._disk.status(path)
             if there is None or not there.is_dir:
                 continue
-            if name not in self._growing and not look(self._disk, path):
+            if name not in self._growing and not is_journal(self._disk, path):
                 self._growing[name] = Watch(path)  # jnl/ may be created in a moment and must wake the wait
-            if look(self._disk, path):
+            if is_journal(self._disk, path):
                 self._known.add(name)
                 try:
                     found.append(entry(self.tree.root, name, self._layout))

@@ -31,7 +31,7 @@ from sej.system.logs import INFO, record
 from shard.claims import Claim, Handler, Terms
 from shard.files import make_room
 from shard.liveness import LiveWorker
-from shard.names import Path
+from shard.names import TREE, Path
 from shard.sources import Sources
 
 __all__ = ["Worker"]
@@ -96,8 +96,7 @@ class Worker:
         """
         timeout, backoff_s = seconds("timeout", timeout), seconds("backoff_s", backoff_s)
         backoff_max_s = seconds("backoff_max_s", backoff_max_s)
-        if not isinstance(path, Path):
-            raise TypeError(f"path must be a shard.Path, got {type(path).__name__}; use shard.Path(root, prefix, bits)")
+        TREE("path", path)
         path = path.absolute()
         require(
             max_attempts=(max_attempts, POSITIVE),

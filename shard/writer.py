@@ -26,7 +26,7 @@ from sej.writing.idle import IdleWriter
 from shard.errors import shards_failed
 from shard.files import make_room
 from shard.name_format import Hash
-from shard.names import Path
+from shard.names import TREE, Path
 from shard.records import Records
 from shard.remembered_hash import choose_hash, remember_hash
 from shard.routing import Appender, BytesLike, Function, Parts, Route, check_route, index_of, routed
@@ -76,8 +76,7 @@ class Writer:
             TypeError: path is not a shard.Path, or a writer option has another name.
             ValueError: durability or sync_interval_s is out of its range.
         """
-        if not isinstance(path, Path):
-            raise TypeError(f"path must be a shard.Path, got {type(path).__name__}; use shard.Path(root, prefix, bits)")
+        TREE("path", path)
         path = path.absolute()
         check_route("route", route)
         require(max_open=(max_open, POSITIVE))

@@ -24,7 +24,7 @@ from hub.wire.status import DirectoryUnavailableError
 from sej.checks import DISK, PATH, PROGRESS, SECONDS, TEXT, a, optional, require, with_methods
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
-from sej.journal.directory import check_name
+from sej.journal.directory import check_name, is_journal, journals_in
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
@@ -269,20 +269,7 @@ class Copier:
             raise JournalNotFoundError("there is nothing to copy here", path=self.path)
         if not there.is_dir:
             raise NotAJournalError("this is a file; expected a SEJ directory or a directory of them", path=self.path)
-        if self._is_journal(self.path):
-            found = {self._journal_dir or os.path.basename(os.path.abspath(self.path)): self.path}
-            check_journal("client", *found)
-        elif self._journal_dir is not None:
-            if not self._disk.list(self.path) or self._is_journal(self.path):  # it may be in the making
-                raise JournalNotFoundError("this directory is empty: there is nothing to copy yet", path=self.path)
-            raise NotAJournalError(
-                "journal_dir names one SEJ directory, and this is a directory of several", path=self.path
-            )
-        else:
-            found = {}
-            for name in self._disk.list(self.path):
-                if not name.startswith(".") and self._is_journal(os.path.join(self.path, name)):
-                    found[name] = os.path.join(self.path, name)
+        found = self._directories()
         for name, error in list(self.progress.failures.items()):
             if isinstance(error, InvalidNameError) and name not in found:
                 del self.progress.failures[name]  # it was removed or renamed
@@ -297,9 +284,19 @@ class Copier:
                 self._feeds[name] = Feed(path, name, self._reader, self._disk)
         self.progress.journals = len(self._feeds)
 
-    def _is_journal(self, path: str) -> bool:
-        inside = self._disk.status(os.path.join(path, "jnl"))
-        return inside is not None and inside.is_dir
+    def _directories(self) -> dict[str, str]:
+        """Return the SEJ directories by their names on the hub."""
+        if is_journal(self._disk, self.path):
+            found = {self._journal_dir or os.path.basename(os.path.abspath(self.path)): self.path}
+            check_journal("client", *found)
+            return found
+        if self._journal_dir is not None:
+            if not self._disk.list(self.path) or is_journal(self._disk, self.path):  # it may be in the making
+                raise JournalNotFoundError("this directory is empty: there is nothing to copy yet", path=self.path)
+            raise NotAJournalError(
+                "journal_dir names one SEJ directory, and this is a directory of several", path=self.path
+            )
+        return {name: os.path.join(self.path, name) for name in journals_in(self._disk, self.path)}
 
     def _acknowledged(self, messages: int, sent_bytes: int) -> None:
         self.progress.messages += messages

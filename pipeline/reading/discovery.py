@@ -18,6 +18,7 @@ from pipeline.options import OptionError
 from pipeline.paths import local_path
 from pipeline.reading.places import Origin
 from sej.errors import JournalNotFoundError, NotAJournalError
+from sej.journal.directory import is_journal, journals_in
 from sej.system.disk import OS
 from shard.name_format import RECORDS_DIR
 from shard.names import split_name
@@ -57,7 +58,7 @@ def discover(
     matches = matcher(pattern) if pattern is not None else lambda _: True
     found = []
     for root in roots:
-        if may_be_gone and (OS.status(root) is None or (layout == "directory" and not _is_journal(root))):
+        if may_be_gone and (OS.status(root) is None or (layout == "directory" and not is_journal(OS, root))):
             continue
         recognised = layout or layout_of(root, may_be_empty=may_be_empty)
         origins = _below(root, recognised)
@@ -97,11 +98,11 @@ def layout_of(root: str, *, may_be_empty: bool = False) -> Layout:
         )
     if not there.is_dir:
         raise NotAJournalError("this is a file; expected a SEJ directory, a sharded journal or a hub's root", path=root)
-    if _is_journal(root):
+    if is_journal(OS, root):
         return "directory"
     if is_root(root):
         return "hub"
-    journals = _journals(root)
+    journals = journals_in(OS, root)
     if not journals and not may_be_empty and OS.status(os.path.join(root, RECORDS_DIR)) is None:
         raise NotAJournalError(
             "this directory has no jnl/ and holds no SEJ directories; expected a SEJ directory, a sharded journal"
@@ -115,12 +116,12 @@ def _below(root: str, layout: Layout) -> list[Origin]:
     if layout not in _LAYOUTS:
         raise OptionError(f"layout must be one of {', '.join(_LAYOUTS)}, got {layout!r}")
     if layout == "directory":
-        if not _is_journal(root):
+        if not is_journal(OS, root):
             raise NotAJournalError("this is not a SEJ directory: it has no jnl/", path=root)
         return [Origin(root, os.path.basename(root))]
     if layout == "shards":
         found = []
-        for name in _journals(root):
+        for name in journals_in(OS, root):
             shard = split_name(name)
             if shard is None:
                 raise NotAJournalError(f"{name!r} is not a shard name; layout='hub' reads it as a client's", path=root)
@@ -134,7 +135,7 @@ def _below(root: str, layout: Layout) -> list[Origin]:
 
 def _refuse_others(root: str, matches: Callable[[str], bool]) -> None:
     """Refuse a directory without the marker if it has a journal that would be left out as no client's."""
-    for name in _journals(root):
+    for name in journals_in(OS, root):
         if parse_source(name) is None and matches(name):
             raise NotAJournalError(
                 "this journal's name is neither a shard's ([prefix.]bit.index) nor a client's (client.journal): pass"
@@ -149,12 +150,3 @@ def _named(origin: Origin, shard: tuple[str, int, int] | None) -> Origin:
         return origin
     prefix, bits, index = shard
     return origin._replace(prefix=prefix or None, bits=bits, shard=index)
-
-
-def _journals(root: str) -> list[str]:
-    return [name for name in OS.list(root) if not name.startswith(".") and _is_journal(os.path.join(root, name))]
-
-
-def _is_journal(path: str) -> bool:
-    inside = OS.status(os.path.join(path, "jnl"))
-    return inside is not None and inside.is_dir

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from pipeline.options import OptionError, Options
 from pipeline.paths import local_path
 from sej.errors import NotAJournalError
-from sej.journal.directory import Directory
+from sej.journal.directory import Directory, journals_in
 from sej.system.disk import OS
 from sej.writing.writer import Writer
 from shard.name_format import Hash
@@ -58,7 +58,7 @@ class Target(NamedTuple):
                 "this is one SEJ directory; leave prefix and bits out, or name the root of a sharded journal",
                 path=target.root,
             )
-        if target.tree is None and there is not None and not inside and _holds_journals(target.root):
+        if target.tree is None and there is not None and not inside and journals_in(OS, target.root):
             raise OptionError(
                 f"{target.root} holds SEJ directories; set prefix and bits to write to shards below it, or use a"
                 " directory of its own"
@@ -147,9 +147,3 @@ class Target(NamedTuple):
             records.close()
         path = self.directory(shard).path
         return Writer(path, segment_bytes=self.segment_bytes, lock_timeout=self.lock_timeout)
-
-
-def _holds_journals(root: str) -> bool:
-    return any(
-        OS.status(os.path.join(root, name, "jnl")) is not None for name in OS.list(root) if not name.startswith(".")
-    )

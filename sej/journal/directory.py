@@ -31,7 +31,7 @@ from sej.errors import CorruptionError, InvalidNameError, JournalNotFoundError, 
 from sej.system.disk import Disk, File
 from sej.system.paths import absolute_path
 
-__all__ = ["Directory", "Segment", "check_name", "containing", "is_still"]
+__all__ = ["Directory", "Segment", "check_name", "containing", "is_journal", "is_still", "journals_in"]
 
 _SEGMENT: Final = re.compile(r"[0-9a-f]{16}\.jnl")
 _NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"
@@ -166,6 +166,17 @@ class Directory:
                 return self.disk.list(self.jnl)
             except (FileNotFoundError, NotADirectoryError):
                 self.require()  # or it was created meanwhile
+
+
+def is_journal(disk: Disk, path: str) -> bool:
+    """Return whether a path is a SEJ directory: it has a directory ``jnl/``."""
+    inside = disk.status(os.path.join(path, "jnl"))
+    return inside is not None and inside.is_dir
+
+
+def journals_in(disk: Disk, root: str) -> list[str]:
+    """Return the names of the SEJ directories in a directory; names that begin with a dot are ignored."""
+    return [name for name in disk.list(root) if not name.startswith(".") and is_journal(disk, os.path.join(root, name))]
 
 
 def containing(segments: list[Segment], offset: int) -> int:

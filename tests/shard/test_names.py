@@ -1,7 +1,9 @@
 """Names of shards: what is built parses back, and nothing else does."""
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path as FilePath
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -99,3 +101,15 @@ def test_what_parses_builds_the_same_name(name: str) -> None:
     if parts is not None:
         assert shard.Path("/trees", parts[0], parts[1]).dir(parts[2]) == f"/trees/{name}"
         assert shard.Path.parse(name) == (shard.Path(".", parts[0], parts[1]), parts[2])
+
+
+def test_a_text_in_place_of_a_sharded_journal_is_refused() -> None:
+    path = shard.Path("data", "orders", 2)
+    wrong: Any = "data/orders.3"
+    calls: list[Callable[[], object]] = [
+        *(lambda: shard.Writer(wrong), lambda: shard.Scanner(wrong), lambda: shard.Worker(wrong, "name")),
+        *(lambda: shard.lag(wrong, "name"), lambda: shard.reshard(wrong, path), lambda: shard.reshard(path, wrong)),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"must be a shard\.Path, got str; use shard\.Path\(root, prefix, bits\)"):
+            call()
