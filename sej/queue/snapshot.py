@@ -121,13 +121,29 @@ class Contents(NamedTuple):
             now_ns: items whose time was over by then are left out.
             end: the journal's end; intents for messages that were never written are left out.
         """
-        state, order = self.state, self.state.order
+        low = min(self.frontier, *self.parked.values(), NEVER)
+        yield from self._queue_records(now_ns, low)
+        yield from self._item_records(end)
+        yield from self._parked_records()
+        for start, stop in _ranges(sorted(self.above - self.leased.keys() - self.waiting.keys())):
+            yield done(start, stop)
+        yield from self._blocked_records()
+        yield from self._detail_records(end, low)
+        state = self.state
+        for key, meaning in state.dedupe.known.items():
+            if meaning.until_ns > now_ns and meaning.offset < end:
+                yield deduped(key, *meaning)
+        counts = (state.done, state.dead, state.lost)
+        yield counted(*(min(count, NEVER) for count in counts))  # the last: without it, the log is not whole
+
+    def _queue_records(self, now_ns: int, low: int) -> Iterator[bytes]:
+        """Yield what is true of the whole queue; low: where fresh or parked items begin."""
+        state = self.state
         if state.boot is not None:
             yield booted(*state.boot, now_ns)
-        low = min(self.frontier, *self.parked.values(), NEVER)
         yield starts(low, *(self.anchor or (NEVER, 0)))
-        if order is not None:  # an older version finds fresh messages where the parked ones begin
-            yield ordered(1, order.block)
+        if state.order is not None:  # an older version finds fresh messages where the parked ones begin
+            yield ordered(1, state.order.block)
             yield scanned(self.frontier, 0, 0)
         if state.paused:
             yield paused(1)
@@ -137,36 +153,41 @@ class Contents(NamedTuple):
             yield redriven(journal, letter)
         if self.kept is not None:
             yield kept(self.kept, now_ns)
+
+    def _item_records(self, end: int) -> Iterator[bytes]:
+        """Yield the items that wait, each with its key, then the leased ones."""
+        intents, order = self.state.intents, self.state.order
+        keys = {} if order is None else order.keys
         for offset, there in sorted(self.waiting.items()):
-            intent = state.intents.get(offset)
+            intent = intents.get(offset)
             if intent is None:
                 made = exhausted if there.exhausted else waits
                 yield made(offset, there.ready_at_ns, there.attempt, there.priority)
             elif offset < end:
                 yield intended(offset, *intent, there.ready_at_ns, there.priority)
-            if order is not None and offset in order.keys:
-                yield keyed(offset, order.keys[offset], offset in order.held.get(order.keys[offset], ()))
+            if order is not None and offset in keys:
+                yield keyed(offset, keys[offset], offset in order.held.get(keys[offset], ()))
         for offset, lease in self.leased.items():
-            yield picked(offset, *lease, 0 if order is None else order.keys.get(offset, 0))
-        yield from self._parked_records()
-        for start, stop in _ranges(sorted(self.above - self.leased.keys() - self.waiting.keys())):
-            yield done(start, stop)
-        if order is not None:
-            for offset, key_id in order.keys.items():  # after the DONE of a dead letter, which frees its key
-                if not state.has(offset) and offset in order.held.get(key_id, ()):
-                    yield blocked(offset, key_id, 1)
-        for offset, (at_ns, timestamp, check) in state.expires.items():
+            yield picked(offset, *lease, keys.get(offset, 0))
+
+    def _blocked_records(self) -> Iterator[bytes]:
+        """Yield which keys are held without an item; after the DONE of a dead letter, which frees its key."""
+        order = self.state.order
+        if order is None:
+            return
+        for offset, key_id in order.keys.items():
+            if not self.state.has(offset) and offset in order.held.get(key_id, ()):
+                yield blocked(offset, key_id, 1)
+
+    def _detail_records(self, end: int, low: int) -> Iterator[bytes]:
+        """Yield the times when items expire, and their headers."""
+        for offset, (at_ns, timestamp, check) in self.state.expires.items():
             if offset < end and self._may_be_item(offset, low):
                 yield expires(offset, timestamp, check, at_ns)
-        for offset, data in state.headers.items():
+        for offset, data in self.state.headers.items():
             if offset < end and self._may_be_item(offset, low):
                 for part, at in enumerate(range(0, len(data), HEADERS_PART.size)):
                     yield headed(offset, part, data[at : at + HEADERS_PART.size])
-        for key, meaning in state.dedupe.known.items():
-            if meaning.until_ns > now_ns and meaning.offset < end:
-                yield deduped(key, *meaning)
-        counts = (state.done, state.dead, state.lost)
-        yield counted(*(min(count, NEVER) for count in counts))  # the last: without it, the log is not whole
 
     def _may_be_item(self, offset: int, low: int) -> bool:
         """Return whether an item may have this offset; low: where fresh or parked items begin."""
