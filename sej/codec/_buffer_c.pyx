@@ -25,8 +25,7 @@ from sej.codec._layout cimport (
 import os
 from functools import partial
 
-from sej.codec import reference as _reference
-from sej.codec.buffer_reference import _full, _nested
+from sej.codec.arguments import as_bytes, check_message, full, nested
 
 cdef extern from *:
     """
@@ -188,9 +187,9 @@ cdef class Buffer:
         cdef int64_t kind = 0, time = 0, offset
         if not (PyBytes_CheckExact(value) and PyBytes_CheckExact(key) and PyLong_CheckExact(type)
                 and (timestamp is None or PyLong_CheckExact(timestamp))):
-            value = _reference._as_bytes(value, "value")
-            key = _reference._as_bytes(key, "key")
-            _reference._check(key, value, type, 0 if timestamp is None else timestamp)
+            value = as_bytes(value, "value")
+            key = as_bytes(key, "key")
+            check_message(key, value, type, 0 if timestamp is None else timestamp)
             type = int(type)
             timestamp = None if timestamp is None else int(timestamp)
         try:
@@ -200,7 +199,7 @@ cdef class Buffer:
             kind = -1
         if (kind < 0 or kind > MAX_TYPE or PyBytes_GET_SIZE(key) > MAX_KEY
                 or PyBytes_GET_SIZE(value) > MAX_VALUE):
-            _reference._check(key, value, type, 0 if timestamp is None else timestamp)
+            check_message(key, value, type, 0 if timestamp is None else timestamp)
         if self._busy:
             if self._refuse is not None:
                 self._refuse()  # without the lock: in a forked child its holder may not exist
@@ -209,18 +208,18 @@ cdef class Buffer:
                 if self._refuse is not None:
                     self._refuse()
                 if self._busy and inside:  # this is a signal handler
-                    raise _nested()
+                    raise nested()
                 if self._writing:
                     self._settle()
                 if self.offset == INT64_MAX:
-                    raise _full()
+                    raise full()
                 offset = self.offset
                 self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
                 if self._used - self._drained >= self.limit:
                     self._run_drain()
                 return offset
         if self.offset == INT64_MAX:
-            raise _full()
+            raise full()
         offset = self.offset
         self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
         if self._used - self._drained >= self.limit:
@@ -258,14 +257,14 @@ cdef class Buffer:
         if keys is not None:
             key_list = list(keys)
         if isinstance(type, int):
-            _reference._check(b"", b"", type, 0)
+            check_message(b"", b"", type, 0)
             kind = type
         else:
             type_list = list(type)
         if timestamp is None:
             time = now_ns()
         elif isinstance(timestamp, int):
-            _reference._check(b"", b"", 0, timestamp)
+            check_message(b"", b"", 0, timestamp)
             time = timestamp
         else:
             time_list = list(timestamp)
@@ -282,13 +281,13 @@ cdef class Buffer:
                 key = key_list[index]
             if (not PyBytes_CheckExact(value) or not PyBytes_CheckExact(key) or PyBytes_GET_SIZE(key) > MAX_KEY
                     or PyBytes_GET_SIZE(value) > MAX_VALUE):
-                value_list[index] = value = _reference._as_bytes(value, "value")
-                key = _reference._as_bytes(key, "key")
+                value_list[index] = value = as_bytes(value, "value")
+                key = as_bytes(key, "key")
                 if key_list is not None:
                     key_list[index] = key
-                _reference._check(key, value, 0, 0)
+                check_message(key, value, 0, 0)
             if type_list is not None or time_list is not None:
-                _reference._check(b"", b"", 0 if type_list is None else type_list[index],
+                check_message(b"", b"", 0 if type_list is None else type_list[index],
                                   0 if time_list is None else time_list[index])
         if self._refuse is not None:
             self._refuse()
@@ -297,12 +296,12 @@ cdef class Buffer:
             if self._refuse is not None:
                 self._refuse()
             if self._busy and inside:
-                raise _nested()
+                raise nested()
             if self._writing:
                 self._settle()
             first = self.offset
             if first > INT64_MAX - count:
-                raise _full()
+                raise full()
             self._busy = True
             try:
                 for index in range(count):

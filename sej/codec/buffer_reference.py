@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock, RLock
 from typing import NoReturn
 
+from sej.codec.arguments import as_bytes, check_message, full, nested
 from sej.codec.format import HEAD, INT32, MAX_OFFSET, NO_TIMESTAMP, OVERHEAD_SIZE
-from sej.codec.reference import Run, _as_bytes, _check
-from sej.errors import InvalidMessageError, LockedError
+from sej.codec.reference import Run
 from sej.message import BytesLike
 
 __all__ = ["Buffer"]
@@ -84,19 +84,19 @@ class Buffer:
 
     def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
         """Encode one message, and drain if the limit is reached. Return its offset."""
-        payload = _as_bytes(value, "value")
-        label = _as_bytes(key, "key")
-        _check(label, payload, type, 0 if timestamp is None else timestamp)
+        payload = as_bytes(value, "value")
+        label = as_bytes(key, "key")
+        check_message(label, payload, type, 0 if timestamp is None else timestamp)
         self._require_open()  # without the lock: in a forked child its holder may not exist
         inside = self._is_inside()
         with self._lock:
             self._require_open()
             if self._busy and inside:  # else an exception left it set
-                raise _nested()
+                raise nested()
             if self._writing:
                 self._settle()
             if self.offset >= MAX_OFFSET:
-                raise _full()
+                raise full()
             self._busy = True
             try:
                 offset = self._put(payload, label, type, time.time_ns() if timestamp is None else timestamp)
@@ -114,30 +114,30 @@ class Buffer:
         timestamp: int | Sequence[int] | None = None,
     ) -> range:
         """Encode many messages; none if one of them is invalid. Return their offsets."""
-        payloads = [_as_bytes(value, "value") for value in values]
+        payloads = [as_bytes(value, "value") for value in values]
         count = len(payloads)
-        labels = [b""] * count if keys is None else [_as_bytes(key, "key") for key in keys]
+        labels = [b""] * count if keys is None else [as_bytes(key, "key") for key in keys]
         types = [type] * count if isinstance(type, int) else list(type)
         if timestamp is None:
             timestamp = time.time_ns()
-        _check(b"", b"", type if isinstance(type, int) else 0, timestamp if isinstance(timestamp, int) else 0)
+        check_message(b"", b"", type if isinstance(type, int) else 0, timestamp if isinstance(timestamp, int) else 0)
         timestamps = [timestamp] * count if isinstance(timestamp, int) else list(timestamp)
         for name, size in (("keys", len(labels)), ("type", len(types)), ("timestamp", len(timestamps))):
             if size != count:
                 raise ValueError(f"{name} must have {count} entries, one for each value, got {size}")
         for index in range(count):
-            _check(labels[index], payloads[index], types[index], timestamps[index])
+            check_message(labels[index], payloads[index], types[index], timestamps[index])
         self._require_open()
         inside = self._is_inside()
         with self._lock:
             self._require_open()
             if self._busy and inside:
-                raise _nested()
+                raise nested()
             if self._writing:
                 self._settle()
             first = self.offset
             if first > MAX_OFFSET - count:
-                raise _full()
+                raise full()
             self._busy = True
             try:
                 for index in range(count):
@@ -303,15 +303,3 @@ class Buffer:
         data += message
         self.offset = offset + 1
         return offset
-
-
-def _nested() -> LockedError:
-    """The error for a signal handler that appends during a call of its own thread."""
-    return LockedError("this thread is already in an append; a signal handler cannot append then")
-
-
-def _full() -> InvalidMessageError:
-    """The error for a message beyond the largest offset, which must leave room for the next one."""
-    return InvalidMessageError(
-        f"the journal has reached its largest offset, {MAX_OFFSET - 1}; continue in another journal"
-    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sej.codec.arguments import as_bytes, check_message
 from sej.codec.format import (
     HEAD,
     HEAD_SIZE,
@@ -19,14 +20,12 @@ from sej.codec.format import (
     MAX_KEY_SIZE,
     MAX_MESSAGE_SIZE,
     MAX_OFFSET,
-    MAX_TIMESTAMP,
-    MAX_TYPE,
     NO_TIMESTAMP,
     OFFSET,
     OFFSET_SIZE,
     OVERHEAD_SIZE,
 )
-from sej.errors import DecodeError, InvalidMessageError
+from sej.errors import DecodeError
 from sej.message import BytesLike, Message
 
 __all__ = [
@@ -126,9 +125,9 @@ def encode(offset: int, timestamp: int, type: int, key: BytesLike, value: BytesL
         >>> encode(1, 2, 3, b"k", b"v").hex(" ", 4)
         '00000000 00000001 00000000 00000002 03016b00 00000176 0000001c'
     """
-    key = _as_bytes(key, "key")
-    value = _as_bytes(value, "value")
-    _check(key, value, type, timestamp)
+    key = as_bytes(key, "key")
+    value = as_bytes(value, "value")
+    check_message(key, value, type, timestamp)
     size = OVERHEAD_SIZE + len(key) + len(value)
     return b"".join(
         (HEAD.pack(offset, timestamp, type, len(key)), key, INT32.pack(len(value)), value, INT32.pack(size))
@@ -410,32 +409,3 @@ def _check_due(data: BytesLike, position: int, end: int, due: int) -> None:
     if offset == due:
         reason = f"offset {offset} exceeds the largest offset, {MAX_OFFSET - 1}"
     raise DecodeError(reason, position=position, offset=due, found=offset)
-
-
-def _as_bytes(value: object, name: str) -> bytes:
-    if _type(value) is bytes:
-        return value
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    hint = f": encode it first, for example {name}.encode()" if isinstance(value, str) else ""
-    raise TypeError(f"{name} must be bytes, got {_type(value).__name__}{hint}")
-
-
-def _check(key: bytes, value: bytes, type: int, timestamp: int) -> None:
-    if not isinstance(type, int):
-        raise TypeError(f"type must be an int from 0 to {MAX_TYPE}, got {_type(type).__name__}")
-    if not isinstance(timestamp, int):
-        raise TypeError(f"timestamp must be an int, nanoseconds since the epoch, got {_type(timestamp).__name__}")
-    if len(key) > MAX_KEY_SIZE:
-        raise InvalidMessageError(
-            f"the key must have at most {MAX_KEY_SIZE} bytes, got {len(key)}; shorten it, or put it into the value"
-        )
-    if not 0 <= type <= MAX_TYPE:
-        raise InvalidMessageError(f"type must be 0 to {MAX_TYPE}, got {type}")
-    if not NO_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
-        raise InvalidMessageError(f"timestamp must fit 64 bits, nanoseconds since the epoch, got {timestamp}")
-    size = OVERHEAD_SIZE + len(key) + len(value)
-    if size > MAX_MESSAGE_SIZE:
-        raise InvalidMessageError(
-            f"the message must have at most {MAX_MESSAGE_SIZE} bytes, got {size}; split the value"
-        )

@@ -33,7 +33,7 @@ from typing import Any, Final, Literal, Self, TypedDict, TypeVar, get_args
 
 from sej.checks import one_of, refuse_pickling, require_columns
 from sej.codec import Buffer, encode
-from sej.codec.buffer_reference import _full
+from sej.codec.arguments import full
 from sej.codec.format import MAX_OFFSET
 from sej.durations import Seconds, seconds
 from sej.errors import LockedError, LockLostError, WriterFailedError
@@ -190,7 +190,7 @@ class SharedWriter:
         offset = self._reserve()
         try:
             if offset >= MAX_OFFSET:
-                raise _full()
+                raise full()
             data = encode(offset, time.time_ns() if timestamp is None else timestamp, type, key, value)
         except BaseException:
             self._sure = True  # nothing was changed

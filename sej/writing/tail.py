@@ -43,7 +43,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from sej.codec import Buffer, measure
-from sej.codec.buffer_reference import _full
+from sej.codec.arguments import full
 from sej.codec.format import MAX_OFFSET
 from sej.errors import DecodeError, LockLostError, SejError, WriterFailedError
 from sej.journal.directory import Directory, check_name
@@ -466,11 +466,11 @@ class Tail:
         """Check encoded messages, then append them. Errors as for :meth:`append_encoded`."""
         buffer, size = self.buffer, len(data)
         if buffer.offset == MAX_OFFSET and size:
-            raise _full()
+            raise full()
         whole = measure(data, 0, size, buffer.offset, size)
         if whole.position != size:
             if buffer.offset + whole.messages == MAX_OFFSET:
-                raise _full()
+                raise full()
             measure(data, whole.position, size, buffer.offset + whole.messages, 1)  # raises if the next message is bad
             raise DecodeError(
                 f"the last {size - whole.position} bytes are not a whole message",
