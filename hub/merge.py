@@ -171,11 +171,6 @@ class Merge:
         """The directories that the merge reads, sorted."""
         return sorted(source for source in self._by_source if source not in self.skipped)
 
-    @property
-    def waiting_for(self) -> list[Source]:
-        """The silent directories that delay the others at the moment."""
-        return sorted(self._slots[number].source for number in self._silent)
-
     def skip(self, source: Source) -> None:
         """Skip a directory from now on; a commit keeps its offset after the last returned message.
 

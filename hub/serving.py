@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 _log: Final = getLogger(__name__)
 _BLOCK_BYTES: Final = 1 << 23
 """More than gRPC's largest buffer for a part of a job's rows, which is the most common large request."""
@@ -49,6 +50,11 @@ _SOCKET_BYTES: Final = 100
 """The longest path of a Unix socket, with some to spare."""
 # A name, so that the type checker reads both ways.
 _LINUX: Final[bool] = bool(sys.platform == "linux")
+
+
+def _limit(name: str, default: int, what: str) -> Callable[[_Command], _Command]:
+    """Add an option for a number that is at least 1."""
+    return click.option(name, type=IntRange(min=1), default=default, show_default=True, help=what)
 
 
 @click.command
@@ -61,36 +67,16 @@ _LINUX: Final[bool] = bool(sys.platform == "linux")
 @click.option("--client-ca", type=PATH, help="Mutual TLS: the authority that signs client certificates.")
 @click.option("--tokens", type=PATH, help="The file of tokens; without it every client is accepted.")
 @PLAINTEXT
-@click.option("--max-open", default=256, show_default=True, help="How many writers may be open at the same time.")
+@_limit("--max-open", 256, "How many writers may be open at the same time.")
 @click.option("--min-free", type=SIZE, default=MIN_FREE_BYTES, help="Bytes that must stay free on the disk, as in 1G.")
-@click.option(
-    "--max-streams",
-    type=IntRange(min=1),
-    default=256,
-    show_default=True,
-    help="How many reads (Spark tasks) are served at the same time; further ones wait.",
+@_limit("--max-streams", 256, "How many reads (Spark tasks) are served at the same time; further ones wait.")
+@_limit(
+    "--max-followers", 256, "How many readers may follow journals at the same time; further ones are refused for now."
 )
-@click.option(
-    "--max-followers",
-    type=IntRange(min=1),
-    default=256,
-    show_default=True,
-    help="How many readers may follow journals at the same time; further ones are refused for now.",
+@_limit(
+    "--max-copiers", 256, "How many copiers (sej hub push) may send at the same time; further ones are refused for now."
 )
-@click.option(
-    "--max-copiers",
-    type=IntRange(min=1),
-    default=256,
-    show_default=True,
-    help="How many copiers (sej hub push) may send at the same time; further ones are refused for now.",
-)
-@click.option(
-    "--put-threads",
-    type=IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="How many puts are served at the same time; further ones wait.",
-)
+@_limit("--put-threads", 32, "How many puts are served at the same time; further ones wait.")
 @click.option(
     "--answer-bytes",
     type=SIZE,

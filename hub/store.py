@@ -339,11 +339,6 @@ class Store:
         """The number of open writers."""
         return self._pool.open_writers
 
-    @property
-    def disk_free_bytes(self) -> int:
-        """Return the free bytes of the root's disk."""
-        return self._disk.free_bytes(self.root)
-
     def close(self) -> None:
         """Wait for the batches in progress, then close every writer; a second call does nothing.
 
