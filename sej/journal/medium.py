@@ -79,7 +79,9 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
     end = tail.end_offset()
     if offset > end:
         raise OffsetBeyondEndError(
-            f"this offset cannot be kept: the journal ends at {end}", path=directory.path, offset=offset
+            f"this offset cannot be kept: the journal ends at {end}, or is damaged there; if so, repair it",
+            path=directory.path,
+            offset=offset,
         )
     if at < 0 or at != len(segments) - 1 or offset <= segments[at].first_offset:
         return
