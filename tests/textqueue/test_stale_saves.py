@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from textqueue import TextQueue
+from textqueue import MessageStatus, TextQueue
+from textqueue.claims.claim import Claim
 from textqueue.editing.plan import plan
 
 
@@ -241,3 +242,61 @@ def test_marks_in_a_row_while_the_file_cannot_be_examined(path: Path, restless: 
             message.mark_as_cleared()
         assert waiting(other) == ["e"]
         assert [conflict.text for conflict in other.conflicts] == ["a"]
+
+
+CLAIMABLE = b"-a\n\\mutex=" + b" " * 60 + b"\n-b\n-c\n"
+
+
+def again(q: TextQueue, claim: Claim) -> Claim:
+    """Give a message back, and claim it again."""
+    assert claim.give_back()
+    other = q.take()
+    assert other is not None and other.message.value == claim.message.value
+    return other
+
+
+def test_a_buffer_with_an_earlier_claim_of_the_same_worker(path: Path) -> None:
+    """The newest edit, the claim, looks as if it were in the buffer."""
+    path.write_bytes(CLAIMABLE)
+    with TextQueue(path) as q, TextQueue(path) as other:
+        claim = q.take()
+        assert claim is not None
+        buffer = path.read_bytes()
+        assert finish(other) == "b"
+        claim = again(q, claim)
+        path.write_bytes(b"# a note\n" + buffer)
+        assert waiting(other) == ["a", "c"]
+        assert [conflict.text for conflict in other.conflicts] == ["b"]
+        assert claim.done()
+
+
+def test_a_buffer_with_an_earlier_claim_from_before_another_save(path: Path) -> None:
+    path.write_bytes(CLAIMABLE)
+    with TextQueue(path) as q, TextQueue(path) as other:
+        a, b = q.take(lease_s=60), other.take()
+        assert a is not None and b is not None
+        buffer = path.read_bytes()
+        assert a.give_back()
+        for comment in (b"# one\n", b"# and\n# another\n"):
+            path.write_bytes(comment + buffer)
+            claim = other.take()
+            assert claim is not None and claim.message.value == "a", "the old claim in the buffer does not count"
+            assert claim.give_back()
+        assert b.done()
+        assert q.take(lease_s=60) is not None
+        path.write_bytes(buffer)
+        assert waiting(other) == ["a", "c"]
+
+
+def test_a_buffer_with_an_earlier_mark_of_a_message_that_was_reopened(path: Path) -> None:
+    path.write_bytes(b"-a\n-b\n-c\n")
+    with TextQueue(path) as q:
+        assert finish(q) == "a"
+        buffer = path.read_bytes()
+        (a,) = q.messages({MessageStatus.cleared})
+        assert finish(q) == "b"
+        a.mark_as_queued()
+        assert finish(q) == "a"
+        for comment in (b"", b"# a note\n"):
+            path.write_bytes(comment + buffer)
+            assert waiting(q) == ["c"]

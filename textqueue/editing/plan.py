@@ -11,6 +11,8 @@
 before that moment and removes all later ones. *So a stale save reverts a suffix of the ledger.* If a later edit by this
 library is still in the file, the buffer was newer than the mark. Then the user made the change on purpose, and it has
 precedence. An edit during which the other program may have saved shows nothing: perhaps it was written after the save.
+Nor does an edit that repeats an earlier one: a claim by a process that gave the message back before, or the mark of a
+message that was reopened. An older buffer may have the earlier one.
 
 **Programs read and save in several steps.** If a worker makes edits between two steps, the buffer, or the file, has a
 newer edit without an older one. A lease prevents that. Without a lease, another program had the file open during the

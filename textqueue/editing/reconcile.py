@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Container, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from typing import Final, Literal
 
 from sej.system.disk import File
@@ -47,19 +47,21 @@ from textqueue.editing.proof import entry_at
 from textqueue.editing.removed import settle
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
-from textqueue.format.kinds import CLAIMS, IN_MUTEX, MARKS, SET, WAITING
+from textqueue.format.kinds import CLAIMS, ENDED, IN_MUTEX, MARKS, SET, WAITING
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import chunks, digest, value_of
 from textqueue.format.windows import Token, is_known, is_shared, scan, token_of, unknown
 from textqueue.hot import essence, proven
 from textqueue.ledger.copies import Copies
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import ARCHIVED, Record
+from textqueue.ledger.records import ARCHIVED, EMPTY, Record
 
 __all__ = ["OnRevert", "find_again", "reconcile"]
 
 OnRevert = Literal["reapply", "deliver"]
 _QUEUED = ord("-")
+_NEVER: Final = (0, 0, 0)
+"""In the line of a claim that has ended: a state that no file has."""
 _TURN: Final = 64
 """After this many writes, check whether another process waits for the file."""
 _REMEMBER_NS: Final = 10_000_000_000
@@ -123,7 +125,8 @@ def reconcile(
         records = {**lost, **_variables(edits, names), **made.kept}
         doubted = set() if alone else made.written  # the others were in the file before: they show how new it is
         kept = [_doubted(record) if number in doubted else record for number, record in sorted(records.items())]
-        ledger.rewrite([*kept, *removed.records(token)], token=token, epoch=time.time_ns())
+        ended = _ended_claims(known, seen)
+        ledger.rewrite([*ended, *kept, *removed.records(token)], token=token, epoch=time.time_ns())
     else:
         end_lease(file)
     return sorted(conflicts, key=lambda conflict: conflict.position)
@@ -137,6 +140,8 @@ def _only_moved(ledger: Ledger, file: File, token: Token, grown: int) -> bool:
     """
     shown = ledger.shown
     if shown is None or shown.position < 0 or not is_known(shown.token) or is_shared(shown.token):
+        return False
+    if ledger.is_repeated(shown):
         return False
     found = []
     for record in (shown, *ledger.claims.values()):
@@ -201,6 +206,16 @@ def _variables(edits: Sequence[Record], there: Container[bytes]) -> dict[int, Re
             older.add(record.owner)
             known[number] = record._replace(position=-1)
     return known
+
+
+def _ended_claims(known: Known, seen: Mapping[bytes, Sequence[Seen]]) -> list[Record]:
+    """Return the lines of the ended claims that the next save of an old buffer may restore, or that may begin again."""
+    alive = {holder for holder in {holder for _, holder in known.ended} if is_alive(holder)}
+    lines = []
+    for name, holder in sorted(known.ended):
+        if holder in alive and any(place.raw[0] == _QUEUED for place in seen.get(name, ())):
+            lines += [Record(kind, -1, name, _NEVER, owner) for kind, owner in ((IN_MUTEX, holder), (ENDED, EMPTY))]
+    return lines
 
 
 def _where(file: File, wanted: Set[bytes]) -> dict[bytes, list[Seen]]:

@@ -59,8 +59,8 @@ from textqueue.format.kinds import (
 )
 from textqueue.format.windows import Token, state_of
 from textqueue.hot import newest, status_lines
-from textqueue.ledger.records import AGAIN, EMPTY, Record, record_of, records_in
-from textqueue.ledger.remembered import Remembered
+from textqueue.ledger.records import AGAIN, EMPTY, WAS, Record, record_of, records_in
+from textqueue.ledger.remembered import Remembered, ended_claims
 from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
 
 __all__ = ["READ_ONLY_ERRORS", "Checkpoint", "Ledger"]
@@ -363,24 +363,26 @@ class Ledger:
         return iter(()) if self._file is None else records_in(self._file.read(self._read_to, 0))
 
     def ended(self) -> set[tuple[bytes, bytes]]:
-        """Return essence and process of the claims in a mutex that have ended since the last foreign change.
+        """Return essence and process of the claims in a mutex that have ended, as far as the ledger knows them.
 
         A claim has ended as well if its lease is over, and another process has the message.
         """
         data = b"" if self._file is None else self._file.read(self._read_to, 0)
-        ended: set[tuple[bytes, bytes]] = set()
-        held: dict[int, Record] = {}
-        epoch = 0
-        for record in records_in(data) if b"\nm " in data else ():
-            if record.kind == STATE and record.position != epoch:
-                epoch = record.position
-                held.clear()
-            claim = held.pop(record.position, None) if record.kind in CLAIMS or record.kind in ENDS else None
-            if claim is not None and claim.kind == IN_MUTEX and claim.holder != record.owner:
-                ended |= {(claim.digest, claim.holder), (record.digest, claim.holder)}
-            if record.kind in CLAIMS:
-                held[record.position] = record
-        return ended
+        return ended_claims(records_in(data)) if b"\nm " in data else set()
+
+    def is_repeated(self, shown: Record) -> bool:
+        """Return whether a mark, or a claim in a mutex, had been made before and was taken back.
+
+        Then a buffer from before the edit may have the same bytes. The caller holds the lock.
+        """
+        if self._file is None or shown.kind not in MARKS | {IN_MUTEX}:
+            return False
+        name = b" %s " % shown.digest
+        lines = [line for line in self._file.read(self._read_to, 0).split(b"\n") if name in line]
+        about = list(records_in(b"\n".join(lines)))
+        if shown.kind == IN_MUTEX:
+            return (shown.digest, shown.holder) in ended_claims(about)
+        return any(record.owner == WAS + bytes([shown.kind]) for record in about)
 
     def has_claimed(self, name: bytes, holder: bytes) -> bool:
         """Return whether a process has a claim in the mutex of a message, or had it. The caller holds the lock.

@@ -7,6 +7,9 @@ place:
 - A mark or a claim of a message that was queued in an earlier epoch removes that place.
 - The line that repeats the newest edit of the epoch before (``again``) removes the place of this edit.
 - A claim removes what its message was before. A variable that was set moves the place to the new digest.
+
+An edit that was made again does not show how new a buffer is: an older buffer may have the first one. So a claim
+has the number of the first claim of its process, and the state of a mark that was taken back before is not known.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from textqueue.format.kinds import APPENDED, CLAIMS, GIVEN_BACK, MARKS, SET, STATE, WAITING
-from textqueue.ledger.records import EMPTY, Record, is_copy
+from textqueue.format.kinds import APPENDED, CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, MARKS, SET, STATE, WAITING
+from textqueue.format.windows import unknown
+from textqueue.ledger.records import EMPTY, WAS, Record, is_copy
 
-__all__ = ["MARKS_KEPT", "Remembered"]
+__all__ = ["MARKS_KEPT", "Remembered", "ended_claims"]
 
 MARKS_KEPT: Final = 1 << 18
 """The number of marks that the ledger keeps. If an old buffer reverts an older mark, that is not recognised."""
@@ -39,6 +43,7 @@ class Remembered:
         self._sets: list[_Numbered] = []
         self._claimed: dict[tuple[bytes, bytes], int] = {}
         self._claim_places: set[_Place] = set()
+        self._reopened: set[tuple[bytes, bytes]] = set()  # digests of reopened messages, and the line's owner
         for number, record in enumerate(records):
             place = self._epoch, record.position, record.digest
             if record.kind == STATE:
@@ -54,7 +59,7 @@ class Remembered:
         """Return the last MARKS_KEPT of each kind, and the claims that have not ended, in the order of the lines."""
         marks = [one for one in self._edits.values() if one[1].kind in MARKS]
         waiting = [one for one in self._edits.values() if one[1].kind in WAITING]
-        held = [(self._claimed.get((claim.digest, claim.owner), 0), claim) for claim in claims]
+        held = [(self._claimed.get((claim.digest, claim.holder), 0), claim) for claim in claims]
         kept = [*marks[-MARKS_KEPT:], *waiting[-MARKS_KEPT:], *self._sets[-MARKS_KEPT:], *held]
         return sorted(kept, key=lambda one: one[0])
 
@@ -62,6 +67,10 @@ class Remembered:
         is_waiting = record.kind in WAITING
         if self._edits.pop(place, None) is None and not is_waiting:
             self._outdate(record.digest)
+        if (record.digest, WAS + bytes([record.kind])) in self._reopened:
+            record = record._replace(token=unknown(record.token))
+        if record.owner.startswith(WAS):
+            self._reopened.add((record.digest, record.owner))
         if is_copy(record):
             record = record._replace(owner=EMPTY)
             copied = self._copied(record)
@@ -76,7 +85,7 @@ class Remembered:
     def _claim(self, place: _Place, number: int, record: Record) -> None:
         if self._edits.pop(place, None) is None:
             self._outdate(record.digest)
-        self._claimed.setdefault((record.digest, record.owner), number)
+        self._claimed.setdefault((record.digest, record.holder), number)
         self._claim_places.add(place)
 
     def _set(self, place: _Place, number: int, record: Record) -> None:
@@ -104,3 +113,20 @@ class Remembered:
             if self._is_queued(place := places.pop(0)):
                 del self._edits[place]
                 return
+
+
+def ended_claims(records: Iterable[Record]) -> set[tuple[bytes, bytes]]:
+    """Return essence and process of the claims in a mutex that have ended in some lines, oldest first."""
+    ended: set[tuple[bytes, bytes]] = set()
+    held: dict[int, Record] = {}
+    epoch = 0
+    for record in records:
+        if record.kind == STATE and record.position != epoch:
+            epoch = record.position
+            held.clear()
+        claim = held.pop(record.position, None) if record.kind in CLAIMS or record.kind in ENDS else None
+        if claim is not None and claim.kind == IN_MUTEX and claim.holder != record.holder:
+            ended |= {(claim.digest, claim.holder), (record.digest, claim.holder)}
+        if record.kind in CLAIMS:
+            held[record.position] = record
+    return ended
