@@ -55,6 +55,7 @@ _CORE: Final = {
     "worker": "sej.cli.worker",
 }
 """Maps each subcommand to the module that holds a click command of its name."""
+_DISTRIBUTION: Final = "sej-journals"
 _GROUP: Final = "sej.commands"
 _EXTRAS: Final = {
     **dict.fromkeys(("bson", "msgpack"), "formats"),
@@ -83,7 +84,7 @@ class _Commands(click.Group):
             return _spelled_out(getattr(import_module(_CORE[cmd_name]), cmd_name))
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        found = _contributed().get(cmd_name)
+        found = _own().get(cmd_name) or _contributed().get(cmd_name)
         return None if found is None else _spelled_out(_loaded(cmd_name, found))
 
     def resolve_command(
@@ -161,6 +162,16 @@ def _spelled_out(command: click.Command) -> click.Command:
         for inner in command.commands.values():
             inner.short_help = _sentence(inner)
     return command
+
+
+def _own() -> dict[str, EntryPoint]:
+    """Return the commands of this distribution: to look for those of others reads a file of each one installed."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        return {found.name: found for found in distribution(_DISTRIBUTION).entry_points.select(group=_GROUP)}
+    except PackageNotFoundError:
+        return {}
 
 
 def _contributed() -> dict[str, EntryPoint]:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import sej as library
 import textqueue
 from tests.cli.command import COMMAND, ENV
+from tests.cli.inside import inside
 
 HEAVY = {
     *("typer", "rich", "pydantic", "importlib.metadata", "crc32c", "portalocker", "asyncio", "xxhash", "concurrent"),
@@ -104,6 +106,25 @@ def test_a_contribution_may_be_a_program_of_typer(tmp_path: Path) -> None:
     assert done.stdout == b"YOU\n"
     done = subprocess.run([*COMMAND, "greet", "--wrong"], env=env, capture_output=True, check=False)
     assert done.returncode == 2
+
+
+def test_a_command_of_this_distribution_is_found_without_a_look_at_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("it reads a file of each distribution"))
+    (tmp_path / "q.tq").write_text("-a\n")
+    assert inside(monkeypatch, "tq", "next", tmp_path / "q.tq").code == 0
+
+
+def test_another_distribution_does_not_replace_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "other-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[sej.commands]\ntq = json:loads\nmore = json:loads\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert {found.name for found in metadata.entry_points(group="sej.commands")} >= {"tq", "more"}
+    done = inside(monkeypatch, "tq", "--help")
+    assert (done.code, b"give-back" in done.out) == (0, True)
 
 
 INTERRUPTED = """
