@@ -3,8 +3,9 @@
 A fresh interpreter spends most of a short test on imports. A :class:`Forkserver` is a fresh interpreter that imports
 once. For each call it forks, and the child runs the program as ``python -m NAME WORDS`` would. The child has its own
 standard streams, its own locks and its own exit, so a test sees what it would see of any other process. Three things
-differ: the child's modules are imported already, its environment is the server's, and it does not free the modules at
-its end. A test of one of these starts a fresh interpreter instead.
+differ: the child's modules are imported already, variables of the environment that an interpreter or a module reads at
+its start have the server's values, and the child does not free the modules at its end. A test of one of these starts a
+fresh interpreter instead.
 
 The server is this module, run as ``python -m tests.forking NUMBER MODULE...``. NUMBER is the descriptor of its socket.
 """
@@ -23,9 +24,10 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Final
+from types import TracebackType
+from typing import IO, Final, Self
 
-__all__ = ["Forkserver", "Program"]
+__all__ = ["Forkserver", "Piped", "Program"]
 
 _REQUEST_BYTES: Final = 1 << 20
 _ANSWER_BYTES: Final = 100
@@ -54,6 +56,10 @@ class Program:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, number)
 
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
     def poll(self) -> int | None:
         """The exit code, or None while it runs."""
         with suppress(subprocess.TimeoutExpired):
@@ -76,6 +82,63 @@ class Program:
             self._answers.close()
             os.close(self._handle)
         return self.returncode
+
+
+class Piped(Program):
+    """A program with pipes, as an object of :class:`subprocess.Popen` with pipes.
+
+    Attributes:
+        stdin: its standard input; None if that is empty.
+        stdout: its standard output.
+        stderr: its standard error.
+    """
+
+    def __init__(self, words: Sequence[str], answers: socket.socket, pipes: Sequence[int]) -> None:
+        self.stdout: IO[bytes] = os.fdopen(pipes[0], "rb")
+        self.stderr: IO[bytes] = os.fdopen(pipes[1], "rb")
+        self.stdin: IO[bytes] | None = os.fdopen(pipes[2], "wb") if len(pipes) > 2 else None
+        super().__init__(words, answers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the pipes, and wait for its end."""
+        self.stdout.close()
+        self.stderr.close()
+        self._end_input()
+        self.wait()
+
+    def communicate(self, data: bytes = b"", timeout: float = _TIMEOUT_S) -> tuple[bytes, bytes]:
+        """Feed it, wait for its end, and return what it printed; kill it after timeout seconds."""
+        printed = [b"", b""]
+
+        def read(at: int, pipe: IO[bytes]) -> None:
+            printed[at] = pipe.read()
+
+        readers = [threading.Thread(target=read, args=each) for each in enumerate((self.stdout, self.stderr))]
+        for reader in readers:
+            reader.start()
+        try:
+            if self.stdin is not None and data:
+                with suppress(BrokenPipeError):
+                    self.stdin.write(data)
+            self._end_input()
+            self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        finally:
+            for reader in readers:
+                reader.join()
+        return printed[0], printed[1]
+
+    def _end_input(self) -> None:
+        if self.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.stdin.close()
 
 
 class Forkserver:
@@ -107,39 +170,44 @@ class Forkserver:
 
     def start(self, words: Sequence[str], streams: Sequence[int]) -> Program:
         """Start ``python -m WORDS`` in the current directory, with these descriptors as its standard streams."""
+        return Program(words, self._request(words, streams, {}))
+
+    def pipe(self, words: Sequence[str], *, stdin: bool = False, env: dict[str, str] | None = None) -> Piped:
+        """Start ``python -m WORDS`` in the current directory, with pipes.
+
+        Args:
+            words: the module and its arguments.
+            stdin: whether its standard input is a pipe too; otherwise it is empty.
+            env: variables that are added to its environment.
+        """
+        (out, stdout), (err, stderr) = os.pipe(), os.pipe()
+        ours, streams = [out, err], [stdout, stderr]
+        if stdin:
+            theirs, feed = os.pipe()
+            ours.append(feed)
+        else:
+            theirs = os.open(os.devnull, os.O_RDONLY)
+        try:
+            answers = self._request(words, [theirs, *streams], env or {})
+        finally:
+            for number in (theirs, *streams):
+                os.close(number)
+        return Piped(words, answers, ours)
+
+    def run(
+        self, words: Sequence[str], *, stdin: bytes, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run ``python -m WORDS`` to its end; the caller judges the exit code."""
+        with self.pipe(words, stdin=True, env=env) as program:
+            printed = program.communicate(stdin)
+        return subprocess.CompletedProcess(list(words), program.wait(), *printed)
+
+    def _request(self, words: Sequence[str], streams: Sequence[int], env: dict[str, str]) -> socket.socket:
         ours, theirs = _pair()
         with theirs:
             given = [theirs.fileno(), *streams]
-            socket.send_fds(self._requests, [json.dumps([os.getcwd(), *words]).encode()], given)
-        return Program(words, ours)
-
-    def run(self, words: Sequence[str], *, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
-        """Run ``python -m WORDS`` to its end; the caller judges the exit code."""
-        (stdin_of_child, feed), (out, stdout_of_child), (err, stderr_of_child) = (os.pipe() for _ in range(3))
-        streams = [stdin_of_child, stdout_of_child, stderr_of_child]
-        program = self.start(words, streams)
-        for number in streams:
-            os.close(number)
-        printed = [b"", b""]
-
-        def read(at: int, number: int) -> None:
-            with open(number, "rb") as pipe:
-                printed[at] = pipe.read()
-
-        readers = [threading.Thread(target=read, args=each) for each in enumerate((out, err))]
-        for reader in readers:
-            reader.start()
-        with suppress(BrokenPipeError), open(feed, "wb", buffering=0) as pipe:
-            pipe.write(stdin)
-        try:
-            code = program.wait(_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            program.kill()
-            raise
-        finally:
-            for reader in readers:
-                reader.join()
-        return subprocess.CompletedProcess(list(words), code, *printed)
+            socket.send_fds(self._requests, [json.dumps([os.getcwd(), env, list(words)]).encode()], given)
+        return ours
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
@@ -189,13 +257,14 @@ def serve(number: int, modules: Sequence[str]) -> list[str]:
                 socket.send_fds(answers, [b"%d" % child], [handle])
 
 
-def _become(streams: Sequence[int], request: list[str]) -> list[str]:
-    """Take over the standard streams and the directory; returns the words."""
+def _become(streams: Sequence[int], request: tuple[str, dict[str, str], list[str]]) -> list[str]:
+    """Take over the standard streams, the directory and the environment; returns the words."""
     for place, each in enumerate(streams):
         os.dup2(each, place)
         os.close(each)
-    directory, *words = request
+    directory, env, words = request
     os.chdir(directory)
+    os.environ |= env
     if not hasattr(sys.modules.get(words[0]), "__path__"):
         sys.modules.pop(words[0], None)  # what was imported of a program is what it imports itself
     return words

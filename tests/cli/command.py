@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.forking import Forkserver
+from tests.forking import Forkserver, Piped
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = [sys.executable, "-W", "error", "-m", "sej"]
@@ -25,12 +25,16 @@ def _forkserver() -> Forkserver:
     return Forkserver(*COMMON, options=COMMAND[1:3], env=ENV)
 
 
+AT_START = ("PYTHON", "LANG", "LC_", "SEJ_CODEC")
+"""How the variables begin that an interpreter, or a module when it is imported, reads once."""
+
+
 def sej(
     *words: str | Path, stdin: bytes = b"", env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run ``sej`` to its end; the caller judges the exit code. With env, in a fresh interpreter that has it."""
-    if env is None:
-        done = _forkserver().run(["sej", *map(str, words)], stdin=stdin)
+    """Run ``sej`` to its end; the caller judges the exit code. Variables of env are added to the environment."""
+    if env is None or not any(name.startswith(AT_START) for name in env):
+        done = _forkserver().run(["sej", *map(str, words)], stdin=stdin, env=env)
     else:
         command = [*COMMAND, *map(str, words)]
         done = subprocess.run(command, input=stdin, capture_output=True, env={**ENV, **env}, timeout=60, check=False)
@@ -38,8 +42,6 @@ def sej(
     return done
 
 
-def start(*words: str | Path, stdin: int | None = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    """Start ``sej`` with pipes at both ends."""
-    return subprocess.Popen(
-        [*COMMAND, *map(str, words)], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV
-    )
+def start(*words: str | Path, stdin: bool = False) -> Piped:
+    """Start ``sej`` with pipes; without stdin, its standard input is empty."""
+    return _forkserver().pipe(["sej", *map(str, words)], stdin=stdin)

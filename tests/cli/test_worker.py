@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from sej.cli.worker import _stamps
 from tests.cli.command import sej, start
+from tests.forking import Piped
 from tests.sej.hooks import until
 
 TASKS = """import os, sys
@@ -52,7 +52,7 @@ def stats() -> dict[str, int]:
 
 
 @contextmanager
-def running(*words: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(*words: str) -> Iterator[Piped]:
     """A worker that is ended with the test, also if the test fails."""
     with start(*words) as process:
         try:

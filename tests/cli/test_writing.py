@@ -1,6 +1,5 @@
 """sej append: lines become messages as they come."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -52,7 +51,7 @@ def test_key_type_and_durability(tmp_path: Path) -> None:
 
 
 def test_a_line_is_there_before_the_pipe_ends(tmp_path: Path) -> None:
-    with start("append", tmp_path / "j", stdin=subprocess.PIPE) as running:
+    with start("append", tmp_path / "j", stdin=True) as running:
         assert running.stdin is not None
         for number in range(3):
             running.stdin.write(b"line %d\n" % number)

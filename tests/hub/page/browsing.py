@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import ssl
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
@@ -17,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import sej
 from hub.page.serving import PageServer
 from tests.cli.command import start
+from tests.forking import Piped
 
 TIMEOUT_S = 60
 
@@ -116,7 +116,7 @@ def serving(*paths: Path, **options: Any) -> Iterator[Client]:
 
 
 @contextmanager
-def started(*words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(*words: str | Path) -> Iterator[Piped]:
     """Start the command; it is killed if the block leaves it running."""
     with start(*words) as running:
         try:
