@@ -16,7 +16,6 @@ an operation's beginning to its end, so that after any other exit the next opera
 
 from __future__ import annotations
 
-import errno
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -294,11 +293,7 @@ class JournalQueue(WorkQueue):
         self._life.require()
         reserve = self._log.reserve
         if reserve.spent and not reserve.fill():
-            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            raise QueueFullError(
-                f"nothing is put while the disk is full{full_disk_advice(self._disk, self.path, full)}",
-                path=self.path,
-            )
+            raise QueueFullError(f"nothing is put: {full_disk_advice(self._disk, self.path)}", path=self.path)
         return self._putter.put(values, keys, wishes, self._locked, self._watches)
 
     # --- taking

@@ -49,7 +49,7 @@ from sej.queue.schedule import NEVER
 from sej.queue.snapshot import Contents
 from sej.queue.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
-from sej.system.disk import File, full_disk_advice, is_full, replace_file
+from sej.system.disk import File, is_full, replace_file, way_out
 from sej.system.durable import KeptPosition, renew
 from sej.system.group_commit import is_failure
 
@@ -543,8 +543,8 @@ class QueueLog:
     def _failed(self, error: BaseException) -> WriterFailedError:
         self.untold = False
         return WriterFailedError(
-            f"a write to the queue's log failed: {error}; reopen the queue, which finds what is on"
-            f" disk{full_disk_advice(self._disk, self._directory.path, error)}",
+            f"a write to the queue's log failed: {way_out(self._disk, self.path, error)}; then open the"
+            " queue again, which finds what is on disk",
             path=self.path,
             position=self._position,
         )

@@ -52,6 +52,7 @@ __all__ = [
     "of_system",
     "read_small",
     "replace_file",
+    "way_out",
 ]
 
 Mode = Literal["read", "edit", "append", "new", "temp"]
@@ -799,17 +800,23 @@ def is_full(error: BaseException | None) -> bool:
     return False
 
 
-def full_disk_advice(disk: Disk, path: str, error: BaseException | None) -> str:
-    """Return what to do about a full disk, to be added to an error's text; nothing for another error."""
-    if not is_full(error):
-        return ""
+def way_out(disk: Disk, path: str, error: BaseException) -> str:
+    """Return why a write failed and what to do, for the text of an error that names ``path`` already."""
+    reason = str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename in (None, path):
+        reason = error.strerror
+    return f"{reason}; {full_disk_advice(disk, path) if is_full(error) else 'fix the cause'}"
+
+
+def full_disk_advice(disk: Disk, path: str) -> str:
+    """Return what to do about a full disk, for an error's text."""
     try:
         free = f"{disk.free_bytes(path)} bytes free"
     except OSError:
         free = "free space unknown"
     return (
-        f"; the disk that holds {path} is full ({free}); let workers and readers continue, remove finished messages"
-        " with `sej clean`, then reopen"
+        f"the disk that holds {path} is full ({free}): let workers and readers continue, and remove finished messages"
+        " with `sej clean`"
     )
 
 

@@ -40,7 +40,7 @@ from sej.errors import LockedError, LockLostError, WriterFailedError
 from sej.journal.directory import Directory
 from sej.journal.retention import Retention
 from sej.message import BytesLike
-from sej.system.disk import OS, Disk, full_disk_advice
+from sej.system.disk import OS, Disk, way_out
 from sej.system.group_commit import Syncer, is_failure
 from sej.system.lifecycle import Lifecycle
 from sej.writing.opening import prepare
@@ -405,8 +405,8 @@ class SharedWriter:
 
     def _failed(self, error: BaseException) -> WriterFailedError:
         return WriterFailedError(
-            f"a write or sync failed: {error}; this writer stays closed: fix the cause and open the journal again"
-            f"{full_disk_advice(self._directory.disk, self.path, error)}",
+            f"a write or sync failed: {way_out(self._directory.disk, self.path, error)}; then open the journal again:"
+            " this writer stays closed",
             path=self.path,
             position=self._end.position,
             offset=self._end.offset,

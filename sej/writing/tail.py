@@ -52,7 +52,7 @@ from sej.journal.medium import kept_position
 from sej.journal.recovery import Recovery
 from sej.journal.writer_lock import writer_lock
 from sej.message import BytesLike
-from sej.system.disk import full_disk_advice
+from sej.system.disk import way_out
 from sej.system.group_commit import Syncer, is_failure
 from sej.system.lifecycle import Lifecycle
 from sej.writing.last_segment import LastSegment
@@ -669,10 +669,11 @@ class Tail:
     def _failed(self, what: str, error: BaseException) -> WriterFailedError:
         with self.buffer.pending() as view:
             lost = _first_offset(view) if len(view) else self.buffer.offset
+        path = self.last.segment.path
         return WriterFailedError(
-            f"{what}: {error}; this writer stays closed: fix the cause and open the journal again,"
-            f" which finds what is on disk{full_disk_advice(self.directory.disk, self.path, error)}",
-            path=self.last.segment.path,
+            f"{what}: {way_out(self.directory.disk, path, error)}; then open the journal again, which finds what is on"
+            " disk: this writer stays closed",
+            path=path,
             position=self.buffer.position,
             offset=lost,
         )

@@ -105,7 +105,7 @@ def test_while_the_reserve_is_spent_nothing_is_put_and_it_is_filled_when_there_i
         item = q.get(timeout=0)  # its lease finds the disk full
         assert item is not None
         assert disk.status(tmp_path / "ofs" / "worker.reserve") is None
-        with pytest.raises(sej.QueueFullError, match=r"nothing is put.*bytes free.*sej clean"):
+        with pytest.raises(sej.QueueFullError, match=r"nothing is put: .*bytes free.*sej clean"):
             q.put(b"second")
         item.done()
         disk.capacity = ROOM

@@ -73,7 +73,8 @@ def _run_editor(path: Path, files: list[Path]) -> None:
         command = shlex.split(name)
         code = subprocess.run([*command, *map(str, files)], check=False).returncode
     except (OSError, ValueError) as error:  # ValueError: a quotation mark without its pair
-        refuse(path, f"the editor {name!r} cannot be started ({error}); set VISUAL or EDITOR", Exit.WRONG)
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        refuse(path, f"the editor {name!r} cannot be started ({reason}); set VISUAL or EDITOR", Exit.WRONG)
     if code:
         refuse(path, f"the editor ended with exit code {code}, so nothing was changed", Exit.WRONG)
 
