@@ -502,6 +502,11 @@ async def _answer_call(
         answer.set_exception(failure)
     except Exception as error:
         answer.set_exception(error)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # as of sys.exit: the thread counts it like the death of the process
+        answer.set_exception(error)
+        raise
     else:
         if not isawaitable(awaitable):
             raise TypeError(f"handler must be a coroutine function, but it returned {awaitable!r}")

@@ -1,6 +1,7 @@
 """Offset and Consumer of the asyncio API: as the blocking ones, with nothing lost or held when a task is cancelled."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -125,6 +126,23 @@ def test_a_failed_message_is_tried_again_and_becomes_a_dead_letter(journal: Path
     assert _run(lambda: consumer.run(handle)) == 10
     assert attempts == [3, 3, 3]
     assert [(letter.message.offset, letter.reason) for letter in sej.dead_letters(dead)] == [(3, "ValueError: no")]
+
+
+def test_a_message_whose_handler_exits_becomes_a_dead_letter(journal: Path, tmp_path: Path) -> None:
+    async def handle(message: sej.Message) -> None:
+        if message.offset == 3:
+            sys.exit(3)
+
+    async def main() -> int:
+        reader = sej.aio.Consumer(journal, "r", max_attempts=2, dead_letter=tmp_path / "dead", timeout=0.0)
+        return await reader.run(handle)
+
+    for _ in range(3):  # one before notes were taken
+        with pytest.raises(SystemExit):
+            _run(main)
+    assert _run(main) == 7
+    (letter,) = sej.dead_letters(tmp_path / "dead")
+    assert (letter.message.offset, letter.attempts) == (3, 2)
 
 
 def test_a_message_without_attempts_left_ends_the_run(journal: Path) -> None:
