@@ -172,6 +172,18 @@ def test_a_line_of_an_edit_next_to_another_program_tells_the_state(kind: Any, fi
 
 
 @BOTH
+@pytest.mark.parametrize("kind_of_line", [b"c", b"-"])
+def test_the_mark_before_a_line_whose_edit_cannot_be_seen_must_be_in_the_file(
+    kind: Any, files: Files, kind_of_line: bytes
+) -> None:
+    files.last = files.last._replace(digest=b"0" * 24)
+    files.others((kind_of_line, 24, b"-c\n"))
+    assert files.edit(kind, ordered=False).result == hot.NOT_DONE
+    files.others((b"=", 0, b"=done\n"), (kind_of_line, 24, b"-c\n"))
+    assert files.edit(kind, ordered=False).result == hot.DONE
+
+
+@BOTH
 @pytest.mark.parametrize("line", [b"", b"\n>\n", b"c 6 torn", b"c 6 0 1 2 3 - 00000000\n", b"\0" * 20 + b"\n"])
 def test_a_line_that_is_not_understood_prevents_the_edit(kind: Any, files: Files, line: bytes) -> None:
     files.append(line)

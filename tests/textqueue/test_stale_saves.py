@@ -300,3 +300,27 @@ def test_a_buffer_with_an_earlier_mark_of_a_message_that_was_reopened(path: Path
         for comment in (b"", b"# a note\n"):
             path.write_bytes(comment + buffer)
             assert waiting(q) == ["c"]
+
+
+def tick(path: Path, buffer: bytes) -> None:
+    """Save a buffer in place, within the same tick of the clock as the last edit."""
+    before = path.stat()
+    path.write_bytes(buffer)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("room", [b"", b"\\mutex=" + b" " * 60 + b"\n"])
+@pytest.mark.parametrize("last", ["a claim", "a claim of another worker", "a message that was given back"])
+def test_a_save_within_one_tick_of_a_claim(path: Path, last: str, room: bytes) -> None:
+    """Only the mark shows that the file was saved: the claim after it is in the ledger only."""
+    path.write_bytes(b"-a\n" + room + b"-b\n-c\n")
+    with TextQueue(path) as q, TextQueue(path) as other:
+        buffer = path.read_bytes()
+        assert finish(q) == "a"
+        claim = (other if last == "a claim of another worker" else q).take()
+        assert claim is not None
+        if last == "a message that was given back":
+            assert claim.give_back()
+        tick(path, buffer)
+        assert waiting(q) == ["b", "c"]
+        assert [conflict.text for conflict in q.conflicts if conflict.kind == "reverted"] == ["a"]

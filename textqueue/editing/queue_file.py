@@ -156,7 +156,7 @@ class QueueFile:
         threads: the lock between threads that protects this object.
         thread: the thread that has a session; 0: none.
         known: whether the ledger has the correct positions, in this session.
-        mine: the last edit of this object: its position, and the message's bytes after it.
+        mine: if the ledger's last edit is one of this object: its position, and the message's bytes after it.
     """
 
     def __init__(self, path: str, *, disk: Disk, on_revert: OnRevert, conflicts: list[Conflict]) -> None:
@@ -251,16 +251,21 @@ class QueueFile:
         ours = session.known and (exclusive or (whole and still and kept and time.monotonic() - began < MOMENT_S))
         if within is not None:
             edit.log(self.ledger, within if exclusive else unknown(within))
-            self.mine = edit.last
+            self.keep(*edit.last)
             return ours
         before = token_of(session.status)
         token = token_of(there) if ours and there is not None else unknown(before)
         edit.log(self.ledger, token if exclusive or not ours else shared(token))
-        self.mine = edit.last
+        self.keep(*edit.last)
         self.compact()
         if ours and edit.high is not None:
             self.chain.add(before, token, edit.high)
         return whole
+
+    def keep(self, position: int, raw: bytes) -> None:
+        """Keep the bytes of an edit of this object, if it is the ledger's last one."""
+        if self.ledger.last is not None and self.ledger.last.position == position:
+            self.mine = position, raw
 
     def compact(self) -> None:
         """Shorten the ledger if it is long. The caller holds the lock."""

@@ -109,7 +109,7 @@ class Quick:
             ledger.count(Record(head[0], position, head[head.rfind(b" ") + 1 :], now, owner), single.line_bytes)
         else:
             ledger.refresh()
-        queue.mine = position, new
+        queue.keep(position, new)
         queue.chain.add(before, now, position)
         return single.chosen
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "APPENDED", "CLAIMS", "ENDED", "ENDS", "GIVEN_BACK", "IN_LEDGER", "IN_MUTEX", "MARKS", "SET", "STATE", "VISIBLE",
-    "WAITING",
+    "APPENDED", "CLAIMS", "ENDED", "ENDS", "GIVEN_BACK", "IN_LEDGER", "IN_MUTEX", "MARKS", "SET", "STATE", "UNSEEN",
+    "VISIBLE", "WAITING",
 ]  # fmt: skip
 
 MARKS: Final = frozenset(b"=!#")
@@ -22,5 +22,7 @@ WAITING: Final = frozenset({APPENDED, GIVEN_BACK})
 """The kinds of lines for messages that this library queued."""
 VISIBLE: Final = MARKS | {APPENDED, IN_MUTEX}
 """The kinds of lines whose edit a person sees in the file."""
+UNSEEN: Final = frozenset({IN_LEDGER, GIVEN_BACK, ENDED})
+"""The kinds of lines whose edit may have changed nothing in the file."""
 ENDS: Final = MARKS | {GIVEN_BACK, ENDED}
 """The kinds of lines that end a claim."""

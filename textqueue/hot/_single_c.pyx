@@ -15,7 +15,7 @@ import zlib
 from hashlib import blake2b
 
 from textqueue.format.grammar import STATUS_OF
-from textqueue.format.kinds import GIVEN_BACK, IN_MUTEX, MARKS
+from textqueue.format.kinds import GIVEN_BACK, IN_MUTEX, MARKS, UNSEEN
 from textqueue.format.lease import claimant
 from textqueue.format.mutex import holder_of
 from textqueue.hot import essence
@@ -95,11 +95,13 @@ cdef int _GIVEN_BACK = GIVEN_BACK, _IN_MUTEX = IN_MUTEX
 
 cdef int _meanings[256]  # of a ledger line, by its kind; 0: not understood
 cdef bint _is_mark[256]
+cdef bint _is_unseen[256]
 cdef bint _is_head[256]
 cdef uint32_t _crcs[256]  # the CRC32 of zlib
 for _byte in range(256):
     _meanings[_byte] = _single.MEANINGS.get(bytes([_byte]), 0)
     _is_mark[_byte] = _byte in MARKS
+    _is_unseen[_byte] = _byte in UNSEEN
     _is_head[_byte] = _byte in STATUS_OF
     _crcs[_byte] = zlib.crc32(bytes([_byte ^ 0xff])) ^ 0xffffff ^ 0xffffffff
 
@@ -124,7 +126,9 @@ def known(bytes lines not None, tuple token, last):
     cdef Py_ssize_t blanks[8]
     cdef int count = 0, found, meaning
     cdef const char *line
-    cdef int64_t position
+    cdef const char *seen = NULL  # the line of the last edit, and its blanks
+    cdef Py_ssize_t name_at = 0, name_end = 0, owner_at = 0, owner_end = 0
+    cdef int64_t position, last_position = last[1]
     cdef dict changed = {}
     if size and data[size - 1] != c"\n":
         return None
@@ -151,12 +155,15 @@ def known(bytes lines not None, tuple token, last):
             position = 10 * position + line[at] - c"0"
         changed[position] = max(meaning, <int>changed.get(position, 0))
         start += stop + 1
+        if not _is_unseen[<unsigned char>line[0]] or position == last_position:
+            seen, last_position = line, position
+            name_at, name_end, owner_at, owner_end = blanks[1] + 1, blanks[2], blanks[5] + 1, blanks[6]
     if count:
-        name = line[blanks[1] + 1 : blanks[2]]
-        owner = line[blanks[5] + 1 : blanks[6]]
         inode, state = int(line[blanks[2] + 1 : blanks[3]]), line[blanks[3] + 1 : blanks[5]].split(b" ")
         token = abs(inode), int(state[0]), int(state[1])
-        last = _new_tuple(_Last, (<unsigned char>line[0], position, name, owner, b""))
+    if seen is not NULL:
+        name, owner = seen[name_at:name_end], seen[owner_at:owner_end]
+        last = _new_tuple(_Last, (<unsigned char>seen[0], last_position, name, owner, b""))
     return token, last, changed
 
 

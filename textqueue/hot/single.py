@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from sej.system.disk import Disk, File
 from sej.system.locks import lease, leased
 from textqueue.format.grammar import CHUNK, STATUS_OF
-from textqueue.format.kinds import APPENDED, CLAIMS, GIVEN_BACK, IN_MUTEX, MARKS, SET
+from textqueue.format.kinds import APPENDED, CLAIMS, GIVEN_BACK, IN_MUTEX, MARKS, SET, UNSEEN
 from textqueue.format.lease import claimant
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import digest, essence
@@ -178,7 +178,8 @@ def known(lines: bytes, token: Token, last: Last) -> tuple[Token, Last, dict[int
         position = int(digits)
         changed[position] = max(MEANINGS[kind], changed.get(position, 0))
         token = abs(int(inode)), int(size), int(mtime_ns)  # as textqueue.format.windows.state_of
-        last = Last(kind[0], position, name, owner)
+        if kind[0] not in UNSEEN or position == last.position:  # as textqueue.ledger.log.Ledger.last
+            last = Last(kind[0], position, name, owner)
     return token, last, changed
 
 

@@ -54,6 +54,7 @@ from textqueue.format.kinds import (
     MARKS,
     SET,
     STATE,
+    UNSEEN,
     VISIBLE,
     WAITING,
 )
@@ -102,7 +103,7 @@ class Ledger:
         self._torn = 0  # bytes of an incomplete last line
         self._replaced = False  # another process is about to replace this file
         self.token: Token | None = None  # the state of the queue file after the last edit
-        self.last: Record | None = None  # the last edit that has a position
+        self.last: Record | None = None  # the last edit that can be found in the file, see _follow
         self.claims: dict[int, Record] = {}  # by position
         self.owners: Counter[bytes] = Counter()  # the processes that have these claims
         self.leased: dict[int, bytes] = {}  # the owners of the claims that have a lease, by position
@@ -224,13 +225,18 @@ class Ledger:
         self.spent += spent
         decided: set[int] = set()
         renamed: dict[int, bytes] = {}  # the digest after the last change of a variable
-        token = last = shown = None
+        token = shown = None
+        unseen: dict[int, Record] = {}  # the newest edits, up to one that can be found
+        last: Record | None = None
         for text in kept:
             record = record_of(text)
             kind, position = record.kind, record.position
             token = self.token = token or state_of(record.token)
-            if position >= 0:
-                last = self.last = last or record
+            if position >= 0 and last is None:
+                if kind in UNSEEN:
+                    unseen.setdefault(position, record)
+                else:
+                    last = record
             if kind in VISIBLE:
                 shown = self.shown = shown or record
             if kind == GIVEN_BACK:
@@ -246,6 +252,8 @@ class Ledger:
                 decided.add(position)
             elif kind == SET:
                 renamed.setdefault(position, record.digest)
+        for edit in (last, *reversed(unseen.values())):
+            self._follow(edit)
         for position in renamed.keys() & self.claims.keys():
             self.claims[position] = self.claims[position]._replace(digest=renamed[position])
 
@@ -512,6 +520,7 @@ class Ledger:
             self.spent += 1
         if record.kind == STATE:
             if record.position != self.epoch:
+                self.last = None
                 self.epochs += 1
                 self.spent += len(self.claims) + 1  # and the edit that is copied
                 self.claims.clear()
@@ -522,7 +531,7 @@ class Ledger:
             self.older = record.digest != _VERSION
             return
         if record.position >= 0:
-            self.last = record
+            self._follow(record)
         if record.kind in VISIBLE:
             self.shown = record
         if record.kind in CLAIMS:
@@ -534,6 +543,16 @@ class Ledger:
                 self.given_back.append(record.position)
         elif record.kind == SET and record.position in self.claims:
             self.claims[record.position] = self.claims[record.position]._replace(digest=record.digest)
+
+    def _follow(self, record: Record | None) -> None:
+        """Let an edit be the last one, unless it cannot be found in the file and the one before it still can.
+
+        A save of an old buffer within the same tick of the clock is found by the last edit alone. It would not be found
+        by a claim that is in the ledger only, because the old buffer has the same bytes there.
+        """
+        last = self.last
+        if record is not None and (last is None or record.kind not in UNSEEN or record.position == last.position):
+            self.last = record
 
     def _add_claim(self, record: Record) -> None:
         holder = record.holder
