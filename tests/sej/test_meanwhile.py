@@ -1,5 +1,6 @@
 """A writer completes the last message while a reader decides whether it is damaged; it is never taken for damage."""
 
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -196,10 +197,10 @@ def merge_now(path: Path) -> None:
 def test_a_batch_is_completed_once_though_segments_are_joined_and_deleted(
     act: Callable[[Path], None], tmp_path: Path
 ) -> None:
+    batch = promise(tmp_path / "promised")
     k = 1
     while True:
-        path = tmp_path / str(k)
-        batch = promise(path)
+        path = shutil.copytree(tmp_path / "promised", tmp_path / str(k))
         disk = MeanwhileDisk(k, partial(act, path))
         sej.Writer(path, disk=disk).close()
         with sej.Scanner(path) as scanner:
