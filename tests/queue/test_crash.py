@@ -107,9 +107,9 @@ def test_power_loss_under_os_loses_no_new_message() -> None:
 @pytest.mark.parametrize("fault", ["eio", "enospc", "short", "sync-loses"])
 @pytest.mark.parametrize("sticky", [False, True])
 def test_every_call_failing(fault: Fault, sticky: bool) -> None:
+    fresh = fresh_disk(FakeClock())
     for at in itertools.count(1):
-        clock = FakeClock()
-        inner = fresh_disk(clock)
+        clock, inner = FakeClock(), fresh.crash()
         disk = FaultyDisk(inner, at, fault, sticky=sticky)
         acknowledged, ending, done = run_until_it_fails(disk, clock)
         with opened(PATH, clock, inner) as q:
