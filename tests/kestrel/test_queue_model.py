@@ -1,5 +1,6 @@
 """The queue against a trivial model: two lists. Any operation, and a reopening at any time."""
 
+import os
 from contextlib import ExitStack
 from typing import Final
 
@@ -147,7 +148,8 @@ class QueueAgainstLists(RuleBasedStateMachine):
             self.queue.close()
 
 
-QueueAgainstLists.TestCase.settings = settings(settings.get_profile("sej"), max_examples=60, stateful_step_count=60)
+TORTURE = "SEJ_TORTURE_S" in os.environ
+QueueAgainstLists.TestCase.settings = settings(max_examples=500 if TORTURE else 24, stateful_step_count=60)
 TestQueueAgainstLists = QueueAgainstLists.TestCase
 
 
@@ -180,5 +182,5 @@ class QueueOfLargeItems(QueueAgainstLists):
             self.windows.close()
 
 
-QueueOfLargeItems.TestCase.settings = settings(settings.get_profile("sej"), max_examples=40, stateful_step_count=40)
+QueueOfLargeItems.TestCase.settings = settings(max_examples=500 if TORTURE else 16, stateful_step_count=40)
 TestQueueOfLargeItems = QueueOfLargeItems.TestCase

@@ -1,5 +1,6 @@
 """The libkestrel queue against a trivial model: one list of items, a set of confirmed ids for each reader."""
 
+import os
 from contextlib import ExitStack
 from typing import Final
 
@@ -136,7 +137,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
             self.queue.close()
 
 
-QueueAgainstModel.TestCase.settings = settings(settings.get_profile("sej"), max_examples=60, stateful_step_count=60)
+TORTURE = "SEJ_TORTURE_S" in os.environ
+QueueAgainstModel.TestCase.settings = settings(max_examples=500 if TORTURE else 24, stateful_step_count=60)
 TestQueueAgainstModel = QueueAgainstModel.TestCase
 
 
@@ -174,5 +176,5 @@ class QueueOfLargeItems(QueueAgainstModel):
             self.windows.close()
 
 
-QueueOfLargeItems.TestCase.settings = settings(settings.get_profile("sej"), max_examples=40, stateful_step_count=40)
+QueueOfLargeItems.TestCase.settings = settings(max_examples=500 if TORTURE else 16, stateful_step_count=40)
 TestQueueOfLargeItems = QueueOfLargeItems.TestCase
