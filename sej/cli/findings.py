@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -16,7 +17,7 @@ from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
-from sej.journal.index import IndexFile, read_blocks
+from sej.journal.index import Block, IndexFile, read_blocks
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.view import Journal
 from sej.system.disk import OS, network_file_system
@@ -212,11 +213,30 @@ def _messages(
         yield Finding("recorded gap", "note", str(gap), f"the damaged bytes are in {gap.kept}" if gap.kept else "")
 
 
-def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Finding]:
-    """Compare timestamps with this machine's clock and with each other, block by block."""
-    now = time.time_ns()
-    newest, newest_at, disordered, worst, unindexed = NO_TIMESTAMP, 0, 0, 0, 0
-    last = None
+@dataclass
+class _Times:
+    """The timestamps of a journal, from its index and the blocks behind it."""
+
+    newest: int = NO_TIMESTAMP
+    newest_at: int = 0
+    last: tuple[int, int] | None = None
+    disordered: int = 0
+    worst: int = 0
+    unindexed: int = 0
+
+    def add(self, block: Block) -> None:
+        """Compare a block with those before it."""
+        ends = ((self.newest, block.first_timestamp), (block.newest_timestamp, block.last_timestamp))
+        back = max((before - time_ns for before, time_ns in ends if time_ns != NO_TIMESTAMP), default=0)
+        if back > 0:
+            self.disordered, self.worst = self.disordered + block.messages, max(self.worst, back)
+        if block.newest_timestamp > self.newest:
+            self.newest, self.newest_at = block.newest_timestamp, block.first_offset
+        self.last = (block.next_offset - 1, block.last_timestamp)
+
+
+def _times_of(places: Directory, *, quick: bool) -> _Times:
+    times = _Times()
     for segment in places.segments():
         try:
             file = OS.open(segment.path, "read")
@@ -225,49 +245,53 @@ def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Find
         try:
             index = IndexFile(places, segment).load(file, segment.first_offset)
             rest = file.status().size - index.position
-            unindexed += max(rest - BLOCK_BYTES, 0)
+            times.unindexed += max(rest - BLOCK_BYTES, 0)
             behind = read_blocks(file, index.position, index.due) if not quick or rest <= _QUICK_BYTES else ()
             for block in (*index.blocks, *behind):
-                ends = ((newest, block.first_timestamp), (block.newest_timestamp, block.last_timestamp))
-                back = max((before - time_ns for before, time_ns in ends if time_ns != NO_TIMESTAMP), default=0)
-                if back > 0:
-                    disordered, worst = disordered + block.messages, max(worst, back)
-                if block.newest_timestamp > newest:
-                    newest, newest_at = block.newest_timestamp, block.first_offset
-                last = (block.next_offset - 1, block.last_timestamp)
+                times.add(block)
         finally:
             file.close()
+    return times
+
+
+def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Finding]:
+    """Compare timestamps with this machine's clock and with each other, block by block."""
+    now = time.time_ns()
+    times = _times_of(places, quick=quick)
     changed = max((segment.mtime_ns for segment in journal.segments), default=now)
     if (changed - now) / 1e9 > _CLOCK_S:
-        found = (
-            f"segments were changed at {iso_time(changed)}, {human_duration((changed - now) / 1e9)} ahead of this"
-            " machine's clock"
-        )
-        yield Finding(
-            "clock", "problem", found, "set this machine's clock: retention by age and `sej stat --health` depend on it"
-        )
-    if last is not None and (last[1] - now) / 1e9 > _CLOCK_S:
-        found = f"this machine's clock is {human_duration((last[1] - now) / 1e9)} behind the last message, {last[0]}"
-        yield Finding("clock", "note", found, "compare the clocks of the producer and this machine")
-    elif newest != NO_TIMESTAMP and (newest - now) / 1e9 > _CLOCK_S:
-        found = (
-            f"message {newest_at} or one soon after it is dated {iso_time(newest)},"
-            f" {human_duration((newest - now) / 1e9)} in the future"
-        )
-        yield Finding("clock", "note", found, "fix the producer's clock: seeking by time stops at such a message")
-    elif last is not None and last[1] != NO_TIMESTAMP:
-        age_s = (now - last[1]) / 1e9
-        yield Finding("clock", "ok", f"the last message is {human_duration(age_s)} old", "", {"age_s": age_s})
-    if disordered:
-        found = f"timestamps decrease by up to {worst / 1e9:.3f} s, within {disordered} messages"
+        found = f"segments were changed at {iso_time(changed)}, {_apart(changed, now)} ahead of this machine's clock"
+        do = "set this machine's clock: retention by age and `sej stat --health` depend on it"
+        yield Finding("clock", "problem", found, do)
+    yield from _against_clock(times, now)
+    if times.disordered:
+        found = f"timestamps decrease by up to {times.worst / 1e9:.3f} s, within {times.disordered} messages"
         do = (
             "nothing, if producers set their own timestamps; seeking by time finds the first message at or after a time"
         )
         yield Finding("time order", "note", found, do)
-    if unindexed:
+    if times.unindexed:
         do = f"run sej verify {journal.path} && sej index {journal.path}"
-        found = f"{human_size(unindexed)} are not indexed: opening and seeking read them"
-        yield Finding("index", "note", found, do, {"bytes": unindexed})
+        found = f"{human_size(times.unindexed)} are not indexed: opening and seeking read them"
+        yield Finding("index", "note", found, do, {"bytes": times.unindexed})
+
+
+def _against_clock(times: _Times, now: int) -> Iterator[Finding]:
+    last, newest = times.last, times.newest
+    if last is not None and (last[1] - now) / 1e9 > _CLOCK_S:
+        found = f"this machine's clock is {_apart(last[1], now)} behind the last message, {last[0]}"
+        yield Finding("clock", "note", found, "compare the clocks of the producer and this machine")
+    elif newest != NO_TIMESTAMP and (newest - now) / 1e9 > _CLOCK_S:
+        where = f"message {times.newest_at} or one soon after it is dated {iso_time(newest)}"
+        do = "fix the producer's clock: seeking by time stops at such a message"
+        yield Finding("clock", "note", f"{where}, {_apart(newest, now)} in the future", do)
+    elif last is not None and last[1] != NO_TIMESTAMP:
+        age_s = (now - last[1]) / 1e9
+        yield Finding("clock", "ok", f"the last message is {human_duration(age_s)} old", "", {"age_s": age_s})
+
+
+def _apart(later: int, earlier: int) -> str:
+    return human_duration((later - earlier) / 1e9)
 
 
 def _readers(journal: Journal) -> Iterator[Finding]:
