@@ -20,7 +20,7 @@ does not stop other workers. Then ``unfinished`` is set, and the caller takes th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush, heapreplace
 from typing import Final, NoReturn
 
@@ -274,6 +274,23 @@ class KeyedTaker:
             self._end_short()
         return True
 
+    def _is_free(self, order: KeyOrder, key: int, taken: Mapping[int, int], offset: int, now: int) -> bool:
+        """Return whether the item at an offset is the next of its key, and the key has room for one more.
+
+        Args:
+            order: the order of keys.
+            key: the key's hash.
+            taken: how many items of each key this batch has.
+            offset: the item's.
+            now: for items aside whose time comes.
+        """
+        if len(order.held.get(key, ())) + taken.get(key, 0) >= self._per_key or key in order.parked:
+            return False
+        if key not in order.aside:
+            return True
+        first = order.first_aside(key, now, self._log.state.waiting)
+        return first is None or first > offset
+
     def _end_short(self) -> NoReturn:
         """End a batch that has an item, and no credit to look for more."""
         self._short += 1
@@ -289,8 +306,8 @@ class KeyedTaker:
         """
         if self._left <= 0:  # what follows is unknown, and may come before an item that is aside
             raise UnfinishedError
-        log, state, per_key = self._log, self._log.state, self._per_key
-        above, held, there, aside, read = state.above, order.held, order.parked, order.aside, self._fresh.at
+        log, state = self._log, self._log.state
+        above, there, read = state.above, order.parked, self._fresh.at
         holder, deadline = self._lease(now)
         start = offset = state.frontier
         run: list[tuple[Message, int]] = []
@@ -319,19 +336,7 @@ class KeyedTaker:
             record = picked(offset, 1, holder, deadline, 0, key, stamp_of(message.timestamp))
             if stop is None and self._is_expired(message, now):
                 records += (record, done(offset, offset + 1))
-            elif stop is None and (
-                not key
-                or (
-                    len(held.get(key, ())) + taken.get(key, 0) < per_key
-                    and key not in there
-                    and key not in passed
-                    and (
-                        key not in aside
-                        or (head := order.first_aside(key, now, state.waiting)) is None
-                        or head > offset
-                    )
-                )
-            ):
+            elif stop is None and (not key or (key not in passed and self._is_free(order, key, taken, offset, now))):
                 if not self._fits(message, found, run):
                     full = True
                     break
