@@ -49,16 +49,17 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
     found.close()
 
 
-@pytest.fixture
-def opened(browser: Browser) -> Iterator[Opener]:
-    """Open an address in a profile of its own; the errors of the browser fail the test."""
-    contexts, wrong = [], []
+class Profile:
+    """A tab that several tests use, one after the other: to start one for each took most of the browser's time."""
 
-    def open_page(url: str, *, expected: str = "", **options: Any) -> Page:
-        context = browser.new_context(**({"timezone_id": "UTC", "locale": "en-GB"} | options))
-        context.set_default_timeout(WAIT_MS)
-        contexts.append(context)
-        page = context.new_page()
+    def __init__(self, browser: Browser, options: dict[str, Any]) -> None:
+        self.context = browser.new_context(**({"timezone_id": "UTC", "locale": "en-GB"} | options))
+        self.context.set_default_timeout(WAIT_MS)
+        self.page = self.context.new_page()
+        self.listeners: dict[Any, Callable[[Any], None]] = {}
+
+    def open(self, url: str, expected: str, wrong: list[str]) -> Page:
+        """Open an address, and collect what is wrong until the page is left."""
 
         def says(message: ConsoleMessage) -> None:
             ended = "net::ERR_" in message.text  # the server of the test ended first, and the page tries to reconnect
@@ -69,16 +70,53 @@ def opened(browser: Browser) -> Iterator[Opener]:
             if urlsplit(request.url).netloc != urlsplit(url).netloc:
                 wrong.append(f"a request to {request.url}")
 
-        page.on("console", says)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("dialog", lambda dialog: wrong.append(f"a dialog: {dialog.message}"))
-        page.on("request", asks)
-        page.goto(url)
-        return page
+        self.leave()
+        self.listeners = {
+            "console": says,
+            "pageerror": lambda error: wrong.append(str(error)),
+            "dialog": lambda dialog: wrong.append(f"a dialog: {dialog.message}"),
+            "request": asks,
+        }
+        for event, listener in self.listeners.items():
+            self.page.on(event, listener)
+        self.page.goto(url)
+        return self.page
+
+    def leave(self) -> None:
+        """Leave the page, and forget what it stored."""
+        if self.listeners:
+            self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+            self.page.remove_listener("request", self.listeners.pop("request"))
+            self.page.goto("about:blank")
+            for event, listener in self.listeners.items():
+                self.page.remove_listener(event, listener)
+            self.listeners = {}
+            self.context.clear_cookies()
+
+
+@pytest.fixture(scope="module")
+def profiles(browser: Browser) -> Iterator[dict[str, Profile]]:
+    """The tabs, by their options."""
+    found: dict[str, Profile] = {}
+    yield found
+    for profile in found.values():
+        profile.context.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, profiles: dict[str, Profile]) -> Iterator[Opener]:
+    """Open an address without cookies or stored data of others; the errors of the browser fail the test."""
+    wrong: list[str] = []
+
+    def open_page(url: str, *, expected: str = "", **options: Any) -> Page:
+        key = repr(sorted(options.items()))
+        if key not in profiles:
+            profiles[key] = Profile(browser, options)
+        return profiles[key].open(url, expected, wrong)
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for profile in profiles.values():
+        profile.leave()
     assert wrong == []
 
 
