@@ -9,6 +9,7 @@ commands, and those in the text, must be commands of `sej` or targets of make, w
 """
 
 import ast
+import functools
 import os
 import pty
 import re
@@ -193,6 +194,7 @@ def test_the_dark_picture_differs_from_the_light_one_in_its_colours_only() -> No
 
 
 @cache
+@functools.cache
 def defined(module: Path) -> set[str]:
     """What a file of tests defines at its top level."""
     names = set()
