@@ -61,6 +61,7 @@ Rule = Callable[[str, Any], None]
 """A function of an argument's name and value that raises if the value cannot be used."""
 
 _SHOWN_CHARS: Final = 80
+_PATHS: Final = str, os.PathLike
 
 
 def require(**arguments: tuple[Any, Rule]) -> None:
@@ -137,7 +138,7 @@ def _positive_seconds(name: str, value: Any) -> None:
 
 
 def _path(name: str, value: Any) -> None:
-    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
+    if not isinstance(value, _PATHS) or not isinstance(path := os.fspath(value), str):
         _refuse_type(name, "a str or a path object", value)
     if not path or "\0" in path:
         problem = "an empty path" if not path else _shown(path)

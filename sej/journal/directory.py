@@ -53,23 +53,20 @@ class Segment(NamedTuple):
 class Directory:
     """The paths of one SEJ directory."""
 
-    __slots__ = ("_prefix", "disk", "path")
+    __slots__ = ("_prefix", "disk", "jnl", "path")
 
     def __init__(self, path: str | os.PathLike[str], disk: Disk) -> None:
         """Set the path; nothing is read. A relative path means the current directory of this call."""
         PATH("path", path)
         self.path = absolute_path(path)
-        self._prefix = os.path.join(self.path, "")
+        self._prefix = self.path if self.path.endswith(os.sep) else self.path + os.sep
+        self.jnl = self._prefix + "jnl"
+        """The directory of the segments."""
         self.disk = disk
 
     def at(self, *parts: str) -> str:
         """Return a path in it."""
         return self._prefix + os.sep.join(parts)
-
-    @property
-    def jnl(self) -> str:
-        """The directory of the segments."""
-        return self.at("jnl")
 
     def segment(self, first_offset: int) -> Segment:
         """Return the segment that starts with an offset, whether or not it exists."""
@@ -145,7 +142,7 @@ class Directory:
         Raises:
             CorruptionError: a segment's name exceeds the largest offset.
         """
-        is_segment, prefix = _SEGMENT.fullmatch, os.path.join(self.jnl, "")
+        is_segment, prefix = _SEGMENT.fullmatch, self.jnl + os.sep
         found = [Segment(int(name[:16], 16), prefix + name) for name in self._inside() if is_segment(name)]
         if found and found[-1].first_offset > MAX_OFFSET:
             raise CorruptionError(

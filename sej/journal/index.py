@@ -437,7 +437,8 @@ class IndexFile:
             return 0, BlockIndex(first_offset)
         try:
             count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
-            there, size = (HEAD_SIZE + entries * ENTRY_SIZE for entries in (max(count - 2, 0), max(count, 0)))
+            size = HEAD_SIZE + max(count, 0) * ENTRY_SIZE
+            there = max(size - 2 * ENTRY_SIZE, HEAD_SIZE)
             few = size <= _FEW_BYTES
             data = file.read(size, 0) if few else file.read(HEAD_SIZE, 0) + file.read(size - there, there)
             if count > 0 and data.startswith(HEAD):

@@ -1,5 +1,7 @@
 """The seam to the disk: the only module that opens, writes, syncs, renames, locks and truncates files.
 
+Its most frequent calls are in :mod:`sej.system.descriptor`, which exists twice.
+
 :class:`Disk` and :class:`File` are the few operations on which everything else is built; :data:`OS` is the real one.
 Tests replace it by a disk that forgets what was never synced, or fails the k-th call.
 
@@ -20,7 +22,6 @@ The rules:
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import functools
@@ -30,11 +31,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from io import FileIO
-from threading import RLock
-from typing import Final, Literal, NamedTuple, NoReturn, Protocol, cast
+from typing import Final, Literal, Protocol, cast
 
 from sej.errors import CorruptionError, FileTypeError
+from sej.system.descriptor import WRITE_LIMIT, Descriptor, locate, of_system, opened, progress, status_of
+from sej.system.status import Status
 
 __all__ = [
     "OS",
@@ -61,8 +62,6 @@ Mode = Literal["read", "edit", "append", "new", "temp"]
 """
 
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
-"""Opening a FIFO or a device returns immediately, so that it can be examined. No effect on a regular file."""
 _FLAGS: Final[dict[str, int]] = {
     "read": os.O_RDONLY | _CLOEXEC,
     "edit": os.O_RDWR | _CLOEXEC,
@@ -76,24 +75,6 @@ _FOLIO: Final = 1 << 21
 """The cache drops whole folios; none is larger on common systems, and each begins at a multiple of its size."""
 _SYNC_FILE_RANGE_WRITE: Final = 2
 """Start to write the dirty pages; do not wait for them."""
-_WRITE_LIMIT: Final = 1 << 30
-"""One system call transfers at most a little under 2 GiB on Linux."""
-
-
-class Status(NamedTuple):
-    """The status of a file: size in bytes, identity, time of change, number of names."""
-
-    size: int
-    device: int
-    inode: int
-    mtime_ns: int
-    links: int
-    is_dir: bool
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        """(device, inode): two paths with the same one are the same file."""
-        return self.device, self.inode
 
 
 class File(Protocol):
@@ -205,89 +186,27 @@ class Disk(Protocol):
         """Force the names in a directory to the medium: for names that another process may have left unsynced."""
 
 
-class _Descriptor(FileIO):
-    """Closes its descriptor when it is garbage-collected, in C and without a warning: no signal handler intervenes."""
-
-    _finalizing = None  # otherwise FileIO warns
-
-
-class OsFile:
+class OsFile(Descriptor):
     """A file of the operating system."""
 
-    __slots__ = ("_fd", "_owner", "_path", "_syncing", "_unsynced")
-
-    def __init__(self, fd: int | FileIO, path: str) -> None:
-        """Own the descriptor; -1: a closed file."""
-        self._syncing = RLock()  # reentrant for signal handlers
-        self._unsynced: int | None = None
-        self._owner = (_Descriptor(fd, "r+b") if fd >= 0 else None) if isinstance(fd, int) else fd
-        self._fd = -1 if self._owner is None else self._owner.fileno()
-        self._path = path
-
-    @property
-    def path(self) -> str:
-        """The path that was opened."""
-        return self._path
-
-    def read(self, size: int, position: int) -> bytes:
-        """Return up to size bytes from position."""
-        try:
-            data = os.pread(self._fd, min(size, _WRITE_LIMIT), position)
-            if len(data) == size or not data:
-                return data
-            parts = [data]
-            done = len(data)
-            while done < size:
-                data = os.pread(self._fd, min(size - done, _WRITE_LIMIT), position + done)
-                if not data:
-                    break
-                parts.append(data)
-                done += len(data)
-        except OSError as error:
-            _locate(error, self.path, position)
-        return b"".join(parts)
+    __slots__ = ()
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         """Fill the buffer from position."""
         done = 0
         try:
             while done < len(buffer):
-                count = os.preadv(self._fd, [buffer[done : done + _WRITE_LIMIT]], position + done)
+                count = os.preadv(self._fd, [buffer[done : done + WRITE_LIMIT]], position + done)
                 if not count:
                     break
                 done += count
         except OSError as error:
-            _locate(error, self.path, position)
+            locate(error, self.path, position)
         return done
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write everything."""
-        try:
-            done = os.write(self._fd, data)
-            size = len(data)
-            if done != size:
-                with memoryview(data) as view:
-                    while done < size:
-                        done += _progress(os.write(self._fd, view[done : done + _WRITE_LIMIT]), self._path)
-        except OSError as error:
-            _locate(error, self._path)
 
     def writer(self) -> Callable[[bytes], int]:
         """Return one ``write`` without a Python function around it. Do not call it after the file is closed."""
         return partial(os.write, self._fd)
-
-    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        """Overwrite everything at position."""
-        try:
-            done = os.pwrite(self._fd, data, position)
-            if done == len(data):
-                return
-            with memoryview(data) as view:
-                while done < len(view):
-                    count = os.pwrite(self._fd, view[done : done + _WRITE_LIMIT], position + done)
-                    done += _progress(count, self._path)
-        except OSError as error:
-            _locate(error, self._path)
 
     def stored(self, size: int, position: int) -> bytes | None:
         """Read the medium by ``O_DIRECT``.
@@ -314,7 +233,7 @@ class OsFile:
             except OSError as error:
                 if error.errno == errno.EINVAL:  # another alignment
                     return None
-                _locate(error, self._path, position)
+                locate(error, self._path, position)
             finally:
                 self._set_direct(False)
             return memory[position - low : max(min(done, position + size - low), position - low)]
@@ -376,7 +295,7 @@ class OsFile:
             done = 0
             while done < len(data):
                 with memoryview(memory) as view, view[done:] as rest:
-                    done += _progress(os.pwrite(self._fd, rest, position + done), self._path)
+                    done += progress(os.pwrite(self._fd, rest, position + done), self._path)
 
     def _set_direct(self, on: bool) -> bool:
         """Turn O_DIRECT of this descriptor on or off; return False if the system cannot.
@@ -425,61 +344,11 @@ class OsFile:
             else:
                 self.write(bytes(size))
         except OSError as error:
-            _locate(error, self._path)
+            locate(error, self._path)
 
     def set_time(self, mtime_ns: int) -> None:
         """Set the time of its last change."""
         os.utime(self._path, ns=(mtime_ns, mtime_ns))
-
-    def size(self) -> int:
-        """Return its size in bytes."""
-        return os.fstat(self._fd).st_size
-
-    def extent(self) -> tuple[int, int]:
-        """Return its size in bytes and its number of names."""
-        found = os.fstat(self._fd)
-        return found.st_size, found.st_nlink
-
-    def status(self) -> Status:
-        """Return the file's current status."""
-        return _status(os.fstat(self._fd))
-
-    def lock(self, *, exclusive: bool = True, wait: bool = False) -> bool:
-        """Lock by ``flock``."""
-        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        try:
-            fcntl.flock(self._fd, kind if wait else kind | fcntl.LOCK_NB)
-        except OSError as error:
-            if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise
-        return True
-
-    def unlock(self) -> None:
-        """Release the lock; closing the file does too."""
-        if self._fd < 0:
-            return
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-
-    def unlocker(self) -> Callable[[], object]:
-        """Call ``flock`` on the owner, which knows whether it is closed: its descriptor number may be reused."""
-        if self._owner is None:
-            return self.unlock
-        return partial(fcntl.flock, self._owner, fcntl.LOCK_UN)
-
-    def closing(self) -> AbstractContextManager[object]:
-        """Return the owner, which is written in C."""
-        return contextlib.nullcontext() if self._owner is None else self._owner
-
-    def fileno(self) -> int:
-        """Return the descriptor; -1 after close."""
-        return self._fd
-
-    def close(self) -> None:
-        """Close the file; if an exception interrupts it, a second call finishes."""
-        self._fd = -1
-        if self._owner is not None:
-            self._owner.close()
 
 
 class OsDisk:
@@ -487,40 +356,32 @@ class OsDisk:
 
     __slots__ = ()
 
+    status = staticmethod(status_of)
+    """Return the status of a path, or None."""
+
     def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
         """Open a regular file; the name of a created one is synced."""
-        name = os.fspath(path)
-        flags = _FLAGS[mode]
-        if mode == "append":
-            try:
-                return OsFile(_open(name, flags), name)
-            except FileNotFoundError:
-                mode = "new"
-            try:
-                owner = _open(name, flags | os.O_CREAT | os.O_EXCL)
-            except FileExistsError:  # another process created it between the two calls
-                return OsFile(_open(name, flags | os.O_CREAT), name)
-        else:
-            owner = _open(name, flags)
-        file = OsFile(owner, name)
-        if mode == "new":
-            try:
-                self.sync_dir(os.path.dirname(name) or ".")
-            except BaseException:
-                file.close()  # the traceback of the error would keep it open
-                raise
-        return file
-
-    def status(self, path: str | os.PathLike[str]) -> Status | None:
-        """Return the status of a path, or None."""
+        name, flags = os.fspath(path), _FLAGS[mode]
         try:
-            return _status(os.stat(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            return self._create(name, flags) if mode == "new" else opened(OsFile, name, flags)
         except OSError as error:
-            if error.errno == errno.ELOOP:  # a circular link has no target
-                return None
+            if error.errno in _ODD and (error.errno != errno.ENOENT or os.path.islink(name)):
+                raise _odd(name, error, "a regular file") from None
+            if mode != "append" or not isinstance(error, FileNotFoundError):
+                raise
+        try:
+            return self._create(name, flags | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:  # another process created it between the two calls
+            return opened(OsFile, name, flags | os.O_CREAT)
+
+    def _create(self, name: str, flags: int) -> OsFile:
+        file = opened(OsFile, name, flags)
+        try:
+            self.sync_dir(os.path.dirname(name) or ".")
+        except BaseException:
+            file.close()  # the traceback of the error would keep it open
             raise
+        return file
 
     def list(self, path: str | os.PathLike[str]) -> list[str]:
         """Return the names in a directory."""
@@ -585,39 +446,6 @@ class OsDisk:
             os.close(fd)
 
 
-def _open(name: str, flags: int) -> FileIO:
-    """Open a regular file, waiting only for the end of a lease.
-
-    No bytecode runs between the system call and the owner of its descriptor.
-
-    Raises:
-        FileTypeError: the path is not a regular file.
-    """
-    try:
-        try:
-            owner = _owned(name, flags | _NO_WAIT)
-        except BlockingIOError:  # another process has a lease, which only regular files have: it ends soon
-            owner = _owned(name, flags)
-    except OSError as error:
-        if error.errno in _ODD and (error.errno != errno.ENOENT or os.path.islink(name)):
-            raise _odd(name, error, "a regular file") from None
-        raise
-    kind = os.fstat(owner.fileno()).st_mode
-    if not stat.S_ISREG(kind):
-        owner.close()
-        raise FileTypeError(f"this is {_kind(kind)}, expected a regular file; move it away", path=name)
-    return owner
-
-
-def _owned(name: str, flags: int) -> FileIO:
-    try:
-        return next(map(_Descriptor, map(os.open, (name,), (flags,), (0o666,)), ("r+b",)))
-    except IsADirectoryError as error:
-        if isinstance(error.filename, int):  # FileIO refuses a directory, and leaves the descriptor to its caller
-            os.close(error.filename)
-        raise IsADirectoryError(error.errno, error.strerror, name) from None
-
-
 OS: Final = OsDisk()
 """The operating system's disk; it has no state."""
 
@@ -677,6 +505,7 @@ def replace_file(
 _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs",
                              "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "lustre", "beegfs", "ncpfs"})  # fmt: skip
 
+_TABLE_BYTES: Final = 1 << 14
 _NETWORK_MARKS: Final = tuple(b" - %s " % kind.encode() for kind in _NETWORK)
 
 
@@ -719,8 +548,12 @@ def file_system(path: str | os.PathLike[str]) -> str | None:
 
 
 def _mount_table() -> bytes:
-    with Tolerated(), _open("/proc/self/mountinfo", _FLAGS["read"]) as file:  # if the system has one
-        return file.readall()
+    with Tolerated():  # if the system has one
+        file, table = OS.open("/proc/self/mountinfo", "read"), bytearray()
+        with file.closing():
+            while part := file.read(_TABLE_BYTES, len(table)):
+                table += part
+        return bytes(table)
     return b""
 
 
@@ -764,14 +597,6 @@ def _odd(name: str, error: OSError, expected: str) -> Exception:
     return FileTypeError(f"this is {found}, expected {expected}; move it away", path=name)
 
 
-def of_system(error: BaseException) -> bool:
-    """Return whether the system raised this error, because then it has a number.
-
-    A handler's ``TimeoutError()`` has none.
-    """
-    return isinstance(error, FileTypeError) or (isinstance(error, OSError) and error.errno is not None)
-
-
 class Tolerated:
     """Suppress errors of the system, like ``suppress(OSError)``; an exception of a signal handler propagates."""
 
@@ -781,14 +606,6 @@ class Tolerated:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         """Return whether the system raised this error."""
         return error is not None and of_system(error)
-
-
-def _locate(error: OSError, path: str, position: int | None = None) -> NoReturn:
-    """Raise the same error with its path: the system knows no path of a descriptor."""
-    if not of_system(error):
-        raise error
-    where = "" if position is None else f", reading at position {position}"
-    raise OSError(error.errno, f"{error.strerror}{where}", path) from error
 
 
 def is_full(error: BaseException | None) -> bool:
@@ -817,23 +634,6 @@ def full_disk_advice(disk: Disk, path: str) -> str:
     return (
         f"the disk that holds {path} is full ({free}): let workers and readers continue, and remove finished messages"
         " with `sej clean`"
-    )
-
-
-def _progress(count: int, path: str) -> int:
-    if count == 0:
-        raise OSError(errno.EIO, "write(2) made no progress", path)
-    return count
-
-
-def _status(found: os.stat_result) -> Status:
-    return Status(
-        found.st_size,
-        found.st_dev,
-        found.st_ino,
-        found.st_mtime_ns,
-        found.st_nlink,
-        (found.st_mode & 0o170000) == 0o040000,
     )
 
 

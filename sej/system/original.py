@@ -62,6 +62,8 @@ class Trace(NamedTuple):
 
 def _trace_in(content: bytes) -> Trace | None:
     """Return the trace in a signature, or None if it has none or is too old."""
+    if _NOTE not in content:
+        return None
     for line in content.split(b"\n"):
         stamp = line.removeprefix(_NOTE).removesuffix(_DOUBT)
         if line.startswith(_NOTE) and stamp.isdigit() and time.time() - int(stamp) < _TRUST_S:

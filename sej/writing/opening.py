@@ -65,6 +65,7 @@ class End(NamedTuple):
         partial: the block of the messages after the last full block, or None.
         partial_known: whether the index has the partial block, after its full blocks.
         recovery: what was cut, or None.
+        promised: whether ``txn/`` may have batches that the writer completes before its first append.
     """
 
     segment: Segment
@@ -80,6 +81,7 @@ class End(NamedTuple):
     partial: Block | None
     partial_known: bool
     recovery: Recovery | None
+    promised: bool = False
 
 
 def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True) -> None:

@@ -138,7 +138,7 @@ class Tail:
             untold=self.life.leave_untold,
         )
         self._lock_check_at = time.monotonic()
-        if self.directory.names("txn"):
+        if end.promised and self.directory.names("txn"):
             self.alone(self._batches.roll_forward, self)
         if end.synced_offset < end.offset:
             self.syncer.request()

@@ -51,7 +51,8 @@ def take_end(
                 if not ours:
                     journal_id(directory, create=True)
                 if lock.original is None or lock.is_current():
-                    return end._replace(recovery=recovery)
+                    promised = bool(pending) or lock.original is not None
+                    return end._replace(recovery=recovery, promised=promised) if recovery or promised else end
             if end is not None:
                 end.index_file.close()
                 end.file.close()

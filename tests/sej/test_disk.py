@@ -3,11 +3,13 @@
 import errno
 import json
 import os
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 
+import sej
 from sej.system.disk import OS, Mode, OsDisk, OsFile, file_system, network_file_system, replace_file
 from tests.sej.hooks import output
 
@@ -195,6 +197,65 @@ def test_a_forgotten_file_is_closed(tmp_path: Path) -> None:
     del file
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
+
+
+def test_a_closed_file_is_refused_by_the_system(tmp_path: Path) -> None:
+    file = OS.open(tmp_path / "file", "new")
+    file.close()
+    for call in (
+        file.size,
+        file.extent,
+        file.status,
+        lambda: file.write(b"x"),
+        lambda: file.write_at(b"", 0),
+    ):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            call()
+    file.unlock()
+    file.close()
+
+
+def test_positions_and_sizes_below_zero_are_refused(tmp_path: Path) -> None:
+    file = OS.open(tmp_path / "file", "new")
+    for call in (lambda: file.read(-1, 0), lambda: file.read(1, -1), lambda: file.write_at(b"x", -1)):
+        with pytest.raises(OSError, match="Invalid argument"):
+            call()
+    with file.closing():
+        assert file.size() == 0
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to("missing")
+    before = os.listdir("/proc/self/fd")
+    modes: list[Mode] = ["read", "edit", "append", "temp"]
+    for name, kind in ("fifo", "a FIFO"), ("directory", "a directory"), ("link", "a broken symbolic link"):
+        for mode in modes:
+            if (name, mode) != ("link", "temp"):  # which creates the target
+                with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
+                    OS.open(tmp_path / name, mode)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_signal_handler_may_end_the_wait_for_a_lock(tmp_path: Path) -> None:
+    one, two = (OS.open(tmp_path / "file", "append") for _ in range(2))
+    assert one.lock()
+
+    def end(*_: object) -> None:
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGALRM, end)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+        with pytest.raises(InterruptedError):
+            two.lock(wait=True)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    one.close()
+    assert two.lock()
+    two.close()
 
 
 def test_locks_exclude_and_are_released(tmp_path: Path) -> None:

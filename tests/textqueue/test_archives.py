@@ -47,7 +47,9 @@ class Dying(OsDisk):
     def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
         file = super().open(path, mode)
         if os.fspath(path).endswith("done") and self.at != "rename":
-            file = Archive(file._owner or -1, file.path)
+            fd = os.dup(file.fileno())
+            file.close()
+            file = Archive(fd, file.path)
             file.at, file.then = self.at, self.then
         return file
 
