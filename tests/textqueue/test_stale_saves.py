@@ -324,3 +324,19 @@ def test_a_save_within_one_tick_of_a_claim(path: Path, last: str, room: bytes) -
         tick(path, buffer)
         assert waiting(q) == ["b", "c"]
         assert [conflict.text for conflict in q.conflicts if conflict.kind == "reverted"] == ["a"]
+
+
+def test_a_save_within_one_tick_of_a_claim_that_was_made_before(path: Path) -> None:
+    path.write_bytes(CLAIMABLE)
+    with TextQueue(path) as q, TextQueue(path) as other:
+        claim = q.take()
+        assert claim is not None
+        buffer = path.read_bytes()
+        b = other.take()
+        assert b is not None
+        assert claim.give_back()
+        assert b.done()
+        assert q.take() is not None
+        tick(path, buffer)
+        assert waiting(other) == ["a", "c"]
+        assert [conflict.text for conflict in other.conflicts] == ["b"]

@@ -22,7 +22,7 @@ WAITING: Final = frozenset({APPENDED, GIVEN_BACK})
 """The kinds of lines for messages that this library queued."""
 VISIBLE: Final = MARKS | {APPENDED, IN_MUTEX}
 """The kinds of lines whose edit a person sees in the file."""
-UNSEEN: Final = frozenset({IN_LEDGER, GIVEN_BACK, ENDED})
-"""The kinds of lines whose edit may have changed nothing in the file."""
+UNSEEN: Final = CLAIMS | {GIVEN_BACK, ENDED}
+"""The kinds of lines whose edit may have left bytes that an older buffer has as well, such as an earlier claim."""
 ENDS: Final = MARKS | {GIVEN_BACK, ENDED}
 """The kinds of lines that end a claim."""
