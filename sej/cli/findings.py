@@ -215,7 +215,7 @@ def _messages(
 
 @dataclass
 class _Times:
-    """The timestamps of a journal, from its index and the blocks behind it."""
+    """The timestamps of a journal, from its index and the blocks that it lacks."""
 
     newest: int = NO_TIMESTAMP
     newest_at: int = 0
