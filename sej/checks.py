@@ -62,6 +62,7 @@ Rule = Callable[[str, Any], None]
 
 _SHOWN_CHARS: Final = 80
 _PATHS: Final = str, os.PathLike
+_NO_DEFAULTS: Final[Mapping[str, Any]] = {}
 
 
 def require(**arguments: tuple[Any, Rule]) -> None:
@@ -346,8 +347,10 @@ DISK: Final = with_methods("a disk", "open", "status", "rename")
 """A disk: :data:`sej.system.disk.OS`, or an object with its methods."""
 
 
-def require_options(what: str, given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
-    """Check options that are passed on as keywords, each by the rule of its name.
+def require_options(
+    what: str, given: Mapping[str, Any], rules: Mapping[str, Rule], defaults: Mapping[str, Any] = _NO_DEFAULTS
+) -> None:
+    """Check options that are passed on as keywords, each by the rule of its name. A default is not checked.
 
     Raises:
         TypeError: an option has the wrong type, or an unknown name.
@@ -356,7 +359,8 @@ def require_options(what: str, given: Mapping[str, Any], rules: Mapping[str, Rul
     if not given.keys() <= rules.keys():
         refuse_unknown(what, given, rules)
     for name, value in given.items():
-        rules[name](name, value)
+        if value is not defaults.get(name, rules):
+            rules[name](name, value)
 
 
 @cache

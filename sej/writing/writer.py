@@ -67,7 +67,7 @@ def check_options(**options: Any) -> None:
     for name in ("sync_interval_s", "lock_timeout"):
         if name in options:
             options[name] = seconds(name, options[name])
-    require_options("a writer", options, _RULES)
+    require_options("a writer", options, _RULES, Writer.__init__.__kwdefaults__ or {})
 
 
 class Writer:
