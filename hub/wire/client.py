@@ -48,6 +48,8 @@ from sej.system.lifecycle import watch_forks
 __all__ = ["Client", "JournalState", "Listed"]
 
 _BATCH_BYTES: Final = 1 << 20
+_CONNECT_MS: Final = 5_000
+"""How long gRPC waits for a connection: a few round trips with TLS on a slow line. One that is refused ends sooner."""
 _BATCH_MESSAGES: Final = 10_000
 
 
@@ -165,7 +167,7 @@ class Client:
             ("grpc.keepalive_timeout_ms", int(min(keepalive_s, 10.0) * 1000)),
             ("grpc.http2.ping_timeout_ms", int(min(keepalive_s, 10.0) * 1000)),
             ("grpc.http2.max_pings_without_data", 0),
-            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 5_000),
         ]

@@ -48,7 +48,7 @@ _OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),
     # A process that was replaced is there again after a second.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # how long a connection may take
     ("grpc.max_reconnect_backoff_ms", 500),
 ]
 

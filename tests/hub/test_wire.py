@@ -1,5 +1,6 @@
 """The service over real sockets: what arrives, what is refused, who is let in, how it ends."""
 
+import contextlib
 import errno
 import hashlib
 import itertools
@@ -1128,3 +1129,26 @@ def test_a_directory_that_is_not_a_journal_is_named(tmp_path: Path) -> None:
         (tmp_path / "client-a.odd" / "jnl" / f"{0:016x}.jnl").mkdir(parents=True)
         with pytest.raises(DirectoryUnavailableError, match="directory"):
             client.put("odd", sample(1))
+
+
+def test_a_connection_over_a_slow_line(tmp_path: Path) -> None:
+    """The hub's first bytes take longer than a round trip around the earth."""
+    held = threading.Event()
+
+    def forward(source: socket.socket, target: socket.socket, delay_s: float) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                held.wait(delay_s)
+                target.sendall(data)
+
+    with serving(tmp_path) as (_, server), socket.create_server(("127.0.0.1", 0)) as line:
+        host, _, port = server.address.rpartition(":")
+        with Client(f"127.0.0.1:{line.getsockname()[1]}", client_id="a") as client, ThreadPoolExecutor(3) as pool:
+            put = pool.submit(client.put, "j", sample(1))
+            near, _ = line.accept()
+            with near, socket.create_connection((host, int(port))) as far:
+                pool.submit(forward, near, far, 0.0)
+                pool.submit(forward, far, near, 0.4)
+                assert put.result() == 1
+                near.shutdown(socket.SHUT_RDWR)
+                far.shutdown(socket.SHUT_RDWR)
