@@ -59,6 +59,7 @@ cdef extern from *:
 
 cdef extern from "Python.h":
     int PyUnicode_FSConverter(object path, PyObject **result) except 0
+    int PySys_Audit(const char *event, const char *format, ...) except -1
 
 cdef Py_ssize_t LIMIT = 1 << 30
 
@@ -282,6 +283,7 @@ def opened(kind, str path not None, int flags):
     cdef int fd, failed = 0, no_wait = O_NONBLOCK
     cdef Descriptor file = sej_new(kind, ())
     file._path = path
+    PySys_Audit("open", "OOi", <PyObject *> path, <PyObject *> None, flags)  # as os.open does
     while True:
         with nogil:
             fd = c_open(there, flags | no_wait, 0o666)
