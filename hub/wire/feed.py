@@ -121,6 +121,7 @@ class Feed:
         copied = 0
         if self.acknowledged != end:
             with Offset(self.path, self._reader, disk=self._disk) as kept:
+                end = self._tail.end_offset()  # another copier may have copied newer messages until now
                 try:
                     copied = self._copy(hub, kept, end, acknowledged, stopped)
                 except BaseException:

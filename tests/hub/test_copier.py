@@ -57,6 +57,23 @@ def test_one_directory_under_a_name(tmp_path: Path) -> None:
         assert store.journals("client-a") == ["journal", "other.name"]
 
 
+def test_another_copier_copies_a_newer_message_before_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal"
+    fill(path, sample(3))
+
+    def after_another(*arguments: object, **options: object) -> sej.Offset:
+        monkeypatch.undo()
+        fill(path, sample(1, 3))
+        with Copier(path, client) as another:
+            assert another.run_once() == 4
+        return sej.Offset(*arguments, **options)  # type: ignore[arg-type]
+
+    with connected(tmp_path / "hub") as (_, client), Copier(path, client) as copier:
+        monkeypatch.setattr("hub.wire.feed.Offset", after_another)
+        assert copier.run_once() == 0
+        same_bytes(path, tmp_path / "hub" / "client-a.journal")
+
+
 def test_a_follower_survives_errors_of_its_disk(tmp_path: Path) -> None:
     class Failing(OsDisk):
         left = 0
