@@ -117,14 +117,17 @@ def test_a_hub_needs_no_writable_code(tmp_path: Path) -> None:
         env=ENV,
         preexec_fn=deny_write_execute,
     ) as serving:
-        assert serving.stdout is not None
-        address = serving.stdout.readline().decode().split()[-1]
-        with library.Writer(tmp_path / "flights") as writer:
-            writer.append_many([b"x"] * 3)
-        words = ["hub", "push", "--client", "EWR", str(tmp_path / "flights"), address]
-        pushed = subprocess.run(
-            [*COMMAND, *words], capture_output=True, env=ENV, preexec_fn=deny_write_execute, timeout=60, check=False
-        )
-        assert (pushed.returncode, pushed.stdout) == (0, b"3\n"), pushed.stderr
-        serving.send_signal(signal.SIGTERM)
-        assert serving.wait(20) == 0
+        try:
+            assert serving.stdout is not None
+            address = serving.stdout.readline().decode().split()[-1]
+            with library.Writer(tmp_path / "flights") as writer:
+                writer.append_many([b"x"] * 3)
+            words = ["hub", "push", "--client", "EWR", str(tmp_path / "flights"), address]
+            pushed = subprocess.run(
+                [*COMMAND, *words], capture_output=True, env=ENV, preexec_fn=deny_write_execute, timeout=60, check=False
+            )
+            assert (pushed.returncode, pushed.stdout) == (0, b"3\n"), pushed.stderr
+            serving.send_signal(signal.SIGTERM)
+            assert serving.wait(20) == 0
+        finally:
+            serving.kill()  # if the push failed

@@ -121,7 +121,7 @@ def test_a_worker_that_fails_again_and_again_is_started_after_growing_pauses(fol
         assert process.stderr is not None
         lines = [process.stderr.readline().decode() for _ in range(3)]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 3
+        assert process.wait(60) in (3, 0)  # 0: the next one had been started, and has not failed yet
     started = "sej: a worker process ended with exit code 3; starting another one"
     assert lines == [f"{started}\n", f"{started} in 1 s\n", f"{started} in 2 s\n"]
     assert stats()["ready"] == 1
