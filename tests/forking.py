@@ -112,7 +112,7 @@ class Piped(Program):
         self.wait()
 
     def communicate(self, data: bytes = b"", timeout: float = _TIMEOUT_S) -> tuple[bytes, bytes]:
-        """Feed it, wait for its end, and return what it printed; kill it after timeout seconds."""
+        """Feed it, wait for its end, close the pipes and return what it printed; kill it after timeout seconds."""
         printed = [b"", b""]
 
         def read(at: int, pipe: IO[bytes]) -> None:
@@ -133,6 +133,8 @@ class Piped(Program):
         finally:
             for reader in readers:
                 reader.join()
+        self.stdout.close()
+        self.stderr.close()
         return printed[0], printed[1]
 
     def _end_input(self) -> None:
