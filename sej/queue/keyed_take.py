@@ -21,6 +21,7 @@ does not stop other workers. Then ``unfinished`` is set, and the caller takes th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from heapq import heappop, heappush, heapreplace
 from typing import Final, NoReturn
 
@@ -306,68 +307,136 @@ class KeyedTaker:
         """
         if self._left <= 0:  # what follows is unknown, and may come before an item that is aside
             raise UnfinishedError
-        log, state = self._log, self._log.state
-        above, there, read = state.above, order.parked, self._fresh.at
-        holder, deadline = self._lease(now)
-        start = offset = state.frontier
-        run: list[tuple[Message, int]] = []
-        records: list[bytes] = []
-        rows: list[tuple[int, int]] = []
-        passed: set[int] = set()
-        taken: dict[int, int] = {}
-        stamp, gap, full, ended = 0, False, False, False
-        has_passed = False
-        while (
-            (offset < stop if stop is not None else len(run) < n) and self._left > 0 and not (above and offset in above)
-        ):
-            try:
-                message = read(offset)
-            except (OSError, SejError) as error:
-                if not records or (isinstance(error, OSError) and not of_system(error)):
-                    raise
-                break
-            if message is None or (message.offset != offset and records):
-                break
-            if message.offset != offset:
-                gap, offset, stamp = True, message.offset, 0
-                if offset in above or (stop is not None and offset >= stop):
-                    break
-            key = key_hash(message.key)
-            record = picked(offset, 1, holder, deadline, 0, key, stamp_of(message.timestamp))
-            if stop is None and self._is_expired(message, now):
-                records += (record, done(offset, offset + 1))
-            elif stop is None and (not key or (key not in passed and self._is_free(order, key, taken, offset, now))):
-                if not self._fits(message, found, run):
-                    full = True
-                    break
-                if has_passed:
-                    self._credit = min(self._credit + _EARNED, _CREDIT)
-                taken[key] = taken.get(key, 0) + 1
-                records.append(record)
-                run.append((message, 1))
-            else:
-                if stop is None and (run or found):
-                    if not self._credit:
-                        ended = True
-                        break
-                    self._credit -= 1
-                    has_passed = True
-                self._left -= 1
-                if key not in there and key not in passed:
-                    records.append(parked(key, offset))
-                passed.add(key)
-                rows.append((key, offset))
-            offset += 1
-            stamp = stamp_of(message.timestamp)  # not that of a message at which the loop ends
-        if rows or gap:
-            records.append(scanned(offset, order.count + len(rows), stamp))
-        if not records and not ended:
-            return full
-        if records:
-            log.append(*records)
-        if rows:
-            self._items.passed(log.state, log.epoch, start, rows)
-        found += run
-        if ended:
+        log = self._log
+        batch = _Batch(log.state.frontier, *self._lease(now))
+        if stop is None:
+            end = self._fill(batch, order, n, now, found)
+        else:
+            self._pass_all(batch, order, stop)
+            end = _End.DONE
+        if batch.rows or batch.gap:
+            batch.records.append(scanned(batch.offset, order.count + len(batch.rows), batch.stamp))
+        if batch.records:
+            log.append(*batch.records)
+        if batch.rows:
+            self._items.passed(log.state, log.epoch, batch.start, batch.rows)
+        found += batch.run
+        if end is _End.SHORT:
             self._end_short()
-        return True
+        return bool(batch.records) or end is _End.FULL
+
+    def _fill(self, batch: _Batch, order: KeyOrder, n: int, now: int, found: list[tuple[Message, int]]) -> _End:
+        """Take messages whose keys are free, until the batch has n."""
+        has_paid = False
+        while len(batch.run) < n and (message := self._read_next(batch)) is not None:
+            key = key_hash(message.key)
+            if self._is_expired(message, now):
+                batch.expire(key, message)
+            elif not key or (key not in batch.passed and self._is_free(order, key, batch.taken, message.offset, now)):
+                if not self._fits(message, found, batch.run):
+                    return _End.FULL
+                if has_paid:
+                    self._credit = min(self._credit + _EARNED, _CREDIT)
+                batch.take(key, message)
+            else:
+                if batch.run or found:
+                    if not self._credit:
+                        return _End.SHORT
+                    self._credit -= 1
+                    has_paid = True
+                self._left -= 1
+                batch.pass_by(key, message, is_parked=key in order.parked)
+        return _End.DONE
+
+    def _pass_all(self, batch: _Batch, order: KeyOrder, stop: int) -> None:
+        """Pass by all messages before an offset."""
+        while batch.offset < stop and (message := self._read_next(batch, stop)) is not None:
+            self._left -= 1
+            key = key_hash(message.key)
+            batch.pass_by(key, message, is_parked=key in order.parked)
+
+    def _read_next(self, batch: _Batch, stop: int | None = None) -> Message | None:
+        """Return the message at the batch's offset, or after a gap there; None: the batch ends before it."""
+        above = self._log.state.above
+        offset = batch.offset
+        if self._left <= 0 or (above and offset in above):
+            return None
+        try:
+            message = self._fresh.at(offset)
+        except (OSError, SejError) as error:
+            if not batch.records or (isinstance(error, OSError) and not of_system(error)):
+                raise
+            return None
+        if message is None or message.offset == offset:
+            return message
+        if batch.records:
+            return None
+        batch.skip(message.offset)
+        return None if message.offset in above or (stop is not None and message.offset >= stop) else message
+
+
+class _End(Enum):
+    """Why a batch ended: a message did not fit, or it is short for want of credit, or neither."""
+
+    DONE, FULL, SHORT = range(3)
+
+
+class _Batch:
+    """The messages from the frontier on that one call takes or passes by, and the records of that.
+
+    Attributes:
+        start: the frontier.
+        offset: after the last message.
+        run: the messages that it takes, each with its number of attempts.
+        records: for the log.
+        rows: the key and the offset of each message that it passes by.
+        passed: the keys of these.
+        taken: how many it takes of each key.
+        stamp: of the last message.
+        gap: whether it begins after a gap.
+    """
+
+    __slots__ = ("_lease", "gap", "offset", "passed", "records", "rows", "run", "stamp", "start", "taken")
+
+    def __init__(self, start: int, holder: int, deadline: int) -> None:
+        """Begin at the frontier, with the lease of what it takes."""
+        self.start = self.offset = start
+        self.run: list[tuple[Message, int]] = []
+        self.records: list[bytes] = []
+        self.rows: list[tuple[int, int]] = []
+        self.passed: set[int] = set()
+        self.taken: dict[int, int] = {}
+        self.stamp = 0
+        self.gap = False
+        self._lease = holder, deadline
+
+    def take(self, key: int, message: Message) -> None:
+        """Deliver the next message."""
+        self.taken[key] = self.taken.get(key, 0) + 1
+        self.records.append(self._picked(key, message))
+        self.run.append((message, 1))
+        self._go_past(message)
+
+    def expire(self, key: int, message: Message) -> None:
+        """End the next message, which nobody wants any more."""
+        self.records += (self._picked(key, message), done(message.offset, message.offset + 1))
+        self._go_past(message)
+
+    def pass_by(self, key: int, message: Message, *, is_parked: bool) -> None:
+        """Park the next message; its key may have parked ones already."""
+        if not is_parked and key not in self.passed:
+            self.records.append(parked(key, message.offset))
+        self.passed.add(key)
+        self.rows.append((key, message.offset))
+        self._go_past(message)
+
+    def skip(self, offset: int) -> None:
+        """Begin after a gap."""
+        self.gap, self.offset, self.stamp = True, offset, 0
+
+    def _picked(self, key: int, message: Message) -> bytes:
+        return picked(message.offset, 1, *self._lease, 0, key, stamp_of(message.timestamp))
+
+    def _go_past(self, message: Message) -> None:
+        self.offset = message.offset + 1
+        self.stamp = stamp_of(message.timestamp)
