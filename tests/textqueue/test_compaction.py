@@ -10,7 +10,7 @@ from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing import queue_file
-from textqueue.format.kinds import CLAIMS
+from textqueue.format.kinds import IN_LEDGER
 from textqueue.ledger import compaction
 from textqueue.ledger.log import Ledger
 
@@ -76,7 +76,7 @@ def test_a_compaction_forgets_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
             edits = [
                 (one.kind, one.position, one.digest, one.owner, one.token[2])
                 for one in ledger.edits()
-                if one.kind not in CLAIMS
+                if one.kind != IN_LEDGER
             ]
             claims = {at: (one.kind, one.digest, one.owner) for at, one in ledger.claims.items()}
             return edits, claims, ledger.ended(), ledger.token, ledger.epoch

@@ -288,6 +288,22 @@ def test_a_buffer_with_an_earlier_claim_from_before_another_save(path: Path) -> 
         assert waiting(other) == ["a", "c"]
 
 
+def test_a_claim_that_began_between_two_steps_of_a_read_and_was_made_again(path: Path) -> None:
+    """The claim in the buffer is the first one, which does not show that the buffer is newer than the mark."""
+    path.write_bytes(b"-a\n-b\n\\mutex=" + b" " * 60 + b"\n-c\n")
+    with TextQueue(path) as q, TextQueue(path) as other:
+        with path.open("rb", buffering=0) as editor:
+            buffer = editor.read(3)
+            assert finish(other) == "a"
+            claim = q.take()
+            assert claim is not None
+            buffer += editor.read()
+        again(q, claim)
+        path.write_bytes(b"# a note\n" + buffer)
+        assert waiting(other) == ["b", "c"]
+        assert [conflict.text for conflict in other.conflicts] == ["a"]
+
+
 def test_a_buffer_with_an_earlier_mark_of_a_message_that_was_reopened(path: Path) -> None:
     path.write_bytes(b"-a\n-b\n-c\n")
     with TextQueue(path) as q:
@@ -321,6 +337,20 @@ def test_a_save_within_one_tick_of_a_claim(path: Path, last: str, room: bytes) -
         assert claim is not None
         if last == "a message that was given back":
             assert claim.give_back()
+        tick(path, buffer)
+        assert waiting(q) == ["b", "c"]
+        assert [conflict.text for conflict in q.conflicts if conflict.kind == "reverted"] == ["a"]
+
+
+def test_a_save_within_one_tick_of_edits_that_another_worker_reads_at_one_time(path: Path) -> None:
+    """The claim in a mutex after the mark is visible, but the old buffer may have it, too. The mark tells more."""
+    path.write_bytes(b"-first\n-a\n-b\n\\mutex=" + b" " * 60 + b"\n-c\n")
+    with TextQueue(path) as q, TextQueue(path) as other:
+        assert finish(q) == "first"
+        buffer = path.read_bytes()
+        assert finish(other) == "a"
+        claim = other.take()
+        assert claim is not None
         tick(path, buffer)
         assert waiting(q) == ["b", "c"]
         assert [conflict.text for conflict in q.conflicts if conflict.kind == "reverted"] == ["a"]

@@ -18,7 +18,7 @@ from hashlib import blake2b
 
 from textqueue.hot import reference as _reference
 from textqueue.format.grammar import RESERVED, STATUS_OF
-from textqueue.format.kinds import CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, VISIBLE
+from textqueue.format.kinds import CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, UNSEEN, VISIBLE
 from textqueue.format.parser import essence as _essence_of
 
 cdef extern from *:
@@ -85,12 +85,14 @@ cdef enum:
 cdef bint _is_head[256]
 # Of a ledger line, by its first byte:
 cdef bint _is_visible[256]
+cdef bint _is_unseen[256]
 cdef bint _is_end[256]
 cdef bint _is_claim[256]
 cdef bint _is_kept[256]
 for _byte in range(256):
     _is_head[_byte] = _byte in STATUS_OF
     _is_visible[_byte] = _byte in VISIBLE
+    _is_unseen[_byte] = _byte in UNSEEN
     _is_end[_byte] = _byte in ENDS
     _is_claim[_byte] = _byte in CLAIMS
     _is_kept[_byte] = _byte in _reference.ALWAYS
@@ -460,7 +462,7 @@ def newest(bytes lines not None, claimed):
     cdef const char *data = PyBytes_AS_STRING(lines)
     cdef Py_ssize_t end = PyBytes_GET_SIZE(lines), start, count = 0, spent = 0
     cdef uint64_t digits
-    cdef bint negative, placed = False, shown = False, over, visible
+    cdef bint negative, found = False, shown = False, over, visible, latest
     cdef int kind
     cdef bytes text
     cdef set decided = set()
@@ -475,7 +477,8 @@ def newest(bytes lines not None, claimed):
         kind, position = <unsigned char>data[start], -<object>digits if negative else <object>digits
         over = kind != _GIVEN_BACK and position in decided
         visible = not shown and _is_visible[kind]
-        if over and not visible:
+        latest = not found and not (negative and digits) and not _is_unseen[kind]
+        if over and not visible and not latest:
             count += 1
             spent += kind != _IN_MUTEX
             end = start - 1
@@ -487,11 +490,11 @@ def newest(bytes lines not None, claimed):
         count += 1
         spent += over and kind != _IN_MUTEX
         if (
-            not kept or visible or (not placed and not (negative and digits)) or _is_kept[kind]
+            not kept or visible or latest or _is_kept[kind]
             or (_is_end[kind] and (not shown or position in claimed))
         ):
             kept.append(text)
-            placed = placed or not (negative and digits)
+            found = found or latest
             shown = shown or visible
         if _is_end[kind] or _is_claim[kind]:
             decided.add(position)

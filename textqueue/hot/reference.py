@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 from sej.system.disk import Disk, File
 from sej.system.locks import leased
 from textqueue.format.grammar import CONTINUATION, VARIABLE
-from textqueue.format.kinds import CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, SET, VISIBLE
+from textqueue.format.kinds import CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, SET, UNSEEN, VISIBLE
 from textqueue.format.parser import chunks, essence, variables_of
 
 __all__ = [
@@ -197,7 +197,7 @@ def newest(lines: bytes, claimed: Container[int]) -> tuple[int, int, list[bytes]
     count = spent = 0
     kept: list[bytes] = []
     decided: set[int] = set()
-    placed = shown = False  # whether a line with a position in the file was kept, and a visible one
+    found = shown = False  # whether a line was kept whose edit can be found in the file, and a visible one
     for line in reversed(lines.split(b"\n")):
         stop = line.find(b" ", 2)
         digits = line[2:stop].removeprefix(b"-")
@@ -206,7 +206,8 @@ def newest(lines: bytes, claimed: Container[int]) -> tuple[int, int, list[bytes]
         kind, position = line[0], int(line[2:stop])
         over = position in decided and kind != GIVEN_BACK
         visible = not shown and kind in VISIBLE
-        if over and not visible:
+        latest = not found and position >= 0 and kind not in UNSEEN
+        if over and not visible and not latest:
             count += 1
             spent += kind != IN_MUTEX
             continue
@@ -215,10 +216,10 @@ def newest(lines: bytes, claimed: Container[int]) -> tuple[int, int, list[bytes]
             continue
         count += 1
         spent += over and kind != IN_MUTEX
-        first = not kept or visible or (not placed and position >= 0)
+        first = not kept or visible or latest
         if first or kind in ALWAYS or (kind in ENDS and (not shown or position in claimed)):
             kept.append(text)
-            placed = placed or position >= 0
+            found = found or latest
             shown = shown or visible
         if kind in ENDS or kind in CLAIMS:
             decided.add(position)

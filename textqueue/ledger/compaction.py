@@ -63,7 +63,7 @@ def _claims(ledger: Ledger) -> dict[int, Record]:
 
     These are the first and the last line of each open claim: the last has the end of its lease. Of each claim in a
     mutex that has ended, they are the claim and the line that ended it. Of several such claims of one process on equal
-    messages, the last one is enough.
+    messages, the first one is enough: it has the number that a later one gets (``ledger.remembered``).
     """
     first: dict[int, tuple[int, Record]] = {}  # of the open claims, by position
     last: dict[int, tuple[int, Record]] = {}
@@ -77,6 +77,6 @@ def _claims(ledger: Ledger) -> dict[int, Record]:
         elif record.kind in ENDS and at in last:
             claim = last.pop(at)
             if claim[1].kind == IN_MUTEX:
-                ended[claim[1].digest, record.digest, claim[1].holder] = claim, (number, record)
+                ended.setdefault((claim[1].digest, record.digest, claim[1].holder), (claim, (number, record)))
     lines = [line for pair in ended.values() for line in pair]
     return dict([*lines, *(first[at] for at in last), *last.values()])

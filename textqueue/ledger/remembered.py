@@ -9,7 +9,8 @@ place:
 - A claim removes what its message was before. A variable that was set moves the place to the new digest.
 
 An edit that was made again does not show how new a buffer is: an older buffer may have the first one. So a claim
-has the number of the first claim of its process, and the state of a mark that was taken back before is not known.
+has the number and the state of the first claim of its process, and the state of a mark that was taken back before is
+not known.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from textqueue.format.kinds import APPENDED, CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, MARKS, SET, STATE, WAITING
-from textqueue.format.windows import unknown
+from textqueue.format.windows import Token, unknown
 from textqueue.ledger.records import EMPTY, WAS, Record, is_copy
 
 __all__ = ["MARKS_KEPT", "Remembered", "ended_claims"]
@@ -41,7 +42,7 @@ class Remembered:
         self._edits: dict[_Place, _Numbered] = {}  # marks and queued messages
         self._queued: dict[bytes, list[_Place]] = defaultdict(list)  # of all epochs, some of them outdated
         self._sets: list[_Numbered] = []
-        self._claimed: dict[tuple[bytes, bytes], int] = {}
+        self._claimed: dict[tuple[bytes, bytes], tuple[int, Token]] = {}
         self._claim_places: set[_Place] = set()
         self._reopened: set[tuple[bytes, bytes]] = set()  # digests of reopened messages, and the line's owner
         for number, record in enumerate(records):
@@ -59,9 +60,13 @@ class Remembered:
         """Return the last MARKS_KEPT of each kind, and the claims that have not ended, in the order of the lines."""
         marks = [one for one in self._edits.values() if one[1].kind in MARKS]
         waiting = [one for one in self._edits.values() if one[1].kind in WAITING]
-        held = [(self._claimed.get((claim.digest, claim.holder), 0), claim) for claim in claims]
+        held = [self._first(claim) for claim in claims]
         kept = [*marks[-MARKS_KEPT:], *waiting[-MARKS_KEPT:], *self._sets[-MARKS_KEPT:], *held]
         return sorted(kept, key=lambda one: one[0])
+
+    def _first(self, claim: Record) -> _Numbered:
+        number, token = self._claimed.get((claim.digest, claim.holder), (0, claim.token))
+        return number, claim._replace(token=token)
 
     def _mark(self, place: _Place, number: int, record: Record) -> None:
         is_waiting = record.kind in WAITING
@@ -85,7 +90,7 @@ class Remembered:
     def _claim(self, place: _Place, number: int, record: Record) -> None:
         if self._edits.pop(place, None) is None:
             self._outdate(record.digest)
-        self._claimed.setdefault((record.digest, record.holder), number)
+        self._claimed.setdefault((record.digest, record.holder), (number, record.token))
         self._claim_places.add(place)
 
     def _set(self, place: _Place, number: int, record: Record) -> None:
