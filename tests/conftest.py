@@ -23,6 +23,8 @@ from tests.quick_spark import CONF, JAVA_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
 
 NO_JAVA = (
     "no Java was found, and Spark's tests are never skipped: set JAVA_HOME or PATH to Java 17 or newer "
@@ -93,6 +95,15 @@ def import_in_turn(config: pytest.Config) -> None:
     for path in found[first:] + found[:first]:
         with suppress(Exception, pytest.skip.Exception):  # the collection imports it again, and reports this
             importlib.import_module(".".join(path.absolute().relative_to(config.rootpath).with_suffix("").parts))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "Scheduling | None":
+    """Divide the tests among the processes as ``tests/scheduling.py`` says."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.scheduling import Neighbours
+
+    return Neighbours(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
