@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 import sej
-from tests.house.conftest import PIP, build
+from tests.house.conftest import COMPILED_TWICE, PIP, build, unpacked
 from tests.house.house import PACKAGES, ROOT, has_compiler, run
 
 FOUND_BY_SPARK = {f"pyspark_sej{name}.py" for name in ("", "_kestrel", "_textqueue")}
 """Spark looks for top-level modules of these names."""
-COMPILED_TWICE = {"_buffer_c.pyx", "_mutex_c.pyx"}
-"""In a second build: one extension that imports declarations of another, and an independent one."""
 ASK = "import sej.codec; print(sej.codec.IMPLEMENTATION)"
 
 
@@ -62,8 +60,9 @@ def test_wheel_and_sdist_have_every_file_of_the_packages(wheel: Path) -> None:
 
 def test_wheel_installs_with_its_compiled_codec(wheel: Path, clean: Path, tmp_path: Path) -> None:
     names = contents(wheel)
-    compiled = {name for name in names if name.endswith(".so")}
-    assert bool(compiled) == has_compiler(tmp_path)
+    compiled = {name.partition(".")[0] for name in names if name.endswith(".so")}
+    extensions = {name.removesuffix(".pyx") for name in in_the_tree() if name.endswith(".pyx")}
+    assert compiled == (extensions if has_compiler(tmp_path) else set())
     for package in PACKAGES:
         assert f"{package}/py.typed" in names
     top = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
@@ -82,10 +81,7 @@ def test_wheel_installs_with_its_compiled_codec(wheel: Path, clean: Path, tmp_pa
 def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tree of the source distribution, unpacked in another folder by a user with other habits on another day."""
     (sdist,) = wheel.parent.glob("*.tar.gz")
-    folder = tmp_path_factory.mktemp("elsewhere")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
-    (source,) = folder.iterdir()
+    source = unpacked(sdist, tmp_path_factory.mktemp("elsewhere"))
     for path in sorted(source.rglob("*"), reverse=True):
         path.chmod(path.stat().st_mode & 0o700)
         os.utime(path, (2_000_000_000, 2_000_000_000))
