@@ -411,7 +411,7 @@ class TextQueue:
                 done = source.edit_many(places, changes, f"mark {len(group)} messages as {status.name}", claims)
                 for message, place in zip(group, done, strict=True):
                     message.moved_to(*place)
-            source.delivered.forget_all([raw for _, raw, _ in places])
+            source.delivered.forget_all([raw for _, raw, _ in places if raw[:1] == CONTROL_OF[MessageStatus.queued]])
 
     def archive(
         self,

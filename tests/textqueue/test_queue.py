@@ -233,6 +233,24 @@ def test_each_of_very_many_messages_is_delivered_once(tmp_path: Path, marked: in
         assert [m.value for m in iter(q.get_next, None)] == ["new"]
 
 
+@pytest.mark.parametrize("second", ["the same mark", "another mark", "the same mark of many", "reopened"])
+def test_a_second_mark_of_a_message_delivers_no_equal_one_again(path: Path, second: str) -> None:
+    path.write_bytes(b"-a\n-a\n")
+    with TextQueue(path) as q:
+        one, _ = list(iter(q.get_next, None))
+        one.mark_as_cleared()
+        if second == "the same mark":
+            one.mark_as_cleared()
+        elif second == "another mark":
+            one.mark_as_critical_error()
+        elif second == "the same mark of many":
+            q.mark_many([one], MessageStatus.cleared)
+        else:
+            one.mark_as_queued()
+        path.write_bytes(b"-new\n" + path.read_bytes())
+        assert len(list(iter(q.get_next, None))) == (2 if second == "reopened" else 1)
+
+
 def test_delivered_messages_that_are_changed_or_marked_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\n\\x=1\n" * 4)

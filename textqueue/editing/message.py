@@ -24,6 +24,7 @@ __all__ = ["Message", "marking"]
 
 _CLEARED: Final = CONTROL_OF[MessageStatus.cleared][0]
 _CRITICAL: Final = CONTROL_OF[MessageStatus.critical][0]
+_QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 _WHAT: Final = {
     MessageStatus.cleared: "mark the message as cleared",
     MessageStatus.critical: "mark the message as a critical error",
@@ -217,13 +218,17 @@ class Message(Core):
         raw = self.raw
         if self.claim or not self.source.marks.one(self, control):
             return False
-        self.source.delivered.forget(raw)
+        self._forget(raw)
         return True
 
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
         raw = self.raw
         self._edit(marking(self.source, raw, self.position, status, reason), _WHAT[status])
-        self.source.delivered.forget(raw)
+        self._forget(raw)
+
+    def _forget(self, raw: bytes) -> None:
+        if raw[0] == _QUEUED:  # otherwise it was forgotten before, and the hash would be that of an equal message
+            self.source.delivered.forget(raw)
 
     def _edit(self, change: Callable[[bytes], Change | None], what: str) -> None:
         self.moved_to(*self.source.edit(place_of(self), change, what, self.claim))
