@@ -177,7 +177,7 @@ cdef class Descriptor:
         with nogil:
             failed = c_fstat(fd, found)
         if failed:
-            _raise(errno)
+            _raise(errno, self._path)
         return 0
 
     @binding(False)
@@ -223,7 +223,7 @@ cdef class Descriptor:
             if kind & LOCK_NB and errno in (EAGAIN, EACCES):
                 return False
             if errno != EINTR:
-                _raise(errno)
+                _raise(errno, self._path)
             PyErr_CheckSignals()
 
     @binding(False)
@@ -250,7 +250,7 @@ cdef class Descriptor:
             with nogil:
                 failed = c_close(fd)
             if failed:
-                _raise(errno)
+                _raise(errno, self._path)
 
     cdef int _refuse(self, int number, int64_t position=-1) except -1:
         """Raise the system's error with the path."""

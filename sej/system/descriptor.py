@@ -122,7 +122,7 @@ class Descriptor:
         except OSError as error:
             if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
-            raise
+            locate(error, self._path)
         return True
 
     def unlock(self) -> None:

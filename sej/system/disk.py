@@ -330,11 +330,14 @@ class OsFile(Descriptor):
                 _sync(self._fd)
             except OSError as error:
                 self._unsynced = error.errno
-                raise
+                locate(error, self._path)
 
     def truncate(self, size: int) -> None:
         """Cut or extend."""
-        os.ftruncate(self._fd, size)
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            locate(error, self._path)
 
     def allocate(self, size: int) -> None:
         """Allocate zeros with disk space."""
@@ -442,6 +445,8 @@ class OsDisk:
                 _sync(fd)  # an fsync there leaves the names in the drive's cache
             else:
                 os.fsync(fd)
+        except OSError as error:
+            locate(error, os.fspath(path))
         finally:
             os.close(fd)
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -54,6 +55,22 @@ def test_a_created_file_is_closed_if_its_name_cannot_be_synced(tmp_path: Path) -
             Failing().open(tmp_path / mode, mode)
         opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
         assert raised.traceback and str(tmp_path / mode) not in opened
+
+
+def test_an_error_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    file = OS.open(tmp_path / "file", "append")
+    with file.closing():
+        for call in ("fdatasync", "fsync", "ftruncate"):
+            monkeypatch.setattr(os, call, fail)
+        with pytest.raises(OSError, match=re.escape(f"Input/output error: '{tmp_path}'")):
+            OS.sync_dir(tmp_path)
+        with pytest.raises(OSError, match=re.escape(f"Input/output error: '{file.path}'")):
+            file.truncate(0)
+        with pytest.raises(OSError, match=re.escape(f"Input/output error: '{file.path}'")):
+            file.sync()
 
 
 def test_reading_gives_fewer_only_at_the_end(tmp_path: Path) -> None:
