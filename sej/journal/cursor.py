@@ -33,7 +33,7 @@ from sej.journal.identity import Incarnation
 from sej.journal.index import Block, BlockIndex, IndexFile, check_block, checksum_error, is_content, verify_block
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.recovery import Damage, find_damage, frame_end, is_torn, what_is_wrong
-from sej.journal.salvage import Run, plan_segment
+from sej.journal.salvage import Run, plan_between
 from sej.journal.segment import CHUNK_BYTES, Place, SegmentReader
 from sej.message import Message
 from sej.system.disk import Disk
@@ -56,11 +56,12 @@ _COARSE_TICK_NS: Final = 3_000_000_000
 
 
 class _Plan(NamedTuple):
-    """The good runs of a damaged segment, for one size of its file, below the offset of the next segment."""
+    """The good runs of a damaged segment, for one size of its file and one next segment; last: no other is after it."""
 
     runs: list[Run]
     size: int
-    ceiling: int
+    following: int | None
+    last: bool
 
 
 class Cursor:
@@ -579,12 +580,11 @@ class Cursor:
         unplanned = following is None and self._plan is None and index.position <= reader.position
         if unplanned and is_torn(reader.file, reader.position, reader.due):
             return False
-        ceiling = MAX_OFFSET if following is None else following
         size = reader.file.size()
         plan = self._plan
-        if plan is None or (plan.size, plan.ceiling) != (size, ceiling):
-            runs = plan_segment(reader.file, first_offset, ceiling, indexed=index.position).runs
-            plan = _Plan(runs, size, ceiling)
+        if plan is None or (plan.size, plan.following) != (size, following):
+            found, ceiling = plan_between(self._directory, segments, at, reader.file, indexed=index.position)
+            plan = _Plan(found.runs, size, following, ceiling == MAX_OFFSET)
         if self._is_completed(reader):  # after all these looks: they may have seen the message before and after that
             return False
         self._plan = plan
@@ -628,7 +628,7 @@ class Cursor:
             runs = self._plan.runs
             at = bisect_right(runs, reader.position, key=lambda run: run.start) - 1
             inside = at >= 0 and reader.position < runs[at].end
-            last = at == len(runs) - 1 and self._plan.ceiling == MAX_OFFSET
+            last = at == len(runs) - 1 and self._plan.last
             reader.end = runs[at].end if inside and not last else None
 
     def _report(self, gap: Gap) -> None:

@@ -32,7 +32,7 @@ from sej.journal.index import BlockIndex, IndexFile, read_blocks, verify_block
 from sej.journal.medium import sync_segment
 from sej.journal.recovery import keep
 from sej.journal.retention import MARKER_BYTES, finish_merge, merged_away, readers_lock
-from sej.journal.salvage import Plan, Run, plan_segment
+from sej.journal.salvage import Plan, Run, plan_between
 from sej.journal.writer_lock import lock_segment, writer_lock
 from sej.system.disk import File, Tolerated, read_small, replace_file
 from sej.system.logs import WARNING, record
@@ -90,7 +90,7 @@ def repair(
             with contextlib.nullcontext() if dry_run else readers_lock(directory):
                 file = _open_unmerged(directory, segments, at, gone)
                 try:
-                    behind = _repair_segment(directory, segments[at : at + 2], file, behind, known, done, dry_run)
+                    behind = _repair_segment(directory, segments, at, file, behind, known, done, dry_run)
                 finally:
                     file.close()
     if done.notes and not dry_run:
@@ -132,27 +132,29 @@ def _removed(segment: Segment) -> LockedError:
 def _repair_segment(
     directory: Directory,
     segments: list[Segment],
+    at: int,
     file: File,
     behind: int,
     known: list[Gap],
     done: Repair,
     dry_run: bool,
 ) -> int:
-    """Repair the first one of these segments; return the offset after its last message.
+    """Repair one of these segments; return the offset after its last message.
 
     Args:
         directory: the journal.
-        segments: the segment and the next one, if there is one.
+        segments: its segments.
+        at: the number of the segment.
         file: the segment.
         behind: the offset after the last message before the segment.
         known: the gaps that were recorded before.
         done: extended by what is done.
         dry_run: change nothing else.
     """
-    segment, last = segments[0], len(segments) == 1
-    ceiling = MAX_OFFSET if last else segments[1].first_offset
+    segment = segments[at]
+    last = at == len(segments) - 1 and segment.first_offset >= behind  # else an earlier segment has later messages
     _, index = IndexFile(directory, segment).load_end(file, segment.first_offset)
-    plan = plan_segment(file, segment.first_offset, ceiling, floor=behind, indexed=index.position)
+    plan, _ = plan_between(directory, segments, at, file, floor=behind, indexed=index.position)
     kept = _keep(directory, segment, file, plan.damage, done, dry_run)
     starts = [(run.start, run.first, run.stop) for run in plan.runs]
     if last and not starts:  # its name tells where the journal continues
@@ -167,6 +169,8 @@ def _repair_segment(
             _gap(directory, done, Gap(behind, first, reason, copy), known, dry_run)
         behind = max(behind, stop)
     changed = _keep_changed(directory, segment, file, plan.runs, done, dry_run)
+    if not (plan.damage or plan.runs or last):
+        done.notes.append(f"{segment.path}: no bytes, and not the last segment: it is removed")
     if plan.damage or not (plan.runs or last):
         _rewrite(directory, segment, file, plan, done, dry_run, last=last)
     elif changed and not dry_run:

@@ -11,6 +11,13 @@ Two more limits: offsets that the next segment has belong to it, and a single me
 segment is not accepted. If the last segment only ends with a torn write, nothing after it counts. Bytes that the index
 covers are not a torn write.
 
+A segment may have messages at and after the start of the next one. If the segments after it have all of these offsets
+too, they belong to those segments. Otherwise the segment keeps them (:func:`plan_between`), and a segment that starts
+inside it keeps only what comes after::
+
+    0..34         keeps 0..9     |  0..34         keeps 0..34
+        10..40    keeps 10..40   |      10..20    keeps nothing: it lacks 21..34
+
 Reads with bounded memory, except for one small entry for each run.
 """
 
@@ -18,18 +25,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from sej.codec import decode_many
 from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
+from sej.journal.directory import Directory, Segment
 from sej.journal.recovery import ANY_REACH, good_end, is_torn, next_candidate, what_is_wrong
 from sej.system.disk import File
 
-__all__ = ["Plan", "Run", "plan_segment"]
+__all__ = ["Plan", "Run", "plan_between", "plan_segment"]
 
 _STEP_BYTES: Final = 1 << 16
 _JUMP_MAX: Final = 1 << 20
 """A single message at a segment's end is accepted only if it is at most this far ahead."""
+_EARLIER: Final = "messages that an earlier segment has"
 
 
 class Run(NamedTuple):
@@ -48,6 +58,51 @@ class Plan(NamedTuple):
     damage: list[tuple[int, int, str]]
 
 
+def plan_between(
+    directory: Directory, segments: list[Segment], at: int, file: File, *, floor: int = 0, indexed: int = 0
+) -> tuple[Plan, int]:
+    """Plan one of several segments, with regard to those after it.
+
+    Args:
+        directory: the journal.
+        segments: its segments.
+        at: the number of the segment.
+        file: the segment.
+        floor: as for :func:`plan_segment`.
+        indexed: as for :func:`plan_segment`.
+
+    Returns:
+        The plan, and the offset from which on the messages belong to a later segment; MAX_OFFSET: there is none.
+    """
+    first_offset = segments[at].first_offset
+    ceiling = segments[at + 1].first_offset if at + 1 < len(segments) else MAX_OFFSET
+    plan = plan_segment(file, first_offset, ceiling, floor=floor, indexed=indexed)
+    if plan.runs and plan.runs[-1].stop == ceiling:
+        _, stop = good_end(file, plan.runs[-1].end, ceiling)
+        if stop > ceiling and not _have(directory, segments, at + 1, stop):
+            later = (segment.first_offset for segment in islice(segments, at + 1, None))
+            ceiling = next((offset for offset in later if offset >= stop), MAX_OFFSET)
+            plan = plan_segment(file, first_offset, ceiling, floor=floor, indexed=indexed)
+    return plan, ceiling
+
+
+def _have(directory: Directory, segments: list[Segment], at: int, stop: int) -> bool:
+    """Return whether the segments from one on have every message from its start to stop."""
+    due = segments[at].first_offset
+    for segment in islice(segments, at, None):
+        if segment.first_offset > due or due >= stop:
+            break
+        try:
+            file = directory.disk.open(segment.path, "read")
+        except FileNotFoundError:
+            break
+        try:
+            due = max(due, good_end(file, 0, segment.first_offset)[1])
+        finally:
+            file.close()
+    return due >= stop
+
+
 def plan_segment(file: File, first_offset: int, ceiling: int, *, floor: int = 0, indexed: int = 0) -> Plan:
     """Find the good messages of a segment, and the bytes between them. Reads the segment once, in pieces.
 
@@ -63,22 +118,27 @@ def plan_segment(file: File, first_offset: int, ceiling: int, *, floor: int = 0,
     runs = [Run(0, end, first_offset, stop)]
     if stop > ceiling:
         runs = [Run(0, _place(file, runs[0], ceiling), first_offset, ceiling)]
+    if first_offset < floor:
+        first = min(floor, runs[0].stop)
+        runs = [Run(_place(file, runs[0], first), runs[0].end, first, runs[0].stop)]
     # The last segment may end with a torn write, as opening would cut it; the others were whole when they were sealed.
     torn = ceiling == MAX_OFFSET and indexed <= end < size and is_torn(file, end, stop)
     if end < size and stop <= ceiling and not torn:
         runs = _rising([*runs, *_islands(file, end, max(stop, floor), ceiling)])
     if len(runs) > 1 and _is_far(*runs[-2:]):
         runs.pop()
-    if not end:
+    if runs[0].start == runs[0].end:
         del runs[0]
     damage = []
     position, due = 0, first_offset
     for run in runs:
         if (run.start, run.first) != (position, due):
-            damage.append((position, run.start, what_is_wrong(file, position, due) or "bytes between good messages"))
+            known = _EARLIER if due < floor else "bytes between good messages"
+            damage.append((position, run.start, what_is_wrong(file, position, due) or known))
         position, due = run.end, run.stop
     if position < size:
-        damage.append((position, size, what_is_wrong(file, position, due) or "messages that the next segment has"))
+        known = _EARLIER if due < floor else "messages that the next segment has"
+        damage.append((position, size, what_is_wrong(file, position, due) or known))
     return Plan(runs, damage)
 
 

@@ -288,6 +288,42 @@ def test_where_segments_overlap_only_what_the_next_one_has_is_taken_out(tmp_path
     assert Path(kept).read_bytes()[at(6) - at(5) :] == packed(MESSAGES[6:20]), "one copy of damages close to each other"
 
 
+@pytest.mark.parametrize(
+    "inside",
+    [{10: b""}, {10: packed(MESSAGES[10:13])}, {12: packed(MESSAGES[:5])}, {4: b"", 6: packed(MESSAGES[6:30])}],
+    ids=["no bytes", "fewer messages", "no good message", "two, and one has all"],
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_segment_inside_another_one_costs_no_message(tmp_path: Path, inside: dict[int, bytes], *, last: bool) -> None:
+    """As after segments of two copies of a journal were mixed."""
+    rest = [] if last else [(20, packed(MESSAGES[20:30]))]
+    path = by_hand(tmp_path, (0, packed(MESSAGES[: 30 if last else 20])), *inside.items(), *rest)
+    planned = sej.Journal(path).repair(dry_run=True)
+    done = sej.Journal(path).repair()
+    assert planned.gaps == done.gaps == []
+    assert read(path) == (list(range(30)), [])
+    assert sej.Journal(path).verify() == []
+    with sej.Writer(path) as w:
+        assert w.append(b"") == 30
+
+
+def test_damage_where_segments_overlap_costs_no_message_that_one_of_them_has(tmp_path: Path) -> None:
+    path = by_hand(tmp_path, (0, packed(MESSAGES[:20])), (10, packed(MESSAGES[10:30])))
+    overwrite(path, 15, b"\xff")
+    assert sej.Journal(path).repair().gaps == []
+    assert read(path) == (list(range(30)), [])
+    assert sej.Journal(path).verify() == []
+
+
+def test_damage_before_a_segment_inside_another_one_is_all_that_a_reader_skips(tmp_path: Path) -> None:
+    path = by_hand(tmp_path, (0, packed(MESSAGES[:20])), (10, b""), (20, packed(MESSAGES[20:])))
+    overwrite(path, 5, b"\xff")
+    with sej.Scanner(path, on_corruption="skip") as s:
+        assert [message.offset for message in s] == [n for n in range(30) if n != 5]
+    sej.Journal(path).repair()
+    assert read(path) == ([n for n in range(30) if n != 5], [(5, 6)])
+
+
 @pytest.mark.parametrize("copies", [1, 3])
 def test_bytes_that_are_stored_twice_cost_no_message(tmp_path: Path, copies: int) -> None:
     """As after a copy that was resumed with an overlap."""
