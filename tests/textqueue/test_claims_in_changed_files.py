@@ -96,6 +96,42 @@ def test_a_claimed_message_that_a_user_deletes_is_reported(path: Path) -> None:
     assert path.read_bytes() == b"#a\n-b\n"
 
 
+@pytest.mark.parametrize("lease_s", [None, 60.0])
+@pytest.mark.parametrize("variables", [[], [MUTEX]])
+def test_a_claimed_message_that_a_user_deletes_and_restores_is_delivered_again(
+    path: Path, variables: list[str], lease_s: float | None
+) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", variables)
+        q.append("b")
+        claim = q.take(lease_s=lease_s)
+        assert claim is not None
+        buffer = path.read_bytes()
+        path.write_bytes(b"-b\n")
+        assert not claim.done()
+        path.write_bytes(b"# a note\n-b\n")
+        assert [m.value for m in other.messages()] == ["b"]
+        path.write_bytes(buffer)
+        again = other.take()
+        assert again is not None
+        assert again.message.value == "a"
+        assert q.take() is not None, "b"
+        assert q.take() is None
+        assert again.done()
+
+
+def test_of_two_equal_claimed_messages_one_is_deleted(path: Path) -> None:
+    """The other claim remains."""
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "a"], [MUTEX])
+        first, second = q.take(), q.take()
+        assert first is not None
+        assert second is not None
+        path.write_bytes(path.read_bytes()[second.message.position :])
+        assert [claim.done() for claim in (first, second)] == [True, False]
+        assert other.take() is None
+
+
 def test_a_mark_that_a_user_changed_is_reconciled_once(path: Path) -> None:
     with TextQueue(path) as q:
         q.append_many(["a", "b"])

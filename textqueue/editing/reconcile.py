@@ -54,7 +54,7 @@ from textqueue.format.windows import Token, is_known, is_shared, scan, token_of,
 from textqueue.hot import essence, proven
 from textqueue.ledger.copies import Copies
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import ARCHIVED, EMPTY, Record
+from textqueue.ledger.records import ARCHIVED, EMPTY, GONE, Record
 
 __all__ = ["OnRevert", "find_again", "reconcile"]
 
@@ -101,7 +101,8 @@ def reconcile(
     if not whole and _only_moved(ledger, file, before, grown):
         return []
     edits = _remembered(ledger.edits())
-    known = Known(edits, ledger.ended(), grown, before[2])
+    over = ledger.ended()
+    known = Known(edits, over.keys(), grown, before[2])
     seen = _where(file, _wanted(known))
     made = plan(known, seen, reapply=on_revert == "reapply")
     if made.removed or any(action.writes for action in made.actions):
@@ -125,7 +126,7 @@ def reconcile(
         records = {**lost, **_variables(edits, names), **made.kept}
         doubted = set() if alone else made.written  # the others were in the file before: they show how new it is
         kept = [_doubted(record) if number in doubted else record for number, record in sorted(records.items())]
-        ended = _ended_claims(known, seen)
+        ended = _ended_claims(over, seen)
         ledger.rewrite([*ended, *kept, *removed.records(token)], token=token, epoch=time.time_ns())
     else:
         end_lease(file)
@@ -208,13 +209,14 @@ def _variables(edits: Sequence[Record], there: Container[bytes]) -> dict[int, Re
     return known
 
 
-def _ended_claims(known: Known, seen: Mapping[bytes, Sequence[Seen]]) -> list[Record]:
+def _ended_claims(ended: Mapping[tuple[bytes, bytes], bool], seen: Mapping[bytes, Sequence[Seen]]) -> list[Record]:
     """Return the lines of the ended claims that the next save of an old buffer may restore, or that may begin again."""
-    alive = {holder for holder in {holder for _, holder in known.ended} if is_alive(holder)}
+    alive = {holder for holder in {holder for _, holder in ended} if is_alive(holder)}
     lines = []
-    for name, holder in sorted(known.ended):
-        if holder in alive and any(place.raw[0] == _QUEUED for place in seen.get(name, ())):
-            lines += [Record(kind, -1, name, _NEVER, owner) for kind, owner in ((IN_MUTEX, holder), (ENDED, EMPTY))]
+    for (name, holder), gone in sorted(ended.items()):
+        if holder in alive and (gone or any(place.raw[0] == _QUEUED for place in seen.get(name, ()))):
+            end = GONE if gone else EMPTY
+            lines += [Record(kind, -1, name, _NEVER, owner) for kind, owner in ((IN_MUTEX, holder), (ENDED, end))]
     return lines
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Literal
 
 from sej.queue.clock import SYSTEM, Clock
@@ -25,12 +26,14 @@ from textqueue.editing.quick import Quick
 from textqueue.editing.reconcile import OnRevert
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
+from textqueue.format.kinds import ENDED
 from textqueue.format.lease import Leases, claimant
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import digest
 from textqueue.format.windows import Token, settled, token_of
 from textqueue.hot import essence
 from textqueue.ledger.intent import InTransit
+from textqueue.ledger.records import GONE, Record
 
 __all__ = ["OnLost", "Replaced", "Source"]
 
@@ -188,6 +191,20 @@ class Source:
         return claimant(owner) if claimed and not self.is_copy(place.position, place.raw) else b""
 
     # Editing
+
+    def end_missing(self, raw: bytes, owner: bytes) -> None:
+        """End the claim of a message that is not in the file, so that it is free if it comes back.
+
+        Args:
+            raw: the message as it was last seen.
+            owner: the owner in the ledger.
+        """
+        with suppress(OSError), self.file.session() as session:
+            ledger, name = self.file.ledger, digest(essence(raw))
+            for position, claim in ledger.claims.items() if session.known else ():
+                if position < 0 and (claim.digest, claim.owner) == (name, owner):
+                    ledger.append([Record(ENDED, position, name, token_of(session.status), GONE)])
+                    return
 
     def edit(
         self,

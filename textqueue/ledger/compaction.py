@@ -23,7 +23,7 @@ from typing import Final
 
 from textqueue.format.kinds import CLAIMS, ENDS, IN_MUTEX
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import Record
+from textqueue.ledger.records import GONE, Record
 
 __all__ = ["compact", "is_wasteful"]
 
@@ -67,7 +67,7 @@ def _claims(ledger: Ledger) -> dict[int, Record]:
     """
     first: dict[int, tuple[int, Record]] = {}  # of the open claims, by position
     last: dict[int, tuple[int, Record]] = {}
-    ended: dict[tuple[bytes, bytes, bytes], tuple[tuple[int, Record], tuple[int, Record]]] = {}
+    ended: dict[tuple[bytes, bytes, bytes, bool], tuple[tuple[int, Record], tuple[int, Record]]] = {}
     for number, record in enumerate(ledger.history()):
         at = record.position
         if record.kind in CLAIMS:
@@ -77,6 +77,8 @@ def _claims(ledger: Ledger) -> dict[int, Record]:
         elif record.kind in ENDS and at in last:
             claim = last.pop(at)
             if claim[1].kind == IN_MUTEX:
-                ended.setdefault((claim[1].digest, record.digest, claim[1].holder), (claim, (number, record)))
+                name = claim[1].digest, record.digest, claim[1].holder, record.owner == GONE
+                pair = claim, (number, record)
+                ended[name] = min(ended.get(name, pair), pair, key=lambda one: one[0][0])
     lines = [line for pair in ended.values() for line in pair]
     return dict([*lines, *(first[at] for at in last), *last.values()])

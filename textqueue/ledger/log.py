@@ -7,7 +7,8 @@ Each edit appends a line, under the queue's lock, after the queue file was writt
 ========  =======================================================================================================
 KIND      ``=`` ``!`` ``#`` a mark; ``-`` given back to the queue; ``a`` appended; ``v`` a variable was set;
           ``m`` claimed in the message's mutex variable; ``c`` claimed in the ledger only; ``e`` end of a claim
-          whose message a user marked; ``r`` a state: the file after a foreign change, or after marks in a row
+          whose message a user marked or removed; ``r`` a state: the file after a foreign change, or after marks in a
+          row
 POSITION  of the control byte. Negative: the message is missing from the file since this time, in nanoseconds since
           1970. In an ``r`` line: the epoch
 ESSENCE   96 bits of BLAKE2b over the message's text and variables (``parser.essence``), or ``-`` without one.
@@ -19,7 +20,7 @@ MTIME_NS  INODE is 0 if another program may have written to the file during the 
 OWNER     of a claim: its process, and its lease if it has one (``format.lease``); of ``v``: the message's ESSENCE
           before; of a mark of an archived message: ``archived/`` and the number of the archive run; of the newest
           mark or append, copied into a new epoch: ``again``; of ``-``, if the message was marked before: ``was/`` and
-          that mark; otherwise ``-``
+          that mark; of ``e``, if the message is missing from the file: ``gone``; otherwise ``-``
 CRC32     of the line before it
 ========  =======================================================================================================
 
@@ -370,13 +371,16 @@ class Ledger:
     def _records(self) -> Iterator[Record]:
         return iter(()) if self._file is None else records_in(self._file.read(self._read_to, 0))
 
-    def ended(self) -> set[tuple[bytes, bytes]]:
+    def ended(self) -> dict[tuple[bytes, bytes], bool]:
         """Return essence and process of the claims in a mutex that have ended, as far as the ledger knows them.
 
         A claim has ended as well if its lease is over, and another process has the message.
+
+        Returns:
+            For each of them, whether its message was missing from the file then, at least once.
         """
         data = b"" if self._file is None else self._file.read(self._read_to, 0)
-        return ended_claims(records_in(data)) if b"\nm " in data else set()
+        return ended_claims(records_in(data)) if b"\nm " in data else {}
 
     def is_repeated(self, shown: Record) -> bool:
         """Return whether a mark, or a claim in a mutex, had been made before and was taken back.

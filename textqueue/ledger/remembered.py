@@ -21,7 +21,7 @@ from typing import Final
 
 from textqueue.format.kinds import APPENDED, CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, MARKS, SET, STATE, WAITING
 from textqueue.format.windows import Token, unknown
-from textqueue.ledger.records import EMPTY, WAS, Record, is_copy
+from textqueue.ledger.records import EMPTY, GONE, WAS, Record, is_copy
 
 __all__ = ["MARKS_KEPT", "Remembered", "ended_claims"]
 
@@ -120,9 +120,13 @@ class Remembered:
                 return
 
 
-def ended_claims(records: Iterable[Record]) -> set[tuple[bytes, bytes]]:
-    """Return essence and process of the claims in a mutex that have ended in some lines, oldest first."""
-    ended: set[tuple[bytes, bytes]] = set()
+def ended_claims(records: Iterable[Record]) -> dict[tuple[bytes, bytes], bool]:
+    """Return essence and process of the claims in a mutex that have ended in some lines, oldest first.
+
+    Returns:
+        For each of them, whether its message was missing from the file then, at least once.
+    """
+    ended: dict[tuple[bytes, bytes], bool] = {}
     held: dict[int, Record] = {}
     epoch = 0
     for record in records:
@@ -131,7 +135,8 @@ def ended_claims(records: Iterable[Record]) -> set[tuple[bytes, bytes]]:
             held.clear()
         claim = held.pop(record.position, None) if record.kind in CLAIMS or record.kind in ENDS else None
         if claim is not None and claim.kind == IN_MUTEX and claim.holder != record.holder:
-            ended |= {(claim.digest, claim.holder), (record.digest, claim.holder)}
+            for name in {(claim.digest, claim.holder), (record.digest, claim.holder)}:
+                ended[name] = ended.get(name, False) or record.owner == GONE
         if record.kind in CLAIMS:
             held[record.position] = record
     return ended
