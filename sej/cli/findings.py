@@ -19,6 +19,7 @@ from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.journal.index import Block, IndexFile, read_blocks
 from sej.journal.index_format import BLOCK_BYTES
+from sej.journal.medium import kept_position
 from sej.journal.view import Journal
 from sej.system.disk import OS, network_file_system
 from sej.writing.overlap import KEPT
@@ -207,10 +208,40 @@ def _messages(
             yield Finding("foreign file", "problem", str(problem), f"move {problem.path} out of jnl/")
         else:
             yield Finding("damage", "problem", str(problem), f"sej repair {journal.path}")
-    if not problems:
+    lost = [] if writing else list(_lost(places, end))
+    yield from lost
+    if not problems and all(one.level != "problem" for one in lost):
         yield Finding("damage", "ok", "not checked (--quick)" if quick else "none: every message was read")
     for gap in read_gaps(places):
         yield Finding("recorded gap", "note", str(gap), f"the damaged bytes are in {gap.kept}" if gap.kept else "")
+
+
+def _lost(places: Directory, end: int) -> Iterator[Finding]:
+    """Report whether the last segment is shorter than what was synced. Only the disk or a user can do this.
+
+    Args:
+        places: the journal.
+        end: the offset after its last message.
+    """
+    for segment in places.segments()[-1:]:
+        file = OS.open(segment.path, "read")
+        try:
+            kept = kept_position(places)
+            kept.load(file, segment.first_offset)
+            size = file.status().size
+        finally:
+            file.close()
+        if kept.lost is not None and kept.lost.offset > end:
+            found = (
+                f"{segment.path} has {size} bytes, but {kept.lost.position} bytes of it were on the disk: messages"
+                f" {end} to {kept.lost.offset - 1} are gone"
+            )
+            do = (
+                "before a writer appends: use a second copy, or run sej reset for each reader that is past the end."
+                " New messages get these offsets, and such a reader would skip them"
+            )
+            lost = kept.lost.offset - end
+            yield Finding("lost messages", "problem" if lost > 1 else "note", found, do, {"messages": lost})
 
 
 @dataclass

@@ -60,9 +60,14 @@ class KeptPosition:
 
     Many processes may write it. Each writes only what it has synced itself, so the last one is right even if another
     one was ahead. No descriptor stays open between two calls.
+
+    Attributes:
+        path: the small file.
+        lost: the stored position of the file that was loaded last, if that file ends before it, so that bytes are gone
+            which were on the medium; else None.
     """
 
-    __slots__ = ("_disk", "_of", "path")
+    __slots__ = ("_disk", "_of", "lost", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
         """Set the path; nothing is opened.
@@ -73,6 +78,7 @@ class KeptPosition:
         """
         self._disk = disk
         self.path = path
+        self.lost: Kept | None = None
         self._of: _Known | None = None
 
     def load(self, file: File, name: int, *, alone: bool = False) -> Kept | None:
@@ -87,6 +93,7 @@ class KeptPosition:
             The position; the beginning of the file if the record is damaged or of another file, as in a copy; None if
             the record is missing, as in a journal that an older version wrote.
         """
+        self.lost = None
         data = self._read()
         if data is None:
             return None
@@ -94,10 +101,15 @@ class KeptPosition:
         if there is not None and there[0] == name:
             _, inode, position, offset, head = there
             status = file.status()
-            if inode == status.inode and position <= status.size and _head(file, position) == head:
+            if inode != status.inode:
+                return Kept(0, name)
+            same = _head(file, position) == head
+            if same and position <= status.size:
                 if alone:
                     self._of = _Known(file, inode, head, position)
                 return Kept(position, offset)
+            if status.size < position and (same or status.size < HEAD_BYTES):
+                self.lost = Kept(position, offset)
         return Kept(0, name)
 
     def store(self, file: File, name: int, position: int, offset: int) -> None:

@@ -221,11 +221,18 @@ def _open_end(
             raise damage.error(segment.path)
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         copy = keep(directory, file, position, damage.size, f"{segment.name}.{position:012x}.torn.{stamp}")
+        kept.lower(file, segment.first_offset, position, offset)  # if the size of a synced message was changed
         file.truncate(position)
         recovery = Recovery(segment.path, position, offset, damage.size, copy, damage.reason)
         record(__name__, WARNING, "%s: cut %d torn bytes at %d, kept in %s", segment.path, damage.size, position, copy)
     end = Kept(position, offset)
     synced = end if durable else min(end, durable_position(directory, kept, segment, file, alone=alone))
+    if not durable and kept.lost is not None:
+        text = (
+            "%s: it has %d bytes, but %d were on the disk: messages %d to %d are gone, and new ones get their offsets"
+        )
+        record(__name__, WARNING, text, segment.path, size, kept.lost.position, offset, kept.lost.offset - 1)
+        kept.store(file, segment.first_offset, *synced)
     if position - synced.position <= _SYNC_BYTES:
         if position > synced.position:  # earlier writers may have left these bytes to the kernel
             if renewed:

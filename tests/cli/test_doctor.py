@@ -89,6 +89,30 @@ def test_torn_tail_foreign_file_and_leftovers(journal: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("left", [0, 2, 63])
+def test_messages_that_were_on_the_disk_and_are_gone(tmp_path: Path, left: int) -> None:
+    with library.Writer(tmp_path) as writer:
+        writer.append_many([b"value"] * 90)
+    os.truncate(tmp_path / "jnl" / "0000000000000000.jnl", left * 31)
+    rows = found(tmp_path, code=1)
+    assert f"messages {left} to 89 are gone" in rows["lost messages"]["found"]
+    assert "damage" not in rows
+    with library.Writer(tmp_path) as writer:
+        assert "lost messages" not in found(tmp_path), "it is an old position of the file"
+        assert (writer.offset, writer.recovery) == (left, None)
+    assert "lost messages" not in found(tmp_path)
+
+
+def test_a_replaced_segment_has_lost_no_messages(tmp_path: Path) -> None:
+    with library.Writer(tmp_path) as writer:
+        writer.append_many([b"value"] * 90)
+    segment = tmp_path / "jnl" / "0000000000000000.jnl"
+    data = segment.read_bytes()
+    segment.rename(tmp_path / "old")
+    segment.write_bytes(data[:31])
+    assert "lost messages" not in found(tmp_path)
+
+
 def test_a_tail_in_flight_is_well(journal: Path) -> None:
     with library.Writer(journal):
         last = sorted((journal / "jnl").iterdir())[-1]

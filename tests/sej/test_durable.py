@@ -59,6 +59,34 @@ def test_every_flipped_bit_and_every_length_says_that_nothing_is_known(tmp_path:
         assert kept.load(file, 0) == Kept(0, 0), size
 
 
+def test_a_position_above_the_end_is_reported_as_lost(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    file = make(path, b"x" * 100)
+    kept = KeptPosition(OS, os.fspath(tmp_path / "kept"))
+    kept.store(file, 7, 100, 9)
+    for size in (99, 64, 63, 0):
+        path.write_bytes(b"x" * size)
+        assert (kept.load(file, 7), kept.lost) == (Kept(0, 7), Kept(100, 9))
+    path.write_bytes(b"y" * 99)
+    assert (kept.load(file, 7), kept.lost) == (Kept(0, 7), None)
+    path.write_bytes(b"x" * 99)
+    assert (kept.load(make(tmp_path / "g", b"x" * 99), 7), kept.lost) == (Kept(0, 7), None)
+
+
+def test_a_cut_below_the_kept_position_lowers_it(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append_many([b"value"] * 10)
+    segment = tmp_path / "jnl" / "0000000000000000.jnl"
+    with segment.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
+    with sej.Writer(tmp_path, durability="buffer") as w:
+        assert (w.offset, w.recovery is not None) == (9, True)
+        opened = OS.open(segment, "read")
+        with opened.closing():
+            assert kept_position(Directory(tmp_path, OS)).load(opened, 0) == Kept(31 * 9, 9)
+
+
 def test_a_record_of_a_later_segment_stays(tmp_path: Path) -> None:
     old, new = make(tmp_path / "old", b"x" * 100), make(tmp_path / "new", b"y" * 100)
     KeptPosition(OS, os.fspath(tmp_path / "kept")).store(new, 5, 100, 9)
