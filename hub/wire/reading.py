@@ -69,7 +69,7 @@ class Catalog:
         first = self._store.first_offset(*source)
         if first is None:
             return None
-        end = _behind_damage(Directory(path, OS), self._store.end_offset(*source))
+        end, is_sound = _behind_damage(Directory(path, OS), self._store.end_offset(*source))
         found = pb.Listed(
             ClientID=source.client,
             JournalDir=source.journal_dir,
@@ -77,7 +77,7 @@ class Catalog:
             NextOffset=end,
             Size=sum(segment.size for segment in Journal(path).segments),
             ID=journal_id(Directory(path, OS)) or b"",
-            Messages=_count(Directory(path, OS), first, end),
+            Messages=_count(Directory(path, OS), first, end) if is_sound else None,
         )
         self._known[source] = (mark, found)
         return found
@@ -100,13 +100,16 @@ def _mark(directory: Directory) -> object | None:
     return jnl.identity, jnl.mtime_ns, last.identity, last.size
 
 
-def _behind_damage(directory: Directory, end: int) -> int:
-    """Return the end of the messages even if some are damaged: a reader gets an error there, or skips them."""
+def _behind_damage(directory: Directory, end: int) -> tuple[int, bool]:
+    """Return the end of the messages even if some are damaged, and whether all are sound.
+
+    A reader gets an error at the damage, or skips it. How many messages are good is not known before they are read.
+    """
     cursor = Cursor(directory, end, on_corruption="skip")
     try:
         while cursor.read_encoded(_CHUNK_BYTES)[1] or cursor.judge():
             pass
-        return cursor.due if cursor.gaps else end
+        return (cursor.due, False) if cursor.gaps else (end, True)
     finally:
         cursor.close()
 

@@ -80,4 +80,4 @@ def _count(remote: Remote, origin: Origin, listed: Listed) -> int:
     if listed.messages is not None:
         return listed.messages
     whole = RemoteExtent(origin, listed, remote).slice(listed.first_offset, listed.next_offset)
-    return sum(rows.found.messages for rows in read(remote, whole, ()))  # an older hub: it does not report gaps
+    return sum(rows.found.messages for rows in read(remote, whole, ()))  # damaged, or an older hub

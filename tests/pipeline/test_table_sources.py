@@ -315,6 +315,28 @@ def test_gaps_and_damage_on_a_hub_are_those_of_the_disk(tmp_path: Path) -> None:
         assert offsets(**far) == offsets(paths=root)
 
 
+def test_a_count_through_a_hub_does_not_contain_damaged_messages(tmp_path: Path) -> None:
+    """The hub knows where a damaged journal ends, but not how many messages are good."""
+    root = tmp_path / "hub"
+    fill(root / "berlin.log", 20)
+    shutil.rmtree(root / "berlin.log" / "idx")  # with an index both count without looking at each message
+    segment = next((root / "berlin.log" / "jnl").iterdir())
+    data = segment.read_bytes()
+    at = data.index(b"v-7")
+    segment.write_bytes(data[: at - 10] + bytes(20) + data[at + 10 :])
+    with hub.Store(root) as store, Server(store, "127.0.0.1:0") as server:
+        for path, address in (("berlin", server.address), (root, None)):
+            with pytest.raises(sej.CorruptionError):
+                pipeline.count(path, hub=address)
+            for start in (None, 3):
+                with pytest.raises(sej.CorruptionError):
+                    pipeline.table(path, hub=address, start=start).count()
+                skipping = pipeline.table(path, hub=address, start=start, on_corruption="skip")
+                assert skipping.count() == 19 - (start or 0)
+        sej.Journal(root / "berlin.log").repair()
+        assert pipeline.count("berlin", hub=server.address) == 19
+
+
 def test_a_journal_that_is_recreated_on_a_hub_after_the_plan_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
