@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """A PutRequest made of messages, and turned into the journal's own bytes, without an object a message.
 
-The references are in ``frames``, by protobuf: :func:`encode` does what ``put_request`` does, and :func:`transcode` what
-``open_put_request`` does. Whatever is not plain here (an unknown field, a message that the journal has no room for,
+The references are in ``frames``, by protobuf: :class:`Requests` does what ``put_requests`` does, and :func:`transcode`
+what ``open_put_request`` does. Whatever is not plain here (an unknown field, a message that the journal has no room for,
 bytes that are not a request) is ``None``, and the reference says what it is.
 """
 
@@ -12,16 +12,19 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from sej.codec._layout cimport HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, OVERHEAD, put32, put64
+from sej.codec._layout cimport HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, OVERHEAD, put32, put64, raw_bytes
 
-__all__ = ["encode", "transcode"]
+__all__ = ["Requests", "transcode"]
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
-    PyObject *PyList_GET_ITEM(PyObject *values, Py_ssize_t index)  # borrowed: its reference count does not change
-    PyObject *PyTuple_GET_ITEM(PyObject *values, Py_ssize_t index)
+    PyObject *PyTuple_GET_ITEM(object values, Py_ssize_t index)  # borrowed: its reference count does not change
     bint PyTuple_Check(object value)
     Py_ssize_t PyTuple_GET_SIZE(object value)
+    Py_ssize_t PyObject_LengthHint(object value, Py_ssize_t default) except -1
+    PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t size) except NULL
+    int _PyBytes_Resize(PyObject **data, Py_ssize_t size) except -1  # on failure NULL is left
+    void Py_XDECREF(PyObject *value)
 
 cdef enum:
     CLIENT_ID = 1 << 3 | 2
@@ -114,6 +117,16 @@ cdef inline int length(uint64_t value) noexcept nogil:
     return size
 
 
+cdef inline uint64_t number_size(uint64_t value) noexcept nogil:
+    """Return how many bytes a field takes that is a number; one with 0 is left out."""
+    return 1 + length(value) if value else 0
+
+
+cdef inline uint64_t field_size(uint64_t size) noexcept nogil:
+    """Return how many bytes a field of so many bytes takes."""
+    return 1 + length(size) + size if size else 0
+
+
 cdef inline uint8_t *number(uint8_t *out, uint64_t value) noexcept nogil:
     """Write a number; returns what follows it."""
     while value > 0x7F:
@@ -155,73 +168,141 @@ cdef inline bint plain(object value, int64_t low, int64_t high, uint64_t *out) e
     return True
 
 
-cdef uint64_t body(object found, uint64_t *numbers) except? 0:
-    """Return the size of a message in a request, and its three numbers; 0: not plain, or empty."""
-    cdef uint64_t size = 0, key_size, value_size
-    cdef object key
-    cdef object value
-    if not PyTuple_Check(found) or PyTuple_GET_SIZE(found) != 5:
-        return 0
-    key = <object> PyTuple_GET_ITEM(<PyObject *> found, 3)
-    value = <object> PyTuple_GET_ITEM(<PyObject *> found, 4)
-    if not (plain(<object> PyTuple_GET_ITEM(<PyObject *> found, 0), 0, MAX_OFFSET, &numbers[0])
-            and plain(<object> PyTuple_GET_ITEM(<PyObject *> found, 1), INT64_MIN, INT64_MAX, &numbers[1])
-            and plain(<object> PyTuple_GET_ITEM(<PyObject *> found, 2), 0, MAX_TYPE, &numbers[2])
-            and PyBytes_CheckExact(key) and PyBytes_CheckExact(value)):
-        return 0
-    key_size = PyBytes_GET_SIZE(key)
-    value_size = PyBytes_GET_SIZE(value)
-    if key_size > MAX_KEY or OVERHEAD + key_size + value_size > MAX_SIZE:
-        return 0
-    for at in range(3):
-        if numbers[at]:
-            size += 1 + length(numbers[at])
-    if key_size:
-        size += 1 + length(key_size) + key_size
-    if value_size:
-        size += 1 + length(value_size) + value_size
-    return size
+cdef class Requests:
+    """The requests for messages, each with as many as fit: an iterator of (messages, request), as ``frames`` has it.
 
+    Each message is looked at once: it is weighed, and written behind the others. The request is None if the reference
+    has to encode these messages.
+    """
 
-def encode(str client_id not None, str journal_dir not None, list messages not None):
-    """Encode a PutRequest as protobuf does; None where the reference has to look at it."""
-    cdef bytes client = client_id.encode("utf-8", "replace")
-    cdef bytes journal = journal_dir.encode("utf-8", "replace")
-    cdef list found = list(messages)  # ours: no other thread changes it between the two rounds
-    cdef Py_ssize_t at
-    cdef uint64_t size, room = 0
-    cdef uint64_t numbers[3]
-    cdef bytes request
-    cdef uint8_t *out
-    cdef object message
-    cdef object key
-    cdef object value
-    if not client_id.isascii() or not journal_dir.isascii():
-        return None
-    for at in range(len(found)):
-        size = body(<object> PyList_GET_ITEM(<PyObject *> found, at), numbers)
-        if size == 0:
-            return None
-        room += 1 + length(size) + size
-    for part in (client, journal):
-        room += 1 + length(PyBytes_GET_SIZE(part)) + PyBytes_GET_SIZE(part) if part else 0
-    request = PyBytes_FromStringAndSize(NULL, room)
-    out = <uint8_t *> PyBytes_AS_STRING(request)
-    out = field(out, CLIENT_ID, PyBytes_AS_STRING(client), PyBytes_GET_SIZE(client))
-    out = field(out, JOURNAL_DIR, PyBytes_AS_STRING(journal), PyBytes_GET_SIZE(journal))
-    for at in range(len(found)):
-        message = <object> PyList_GET_ITEM(<PyObject *> found, at)
-        size = body(message, numbers)
+    cdef object _source, _kind, _weigh, _held
+    cdef bytes _client, _journal
+    cdef bint _ascii, _plain
+    cdef int64_t _most_bytes, _size
+    cdef Py_ssize_t _most_messages, _used, _room
+    cdef list _batch
+    cdef PyObject *_data  # bytes that no other object has seen
+
+    def __init__(self, str client_id not None, str journal_dir not None, messages, kind, weigh,
+                 int64_t most_bytes, Py_ssize_t most_messages):
+        """Begin. An object of another class than kind, or with other parts than bytes, is weighed by a call."""
+        self._client = client_id.encode("utf-8", "replace")
+        self._journal = journal_dir.encode("utf-8", "replace")
+        self._ascii = client_id.isascii() and journal_dir.isascii()
+        self._source = iter(messages)
+        self._kind, self._weigh = kind, weigh
+        self._most_bytes, self._most_messages = most_bytes, most_messages
+
+    def __dealloc__(self):
+        self._drop()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self._batch = []
+        self._size = 0
+        self._plain = self._ascii
+        self._drop()
+        message, self._held = self._held, None
+        if message is not None:
+            self._take(message)
+        if self._source is not None:
+            for message in self._source:
+                if not self._take(message):
+                    self._held = message
+                    break
+            else:
+                self._source = None  # it is not asked again
+        if not self._batch:
+            raise StopIteration
+        batch, self._batch = self._batch, None
+        return batch, self._finish() if self._plain else None
+
+    cdef bint _take(self, message) except -1:
+        """Take a message; false if it belongs to the next request."""
+        cdef int64_t size
+        cdef object key = None
+        cdef object value = None
+        cdef bint known = False
+        if type(message) is self._kind and PyTuple_Check(message) and PyTuple_GET_SIZE(message) == 5:
+            key = <object> PyTuple_GET_ITEM(message, 3)
+            value = <object> PyTuple_GET_ITEM(message, 4)
+            known = PyBytes_CheckExact(key) and PyBytes_CheckExact(value)
+        if known:
+            size = OVERHEAD + PyBytes_GET_SIZE(key) + PyBytes_GET_SIZE(value)
+        else:
+            size = self._weigh(message)
+        if self._batch and (self._size + size > self._most_bytes or len(self._batch) == self._most_messages):
+            return False
+        self._batch.append(message)
+        self._size += size
+        self._plain = self._plain and known and self._write(message, key, value)
+        return True
+
+    cdef bint _write(self, message, key, value) except -1:
+        """Write a message behind the others; false: the reference has to encode it."""
+        cdef uint64_t offset, timestamp, type_, size = 0
+        cdef uint64_t key_size = PyBytes_GET_SIZE(key), value_size = PyBytes_GET_SIZE(value)
+        cdef uint8_t *out
+        if not (plain(<object> PyTuple_GET_ITEM(message, 0), 0, MAX_OFFSET, &offset)
+                and plain(<object> PyTuple_GET_ITEM(message, 1), INT64_MIN, INT64_MAX, &timestamp)
+                and plain(<object> PyTuple_GET_ITEM(message, 2), 0, MAX_TYPE, &type_)):
+            return False
+        if key_size > MAX_KEY or OVERHEAD + key_size + value_size > MAX_SIZE:
+            return False
+        size = (number_size(offset) + number_size(timestamp) + number_size(type_)
+                + field_size(key_size) + field_size(value_size))
+        if self._data == NULL:
+            self._begin(1 + length(size) + size)
+        self._reserve(1 + length(size) + size)
+        out = <uint8_t *> raw_bytes(self._data) + self._used
         out[0] = MESSAGES
         out = number(out + 1, size)
-        out = count(out, OFFSET, numbers[0])
-        out = count(out, TIMESTAMP, numbers[1])
-        out = count(out, TYPE, numbers[2])
-        key = <object> PyTuple_GET_ITEM(<PyObject *> message, 3)
-        value = <object> PyTuple_GET_ITEM(<PyObject *> message, 4)
-        out = field(out, KEY, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
-        out = field(out, VALUE, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
-    return request
+        out = count(out, OFFSET, offset)
+        out = count(out, TIMESTAMP, timestamp)
+        out = count(out, TYPE, type_)
+        out = field(out, KEY, PyBytes_AS_STRING(key), key_size)
+        out = field(out, VALUE, PyBytes_AS_STRING(value), value_size)
+        self._used = out - <uint8_t *> raw_bytes(self._data)
+        return True
+
+    cdef int _begin(self, uint64_t each) except -1:
+        """Write the names, with room for as many messages of a size as are announced, and half of the limit at most."""
+        cdef Py_ssize_t names = field_size(len(self._client)) + field_size(len(self._journal))
+        cdef Py_ssize_t room = PyObject_LengthHint(self._source, 0) + 1
+        cdef uint8_t *out
+        room = min(room, self._most_messages, self._most_bytes // (2 * <int64_t> each) + 1)
+        self._room = names + room * (<Py_ssize_t> each + 1)
+        self._data = new_bytes(NULL, self._room)
+        out = <uint8_t *> raw_bytes(self._data)
+        out = field(out, CLIENT_ID, PyBytes_AS_STRING(self._client), len(self._client))
+        field(out, JOURNAL_DIR, PyBytes_AS_STRING(self._journal), len(self._journal))
+        self._used = names
+        return 0
+
+    cdef int _reserve(self, uint64_t size) except -1:
+        """Make room for more bytes."""
+        cdef Py_ssize_t due = self._used + <Py_ssize_t> size
+        if due > self._room:
+            due = max(due, 2 * self._room)
+            _PyBytes_Resize(&self._data, due)
+            self._room = due
+        return 0
+
+    cdef object _finish(self):
+        """Return the request."""
+        cdef object found
+        _PyBytes_Resize(&self._data, self._used)
+        found = <object> self._data
+        self._drop()
+        return found
+
+    cdef void _drop(self) noexcept:
+        """Leave the bytes to whoever else has them."""
+        Py_XDECREF(self._data)
+        self._data = NULL
+        self._used = self._room = 0
 
 
 def transcode(bytes data not None):

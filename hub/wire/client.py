@@ -21,7 +21,7 @@ from hub.errors import AccessError, NotSupportedError
 from hub.naming import check_client
 from hub.wire import hub_pb2 as pb
 from hub.wire.forks import keep_unused, use_grpc
-from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, put_request
+from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, put_requests
 from hub.wire.rows import Rows, bits_of, open_rows
 from hub.wire.status import ORIGINAL, from_rpc_error
 from hub.wire.tls import ClientTLS, is_loopback
@@ -36,10 +36,8 @@ from sej.checks import (
     optional,
     refuse_pickling,
     require,
-    require_message,
 )
 from sej.codec import decode_many
-from sej.codec.format import OVERHEAD_SIZE
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError
 from sej.message import Message
@@ -47,10 +45,8 @@ from sej.system.lifecycle import watch_forks
 
 __all__ = ["Client", "JournalState", "Listed"]
 
-_BATCH_BYTES: Final = 1 << 20
 _CONNECT_MS: Final = 5_000
 """How long gRPC waits for a connection: a few round trips with TLS on a slow line. One that is refused ends sooner."""
-_BATCH_MESSAGES: Final = 10_000
 
 
 class JournalState(NamedTuple):
@@ -77,7 +73,8 @@ class Listed(NamedTuple):
         next_offset: the offset that the hub expects next; everything below is durable.
         size: about how many bytes its messages take.
         id: the journal's identity, which changes if it is re-created; empty if it has none.
-        messages: how many messages it has: offsets without recorded gaps; None: an older hub, which does not report it.
+        messages: how many messages it has: offsets without recorded gaps; None: messages at its end are damaged, or an
+            older hub does not report it.
     """
 
     client: str
@@ -177,6 +174,8 @@ class Client:
         self._channel: grpc.Channel | None = None
         self._closed = False
         self._is_original: bool | None = None
+        self._calls: dict[str, Any] = {}
+        """Functions of the channel by the name of the call."""
 
     # --- writing
 
@@ -194,14 +193,13 @@ class Client:
         """
         require(journal_dir=(journal_dir, TEXT), messages=(messages, ITERABLE))
         expected = -1
-        for batch in _batches(messages):
-            request = put_request(self.client_id, journal_dir, batch)
+        for request, last in put_requests(self.client_id, journal_dir, messages):
             call = self._unary("Put", None, pb.PutResponse.FromString)
             with self._translating(self._named(journal_dir)):
                 expected = call(request, timeout=self._timeout_s, metadata=self._metadata).NextOffset
             if not expected:
                 self._is_original = True
-                expected = batch[-1].offset + 1
+                expected = last.offset + 1
         return expected if expected >= 0 else self.end_offset(journal_dir)
 
     def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool = True) -> Iterator[int]:
@@ -467,8 +465,9 @@ class Client:
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
-        keep_unused(self._channel)
+        keep_unused((self._channel, self._calls))
         self._channel = None
+        self._calls = {}
 
     def __enter__(self) -> Self:
         """Return the client."""
@@ -560,7 +559,12 @@ class Client:
             return self._channel
 
     def _unary(self, name: str, request: Callable[[Any], bytes] | None, response: Callable[[bytes], Any]) -> Any:
-        return self._open().unary_unary(f"/hub.Hub/{name}", request, response)
+        """Return the function of a call, which always has these two."""
+        channel = self._open()
+        function = self._calls.get(name)
+        if function is None:
+            function = self._calls[name] = channel.unary_unary(f"/hub.Hub/{name}", request, response)
+        return function
 
     @contextmanager
     def _translating(self, journal: str = "", failure: list[Exception] | None = None) -> Iterator[None]:
@@ -592,17 +596,3 @@ def _decoded(chunk: bytes) -> list[Message]:
         decode_many(chunk, end, len(chunk), first + len(found), 1)  # raises if the next message is wrong
         raise DecodeError(f"the last {len(chunk) - end} bytes are not a whole message", position=end)
     return found
-
-
-def _batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    batch: list[Message] = []
-    size = 0
-    for message in messages:
-        require_message(message)
-        size += OVERHEAD_SIZE + len(message.key) + len(message.value)
-        if batch and (size > _BATCH_BYTES or len(batch) == _BATCH_MESSAGES):
-            yield batch
-            batch, size = [], OVERHEAD_SIZE + len(message.key) + len(message.value)
-        batch.append(message)
-    if batch:
-        yield batch

@@ -7,14 +7,15 @@ encoding is still that of ``hub.proto``, and any protobuf library reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
 from hub.wire import hub_pb2 as pb
-from sej.codec.format import MAX_OFFSET
+from sej.checks import require_message
+from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.errors import InvalidMessageError
 from sej.imports import compiled
 from sej.message import Message
@@ -32,7 +33,7 @@ __all__ = [
     "open_read_response",
     "open_stage_request",
     "parse",
-    "put_request",
+    "put_requests",
     "read_response",
     "stage_request",
     "to_wire",
@@ -40,6 +41,8 @@ __all__ = [
 
 MAX_MESSAGE_BYTES: Final = 1 << 26
 """The largest request or reply; a journal's message beyond that needs a larger limit on both sides."""
+_BATCH_BYTES: Final = 1 << 20
+_BATCH_MESSAGES: Final = 10_000
 _ENCODED_TAG: Final = pb.CopyRequest.ENCODED_FIELD_NUMBER << 3 | 2
 assert pb.ReadResponse.ENCODED_FIELD_NUMBER == pb.CopyRequest.ENCODED_FIELD_NUMBER
 assert pb.StageRequest.ENCODED_FIELD_NUMBER == pb.CopyRequest.ENCODED_FIELD_NUMBER
@@ -50,13 +53,22 @@ class _Transcode(Protocol):
     def __call__(self, data: bytes) -> tuple[str, str, memoryview] | None: ...
 
 
-class _Encode(Protocol):
-    def __call__(self, client_id: str, journal_dir: str, messages: list[Message]) -> bytes | None: ...
+class _Requests(Protocol):
+    def __call__(
+        self,
+        client_id: str,
+        journal_dir: str,
+        messages: Iterable[Message],
+        kind: type[Message],
+        weigh: Callable[[Message], int],
+        most_bytes: int,
+        most_messages: int,
+    ) -> Iterator[tuple[list[Message], bytes | None]]: ...
 
 
 _twin = compiled("hub.wire._put_c")
 _transcode: _Transcode | None = _twin and _twin.transcode
-_encode: _Encode | None = _twin and _twin.encode
+_requests: _Requests | None = _twin and _twin.Requests
 
 _T = TypeVar("_T", bound=ProtobufMessage)
 
@@ -94,18 +106,57 @@ def parse(kind: type[_T], data: bytes) -> _T:
         raise InvalidMessageError(f"these bytes are not a {kind.__name__} of hub.proto") from error
 
 
-def put_request(client_id: str, journal_dir: str, messages: list[Message]) -> bytes:
-    """Encode a PutRequest.
+def put_requests(
+    client_id: str,
+    journal_dir: str,
+    messages: Iterable[Message],
+    *,
+    most_bytes: int = _BATCH_BYTES,
+    most_messages: int = _BATCH_MESSAGES,
+) -> Iterator[tuple[bytes, Message]]:
+    """Yield PutRequests, each with as many messages as fit, and the last message of each.
+
+    Args:
+        client_id: the client.
+        journal_dir: the journal's name on the hub.
+        messages: only those of the next request, and one more, are taken from the iterable.
+        most_bytes: the most bytes of a request's messages, as stored in a journal; a larger message is sent alone.
+        most_messages: the most messages of a request.
 
     Raises:
-        TypeError: a field of a message has another type.
+        TypeError: this is not a message, or a field of it has another type.
         ValueError: a number is out of the range of its field.
     """
-    request = None if _encode is None else _encode(client_id, journal_dir, messages)
-    if request is None:
-        found = pb.PutRequest(ClientID=client_id, JournalDir=journal_dir, Messages=to_wire(messages))
-        request = found.SerializeToString()
-    return request
+    batches: Iterable[tuple[list[Message], bytes | None]]
+    if _requests is None:
+        batches = ((batch, None) for batch in _batches(messages, most_bytes, most_messages))
+    else:
+        batches = _requests(client_id, journal_dir, messages, Message, _weigh, most_bytes, most_messages)
+    for batch, request in batches:
+        if request is None:
+            found = pb.PutRequest(ClientID=client_id, JournalDir=journal_dir, Messages=to_wire(batch))
+            request = found.SerializeToString()
+        yield request, batch[-1]
+
+
+def _batches(messages: Iterable[Message], most_bytes: int, most_messages: int) -> Iterator[list[Message]]:
+    batch: list[Message] = []
+    size = 0
+    for message in messages:
+        each = _weigh(message)
+        if batch and (size + each > most_bytes or len(batch) == most_messages):
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
+        size += each
+    if batch:
+        yield batch
+
+
+def _weigh(message: Message) -> int:
+    """Return the bytes of a message as stored in a journal."""
+    require_message(message)
+    return OVERHEAD_SIZE + len(message.key) + len(message.value)
 
 
 def open_put_request(data: bytes) -> tuple[str, str, list[Message]]:

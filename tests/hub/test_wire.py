@@ -10,7 +10,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -1026,7 +1026,25 @@ NUMBERS = st.integers(-(2**63), 2**64) | st.integers(-1, 300) | st.booleans()
 ROWS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.binary(max_size=130), st.binary(max_size=300)), max_size=4)
 
 
-@given(names=st.tuples(st.text(max_size=4), st.text(max_size=4)), rows=ROWS)
+Requests = Callable[..., Iterator[tuple[bytes, sej.Message]]]
+
+
+def by_protobuf(*given: Any, **limits: Any) -> Iterator[tuple[bytes, sej.Message]]:
+    """What ``put_requests`` does without the compiled module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frames, "_requests", None)
+        requests = frames.put_requests(*given, **limits)
+        yield from requests
+
+
+@pytest.fixture(params=[frames.put_requests, by_protobuf], ids=["compiled", "protobuf"])
+def requests_of(request: pytest.FixtureRequest) -> Requests:
+    """Both ways to make requests."""
+    made: Requests = request.param
+    return made
+
+
+@given(names=st.tuples(st.text(max_size=4), st.text(max_size=4)), rows=ROWS.filter(len))
 def test_a_put_request_is_encoded_as_protobuf_does(names: tuple[str, str], rows: list[Any]) -> None:
     messages = [sej.Message(*row) for row in rows]
     try:
@@ -1035,17 +1053,76 @@ def test_a_put_request_is_encoded_as_protobuf_does(names: tuple[str, str], rows:
         ).SerializeToString()
     except (TypeError, ValueError) as error:
         with pytest.raises(type(error)):
-            frames.put_request(*names, messages)
+            list(frames.put_requests(*names, messages))
         return
-    assert frames.put_request(*names, messages) == expected
+    assert list(frames.put_requests(*names, messages)) == [(expected, messages[-1])]
 
 
 @pytest.mark.parametrize(
     "row", [("0", 0, 0, b"", b""), (0, 0, 0, "", b""), (0, 0.5, 0, b"", b""), (0, 0, None, b"", 7)]
 )
-def test_a_message_of_wrong_types_is_refused_before_it_is_sent(row: Any) -> None:
+def test_a_message_of_wrong_types_is_refused_before_it_is_sent(row: Any, requests_of: Requests) -> None:
     with pytest.raises(TypeError):
-        frames.put_request("c", "j", [sej.Message(*row)])
+        list(requests_of("c", "j", [sej.Message(*row)]))
+
+
+class Lookalike:
+    """An object with the attributes of a message."""
+
+    offset, timestamp, type, key, value = 0, 1, 2, b"k", b"value"
+
+    def __iter__(self) -> Iterator[object]:
+        yield from (self.offset, self.timestamp, self.type, self.key, self.value)
+
+
+SIZES = st.sampled_from([0, 1, 5, 30, 127, 128, 140, 300])
+MESSAGES = st.builds(lambda key, value: sej.Message(3, 1, 0, bytes(key), bytes(value)), SIZES, SIZES)
+ODD: list[Any] = [Lookalike(), sej.Message(0, 0, 0, bytearray(b"k"), memoryview(b"vv")), None, (0, 0, 0, b"", b"")]  # type: ignore[arg-type]
+
+
+@given(
+    items=st.lists(MESSAGES | st.sampled_from(ODD), max_size=12),
+    most_bytes=st.integers(1, 900),
+    most_messages=st.integers(1, 5),
+    ends_badly=st.booleans(),
+)
+def test_requests_have_as_many_messages_as_fit(
+    items: list[Any], most_bytes: int, most_messages: int, ends_badly: bool
+) -> None:
+    def sent(make: Requests) -> list[Any]:
+        taken = 0
+
+        def source() -> Iterator[Any]:
+            nonlocal taken
+            for item in items:
+                taken += 1
+                yield item
+            if ends_badly:
+                raise ZeroDivisionError
+
+        found: list[Any] = []
+        try:
+            for request, last in make("c", "j", source(), most_bytes=most_bytes, most_messages=most_messages):
+                found.append((request, last, taken))
+        except (TypeError, ZeroDivisionError) as error:
+            found.append((type(error), str(error), taken))
+        return found
+
+    found = sent(frames.put_requests)
+    assert found == sent(by_protobuf)
+    for request, *_ in (each for each in found if isinstance(each[0], bytes)):
+        messages = open_put_request(request)[2]
+        assert len(messages) <= most_messages
+        assert len(messages) == 1 or sum(26 + len(each.key) + len(each.value) for each in messages) <= most_bytes
+
+
+def test_requests_grow_with_their_messages(requests_of: Requests) -> None:
+    small, large = sej.Message(1, 1, 1, b"", b""), sej.Message(2, 2, 2, b"k" * 127, b"v" * 10_000)
+    for messages in ([small] * 100 + [large] * 10, [large] * 120, [large] + [small] * 100):
+        (request, _), *rest = requests_of("client", "journal", messages)
+        found = [message for each in (request, *(each for each, _ in rest)) for message in open_put_request(each)[2]]
+        assert found == messages
+        assert len(rest) == (1 if len(packed(messages)) > 1 << 20 else 0)
 
 
 @pytest.mark.parametrize("messages", ["text", b"text", None, sej.Message(0, 0, 0, b"", b""), [b"value"]])
