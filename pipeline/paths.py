@@ -9,9 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pipeline.options import OptionError
+from sej.journal.directory import around
+from sej.system.disk import OS
 from sej.system.locks import host_name
 
-__all__ = ["is_address", "local_path", "local_target", "paths_of", "reaching", "spark_path", "unseen"]
+__all__ = [
+    "is_address", "local_path", "local_target", "outside", "paths_of", "reaching", "spark_path", "unseen",
+]  # fmt: skip
 
 _NO_CLIENT = re.compile(r"Class \S+ not found|No FileSystem for scheme")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
@@ -70,7 +74,7 @@ def local_target(path: str | os.PathLike[str]) -> str:
     """Return the path of a file or directory that is written without Spark, without a leading ``file:``.
 
     Raises:
-        OptionError: it is not on a local disk.
+        OptionError: it is not on a local disk, or it is among the files of a journal.
     """
     text = os.fspath(path)
     found = _ADDRESS.match(text)
@@ -79,7 +83,24 @@ def local_target(path: str | os.PathLike[str]) -> str:
             f"this command writes to a local disk, and {text!r} is on a file system of type {found[1]}: let Spark write"
             f" there, as in spark.read.format('sej').load(path).write.parquet({text!r})"
         )
-    return local_path(text)
+    return outside(local_path(text))
+
+
+def outside(target: str) -> str:
+    """Return the path or address of a file or directory that is written.
+
+    Raises:
+        OptionError: it is among the files of a journal, as in ``orders/jnl/x.parquet``.
+    """
+    found = _ADDRESS.match(target)
+    local = found is None or found[1].lower() == "file"
+    journal = around(OS, local_path(target)) if local else None
+    if journal is not None:
+        raise OptionError(
+            f"{target!r} is among the files of the journal {journal}, where only SEJ may write: choose a path outside"
+            " of it"
+        )
+    return target
 
 
 def unseen() -> str:

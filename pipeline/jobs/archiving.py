@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, refuse_hub, run_to_end, watched
 from pipeline.options import WRITE, OptionError, parse
-from pipeline.paths import local_path, reaching, spark_path
+from pipeline.paths import local_path, outside, reaching, spark_path
 from pipeline.writing.target import Target
 from shard.commits.committing import last_number
 
@@ -58,10 +58,11 @@ def archive(
         How many messages this run added.
 
     Raises:
-        OptionError: Spark has no client of the target's file system.
+        OptionError: Spark has no client of the target's file system, or the target is among the files of a journal.
     """
     from pyspark.sql import functions as f
 
+    folder = outside(spark_path(target))
     origin = Origin.of(root, hub, token, tls)
     options = origin.options | {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
     if reader is not None:
@@ -69,7 +70,6 @@ def archive(
     journals = spark.readStream.format("sej").options(**options).load(origin.name)
     day = f.expr(_UTC_DAY)  # to_date() would return the day in the session's time zone
     writer = journals.withColumn("day", f.when(f.col("timestamp").isNotNull(), day)).writeStream.format("parquet")
-    folder = spark_path(target)
     writer = writer.partitionBy("day", "shard").option("path", folder)
     with reaching(folder):
         return run_to_end(writer.option("checkpointLocation", f"{folder}/_checkpoint"), progress)

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from pipeline.needs import needed
 from pipeline.options import OptionError
-from pipeline.paths import local_target
+from pipeline.paths import local_target, outside
 from pipeline.reading.following import Follower
 from pipeline.reading.remote import RemoteFollower
 from pipeline.tables.output import replaced, write_parquet
@@ -150,7 +150,7 @@ class ParquetTarget:
         """Set the directory; nothing is created.
 
         Raises:
-            OptionError: it is not on a local disk.
+            OptionError: it is not on a local disk, or it is among the files of a journal.
         """
         self._directory = os.path.abspath(local_target(directory))
         self._lock: AbstractContextManager[object] = nullcontext()
@@ -219,8 +219,12 @@ class DeltaTarget:
     """
 
     def __init__(self, address: str) -> None:
-        """Set the address, a directory or a URI; nothing is created."""
-        self._address = address
+        """Set the address, a directory or a URI; nothing is created.
+
+        Raises:
+            OptionError: it is among the files of a journal.
+        """
+        self._address = outside(address)
         self._versions: dict[str, int | None] = {}
         self._table: Any = None
 

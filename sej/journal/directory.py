@@ -31,11 +31,12 @@ from sej.errors import CorruptionError, InvalidNameError, JournalNotFoundError, 
 from sej.system.disk import Disk, File
 from sej.system.paths import absolute_path
 
-__all__ = ["Directory", "Segment", "check_name", "containing", "is_journal", "is_still", "journals_in"]
+__all__ = ["Directory", "Segment", "around", "check_name", "containing", "is_journal", "is_still", "journals_in"]
 
 _SEGMENT: Final = re.compile(r"[0-9a-f]{16}\.jnl")
 _NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"
 _NAME_BYTES: Final = 200
+_PARTS: Final = frozenset({"gaps", "idx", "jnl", "kept", "ofs", "tmp", "txn"})
 
 
 class Segment(NamedTuple):
@@ -169,6 +170,19 @@ def is_journal(disk: Disk, path: str) -> bool:
     """Return whether a path is a SEJ directory: it has a directory ``jnl/``."""
     inside = disk.status(os.path.join(path, "jnl"))
     return inside is not None and inside.is_dir
+
+
+def around(disk: Disk, path: str) -> str | None:
+    """Return the SEJ directory that a path is inside of, as for ``orders/jnl/x``, where only SEJ may write; or None.
+
+    Symbolic links are followed. Neither the path nor its directories need exist.
+    """
+    inside = os.path.realpath(path)
+    while (parent := os.path.dirname(inside)) != inside:
+        if os.path.basename(inside) in _PARTS and is_journal(disk, parent):
+            return parent
+        inside = parent
+    return None
 
 
 def journals_in(disk: Disk, root: str) -> list[str]:

@@ -182,6 +182,18 @@ def test_start_and_end_limit_all_tables(run: Run) -> None:
     assert run.rows(query, "orders.3", "--start", "2023-11-14T22:13:20.000000008Z") == [{"n": 2}]
 
 
+def test_no_output_among_the_files_of_a_journal(run: Run) -> None:
+    Path("link").symlink_to("orders.3/jnl")
+    for target in ("orders.3/jnl/x.csv", "orders.3/ofs/deep/x.csv", "link/x.csv"):
+        for words in (["export", "orders.3", target], ["sql", "SELECT 1", "orders.3", "-o", target]):
+            refused = run(*words)
+            assert refused.code == 2
+            journal = Path("orders.3").resolve()
+            assert f"{target!r} is among the files of the journal {journal}, where only SEJ may write" in refused.err
+    assert not any("x.csv" in str(path) for path in Path("orders.3").rglob("*"))
+    assert run("export", "orders.3", "orders.3/x.csv").code == 0
+
+
 def test_export_writes_one_file(run: Run) -> None:
     for name in ("x.parquet", "x.arrow", "x.csv", "x.jsonl"):
         done = run("export", "orders.3", name, "--columns", "offset,value", "--where", "offset >= 8")

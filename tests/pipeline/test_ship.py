@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 import hub
 import sej
 from hub.wire import Server
+from pipeline.options import OptionError
 from pipeline.tables.shipping import DeltaTarget, ParquetTarget, default_reader
 from pipeline.tables.shipping import ship as run_ship
 from pipeline.tables.stream import Stream, follow
@@ -309,6 +310,23 @@ def test_an_error_of_a_delta_table_is_one_line(ship: Ship, journal: Path, tmp_pa
     done = ship(journal, "delta:file/out")
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert done.err.startswith("sej: file/out: the Delta table cannot be read or written: ")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_target_among_the_files_of_a_journal_is_refused(ship: Ship, journal: Path, kind: str) -> None:
+    before = sorted(journal.rglob("*"))
+    for target in (f"{journal}/jnl", f"{journal}/jnl/out", f"file://{journal}/idx"):
+        refused = ship(journal, f"{kind}:{target}")
+        assert (refused.code, f"is among the files of the journal {journal}" in refused.err) == (2, True)
+    assert sorted(journal.rglob("*")) == before
+
+
+def test_an_archive_among_the_files_of_a_journal_is_refused(journal: Path) -> None:
+    from pipeline import jobs
+
+    with pytest.raises(OptionError, match="is among the files of the journal"):
+        jobs.archive(cast("Any", None), journal, journal / "tmp" / "archive")
+    assert not (journal / "tmp" / "archive").exists()
 
 
 def test_errors(ship: Ship, journal: Path, tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ class Source:
     # Editing
 
     def end_missing(self, raw: bytes, owner: bytes) -> None:
-        """End the claim of a message that is not in the file, so that it is free if it comes back.
+        """End the claim of a message that is not in the file, so that it is free if a person restores it.
 
         Args:
             raw: the message as it was last seen.
