@@ -117,6 +117,8 @@ class Descriptor:
     def lock(self, *, exclusive: bool = True, wait: bool = False) -> bool:
         """Lock by ``flock``."""
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        if self._fd < 0:  # fcntl.flock raises ValueError
+            locate(OSError(errno.EBADF, os.strerror(errno.EBADF)), self._path)
         try:
             fcntl.flock(self._fd, kind if wait else kind | fcntl.LOCK_NB)
         except OSError as error:

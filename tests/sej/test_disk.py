@@ -225,6 +225,8 @@ def test_a_closed_file_is_refused_by_the_system(tmp_path: Path) -> None:
         file.status,
         lambda: file.write(b"x"),
         lambda: file.write_at(b"", 0),
+        file.lock,
+        lambda: file.lock(exclusive=False, wait=True),
     ):
         with pytest.raises(OSError, match="Bad file descriptor"):
             call()
