@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from sej.cli.output import FORMS, form_named, shown
-from sej.cli.parameters import DURATION, PATH, PLACE, SIZE, IntRange
+from sej.cli.parameters import AGE, DURATION, PATH, PLACE, SIZE, IntRange
 from sej.cli.units import Moment
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sej.reading.scanner import Scanner
 
 __all__ = [
+    "AGE",
     "BATCH",
     "DIRECTORY",
     "DURATION",
@@ -72,7 +73,7 @@ def range_options(command: _Command) -> _Command:
 def retention_options(command: _Command) -> _Command:
     """Add ``--max-age``, ``--max-bytes``, ``--keep-segments`` and ``--dry-run``; see :func:`require_limit`."""
     age = click.option(
-        "--max-age", type=DURATION, help="Remove segments whose last append is older, as in 7d; 7 is 7 seconds."
+        "--max-age", type=AGE, help="Remove segments whose last append is older, as in 7d. A unit is needed."
     )
     size = click.option("--max-bytes", type=SIZE, help="Remove segments of a journal until the rest fits, as in 10G.")
     keep = click.option(

@@ -12,7 +12,7 @@ import click
 from sej.cli.units import parse_place, parse_size
 from sej.durations import parse_duration
 
-__all__ = ["DURATION", "PATH", "PLACE", "SIZE", "FilePath", "IntRange"]
+__all__ = ["AGE", "DURATION", "PATH", "PLACE", "SIZE", "FilePath", "IntRange"]
 
 
 class FilePath(click.Path):
@@ -50,7 +50,16 @@ class _Parsed(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+def _parse_age(text: str) -> float:
+    """Return the age after which something is removed. A number alone may be meant as days, so it needs a unit."""
+    seconds = parse_duration(text)
+    if seconds and not text.strip()[-1].isalpha():
+        raise ValueError(f"{text!r} has no unit; expected {text}s for seconds, {text}h for hours or {text}d for days")
+    return seconds
+
+
 PATH: Final = FilePath(path_type=Path, readable=False)
 PLACE: Final = _Parsed("offset or time", lambda text: parse_place(text, time.time_ns()))
 DURATION: Final = _Parsed("duration", parse_duration)
+AGE: Final = _Parsed("age", _parse_age)
 SIZE: Final = _Parsed("size", parse_size)

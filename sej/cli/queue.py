@@ -18,7 +18,7 @@ from typing import Final
 import click
 
 from sej.cli.exits import Exit
-from sej.cli.options import DURATION, MAX_ATTEMPTS, form_options, wait_option, waited_for
+from sej.cli.options import AGE, DURATION, MAX_ATTEMPTS, form_options, wait_option, waited_for
 from sej.cli.output import as_json, counted, print_messages, shown, text_or_b64
 from sej.cli.parameters import PATH, IntRange
 from sej.cli.places import Place, placed_command
@@ -71,7 +71,7 @@ _CREATE: Final = click.option(
     show_default=True,
     help="Higher priorities are delivered first.",
 )
-@click.option("--expire", type=DURATION, help="Drop an item that was not delivered within this time, as in 1d.")
+@click.option("--expire", type=AGE, help="Drop an item that was not delivered within this time, as in 1d.")
 @click.option(
     "--header", "headers", multiple=True, metavar="NAME=TEXT", help="A header of every item; may be repeated."
 )

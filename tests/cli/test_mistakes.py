@@ -29,6 +29,8 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "queue stats orders": (4, "this journal has no queue; create=True or `sej queue put` creates it"),
     "queue show jobs.tq 0": (1, "`sej tq` list and change the messages of a .tq file"),
     "offset orders absent": (4, "unknown reader 'absent'; this journal has no reader with a kept offset"),
+    "clean --max-age 7 orders": (2, "'7' has no unit; expected 7s for seconds, 7h for hours or 7d for days"),
+    "queue put --expire 1.5 orders x": (2, "'1.5' has no unit; expected 1.5s for seconds, 1.5h for hours or 1.5d"),
     "clean --max-age 1d --ignore-reader absent orders": (2, "unknown reader 'absent'; this journal has no reader"),
     "kestrel dump spool": (4, "spool: this is a directory; `sej kestrel ls` lists its queues"),
     "kestrel import spool cars orders": (1, 'with keys="drop" (--drop-keys) to leave them out'),
