@@ -178,6 +178,12 @@ def torture_s() -> float:
 
 
 @pytest.fixture(scope="session")
+def brief_s(torture_s: float) -> float:
+    """As torture_s, but a tenth of it in `make test`, where another test has such cases, the same ones each time."""
+    return torture_s if "SEJ_TORTURE_S" in os.environ else torture_s / 10
+
+
+@pytest.fixture(scope="session")
 def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where Spark writes, and in ``here`` where its JVM is started."""
     home = tmp_path_factory.mktemp("spark")

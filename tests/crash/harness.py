@@ -33,6 +33,10 @@ def fork(command: list[str], output: Path) -> Program:
         return _forkserver().start(command, [nothing.fileno(), out.fileno(), 2])
 
 
+SHORT_S = 1.5
+"""So long is a history of processes in `make test`."""
+
+
 def seeded_random() -> random.Random:
     """Return the random numbers of one history. Set SEJ_SEED to repeat an earlier one."""
     seed = int(os.environ.get("SEJ_SEED") or random.randrange(2**32))

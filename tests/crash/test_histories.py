@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from tests.crash.harness import Harness, seeded_random
+from tests.crash.harness import SHORT_S, Harness, seeded_random
 
 
 class World(Harness):
@@ -66,10 +66,6 @@ def judge(world: World) -> None:
     assert sorted({number for number, _ in batches}) == list(range(1, 1 + len({number for number, _ in batches})))
 
 
-def test_a_random_history(tmp_path: Path) -> None:
-    history(tmp_path, 2.0, 3)
-
-
 @pytest.mark.torture
-def test_a_long_random_history(tmp_path: Path, torture_s: float) -> None:
-    history(tmp_path, torture_s, 5)
+def test_a_random_history(tmp_path: Path, torture_s: float) -> None:
+    history(tmp_path, max(torture_s, SHORT_S), 3 if torture_s < SHORT_S else 5)

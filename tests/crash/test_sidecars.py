@@ -86,17 +86,17 @@ def test_a_broken_sidecar_gives_no_wrong_data(kind: type[World], tmp_path: Path)
 
 @pytest.mark.torture
 @pytest.mark.parametrize("kind", WORLDS)
-def test_many_broken_sidecars_give_no_wrong_data(kind: type[World], tmp_path: Path, torture_s: float) -> None:
+def test_many_broken_sidecars_give_no_wrong_data(kind: type[World], tmp_path: Path, brief_s: float) -> None:
     world, dice = kind(tmp_path / "built"), seeded_random()
 
     def many() -> int:
-        count, deadline = 0, time.monotonic() + torture_s
+        count, deadline = 0, time.monotonic() + brief_s
         while time.monotonic() < deadline:
             case(world, tmp_path / "case", dice)
             count += 1
         return count
 
-    ended = bounded(many, MEMORY_BYTES, more_s=torture_s)
+    ended = bounded(many, MEMORY_BYTES, more_s=brief_s)
     print(f"{kind.__name__}: {ended.text} cases")
     assert not ended.kinds, ended.text
 
@@ -214,12 +214,10 @@ def test_a_reader_of_a_broken_sidecar_raises_or_reads_right(reader: Reader, tmp_
 
 @pytest.mark.torture
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.file)
-def test_a_reader_of_many_broken_sidecars_raises_or_reads_right(
-    reader: Reader, tmp_path: Path, torture_s: float
-) -> None:
+def test_a_reader_of_many_broken_sidecars_raises_or_reads_right(reader: Reader, tmp_path: Path, brief_s: float) -> None:
     reader.world(tmp_path / "world")
-    dice, deadline = seeded_random(), time.monotonic() + torture_s
+    dice, deadline = seeded_random(), time.monotonic() + brief_s
     work = lambda: read_broken(reader, tmp_path / "world", dice, lambda _: time.monotonic() < deadline)  # noqa: E731
-    ended = bounded(work, MEMORY_BYTES, more_s=torture_s)
+    ended = bounded(work, MEMORY_BYTES, more_s=brief_s)
     print(f"{reader.file}: {ended.text[:2000]} cases")
     assert not ended.kinds, ended.text

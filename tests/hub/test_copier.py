@@ -620,15 +620,14 @@ def test_every_directory_is_a_prefix_of_its_clients(tmp_path: Path, seed: int) -
 
 
 @pytest.mark.torture
-def test_simulations_without_end(tmp_path: Path, torture_s: float) -> None:
-    deadline = time.monotonic() + torture_s
+def test_simulations_without_end(tmp_path: Path, brief_s: float) -> None:
+    deadline = time.monotonic() + brief_s
     seed = random.SystemRandom().randrange(1 << 32)
     lost = refused = 0
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or not lost:
         more_lost, more_refused = simulate(tmp_path / str(seed), seed)
         lost, refused = lost + more_lost, refused + more_refused
         seed += 1
-    assert lost
 
 
 # --- SIGKILL

@@ -12,7 +12,7 @@ import pytest
 import hub
 import sej
 from hub.wire import Copier
-from tests.crash.harness import seeded_random
+from tests.crash.harness import SHORT_S, seeded_random
 from tests.hub.workload import CLIENT, Local
 from tests.queue.test_workload import World, history
 
@@ -40,10 +40,6 @@ def copied(world: CopiedWorld, seconds: float, processes: int) -> None:
             assert {message.offset: message.value.decode() for message in s} == found
 
 
-def test_a_random_history(tmp_path: Path) -> None:
-    copied(CopiedWorld(tmp_path, seeded_random()), 2.0, 3)
-
-
 @pytest.mark.torture
-def test_a_long_random_history(tmp_path: Path, torture_s: float) -> None:
-    copied(CopiedWorld(tmp_path, seeded_random()), torture_s, 5)
+def test_a_random_history(tmp_path: Path, torture_s: float) -> None:
+    copied(CopiedWorld(tmp_path, seeded_random()), max(torture_s, SHORT_S), 3 if torture_s < SHORT_S else 5)

@@ -145,9 +145,9 @@ def test_skip_delivers_what_repair_keeps(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.torture
-def test_skip_delivers_what_repair_keeps_for_long(tmp_path: Path, torture_s: float) -> None:
+def test_skip_delivers_what_repair_keeps_for_long(tmp_path: Path, brief_s: float) -> None:
     seed = int(os.environ.get("SEJ_SEED", random.SystemRandom().randrange(1 << 40)))
-    end = time.monotonic() + torture_s
+    end = time.monotonic() + brief_s
     while time.monotonic() < end:
         one(tmp_path, seed)
         seed += 1

@@ -12,7 +12,7 @@ import pytest
 
 import sej
 from sej.queue.journal_queue import JournalQueue
-from tests.crash.harness import Harness, seeded_random
+from tests.crash.harness import SHORT_S, Harness, seeded_random
 from tests.queue.chaos import CLOCKS, SharedClock, name_of
 from tests.queue.support import NS
 
@@ -122,10 +122,6 @@ def drained(q: JournalQueue) -> Counter[str]:
     return found
 
 
-def test_a_random_history(tmp_path: Path) -> None:
-    history(tmp_path, 2.0, 3)
-
-
 @pytest.mark.torture
-def test_a_long_random_history(tmp_path: Path, torture_s: float) -> None:
-    history(tmp_path, torture_s, 5)
+def test_a_random_history(tmp_path: Path, torture_s: float) -> None:
+    history(tmp_path, max(torture_s, SHORT_S), 3 if torture_s < SHORT_S else 5)

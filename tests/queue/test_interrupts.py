@@ -26,7 +26,7 @@ from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import Mode, OsDisk, OsFile
 from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import Worker, until
-from tests.sej.interrupts import KINDS, Interrupt, free, interrupt, locked_below, open_below, places, short, swallowed
+from tests.sej.interrupts import KINDS, Interrupt, free, interrupt, locked_below, open_below, places, swallowed
 
 PACKAGE = os.path.dirname(sej.__file__) + os.sep
 MODULES = ("queue/", "writing/shared_")
@@ -179,9 +179,9 @@ def test_a_search_for_the_end_that_is_interrupted_leaves_no_lock(tmp_path: Path)
 
 @pytest.mark.torture
 @pytest.mark.parametrize("name", STEPS)
-def test_an_exception_at_any_place(tmp_path: Path, torture_s: float, name: str) -> None:
+def test_an_exception_at_any_place(tmp_path: Path, brief_s: float, name: str) -> None:
     step_interrupted(tmp_path, name, -1, Interrupt)
-    until_s = time.monotonic() + short(torture_s)
+    until_s = time.monotonic() + brief_s
     for place, kind in places():
         if not step_interrupted(tmp_path, name, place, kind) or time.monotonic() > until_s:
             break

@@ -115,4 +115,4 @@ def ended(workers: list[Worker]) -> set[str]:
 @pytest.mark.torture
 @pytest.mark.parametrize("durability", ["os", "interval", "disk"])
 def test_killed_at_random(tmp_path: Path, durability: SharedDurability, torture_s: float) -> None:
-    torture(tmp_path / "q", tmp_path / "output", durability, max(torture_s, 1.5), 3)
+    torture(tmp_path / "q", tmp_path / "output", durability, max(torture_s, 1.0), 2 if torture_s < 10 else 3)

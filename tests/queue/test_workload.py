@@ -16,7 +16,7 @@ import pytest
 
 import sej
 from sej.queue.journal_queue import JournalQueue
-from tests.crash.harness import Harness, dead_letters_in, seeded_random
+from tests.crash.harness import SHORT_S, Harness, dead_letters_in, seeded_random
 from tests.queue.workload import NAMES, OUTSIDE, PURGED, outside
 
 
@@ -117,10 +117,6 @@ def judge_queue(name: str, lines: list[list[str]], found: dict[int, str], left: 
     assert not missing, f"{name} lost {[(offset, found[offset]) for offset in sorted(missing)]}"
 
 
-def test_a_random_history(tmp_path: Path) -> None:
-    history(World(tmp_path, seeded_random()), 2.0, 3)
-
-
 @pytest.mark.torture
-def test_a_long_random_history(tmp_path: Path, torture_s: float) -> None:
-    history(World(tmp_path, seeded_random()), torture_s, 5)
+def test_a_random_history(tmp_path: Path, torture_s: float) -> None:
+    history(World(tmp_path, seeded_random()), max(torture_s, SHORT_S), 3 if torture_s < SHORT_S else 5)

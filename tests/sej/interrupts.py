@@ -20,7 +20,7 @@ from typing import Any
 from sej.system.checksum import crc32c
 
 crc32c(bytes(1000))  # it may import a library at its first use: an interrupt within the import system is not the point
-__all__ = ["KINDS", "Interrupt", "free", "interrupt", "locked_below", "open_below", "places", "short", "swallowed"]
+__all__ = ["KINDS", "Interrupt", "free", "interrupt", "locked_below", "open_below", "places", "swallowed"]
 
 _CHECKING = {
     number
@@ -196,15 +196,6 @@ def places(first: int = 1, step: int = 1) -> Iterator[tuple[int, type[BaseExcept
     while True:
         yield place, KINDS[place // step % len(KINDS)]
         place += step
-
-
-def short(torture_s: float) -> float:
-    """The seconds for one of many operations whose every place is interrupted, until the time is over.
-
-    Other tests come to places of each operation from its beginning to its end. So except in `make torture` these only
-    have to work.
-    """
-    return torture_s if "SEJ_TORTURE_S" in os.environ else torture_s / 10
 
 
 def free(path: str | os.PathLike[str]) -> bool:

@@ -16,7 +16,7 @@ import sej
 from sej.codec import Buffer, buffer_reference
 from tests.queue.test_interrupts import QuickDisk
 from tests.sej.hooks import Worker
-from tests.sej.interrupts import Interrupt, interrupt, locked_below, open_below, places, short, swallowed
+from tests.sej.interrupts import Interrupt, interrupt, locked_below, open_below, places, swallowed
 from tests.sej.support import read_all, values
 
 pytestmark = pytest.mark.both_codecs
@@ -91,8 +91,8 @@ def test_a_writer_continues_after_an_exception(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.torture
 @pytest.mark.parametrize("name", STEPS)
-def test_a_writer_continues_after_an_exception_at_any_place(tmp_path: Path, torture_s: float, name: str) -> None:
-    interrupt_all(tmp_path, name, 1, time.monotonic() + short(torture_s))
+def test_a_writer_continues_after_an_exception_at_any_place(tmp_path: Path, brief_s: float, name: str) -> None:
+    interrupt_all(tmp_path, name, 1, time.monotonic() + brief_s)
 
 
 @pytest.mark.parametrize("durability", ["os", "buffer"])

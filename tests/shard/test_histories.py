@@ -12,7 +12,7 @@ import pytest
 
 import sej
 import shard
-from tests.crash.harness import Harness, dead_letters_in, seeded_random
+from tests.crash.harness import SHORT_S, Harness, dead_letters_in, seeded_random
 from tests.crash.reader_history import ReaderHistory
 from tests.shard.working import BITS, MAX_ATTEMPTS, NAME
 
@@ -63,10 +63,6 @@ def judge(world: World) -> None:
             assert letter.attempts == MAX_ATTEMPTS, letter
 
 
-def test_a_random_history(tmp_path: Path) -> None:
-    history(tmp_path, 2.0, 3)
-
-
 @pytest.mark.torture
-def test_a_long_random_history(tmp_path: Path, torture_s: float) -> None:
-    history(tmp_path, torture_s, 5)
+def test_a_random_history(tmp_path: Path, torture_s: float) -> None:
+    history(tmp_path, max(torture_s, SHORT_S), 3 if torture_s < SHORT_S else 5)
