@@ -3,8 +3,6 @@
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,17 +13,10 @@ from hub.following import _read_place
 from hub.naming import Source
 from hub.wire import Client, Server
 from hub.wire.access import hash_token
+from tests.hub.command import run, start
 from tests.hub.support import fill, same_bytes
 from tests.sej.hooks import until
 from tests.sej.support import sample
-
-ROOT = Path(__file__).parent.parent.parent
-PROGRAM = [sys.executable, "-W", "error", "-c", "from hub.cli import app; app(prog_name='sej hub')"]
-
-
-def run(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [*PROGRAM, *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_serve_copy_stats_clean(tmp_path: Path) -> None:
@@ -34,10 +25,8 @@ def test_serve_copy_stats_clean(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(line + "\n")
     (tmp_path / "token").write_text(token + "\n")
     fill(tmp_path / "tree" / "s.1.000", sample(50), segment_bytes=300)
-    serve = [*PROGRAM, "serve", "--address", "127.0.0.1:0", "--tokens", str(tmp_path / "tokens"), str(tmp_path / "hub")]
-    with subprocess.Popen(serve, cwd=ROOT, text=True, stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None
-        address = server.stdout.readline().rsplit(" ", 1)[1].strip()
+    with start("serve", "--address", "127.0.0.1:0", "--tokens", tmp_path / "tokens", tmp_path / "hub") as server:
+        address = server.stdout.readline().decode().rsplit(" ", 1)[1].strip()
         copy = ("copy", "--client", "EWR", "--token-file", tmp_path / "token", tmp_path / "tree", address)
         assert run(*copy).stdout == "50\n"
         assert run(*copy).stdout == "0\n"
@@ -76,20 +65,15 @@ def test_wrong_usage(words: tuple[str, ...], tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("merge",), ("clean", "--max-age", "1d")])
 def test_a_directory_that_is_not_a_hub_is_left_as_it_is(words: tuple[str, ...], tmp_path: Path) -> None:
     refused = run(*words, tmp_path)
-    assert refused.returncode == 1
+    assert refused.returncode == 4
     assert "not a hub's root" in refused.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_push_of_a_directory_without_a_journal_is_reported(tmp_path: Path) -> None:
     done = run("push", "--client", "a", tmp_path, "127.0.0.1:1")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (4, "")
     assert f"{tmp_path}: there is nothing to copy: this directory has no journal" in done.stderr
-
-
-def sej_hub(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sej", "hub", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_follow_from_another_machine(tmp_path: Path) -> None:
@@ -97,7 +81,7 @@ def test_follow_from_another_machine(tmp_path: Path) -> None:
     fill(tmp_path / "source", sample(50), segment_bytes=300)
     with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0") as server:
         words = ("follow", server.address, "EWR", "flights")
-        missing = sej_hub(*words)
+        missing = run(*words)
         assert missing.returncode == 4
         assert "no journal 'flights' of client 'EWR'" in missing.stderr
         push = ("push", "--client", "EWR", "--journal", "flights", tmp_path / "source", server.address)
@@ -111,19 +95,16 @@ def test_follow_from_another_machine(tmp_path: Path) -> None:
         since = [row["offset"] for row in rows if row["time"] >= middle]
         found = run(*words, "--until-end", "--start", middle, "--json").stdout.splitlines()
         assert [json.loads(line)["offset"] for line in found] == list(range(since[0], 50))
-        with subprocess.Popen(
-            [*PROGRAM, *words, "--place", str(place), "--raw"], cwd=ROOT, stdout=subprocess.PIPE
-        ) as follower:
-            assert follower.stdout is not None
+        with start(*words, "--place", place, "--raw") as follower:
             with sej.Writer(tmp_path / "source") as w:
                 w.append(b"new\n")
             assert run(*push).stdout == "1\n"
             assert follower.stdout.readline() == b"new\n"
             until(lambda: place.read_text() == "51\n")
             follower.terminate()
-        assert sej_hub(*words, "--start", 3, "--place", place).returncode == 2
+        assert run(*words, "--start", 3, "--place", place).returncode == 2
         place.write_text("51x")
-        damaged = sej_hub(*words, "--place", place)
+        damaged = run(*words, "--place", place)
         assert damaged.returncode == 1
         assert "expected the next offset" in damaged.stderr
 
@@ -131,7 +112,7 @@ def test_follow_from_another_machine(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_cleaned_is_named_once(tmp_path: Path) -> None:
     fill(tmp_path / "hub" / "EWR.flights", sample(20))
     (tmp_path / "hub" / "EWR.flights" / "ofs" / ".lock").mkdir()
-    done = sej_hub("clean", "--max-bytes", 1, tmp_path / "hub")
+    done = run("clean", "--max-bytes", 1, tmp_path / "hub")
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"sej: \S+/EWR\.flights/ofs/\.lock: [^:]+\n", done.stderr), done.stderr
 
@@ -142,7 +123,7 @@ def test_follow_reports_that_the_hub_lost_messages(tmp_path: Path) -> None:
     place.write_text("30\n")
     with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0") as server:
         for more in ((), ("--until-end",)):
-            done = sej_hub("follow", "--place", place, *more, server.address, "EWR", "flights")
+            done = run("follow", "--place", place, *more, server.address, "EWR", "flights")
             assert (done.returncode, done.stdout) == (1, "")
             assert "the next offset is 30, but EWR.flights ends at 20" in done.stderr
         assert run("follow", "--until-end", "--start", 30, server.address, "EWR", "flights").stdout == ""
@@ -164,13 +145,12 @@ def test_follow_with_a_reader_on_the_hub(tmp_path: Path) -> None:
         words = ("follow", "--token-file", tmp_path / "token", "--reader", "report", server.address, "EWR", "flights")
         assert run(*words, "--until-end", "--start", 5).stdout.count("\n") == 15
         assert run(*words, "--until-end").stdout == ""
-        assert sej_hub(*words, "--until-end", "--start", 5).returncode == 2
-        assert sej_hub(*words, "--until-end", "--place", tmp_path / "place").returncode == 2
+        assert run(*words, "--until-end", "--start", 5).returncode == 2
+        assert run(*words, "--until-end", "--place", tmp_path / "place").returncode == 2
         assert "report 0 behind" in run("ls", tmp_path / "hub").stdout
-        with subprocess.Popen([*PROGRAM, *map(str, words), "--raw"], cwd=ROOT, stdout=subprocess.PIPE) as follower:
-            assert follower.stdout is not None
+        with start(*words, "--raw") as follower:
             until(lambda: server.service.readers.held > 0)
-            held = sej_hub(*words, "--until-end")
+            held = run(*words, "--until-end")
             assert (held.returncode, f":{follower.pid}, whose lease ends in" in held.stderr) == (3, True)
             store.put("EWR", "flights", [sej.Message(20, 1, 0, b"", b"new\n")])
             assert follower.stdout.readline() == b"new\n"
@@ -182,16 +162,17 @@ def test_follow_ends_with_1_if_another_program_takes_its_reader(tmp_path: Path) 
     """3 means that another program had the reader at the start, so that nothing was printed twice."""
     fill(tmp_path / "hub" / "EWR.flights", sample(1))
     source = Source("EWR", "flights")
-    with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0") as server:
-        words = [sys.executable, "-m", "sej", "hub", "follow", "--reader", "report", "--raw", server.address, *source]
-        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
-            assert follower.stderr is not None
-            until(lambda: sej.read_offset(tmp_path / "hub" / "EWR.flights", "report") == 1)
-            with server.service.readers._named("report") as name:  # as if the lease had ended
-                name.held[source].holder = "another"
-            store.put(*source, [sej.Message(1, 1, 0, b"", b"new\n")])
-            error = follower.stderr.read().decode()
-            assert (follower.wait(), "is not held by this program any more" in error) == (1, True)
+    with (
+        hub.Store(tmp_path / "hub") as store,
+        Server(store, "127.0.0.1:0") as server,
+        start("follow", "--reader", "report", "--raw", server.address, *source) as follower,
+    ):
+        until(lambda: sej.read_offset(tmp_path / "hub" / "EWR.flights", "report") == 1)
+        with server.service.readers._named("report") as name:  # as if the lease had ended
+            name.held[source].holder = "another"
+        store.put(*source, [sej.Message(1, 1, 0, b"", b"new\n")])
+        error = follower.stderr.read().decode()
+        assert (follower.wait(), "is not held by this program any more" in error) == (1, True)
 
 
 def test_follow_waits_for_a_hub_that_is_out_of_reach(tmp_path: Path) -> None:
@@ -200,16 +181,9 @@ def test_follow_waits_for_a_hub_that_is_out_of_reach(tmp_path: Path) -> None:
         with Server(store, "127.0.0.1:0") as server:
             address = server.address
             run("push", "--client", "EWR", "--journal", "flights", tmp_path / "source", address)
-            follower = subprocess.Popen(
-                [*PROGRAM, "follow", "--json", "--start", "2", address, "EWR", "flights"],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            assert follower.stdout is not None
+            follower = start("follow", "--json", "--start", "2", address, "EWR", "flights")
             follower.stdout.readline()
         with follower:
-            assert follower.stderr is not None
             assert b"trying again" in follower.stderr.readline()
             with Server(store, address) as server, Client(address, client_id="EWR") as client:
                 client.put("flights", [sej.Message(3, 1, 0, b"", b"again")])

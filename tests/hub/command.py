@@ -1,0 +1,28 @@
+"""Running ``sej hub`` as a program of its own."""
+
+import functools
+import os
+import subprocess
+
+from tests.forking import Forkserver, Piped
+from tests.hub.support import ROOT
+
+__all__ = ["run", "start"]
+
+
+@functools.cache
+def _forkserver() -> Forkserver:
+    """One for all tests of a run. To import gRPC takes longer than most commands."""
+    imported = ("sej.cli.app", "hub.cli", "hub.serving", "hub.following", "hub.wire.client", "hub.wire.server")
+    return Forkserver(*imported, options=["-W", "error"], env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run ``sej hub`` to its end; the caller judges the exit code."""
+    done = _forkserver().run(["sej", "hub", *map(str, words)], stdin=b"")
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def start(*words: object) -> Piped:
+    """Start ``sej hub`` with pipes; its standard input is empty."""
+    return _forkserver().pipe(["sej", "hub", *map(str, words)])
