@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import REFERENCE, examples
 from tests.quick_spark import CONF, JAVA_OPTIONS
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ NO_CHROMIUM = (
 # Disks here may be slow: only `make torture` spends time on more examples, and none is failed for its seconds.
 settings.register_profile("sej", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("torture", parent=settings.get_profile("sej"), max_examples=2000)
-settings.load_profile("torture" if "SEJ_TORTURE_S" in os.environ else "sej")
+settings.register_profile("reference", parent=settings.get_profile("sej"), max_examples=examples(100))
+settings.load_profile("torture" if "SEJ_TORTURE_S" in os.environ else "reference" if REFERENCE else "sej")
 
 
 MEMORY = "/dev/shm"

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import kestrel
 from tests.crash.disk import CrashDisk
+from tests.examples import examples
 from tests.sej.windows import shrunk
 
 SIZES = st.sampled_from([(1 << 30, 1 << 30, 1 << 30), (1500, 700, 4000), (400, 100, 900), (1 << 20, 60, 1 << 20)])
@@ -149,7 +150,7 @@ class QueueAgainstLists(RuleBasedStateMachine):
 
 
 TORTURE = "SEJ_TORTURE_S" in os.environ
-QueueAgainstLists.TestCase.settings = settings(max_examples=500 if TORTURE else 24, stateful_step_count=60)
+QueueAgainstLists.TestCase.settings = settings(max_examples=500 if TORTURE else examples(24), stateful_step_count=60)
 TestQueueAgainstLists = QueueAgainstLists.TestCase
 
 
@@ -182,5 +183,5 @@ class QueueOfLargeItems(QueueAgainstLists):
             self.windows.close()
 
 
-QueueOfLargeItems.TestCase.settings = settings(max_examples=500 if TORTURE else 16, stateful_step_count=40)
+QueueOfLargeItems.TestCase.settings = settings(max_examples=500 if TORTURE else examples(16), stateful_step_count=40)
 TestQueueOfLargeItems = QueueOfLargeItems.TestCase

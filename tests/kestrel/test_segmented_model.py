@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kestrel import segmented
 from kestrel.errors import TooLargeError
 from tests.crash.disk import CrashDisk
+from tests.examples import examples
 from tests.sej.windows import shrunk
 
 SIZES = st.sampled_from([1 << 24, 300, 900])
@@ -138,7 +139,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
 
 
 TORTURE = "SEJ_TORTURE_S" in os.environ
-QueueAgainstModel.TestCase.settings = settings(max_examples=500 if TORTURE else 24, stateful_step_count=60)
+QueueAgainstModel.TestCase.settings = settings(max_examples=500 if TORTURE else examples(24), stateful_step_count=60)
 TestQueueAgainstModel = QueueAgainstModel.TestCase
 
 
@@ -176,5 +177,5 @@ class QueueOfLargeItems(QueueAgainstModel):
             self.windows.close()
 
 
-QueueOfLargeItems.TestCase.settings = settings(max_examples=500 if TORTURE else 16, stateful_step_count=40)
+QueueOfLargeItems.TestCase.settings = settings(max_examples=500 if TORTURE else examples(16), stateful_step_count=40)
 TestQueueOfLargeItems = QueueOfLargeItems.TestCase

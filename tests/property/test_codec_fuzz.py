@@ -13,7 +13,7 @@ from sej.codec.format import MAX_OFFSET
 from tests.sej.support import encoded, packed, sample
 from tests.sej.test_codec import REFERENCE, TWINS, buffer_of, outcome
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.both_codecs]
 
 
 @st.composite

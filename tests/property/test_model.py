@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import sej
 from tests.crash.disk import CrashDisk
+from tests.examples import examples
 
 ROOT = "/j"
 DURABILITIES: list[Any] = ["buffer", "os", "interval", "disk"]
@@ -207,7 +208,7 @@ def abandon(w: sej.Writer | None) -> None:
         w.tail.abandon()
 
 
-JournalMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=30)
+JournalMachine.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=30)
 test_any_history_is_a_list = JournalMachine.TestCase
 
 

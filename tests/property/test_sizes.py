@@ -16,6 +16,7 @@ from sej.journal.end import Tail
 from sej.queue.journal_queue import JournalQueue
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
+from tests.examples import examples
 from tests.sej.support import encoded, packed
 from tests.sej.windows import BLOCK_BYTES, INDEX_BYTES, NEAR, READ_BYTES, small_windows
 
@@ -304,7 +305,7 @@ def columns(rows: list[sej.Message]) -> tuple[list[bytes], list[bytes], list[int
     return [r.value for r in rows], [r.key for r in rows], [r.type for r in rows], [r.timestamp for r in rows]
 
 
-SizesMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+SizesMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
 test_messages_of_any_size = SizesMachine.TestCase
 
 
