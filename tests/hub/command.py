@@ -23,6 +23,6 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def start(*words: object) -> Piped:
-    """Start ``sej hub`` with pipes; its standard input is empty."""
-    return _forkserver().pipe(["sej", "hub", *map(str, words)])
+def start(*words: object, env: dict[str, str] | None = None) -> Piped:
+    """Start ``sej hub`` with pipes; its standard input is empty. Variables of env are added to the environment."""
+    return _forkserver().pipe(["sej", "hub", *map(str, words)], env=env)

@@ -6,8 +6,6 @@ import random
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import urllib.request
 import uuid
@@ -30,7 +28,9 @@ from sej import Message
 from sej.cli.supervising import Supervised
 from sej.system.checksum import crc32c
 from shard.commits.staging import StagedRowsError
-from tests.hub.support import CERTIFICATES, ROOT, fill, old_client, old_rows, same_bytes, until
+from tests.forking import Piped
+from tests.hub.command import run, start
+from tests.hub.support import CERTIFICATES, fill, old_client, old_rows, same_bytes, until
 from tests.hub.test_jobs import contents, rows, staged, values_of
 from tests.sej.support import sample
 
@@ -38,11 +38,10 @@ from tests.sej.support import sample
 class Hub:
     """The command with several processes."""
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+    def __init__(self, process: Piped, folder: Path) -> None:
         self.process = process
         self.folder = folder
-        assert process.stdout is not None
-        self.address = process.stdout.readline().split()[-1]
+        self.address = process.stdout.readline().decode().split()[-1]
         self._keepalive_s = 20.0
 
     def pids(self) -> list[int]:
@@ -56,8 +55,7 @@ class Hub:
 
     def line(self, text: str) -> str:
         """Wait for a line of standard error with this text."""
-        assert self.process.stderr is not None
-        return next(line.strip() for line in self.process.stderr if text in line)
+        return next(line.strip() for line in map(bytes.decode, self.process.stderr) if text in line)
 
     def client(self, client_id: str) -> Client:
         """A connection of its own: gRPC shares those with the same options."""
@@ -94,15 +92,8 @@ def running(
 ) -> Iterator[Hub]:
     """Run the command until the end of the block, and check how it ends."""
     (tmp_path / "tmp").mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "sej", "hub", "serve", "--processes", str(processes), "--address", address]
-    with subprocess.Popen(
-        [*command, *map(str, words), str(tmp_path / "hub")],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
-    ) as process:
+    command = ("serve", "--processes", processes, "--address", address, *words, tmp_path / "hub")
+    with start(*command, env={"TMPDIR": str(tmp_path / "tmp")}) as process:
         try:
             yield Hub(process, tmp_path / "tmp")
             process.send_signal(signal.SIGTERM)
@@ -247,7 +238,6 @@ def test_the_processes_end_though_their_supervisor_is_killed(tmp_path: Path) -> 
         with served.client("a") as client:
             client.put("j", sample(1))
         served.process.kill()
-        assert served.process.stderr is not None
         served.process.stderr.read()  # to its end: no server process has it open
         assert os.listdir(served.folder) == []
         with sej.Writer(tmp_path / "hub" / "a.j") as writer:
@@ -348,18 +338,16 @@ def test_a_quota_holds_for_all_processes(tmp_path: Path) -> None:
 
 
 def test_an_old_client_is_served(tmp_path: Path) -> None:
-    run = old_client(tmp_path)
+    send = old_client(tmp_path)
     with running(tmp_path) as served:
         for _ in range(3):  # each with a connection of its own
-            assert run(served.address, "j", old_rows(sample(5))) == "OK 5\n"
+            assert send(served.address, "j", old_rows(sample(5))) == "OK 5\n"
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_another_hub_on_the_same_port_is_refused(tmp_path: Path, processes: int) -> None:
-    command = [sys.executable, "-m", "sej", "hub", "serve", "--processes", str(processes), "--address"]
     with running(tmp_path) as served:
-        command += [served.address, str(tmp_path / "other")]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        done = run("serve", "--processes", processes, "--address", served.address, tmp_path / "other")
     assert (done.returncode, done.stdout) == (1, "")
     assert f"cannot listen on {served.address}" in done.stderr
 
@@ -385,9 +373,8 @@ def test_a_name_may_have_an_address_that_this_machine_has_not(monkeypatch: pytes
 
 def test_a_hub_that_cannot_start_says_so_once(tmp_path: Path) -> None:
     certificate, key = CERTIFICATES / "server.pem", CERTIFICATES / "client-a.key"
-    command = [sys.executable, "-m", "sej", "hub", "serve", "--processes", "2", "--address", "127.0.0.1:0"]
-    command += ["--certificate", str(certificate), "--key", str(key), str(tmp_path / "hub")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    command = ("serve", "--processes", 2, "--address", "127.0.0.1:0", "--certificate", certificate, "--key", key)
+    done = run(*command, tmp_path / "hub")
     assert (done.returncode, done.stdout, done.stderr.count("expected a certificate and its own private key")) == (
         2,
         "",
