@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries in a test that says so itself."""
+"""How many examples hypothesis tries in a test that sets the number itself."""
 
 import os
 from typing import Final

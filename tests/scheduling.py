@@ -13,7 +13,7 @@ from xdist.workermanage import WorkerController
 __all__ = ["Neighbours"]
 
 _TOGETHER: Final = 16
-"""So many tests of a file are given out together. With more, one process still works when the others have ended."""
+"""So many tests of a file go to one process together. With more, one process still works when the others have ended."""
 
 
 class Neighbours(LoadGroupScheduling):  # type: ignore[misc, unused-ignore]
