@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hub.connecting import token_in
+from pipeline.hub_options import hub_way
 from sej.cli.parameters import PATH, IntRange
 from sej.cli.progress import progress_bar
 from sej.errors import JournalNotFoundError, SejError
@@ -59,12 +59,7 @@ def _from_hub(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--server-name", help="The name in the hub's certificate, if it is not the address.")
     @wraps(command)
     def run(hub: str | None, token_file: Path | None, ca: Path | None, server_name: str | None, **rest: Any) -> None:
-        tls = None
-        if ca is not None or server_name is not None:
-            from hub.wire import ClientTLS
-
-            tls = ClientTLS(ca, server_name=server_name)
-        command(way={"hub": hub, "token": token_in(token_file), "tls": tls}, **rest)
+        command(way=hub_way(hub, token_file, ca, server_name=server_name), **rest)
 
     return run
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from zlib import crc32
 
+from hub.certificates import is_loopback
 from hub.errors import UnavailableError
 from pipeline.options import OptionError, Options
-from pipeline.retrying import RETRY_S, Retry
+from pipeline.retrying import ANSWER_S, Retry
 from sej.checks import TEXT, a, optional, require
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Remote(NamedTuple):
         server_name: the name in the hub's certificate, if it is not the address.
         tls: whether TLS is used; None: if one of the four above is set.
         retry_s: how long the hub may be out of reach, in seconds.
+        retry_setting: the option that sets this, for messages; empty: none does.
     """
 
     addresses: tuple[str, ...]
@@ -44,7 +46,8 @@ class Remote(NamedTuple):
     key: str | None = None
     server_name: str | None = None
     tls: bool | None = None
-    retry_s: float = RETRY_S
+    retry_s: float = ANSWER_S
+    retry_setting: str = ""
 
     @classmethod
     def of(cls, options: Options) -> Remote | None:
@@ -58,14 +61,15 @@ class Remote(NamedTuple):
         if options.get("layout") is not None:
             raise OptionError("the option layout applies to a path; leave it out with the option hub")
         names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls", "hubRetryFor")
-        return cls(options["hub"], *(options[name] for name in names))
+        return cls(options["hub"], *(options[name] for name in names))._replace(retry_setting=names[-1])
 
     @classmethod
     def named(cls, hub: str | Sequence[str] | None, token: str | None, tls: ClientTLS | None) -> Remote | None:
         """Return the hub of a function's arguments; None if no hub is passed.
 
         Raises:
-            OptionError: the address is empty, or token or tls is passed without a hub.
+            OptionError: the address is empty, or token or tls is passed without a hub, or the token would cross a
+                network in plain text.
         """
         require(hub=(hub, optional(a(str, list, tuple))), token=(token, optional(TEXT)))
         if not hub:
@@ -78,11 +82,30 @@ class Remote(NamedTuple):
         for address in addresses:
             TEXT("hub", address)
         if tls is None:
-            return cls(addresses, token)
+            found = cls(addresses, token)
+            found.require_private("pass tls=ClientTLS(...)")
+            return found
         ca, certificate, key = (
             None if path is None else os.fspath(path) for path in (tls.ca, tls.certificate, tls.key)
         )
         return cls(addresses, token, ca, certificate, key, tls.server_name, tls=True)
+
+    @property
+    def _uses_tls(self) -> bool:
+        return bool(self.ca or self.certificate or self.server_name) if self.tls is None else self.tls
+
+    def require_private(self, way_out: str) -> None:
+        """Check that the token does not cross a network in plain text; the error names the way out.
+
+        Raises:
+            OptionError: it would.
+        """
+        if self.token and not self._uses_tls:
+            for address in self.addresses:
+                if not is_loopback(address):
+                    raise OptionError(
+                        f"the token for {address} would cross the network in plain text; {way_out}, if the hub has TLS"
+                    )
 
     def options(self) -> dict[str, str]:
         """Return the same as options of Spark's source."""
@@ -93,12 +116,16 @@ class Remote(NamedTuple):
         }  # fmt: skip
         return {name: value for name, value in found.items() if value is not None}
 
+    def retry(self) -> Retry:
+        """Return the attempts of one task or connection."""
+        return Retry(self.retry_s, self.retry_setting)
+
     def client(self, name: str = "", turn: int = 0, client_id: str = "") -> Client:
         """Open a connection for one journal, or to write as a client; the next turn uses the next address."""
         from hub.wire import Client, ClientTLS
 
-        secure = any((self.ca, self.certificate, self.server_name)) if self.tls is None else self.tls
-        tls = ClientTLS(self.ca, self.certificate, self.key, self.server_name) if secure else None
+        self.require_private("set the option hubCa, or hubTls to true")
+        tls = ClientTLS(self.ca, self.certificate, self.key, self.server_name) if self._uses_tls else None
         at = (crc32(name.encode()) + turn) % len(self.addresses)
         return Client(self.addresses[at], client_id=client_id, token=self.token, tls=tls)
 
@@ -112,16 +139,17 @@ class Line:
         self._client_id = client_id
         self._client: Client | None = None
         self._turn = 0
-        self._retry = Retry(remote.retry_s)
+        self._retry = remote.retry()
 
     def ask(self, question: Callable[[Client], _T]) -> _T:
         """Make one call; try again if the hub cannot be reached.
 
         Raises:
-            UnavailableError: it was out of reach for longer than the option hubRetryFor.
+            UnavailableError: it was out of reach for longer than ``retry_s``.
         """
         while True:
             try:
+                self._retry.trying()
                 self._client = self._client or self._remote.client(turn=self._turn, client_id=self._client_id)
                 answer = question(self._client)
             except UnavailableError as error:

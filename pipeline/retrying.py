@@ -15,10 +15,12 @@ from typing import Final
 from hub.errors import UnavailableError
 from sej.cli.units import human_duration
 
-__all__ = ["RETRY_S", "Retry"]
+__all__ = ["ANSWER_S", "RETRY_S", "Retry"]
 
 RETRY_S: Final = 600.0
-"""The default: how long a hub may be out of reach."""
+"""How long a hub may be out of reach for a stream, and the default of Spark's option."""
+ANSWER_S: Final = 20.0
+"""How long for a call that a person waits for, such as a table: a restart of the hub takes less."""
 _FIRST_S: Final = 0.1
 _MOST_S: Final = 10.0
 _REPORT_S: Final = 10.0
@@ -35,6 +37,7 @@ class Retry:
     def __init__(
         self,
         for_s: float,
+        setting: str = "",
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
@@ -44,23 +47,32 @@ class Retry:
 
         Args:
             for_s: how long the hub may be out of reach, in seconds.
+            setting: the option that sets this, for messages; empty: none does.
             clock: seconds.
             sleep: waits for seconds.
             chance: returns a number from 0 to 1.
         """
         self.attempts = 0
         self._for_s = for_s
+        self._named = f" ({setting})" if setting else ""
         self._clock = clock
         self._sleep = sleep
         self._chance = chance
-        self._since = 0.0
+        self._since: float | None = None
+        """When the hub was found out of reach: at the latest at the start of the first failed attempt."""
         self._reported_at = float("-inf")
+
+    def trying(self) -> None:
+        """An attempt begins, which may itself take long."""
+        if self._since is None:
+            self._since = self._clock()
 
     def reached(self) -> None:
         """The hub has answered: the next failure starts from the beginning."""
-        if self.attempts:
+        if self.attempts and self._since is not None:
             _log.warning("the hub answers again after %s", human_duration(self._clock() - self._since))
         self.attempts = 0
+        self._since = None
 
     def wait(self, error: UnavailableError) -> None:
         """Wait before the next attempt.
@@ -71,18 +83,24 @@ class Retry:
         from hub.wire.status import HandshakeError
 
         now = self._clock()
+        if self._since is None:
+            self._since = now
         if not self.attempts:
-            self._since, self._reported_at = now, float("-inf")
+            self._reported_at = float("-inf")
         left = self._since + self._for_s - now
         if left <= 0 or isinstance(error, HandshakeError):
             if self.attempts:
-                error.add_note(f"{self.attempts + 1} attempts in {human_duration(now - self._since)} (hubRetryFor)")
+                error.add_note(f"{self.attempts + 1} attempts in {human_duration(now - self._since)}{self._named}")
             raise error
         pause = min(_FIRST_S * 2.0 ** min(self.attempts, 20), _MOST_S) * (1 - self._chance() / 2)
         self.attempts += 1
         if now - self._reported_at >= _REPORT_S:
             self._reported_at = now
             _log.warning(
-                "%s; attempt %d failed, trying again for %s (hubRetryFor)", error, self.attempts, human_duration(left)
+                "%s; attempt %d failed, trying again for %s%s",
+                error,
+                self.attempts,
+                human_duration(left),
+                self._named,
             )
         self._sleep(min(pause, left))

@@ -16,6 +16,7 @@ from pipeline.paths import local_path
 from pipeline.reading.discovery import discover
 from pipeline.reading.places import Origin as Place
 from pipeline.reading.remote import matching
+from pipeline.retrying import ANSWER_S, RETRY_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +83,7 @@ class Origin(NamedTuple):
         if remote is None:
             path = local_path(root)
             return cls(path, {}, os.path.realpath(path))
+        remote = remote._replace(retry_s=RETRY_S)  # a job takes long, and would have to read again
         name = os.fspath(root)
         return cls(name, remote.options(), f"hub {','.join(sorted(remote.addresses))} {name}", remote)
 
@@ -94,7 +96,7 @@ class Origin(NamedTuple):
         if self.remote is None:
             there: Iterable[Place] = discover([self.name])
         else:
-            with Line(self.remote) as line:
+            with Line(self.remote._replace(retry_s=ANSWER_S)) as line:
                 there = matching(line, [self.name], None)
         known: dict[tuple[object, ...], str] = {}
         for place in there:

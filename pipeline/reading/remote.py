@@ -17,7 +17,6 @@ from hub.naming import Source, client_of
 from pipeline.connection import Line, Remote
 from pipeline.options import OptionError
 from pipeline.reading.places import ID_BYTES, Origin, Slice
-from pipeline.retrying import Retry
 from sej.errors import JournalNotFoundError, TruncatedError
 from shard.names import split_name
 
@@ -58,10 +57,11 @@ def read(
         TruncatedError: the journal was re-created since the read was planned.
         UnavailableError: the hub was out of reach for longer than retry_s.
     """
-    due, names, retry = part.start, tuple(columns), Retry(remote.retry_s)
+    due, names, retry = part.start, tuple(columns), remote.retry()
     journal, whose = part.origin.name.partition(".")[2], part.origin.client
     while due < part.stop:
         try:
+            retry.trying()
             with remote.client(part.origin.name, retry.attempts) as client:
                 is_checked = False
                 for rows in client.read_columns(
@@ -224,7 +224,7 @@ class RemoteProgress:
         """Set the reader; nothing is taken yet."""
         from hub.wire.named import HeldReaders
 
-        self._retry_s = remote.retry_s
+        self._remote = remote
         self._line = Line(remote._replace(retry_s=0.0))  # a renewal in an outage must not hold up the end of a stream
         self._held = HeldReaders(self._line.ask, reader, _LEASE_S)
         self._ids: dict[str, str] = {}
@@ -287,9 +287,10 @@ class RemoteProgress:
         self._line.close()
 
     def _patiently(self, act: Callable[[], _T]) -> _T:
-        retry = Retry(self._retry_s)
+        retry = self._remote.retry()
         while True:
             try:
+                retry.trying()
                 return act()
             except UnavailableError as error:
                 retry.wait(error)

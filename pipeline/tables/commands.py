@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from hub.connecting import token_in
+from pipeline.hub_options import hub_way
 from sej.cli.output import counted
 from sej.cli.parameters import DURATION, PATH, PLACE, SIZE
 from sej.cli.units import Moment, iso_time
@@ -53,17 +53,12 @@ def _reading_options(command: _Command) -> _Command:
 
 def _way(given: dict[str, Any]) -> dict[str, Any]:
     """Return the options that say how journals are read, as arguments of ``pipeline.table``."""
-    tls = None
-    if any(given[name] is not None for name in ("ca", "certificate", "server_name")):
-        from hub.wire import ClientTLS
-
-        tls = ClientTLS(given["ca"], given["certificate"], given["key"], given["server_name"])
     return {
         "pattern": given["pattern"],
         "clients": given["clients"] or None,
-        "hub": given["hub"],
-        "token": token_in(given["token_file"]),
-        "tls": tls,
+        **hub_way(
+            given["hub"], given["token_file"], given["ca"], given["certificate"], given["key"], given["server_name"]
+        ),
         "verify": not given["no_verify"],
         "on_corruption": "skip" if given["skip_damage"] else "raise",
     }

@@ -26,6 +26,7 @@ from pipeline.reading.places import Origin, Slice
 from pipeline.reading.positions import start_in
 from pipeline.reading.remote import RemoteFollower, RemoteProgress, RemoteRoot
 from pipeline.reading.task import TaskOptions, read
+from pipeline.retrying import RETRY_S
 from pipeline.tables.asked import Asked, Way
 from pipeline.tables.sources import chosen_of, kind_of, refuse_deleted
 from pipeline.tables.table import PathLike, Place, paths_of, way_of
@@ -393,8 +394,9 @@ def follow(
         where: as for :func:`table`.
         clients: as for :func:`table`.
         pattern: as for :func:`table`.
-        hub: as for :func:`table`. The hub then keeps the reader's offsets: one program at a time has the name, and the
-            token needs the role ``reader``.
+        hub: as for :func:`table`, but without a timeout the stream waits 10 minutes for a hub that does not answer. The
+            hub then keeps the reader's offsets: one program at a time has the name, and the token needs the role
+            ``reader``.
         token: as for :func:`table`.
         tls: as for :func:`table`.
         verify: as for :func:`table`.
@@ -435,6 +437,8 @@ def follow(
         known=(known, optional(CALLABLE)),
     )
     way = way_of(clients, pattern, hub, token, tls, verify, on_corruption)
+    if way.remote is not None and timeout is None:
+        way = way._replace(remote=way.remote._replace(retry_s=RETRY_S))
     given = paths_of(paths, way.remote)
     for path in given if way.remote is None else []:
         if (kind := kind_of(path)) != "sej":

@@ -186,7 +186,8 @@ def table(
             ``("shard", "=", 3)``. Conditions on offset, time, shard, prefix and client limit what is read.
         clients: only these clients of a hub.
         pattern: only directories whose whole name matches this regular expression, or else glob.
-        hub: the address ``host:port`` of a hub to read through, or several of the same hub.
+        hub: the address ``host:port`` of a hub to read through, or several of the same hub. A read fails with
+            ``hub.UnavailableError`` if the hub cannot be reached for 20 seconds.
         token: the token for the hub.
         tls: how to reach the hub with TLS; None: without.
         verify: check blocks against their checksums; with ``on_corruption="skip"`` a damaged block is skipped whole.

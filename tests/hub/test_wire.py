@@ -952,7 +952,8 @@ def test_a_client_that_was_closed_says_so(tmp_path: Path) -> None:
 def test_no_server_at_the_address(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, server):
         address = server.address
-    with Client(address, client_id="a", timeout_s=2.0) as client, pytest.raises(hub.UnavailableError):
+    refusal = pytest.raises(hub.UnavailableError, match="no hub listens on this address: check it, or start the hub")
+    with Client(address, client_id="a", timeout_s=2.0) as client, refusal:
         client.put("j", sample(1))
 
 

@@ -1,12 +1,15 @@
 """Attempts to reach a hub, with a clock that the test moves."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
+import pipeline
 from hub.errors import UnavailableError
 from hub.wire.status import HandshakeError
-from pipeline.connection import Remote
+from pipeline.connection import Line, Remote
+from pipeline.jobs.running import Origin
 from pipeline.options import READ, OptionError, parse
 from pipeline.retrying import Retry
 
@@ -21,26 +24,49 @@ class Time:
         self.now += seconds
 
 
-def retry(time: Time, for_s: float = 600.0, chance: float = 0.0) -> Retry:
-    return Retry(for_s, clock=lambda: time.now, sleep=time.sleep, chance=lambda: chance)
+def retry(time: Time, for_s: float = 600.0, chance: float = 0.0, setting: str = "hubRetryFor") -> Retry:
+    return Retry(for_s, setting, clock=lambda: time.now, sleep=time.sleep, chance=lambda: chance)
+
+
+def never_reached(attempts: Retry) -> None:
+    while True:
+        attempts.wait(UnavailableError("down"))
 
 
 def test_waits_grow_to_ten_seconds_and_end_with_the_time(caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
     attempts = retry(time)
 
-    def forever() -> None:
-        while True:
-            attempts.wait(UnavailableError("down"))
-
     with caplog.at_level(logging.WARNING), pytest.raises(UnavailableError, match="down") as ended:
-        forever()
+        never_reached(attempts)
     assert time.slept[:8] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0]
     assert set(time.slept[8:-1]) == {10.0}
     assert time.now == 700.0
     assert ended.value.__notes__ == [f"{len(time.slept) + 1} attempts in 10 min (hubRetryFor)"]
     assert caplog.messages[0] == "down; attempt 1 failed, trying again for 10 min (hubRetryFor)"
     assert len(caplog.messages) < len(time.slept)  # one line in ten seconds
+
+
+def test_without_an_option_for_it_none_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    time = Time()
+    attempts = retry(time, for_s=10.0, setting="")
+    with caplog.at_level(logging.WARNING), pytest.raises(UnavailableError, match="down") as ended:
+        never_reached(attempts)
+    assert ended.value.__notes__ == [f"{attempts.attempts + 1} attempts in 10 s"]
+    assert caplog.messages == ["down; attempt 1 failed, trying again for 10 s"]
+
+
+def test_an_attempt_that_takes_long_counts_from_its_start() -> None:
+    time = Time()
+    attempts = retry(time, for_s=20.0)
+    attempts.trying()
+    time.now += 30
+    with pytest.raises(UnavailableError, match="down"):
+        attempts.wait(UnavailableError("down"))
+    attempts.reached()
+    time.now += 1000  # such as a stream that ran well
+    attempts.wait(UnavailableError("down"))
+    assert time.slept == [0.1]
 
 
 def test_waits_are_shortened_at_random() -> None:
@@ -69,10 +95,34 @@ def test_what_cannot_heal_is_not_repeated() -> None:
     assert time.slept == []
 
 
+def test_calls_that_a_person_waits_for_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job and a stream without an end wait longer, because they would have to begin again."""
+    used: list[Remote] = []
+
+    def no_hub(self: Line, question: object) -> None:
+        used.append(self._remote)
+        raise UnavailableError("down")
+
+    monkeypatch.setattr(Line, "ask", no_hub)
+    calls: list[tuple[float, Callable[[], object]]] = [
+        (20.0, lambda: pipeline.table("berlin", hub="h:1").count()),
+        (20.0, lambda: pipeline.table("berlin", hub="h:1").to_arrow()),
+        (20.0, lambda: pipeline.count("berlin", hub="h:1")),
+        (20.0, lambda: next(pipeline.follow("berlin", hub="h:1", timeout=0.0))),
+        (600.0, lambda: next(pipeline.follow("berlin", hub="h:1"))),
+        (20.0, Origin.of("berlin", "h:1", None, None).require_distinct),
+    ]
+    for retry_s, call in calls:
+        with pytest.raises(UnavailableError):
+            call()
+        assert (used[-1].retry_s, used[-1].retry_setting) == (retry_s, "")
+    assert Origin.of("berlin", "h:1", None, None).options["hubRetryFor"] == "600.0"
+
+
 @pytest.mark.parametrize(("given", "seconds"), [("90", 90.0), ("90s", 90.0), ("10m", 600.0), ("0", 0.0)])
 def test_the_option(given: str, seconds: float) -> None:
     remote = Remote.of(parse(READ, {"hub": "h:1", "hubRetryFor": given}))
     assert remote is not None
-    assert remote.retry_s == seconds
+    assert (remote.retry_s, remote.retry_setting) == (seconds, "hubRetryFor")
     with pytest.raises(OptionError, match="hubRetryFor must be seconds"):
         parse(READ, {"hubRetryFor": "soon"})

@@ -16,6 +16,8 @@ import sej
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
 from hub.wire.access import Grant, hash_token
 from kestrel import segmented
+from pipeline.connection import Remote
+from pipeline.options import READ, parse
 from tests.cli.inside import inside
 from tests.hub.pipe import Pipe
 from tests.hub.support import CERTIFICATES
@@ -288,6 +290,24 @@ def test_sql_over_a_hub(hub_root: Path, monkeypatch: pytest.MonkeyPatch) -> None
         query = "SELECT count(*) AS n FROM tokyo_orders_1 WHERE shard = 1"
         done = inside(monkeypatch, "sql", query, "tokyo.orders.1", "--hub", server.address, "--json")
         assert done.out == b'{"n": 6}\n'
+
+
+@pytest.mark.parametrize("command", [("sql", "SELECT 1", "x"), ("ship", "x", "delta:y"), ("spark", "count", "x")])
+def test_the_options_of_a_hub_are_checked_before_it_is_asked(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("t")
+    alone = inside(monkeypatch, *command, "--token-file", str(tmp_path / "token"))
+    assert (alone.code, "are for a hub: pass its address with --hub" in alone.err) == (2, True)
+    plain = inside(monkeypatch, *command, "--token-file", str(tmp_path / "token"), "--hub", "10.0.0.1:1")
+    expected = "the token for 10.0.0.1:1 would cross the network in plain text; pass --ca, if the hub has TLS"
+    assert (plain.code, expected in plain.err) == (2, True)
+    with pytest.raises(pipeline.OptionError, match=r"in plain text; pass tls=ClientTLS\(\.\.\.\), if the hub has TLS"):
+        pipeline.table("x", hub="10.0.0.1:1", token="t")
+    remote = Remote.of(parse(READ, {"hub": "10.0.0.1:1", "hubToken": "t"}))
+    assert remote is not None
+    with pytest.raises(pipeline.OptionError, match="set the option hubCa, or hubTls to true, if the hub has TLS"):
+        remote.client()
 
 
 def test_gaps_and_damage_on_a_hub_are_those_of_the_disk(tmp_path: Path) -> None:
