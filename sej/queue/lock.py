@@ -51,6 +51,7 @@ class QueueLock:
             name: the queue's name.
             read_ahead: reads records of others, without the lock; returns whether there were any.
         """
+        self._directory = directory
         self._disk = directory.disk
         self._path = directory.at("ofs", f"{name}.queue.lck")
         self._read_ahead = read_ahead
@@ -125,7 +126,11 @@ class QueueLock:
 
     def _open(self) -> File:
         while True:
-            self._disk.open(self._path, "append").close()  # created if it is missing
+            try:
+                self._disk.open(self._path, "append").close()  # created if it is missing
+            except FileNotFoundError:
+                self._directory.require()  # the journal was removed
+                raise
             with contextlib.suppress(FileNotFoundError):  # removed in between
                 return self._disk.open(self._path, "edit")
 

@@ -359,7 +359,11 @@ class SharedEnd:
                 return
             self._was_missing = there is None
             self._mark = b""
-            old, fresh = self._lock, self._directory.disk.open(self._lock_path, "append")
+            try:
+                old, fresh = self._lock, self._directory.disk.open(self._lock_path, "append")
+            except FileNotFoundError:
+                self._directory.require()  # the journal was removed
+                raise
             self._lock, self.leave = fresh, fresh.unlocker()
             old.close()
             self._wait_for_lock()

@@ -227,6 +227,19 @@ class TestLeases:
                 assert other.stats().leased == 1
                 item.done()
 
+    def test_the_directory_of_an_open_queue_is_removed(self, tmp_path: Path, clock: FakeClock) -> None:
+        queue = opened(tmp_path / "q", clock)
+        queue.put_many([b"job", b"another job"])
+        item = take(queue)
+        shutil.rmtree(tmp_path / "q")
+        calls = (
+            lambda: queue.get(timeout=0), queue.stats, queue.purge, queue.pause,
+            lambda: queue.put(b"late", delay_s=1), lambda: item.extend(1.0), item.done, queue.close,
+        )  # fmt: skip
+        for call in calls:
+            with pytest.raises(sej.JournalNotFoundError, match="there is no journal here"):
+                call()
+
     def test_closing_gives_back(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as survivor:
             with opened(tmp_path, clock) as closing:

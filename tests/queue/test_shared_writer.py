@@ -343,3 +343,12 @@ def test_a_segment_that_is_opened_during_a_sync_stays_in_doubt(tmp_path: Path, m
         w._end.sync(second, *place)
         w._end.sync(second, *place)
     assert [file for file, _, _ in renewed] == [first, second]
+
+
+def test_the_directory_of_an_open_writer_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sej.writing.shared_end._LOCK_CHECK_S", 0.0)
+    with sej.SharedWriter(tmp_path / "q") as writer:
+        writer.append(b"x")
+        shutil.rmtree(tmp_path / "q")
+        with pytest.raises(sej.JournalNotFoundError, match="there is no journal here"):
+            writer.append(b"late")
