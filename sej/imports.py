@@ -48,6 +48,7 @@ def compiled(module: str) -> ModuleType | None:
 
     Raises:
         ImportError: ``SEJ_CODEC`` is ``c`` and the module is not built, or ``SEJ_CODEC`` has an unknown value.
+        OSError: this process has no free file descriptor.
     """
     wish = os.environ.get("SEJ_CODEC", "")
     if wish not in ("", "c", "python"):
@@ -71,9 +72,24 @@ def twin(module: str, reference: str) -> ModuleType:
 
 
 def _imported(name: str) -> ModuleType:
+    """Import a module.
+
+    Raises:
+        ImportError: it is not installed, or cannot be loaded.
+        OSError: this process has no free file descriptor. The interpreter reports that as an ImportError if it comes
+            from the dynamic linker, or from the list of a directory, which it would also remember as empty.
+    """
     import importlib
 
-    return importlib.import_module(name)
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as cause:
+            importlib.invalidate_caches()
+            raise cause from error
+        raise
 
 
 if sys.platform == "win32":
