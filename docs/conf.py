@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.metadata import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from types import MemberDescriptorType
 
 from docutils.nodes import Element
 from sphinx.addnodes import pending_xref
@@ -106,7 +107,8 @@ def _follow(app: Sphinx, env: BuildEnvironment, node: pending_xref, text: Elemen
 
 def _skip(app: Sphinx, what: str, name: str, value: object, skip: bool, options: object) -> bool | None:
     """Leave out the fields of a named tuple: its class documents them."""
-    return True if type(value).__name__ == "_tuplegetter" else None
+    field = isinstance(value, MemberDescriptorType) and issubclass(value.__objclass__, tuple)  # of sej.Message
+    return True if field or type(value).__name__ == "_tuplegetter" else None
 
 
 def _sign(

@@ -31,6 +31,8 @@ from sej.system.watch import Watch
 __all__ = ["Scanner", "check_arguments"]
 
 _BATCH: Final = 1024
+_ITERATED: Final = 256
+"""Messages of a batch of an iteration: so few stay in the processor's cache until the caller has read them."""
 _JUDGE_AFTER_S: Final = 1.0
 _ON_CORRUPTION: Final = one_of(("raise", "skip"))
 
@@ -191,7 +193,7 @@ class Scanner:
             yield self._ready
             if not length_hint(self._ready):
                 with self._using:
-                    batch = self._more(_BATCH, self.timeout)
+                    batch = self._more(_ITERATED, self.timeout)
                     if not batch:
                         return
                     self._ready = iter(batch)

@@ -1,6 +1,7 @@
 """The codec, both implementations side by side: bytes by the format table, the three outcomes, and no difference."""
 
 import importlib
+import pickle
 import threading
 import tracemalloc
 from array import array
@@ -89,6 +90,27 @@ def test_any_bytes_like_is_read_and_bytes_come_out(codec: ModuleType, wrap: Any)
     many, end = codec.decode_many(data, 0, len(data), 1, 10)
     assert many == [found] == EDGES[1:2] and end == len(data)
     assert type(many[0].key) is type(many[0].value) is type(found.value) is bytes
+
+
+@both
+def test_fields_are_read_by_name_and_never_set(codec: ModuleType) -> None:
+    class Named(Message):
+        """A subclass, as a caller may define one."""
+
+    fields = (7, -5, 255, b"key", b"value")
+    for message in (codec.decode(encoded(*fields), 0, 34)[0], Message(*fields), Message._make(fields), Named(*fields)):
+        assert (message.offset, message.timestamp, message.type, message.key, message.value) == fields
+        for name in Message._fields:
+            with pytest.raises(AttributeError):
+                setattr(message, name, 0)
+    assert pickle.loads(pickle.dumps(Message(*fields))) == Message(*fields)._replace(type=255)
+
+
+@pytest.mark.skipif(len(TWINS) == 1, reason="the fields of the pure Python class check the number at each access")
+@pytest.mark.parametrize("fields", [(), (1, 2, 3, b"k"), (1, 2, 3, b"k", b"v", 6)])
+def test_no_message_has_another_number_of_fields(fields: tuple[object, ...]) -> None:
+    with pytest.raises(TypeError, match=f"a message has 5 fields, got {len(fields)}"):
+        tuple.__new__(Message, fields)
 
 
 @both
