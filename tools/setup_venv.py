@@ -63,7 +63,7 @@ def main() -> None:
             if java.remember(venv, python):
                 stamps.keep("java", chosen)
         home = java.remembered(venv)
-        loaded = content([Path("pyproject.toml"), Path(classes.__file__)]) + str(home)
+        loaded = f"{content([Path('pyproject.toml'), Path(classes.__file__)])}{home}{venv}"
         if home is not None and stamps.differ("classes", loaded):
             say("an archive of Spark's classes, with which the JVMs of the tests start faster")
             classes.make(venv, python, home)
