@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.examples import REFERENCE, examples
 from tests.quick_spark import CONF, JAVA_OPTIONS
+from tests.spark_python import forking_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,14 +188,15 @@ def brief_s(torture_s: float) -> float:
 
 @pytest.fixture(scope="session")
 def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where Spark writes, and in ``here`` where its JVM is started."""
+    """Where Spark writes, in ``here`` where its JVM is started, and ``python``, which the shared session starts."""
     home = tmp_path_factory.mktemp("spark")
     (home / "here").mkdir()
-    yield home
-    from pyspark.sql import SparkSession
+    with forking_python(home):
+        yield home
+        from pyspark.sql import SparkSession
 
-    if (session := SparkSession.getActiveSession()) is not None:
-        session.stop()
+        if (session := SparkSession.getActiveSession()) is not None:
+            session.stop()
 
 
 @pytest.fixture
@@ -206,7 +208,9 @@ def spark(spark_home: Path) -> "SparkSession":
     import pipeline
 
     folders = {"spark.sql.warehouse.dir": str(spark_home / "warehouse"), "spark.local.dir": str(spark_home / "local")}
-    with chdir(spark_home / "here"):
+    with chdir(spark_home / "here"), pytest.MonkeyPatch.context() as patch:
+        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):  # of the session, not of what a test starts
+            patch.setenv(name, str(spark_home / "python"))
         session = pipeline.session("tests", master="local[2]", conf={**CONF, **folders})
     session.sparkContext.setLogLevel("OFF")  # what is tested here includes many failures
     return session

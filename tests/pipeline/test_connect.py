@@ -88,6 +88,7 @@ def test_a_client_reads_writes_and_streams(server: str, journal: Path) -> None:
     assert [pipeline.count(root / name) for name in ("tree", "copy", "restored")] == [50, 100, 100]
 
 
-def test_a_session_during_and_after_one_of_spark_connect(server: str, journal: Path) -> None:
-    printed = client(SESSION, server, journal, JAVA_HOME=os.environ["JAVA_HOME"])
+def test_a_session_during_and_after_one_of_spark_connect(server: str, spark_home: Path, journal: Path) -> None:
+    python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(spark_home / "python"))
+    printed = client(SESSION, server, journal, JAVA_HOME=os.environ["JAVA_HOME"], **python)
     assert printed.splitlines() == ["same True True", "then local[1] 100"]

@@ -179,7 +179,7 @@ def test_a_job_continues_when_a_killed_hub_is_back(spark: SparkSession, tmp_path
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
 def test_every_message_once_though_drivers_executors_and_the_hub_are_killed(
-    spark: SparkSession, tmp_path: Path, torture_s: float
+    spark: SparkSession, spark_home: Path, tmp_path: Path, torture_s: float
 ) -> None:
     address, root, source = f"127.0.0.1:{free_port()}", tmp_path / "hub", tmp_path / "from" / "orders.1.000"
     fill(source, 4000)
@@ -195,7 +195,13 @@ def test_every_message_once_though_drivers_executors_and_the_hub_are_killed(
                 str(tmp_path / "to"),
                 address,
             ]
-            run = subprocess.Popen(command, cwd=ROOT, start_new_session=True)  # its JVM and workers die with it
+            env = {
+                **os.environ,
+                **dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(spark_home / "python")),
+            }
+            run = subprocess.Popen(
+                command, cwd=ROOT, env=env, start_new_session=True
+            )  # its JVM and workers die with it
             until(lambda: run.poll() is not None or len(values(root)) >= due, 120)  # noqa: B023 called in this round only
             server.send_signal(signal.SIGKILL)
             os.killpg(run.pid, signal.SIGKILL)

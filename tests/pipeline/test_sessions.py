@@ -1,6 +1,9 @@
 """What opening a session does to the process that opens it, and to Spark's workers."""
 
 import os
+import select
+import subprocess
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -37,3 +40,40 @@ def test_a_program_whose_codec_is_not_compiled_is_warned(
     pipeline.register(spark)
     expected = "the codec of this program is pure Python, which is slow: sej was imported from packages.zip"
     assert caplog.messages == [expected]
+
+
+# --- What the shared session starts as Python: tests/spark_python.py
+
+
+TEXT = "import os, sys; print(sys.argv, os.getcwd(), os.environ['NAME'], sys.stdin.read(), os.getppid()); sys.exit(3)"
+
+
+@pytest.mark.parametrize("server", [True, False])
+def test_a_forked_interpreter_is_like_a_fresh_one(spark_home: Path, tmp_path: Path, server: bool) -> None:
+    program = tmp_path / "python"
+    text = (spark_home / "python").read_text()
+    program.write_text(text if server else text.replace(str(spark_home), "/nothing"))
+    program.chmod(0o700)
+    done = subprocess.run(
+        [program, "-c", TEXT, "word"], cwd=tmp_path, env={**os.environ, "NAME": "value"},
+        input="given", text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    *printed, parent = done.stdout.split()
+    assert (done.returncode, printed, done.stderr) == (3, ["['-c',", "'word']", str(tmp_path), "value", "given"], "")
+    assert (int(parent) != os.getpid()) is server
+
+
+def test_spark_runs_forked_interpreters(spark: SparkSession) -> None:
+    command = spark.sparkContext.parallelize(["/proc/self/cmdline"], 1).map(lambda path: Path(path).read_bytes())
+    assert b"tests.spark_python" in command.first()
+
+
+def test_a_forked_interpreter_ends_with_its_program(spark_home: Path) -> None:
+    text = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+    with subprocess.Popen([spark_home / "python", "-c", text], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        ending = select.poll()
+        ending.register(handle := os.pidfd_open(int(program.stdout.readline())), select.POLLIN)
+        program.terminate()
+        assert ending.poll(60_000)
+        os.close(handle)
