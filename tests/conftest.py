@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.examples import REFERENCE, examples
-from tests.quick_spark import CONF, JAVA_OPTIONS
+from tests.quick_spark import JAVA_OPTIONS, SHARED_CONF
 from tests.spark_python import forking_python
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def spark(spark_home: Path) -> "SparkSession":
     with chdir(spark_home / "here"), pytest.MonkeyPatch.context() as patch:
         for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):  # of the session, not of what a test starts
             patch.setenv(name, str(spark_home / "python"))
-        session = pipeline.session("tests", master="local[2]", conf={**CONF, **folders})
+        session = pipeline.session("tests", master="local[2]", conf={**SHARED_CONF, **folders})
     session.sparkContext.setLogLevel("OFF")  # what is tested here includes many failures
     return session
 

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-__all__ = ["CONF", "JAVA_OPTIONS", "SHORT_LIFE", "archive"]
+__all__ = ["CONF", "JAVA_OPTIONS", "SHARED_CONF", "SHORT_LIFE", "archive"]
 
 SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 """Optimizing and verifying Spark's classes would take most of a short life."""
@@ -33,3 +33,12 @@ CONF = {
     "spark.sql.session.timeZone": "UTC",
 }
 """Of a session; benchmarks/spark.py measures with other settings."""
+
+SHARED_CONF = {
+    **CONF,
+    # By default Spark starts ten programs, chmod and readlink, for each file of a checkpoint.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""Of the session that the tests share; the other ones, in programs and on a cluster, have Spark's default."""
