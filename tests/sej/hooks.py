@@ -137,9 +137,11 @@ def until(condition: Callable[[], bool]) -> None:
     """Return as soon as a condition that another thread or process brings about holds."""
     pause = threading.Event()
     deadline = time.monotonic() + PATIENCE_S
+    wait_s = 0.001
     while not condition():
         assert time.monotonic() < deadline, "it never came about"
-        pause.wait(0.001)
+        pause.wait(wait_s)
+        wait_s = min(wait_s * 1.2, 0.01)  # the other side needs the processor, too
 
 
 class Worker(threading.Thread):

@@ -1,5 +1,6 @@
 """For any bytes: no byte is lost, only requested changes are made, and no wrong message is changed."""
 
+import os
 import re
 import tempfile
 from contextlib import ExitStack
@@ -217,6 +218,7 @@ class Editing(RuleBasedStateMachine):
         raise AssertionError(f"claimed a missing message: {raw!r}")
 
 
+Editing.TestCase.settings = settings(max_examples=2000 if "SEJ_TORTURE_S" in os.environ else 40)
 TestEditing = Editing.TestCase
 
 
