@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -13,6 +14,8 @@ __all__ = ["package_findings"]
 
 _OF_OURS: Final = re.compile(rf"^({'|'.join(PACKAGES)})(?:$|/|\.py,)", re.MULTILINE)
 """A line of a distribution's RECORD or top_level.txt that names one of our packages."""
+
+_NAMES: Final = [name for package in PACKAGES for name in (package, f"{package}.py")]
 
 
 def package_findings() -> Iterator[Finding]:
@@ -50,8 +53,17 @@ def _owners() -> dict[str, set[str]]:
     from importlib.metadata import distributions
 
     owners: dict[str, set[str]] = {}
+    have_ours: dict[str, bool] = {}
     for distribution in distributions():
-        for file in ("RECORD", "top_level.txt"):
-            for package in set(_OF_OURS.findall(distribution.read_text(file) or "")):
-                owners.setdefault(package, set()).add(distribution.metadata["Name"])
+        files = ["top_level.txt"]
+        folder = str(distribution.locate_file(""))
+        if folder not in have_ours:
+            have_ours[folder] = any(os.path.lexists(os.path.join(folder, name)) for name in _NAMES)
+        if have_ours[folder]:
+            files.append("RECORD")  # a long list, and the other distributions cannot have files of our packages
+        packages = {package for file in files for package in _OF_OURS.findall(distribution.read_text(file) or "")}
+        if packages:
+            name = distribution.metadata["Name"]
+            for package in packages:
+                owners.setdefault(package, set()).add(name)
     return owners
