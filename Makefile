@@ -35,7 +35,7 @@ check: setup ## the quick part: style, types, layers, exports
 
 .PHONY: lint pure
 pure:
-	SEJ_CODEC=python $(PYTEST) -m "not spark and not torture and not both_codecs" $(CODEC_TESTS)
+	SEJ_CODEC=python $(PYTEST) -m "not spark and not torture and not both_codecs and not either_codec" $(CODEC_TESTS)
 
 # mypy keeps what it knows next to the libraries, which most of it is about: a new clone with .venv has it, too.
 lint:

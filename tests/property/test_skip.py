@@ -15,6 +15,8 @@ from sej.journal.directory import Directory
 from sej.system.disk import OS
 from tests.sej.support import STAMP, by_hand, encoded, segment
 
+pytestmark = pytest.mark.either_codec
+
 BASE = 1000
 """The first offset: bytes that were zeroed are not offset 0 of the journal."""
 KINDS = (

@@ -15,6 +15,8 @@ from tests.crash.disk import CrashDisk
 from tests.queue.test_asyncio import until as until_async
 from tests.sej.hooks import until
 
+pytestmark = pytest.mark.either_codec
+
 
 def test_what_is_awaited_is_read_back_in_order(tmp_path: Path) -> None:
     async def main() -> list[bytes]:

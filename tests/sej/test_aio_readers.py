@@ -12,6 +12,8 @@ import pytest
 import sej
 import sej.aio
 
+pytestmark = pytest.mark.either_codec
+
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:

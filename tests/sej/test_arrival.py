@@ -18,6 +18,8 @@ from sej.system.watch import Watch
 from tests.cli.command import sej as command
 from tests.cli.command import start
 
+pytestmark = pytest.mark.either_codec
+
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:

@@ -14,6 +14,8 @@ from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk
 from tests.sej.support import segment
 
+pytestmark = pytest.mark.either_codec
+
 
 class DiedError(BaseException):
     """The process died: from here on it does nothing."""

@@ -12,6 +12,8 @@ import pytest
 
 import sej
 
+pytestmark = pytest.mark.either_codec
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

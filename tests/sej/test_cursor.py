@@ -105,6 +105,7 @@ def offsets_of(path: Path, start: int = 0, **options: Any) -> list[int]:
     return found
 
 
+@pytest.mark.either_codec
 @pytest.mark.parametrize("chunk_bytes", [1 << 16, 1 << 18, 1 << 20])
 @pytest.mark.parametrize("ahead", [1, 3, 64])
 def test_a_block_is_checked_before_its_messages_are_returned(
@@ -128,6 +129,7 @@ def test_a_block_is_checked_before_its_messages_are_returned(
         assert offsets_of(tmp_path, block.next_offset) == list(range(block.next_offset, COUNT))
 
 
+@pytest.mark.either_codec
 @pytest.mark.parametrize("large", [False, True], ids=["small messages", "large messages"])
 @pytest.mark.parametrize("missing", [False, True], ids=["a damaged entry", "a missing entry"])
 @pytest.mark.parametrize("chunk_bytes", [1 << 16, 1 << 18, 1 << 20])

@@ -16,6 +16,8 @@ from tests.crash import original_reader
 from tests.crash.disk import CrashDisk
 from tests.sej.support import segments
 
+pytestmark = pytest.mark.either_codec
+
 COUNT = 30
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -15,6 +15,8 @@ from sej import CorruptionError, OffsetTooSmallError
 from tests.sej.hooks import Worker, output, script, until
 from tests.sej.support import STAMP, by_hand, encoded, packed, sample, segment, values
 
+pytestmark = pytest.mark.either_codec
+
 
 def empty(path: Path) -> Path:
     sej.Writer(path).close()

@@ -12,6 +12,8 @@ from sej.system.disk import OS
 from sej.system.sealed import unseal
 from tests.crash.sidecars import limited
 
+pytestmark = pytest.mark.either_codec
+
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:

@@ -14,6 +14,8 @@ from sej.system.disk import OS, OsDisk, OsFile
 from sej.system.locks import Lock, host_name, is_running, lease, process_start
 from tests.sej.hooks import ROOT, Worker, output, script, until
 
+pytestmark = pytest.mark.either_codec
+
 HOLDER = """
 import sys, sej
 w = sej.Writer(sys.argv[1])

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.either_codec
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 EVERYTHING = """

@@ -16,6 +16,8 @@ from sej.system.disk import OS
 from tests.sej.hooks import HookedDisk, MeanwhileDisk
 from tests.sej.support import by_hand, packed, sample, segment
 
+pytestmark = pytest.mark.either_codec
+
 ROWS = sample(8)
 WHOLE = packed(ROWS[:4])
 ENDS = {

@@ -17,6 +17,8 @@ from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk
 from tests.sej.support import segments
 
+pytestmark = pytest.mark.either_codec
+
 COUNT = 60
 
 

@@ -12,6 +12,8 @@ from sej.journal.twin import keep_offset, twin_path
 from sej.system.disk import OS
 from tests.crash.disk import CrashDisk
 
+pytestmark = pytest.mark.either_codec
+
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:

@@ -12,6 +12,8 @@ import sej
 from sej.system.watch import Watch
 from tests.sej.hooks import Worker, output
 
+pytestmark = pytest.mark.either_codec
+
 LONG_S = 30.0
 
 
