@@ -49,6 +49,7 @@ __all__ = [
     "file_system",
     "full_disk_advice",
     "is_full",
+    "is_mount_point",
     "network_file_system",
     "of_system",
     "read_small",
@@ -550,6 +551,12 @@ def file_system(path: str | os.PathLike[str]) -> str | None:
         if inside and len(point) >= len(best):
             best, kind = point, name
     return kind
+
+
+def is_mount_point(path: str | os.PathLike[str]) -> bool:
+    """Return whether something is mounted at a path, which may be a single file, as in a container."""
+    real = os.path.realpath(path)
+    return any(point == real for point, _ in _mounts())
 
 
 def _mount_table() -> bytes:

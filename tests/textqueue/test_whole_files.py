@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import sej.system.disk
 import textqueue
 from sej.system.disk import File
 from textqueue import FileInUseError, InvalidTextError, Message, MessageStatus, TextQueue, TextQueueError, check
@@ -435,6 +436,19 @@ def test_check_reports_a_claim_whose_worker_has_ended(tmp_path: Path) -> None:
     path.write_text(f"-a\n\\mutex=999999999@{host_name()}/1{' ' * 20}\n")
     (problem,) = textqueue.check(path)
     assert "has ended" in problem.what
+
+
+def test_check_reports_other_names_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n")
+    (tmp_path / "link.tq").symlink_to(path)
+    assert check(tmp_path / "link.tq") == []
+    (tmp_path / "other.tq").hardlink_to(path)
+    assert ["2 names (hard links)" in problem.what for problem in check(path)] == [True]
+    (tmp_path / "other.tq").unlink()
+    table = f"1 0 0:1 / / rw - ext4 a rw\n2 1 0:1 /x {path} rw - ext4 a rw\n".encode()
+    monkeypatch.setattr(sej.system.disk, "_mount_table", lambda: table)
+    assert ["mounted here" in problem.what for problem in check(tmp_path / "link.tq")] == [True]
 
 
 def test_check_reads_a_line_as_the_queue_does(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
 from sej.checks import DISK, PATH, require
-from sej.system.disk import OS, Disk
+from sej.system.disk import OS, Disk, is_mount_point
 from textqueue.format.grammar import BOM, CONTROLS, MUTEX, RETRIES, MessageStatus
 from textqueue.format.mutex import ROOM, is_alive, mutex_of
 from textqueue.format.parser import Entry, NeedMore, Stray, decode, name_of, parse, retries_of, variables_of
@@ -77,7 +77,7 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
         what = "this is a pipe, a socket or a device, which the queue of a directory skips"
         return [Problem(name, 1, 1, what, "move it out of the directory, or rename it", 0, "error")]
     file = disk.open(name, "read")
-    found = _unfinished(name, disk)
+    found = [*_unfinished(name, disk), *_other_names(name, disk)]
     line = 1
     try:
         for window in scan(file):
@@ -98,6 +98,19 @@ def _unfinished(name: str, disk: Disk) -> list[Problem]:
     return [
         Problem(name, 1, 1, what, "if none runs, run `sej tq split` on this file again, which completes it", 0, "error")
     ]
+
+
+def _other_names(name: str, disk: Disk) -> Iterator[Problem]:
+    """Yield the problems of a file that programs may open under another name. A symbolic link is none of them."""
+    status = disk.status(name)
+    if status is not None and status.links > 1:
+        what = f"the file has {status.links} names (hard links)"
+    elif is_mount_point(name):
+        what = "the file is mounted here from another directory"
+    else:
+        return
+    what += ": programs that use another name have another lock and ledger, and may get the same messages"
+    yield Problem(name, 1, 1, what, "use one name: copy the file instead of linking it, or mount its directory", 0)
 
 
 def check_text(data: bytes, name: str) -> list[Problem]:
