@@ -38,6 +38,32 @@ def test_both_sides_are_kept_and_the_person_wins(
     assert merge(OLD, mine, theirs) == (text, overridden)
 
 
+@pytest.mark.parametrize(
+    ("old", "mine", "theirs", "text", "overridden"),
+    [
+        (b"-a\n-a\n", b"-a\n", b"-a\n=a\n", b"=a\n", []),
+        (b"-a\n-a\n", b"-a\n", b"=a\n-a\n", b"=a\n", []),
+        (b"-a\n-a\n", b"-a\n", b"=a\n=a\n", b"=a\n", [b"=a\n"]),
+        (b"-a\n-b\n-a\n", b"-b\n-a\n", b"=a\n-b\n-a\n", b"-b\n=a\n", []),
+        (b"-a\n-b\n-a\n", b"-A\n-b\n-a\n", b"=a\n-b\n-a\n", b"-A\n-b\n=a\n", []),
+        (b"=a\n-b\n-a\n", b"-b\n-a\n", b"!a\n-b\n-a\n", b"-b\n-a\n", [b"!a\n"]),
+        (b"-a\n-b\n-a\n", b"-b\n-a\n", b"=x\n-b\n-a\n", b"-b\n-a\n", [b"=x\n"]),
+        (
+            b"-a\n\\mutex=   \n-b\n-a\n\\mutex=   \n",
+            b"-b\n-a\n\\mutex=   \n",
+            b"-a\n\\mutex=1@h\n-b\n-a\n\\mutex=   \n",
+            b"-b\n-a\n\\mutex=1@h\n",
+            [],
+        ),
+    ],
+)
+def test_of_equal_messages_the_person_deletes_one_that_is_free(
+    old: bytes, mine: bytes, theirs: bytes, text: bytes, overridden: list[bytes]
+) -> None:
+    assert merge(old, mine, theirs) == (text, overridden)
+    assert merge(old, theirs, theirs) == (theirs, [])
+
+
 LINES = st.lists(st.sampled_from([b"-a\n", b"=a\n", b"-b\n", b"!b\n", b"# c\n", b"\n", b"-d\n e\n"]), max_size=8)
 
 
@@ -185,3 +211,25 @@ def test_what_the_version_of_the_person_replaces_is_reported_after_a_mark(tmp_pa
     new = b"-new\n-a\n\\reason=why\n-b\n"
     assert save(source, b"-a\n\\reason=   \n-b\n", new) == [b"=a\n\\reason=   \n"]
     assert path.read_bytes() == new
+
+
+@pytest.mark.parametrize("room", ["", "\\mutex=" + " " * 60 + "\n"])
+def test_a_person_deletes_one_of_equal_messages_while_a_worker_marks_one(tmp_path: Path, room: str) -> None:
+    path = tmp_path / "jobs.tq"
+    message = b"-a\n" + room.encode()
+    path.write_bytes(message + b"-b\n" + message)
+    with TextQueue(path) as q:
+        held, b, claim = q.take(), q.take(), q.take()
+        assert held is not None
+        assert b is not None
+        assert claim is not None
+        assert held.give_back()
+        assert b.give_back()
+        old = path.read_bytes()
+        assert claim.done()
+        source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
+        assert save(source, old, message + b"-b\n") == []
+        source.file.close()
+        assert [m.value.partition("\n")[0] for m in q.messages()] == ["b"]
+        assert q.conflicts == []
+    assert path.read_bytes() == message.replace(b"-", b"=") + b"-b\n"

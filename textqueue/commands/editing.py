@@ -33,7 +33,9 @@ def edit(path: Path) -> None:
 
     The editor gets a copy, so workers may continue. What they and other programs change meanwhile is kept: their marks
     and the messages that they append. If both sides change the same message, your version is saved, and the command
-    reports it. If you delete a line or change a status, it counts.
+    reports it. If you delete a line or change a status, it counts. Of equal messages, you delete one that is free.
+
+    If the command is killed, your text is still in its copy, in a directory sej-tq-* below $TMPDIR or /tmp.
 
     Exit code 1: the editor failed, or the changes were not saved.
 

@@ -4,6 +4,10 @@ Both versions are compared with the text that the person began with, entry by en
 taken. If both sides inserted entries at the same place, both remain, the person's first. If both changed the same
 entries, the person's version is taken, and the entry is reported: programs can do their work again, a person's text
 would be lost.
+
+Equal messages are interchangeable. If a person deletes or changes one of them, and a program has marked or claimed the
+same one, an equal message that neither side has changed gets the mark or the claim. So the person has deleted one that
+was free, and the work of the program counts.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from textqueue.format.grammar import BOM
-from textqueue.format.parser import chunks, value_of
+from textqueue.format.mutex import holder_of
+from textqueue.format.parser import chunks, essence, value_of
 
 __all__ = ["Merged", "entries", "merge", "new_positions"]
 
@@ -29,6 +34,10 @@ class Merged(NamedTuple):
 
     text: bytes
     overridden: list[bytes]
+
+
+_Lost = tuple[bytes, bytes]
+"""An entry of the others that the result does not have, after what it was in the old text, or empty bytes."""
 
 
 class _Change(NamedTuple):
@@ -58,7 +67,8 @@ def merge(old: bytes, mine: bytes, theirs: bytes) -> Merged:
         if change.start not in touched or not _trims(before, change)  # an editor that trims blanks changes no message
     ]
     merged: list[bytes] = []
-    overridden: list[bytes] = []
+    same: list[tuple[int, int, int]] = []  # what neither side changed: its place in the result, and in the old text
+    lost: list[_Lost] = []
     at = 0
     while ours or others:
         if not others or (ours and _is_before(ours[0], others[0])):
@@ -66,13 +76,34 @@ def merge(old: bytes, mine: bytes, theirs: bytes) -> Merged:
         elif not ours or _is_before(others[0], ours[0]):
             change = others.pop(0)
         else:
-            change, lost = _joined(before, ours, others)
-            overridden += lost
+            change, missing = _joined(before, ours, others)
+            lost += missing
+        same.append((len(merged), at, change.start))
         merged += before[at : change.start]
         merged += change.new
         at = change.end
+    same.append((len(merged), at, len(before)))
     merged += before[at:]
+    overridden = _passed_on(merged, before, same, lost) if lost else []
     return Merged(b"".join(merged), overridden)
+
+
+def _passed_on(
+    merged: list[bytes], old: Sequence[bytes], same: Sequence[tuple[int, int, int]], lost: Sequence[_Lost]
+) -> list[bytes]:
+    """Give the lost marks and claims to equal messages in the result; return those for which there is none."""
+    free: dict[bytes, list[int]] = {essence(was): [] for was, _ in lost if was.startswith(b"-")}
+    for place, start, end in same if free else ():
+        for number, entry in enumerate(old[start:end], place):
+            if entry.startswith(b"-") and essence(entry) in free and not holder_of(entry):
+                free[essence(entry)].append(number)
+    left: list[bytes] = []
+    for was, entry in lost:
+        if was.startswith(b"-") and essence(was) == essence(entry) and (places := free[essence(was)]):
+            merged[places.pop()] = entry
+        else:
+            left.append(entry)
+    return left
 
 
 def entries(text: bytes) -> list[bytes]:
@@ -197,7 +228,7 @@ def _is_before(one: _Change, other: _Change) -> bool:
     return one.end < other.start or (one.end == other.start and not one.start == one.end == other.end)
 
 
-def _joined(old: Sequence[bytes], ours: list[_Change], others: list[_Change]) -> tuple[_Change, list[bytes]]:
+def _joined(old: Sequence[bytes], ours: list[_Change], others: list[_Change]) -> tuple[_Change, list[_Lost]]:
     """Join the changes that overlap, and return the result and the lost entries of the others."""
     mine, theirs = [ours.pop(0)], [others.pop(0)]
     while True:
@@ -214,7 +245,9 @@ def _joined(old: Sequence[bytes], ours: list[_Change], others: list[_Change]) ->
         return _Change(start, end, [*ours_there, *others_there]), []
     kept = set(ours_there)
     known = set(old[start:end])
-    return _Change(start, end, ours_there), [entry for entry in others_there if entry not in kept | known]
+    was = {change.new[0]: old[change.start] for change in theirs if change.end - change.start == len(change.new) == 1}
+    lost = [(was.get(entry, b""), entry) for entry in others_there if entry not in kept | known]
+    return _Change(start, end, ours_there), lost
 
 
 def _applied(old: Sequence[bytes], changes: Sequence[_Change], start: int, end: int) -> list[bytes]:
