@@ -135,28 +135,36 @@ class DeadLetterJournal:
     def redrive(self, limit: int | None, put_back: Callable[[int, list[DeadLetter]], int]) -> int:
         """Pass this queue's letters to ``put_back``, oldest first; the position is stored next to them."""
         disk = self._directory.disk
-        source = source_of(self._directory)
-        count = 0
         try:
             place = Offset(self.path, redrive_reader(self._directory, self._name, self.path), disk=disk)
         except JournalNotFoundError:
             return 0
-        with place:
-            mine: list[DeadLetter] = []
-            sync_dead_letters(self.path, disk)  # letters lost with power would be replaced by others at these offsets
-            first = seen = max(place.value, self._first_letter())
-            for letter in dead_letters(self.path, first, disk=disk):
-                if count == limit:
-                    break
-                if (letter.source, letter.reader) == (source, self._name):
-                    mine.append(letter)
-                seen = letter.letter_offset + 1
-                if len(mine) == _BATCH or (limit is not None and count + len(mine) == limit):
-                    count += put_back(self._number(), mine)
-                    place.commit(seen)
-                    mine = []
-            count += put_back(self._number(), mine)
-            place.commit(seen)
+        try:
+            with place:
+                return self._put_back(place, limit, put_back)
+        except BaseException:
+            place.close()  # an exception of a signal handler may have interrupted the exit before it released the lock
+            raise
+
+    def _put_back(self, place: Offset, limit: int | None, put_back: Callable[[int, list[DeadLetter]], int]) -> int:
+        """Pass the letters from a position on to ``put_back``, and commit the position; return how many there were."""
+        source, disk = source_of(self._directory), self._directory.disk
+        count = 0
+        mine: list[DeadLetter] = []
+        sync_dead_letters(self.path, disk)  # letters lost with power would be replaced by others at these offsets
+        first = seen = max(place.value, self._first_letter())
+        for letter in dead_letters(self.path, first, disk=disk):
+            if count == limit:
+                break
+            if (letter.source, letter.reader) == (source, self._name):
+                mine.append(letter)
+            seen = letter.letter_offset + 1
+            if len(mine) == _BATCH or (limit is not None and count + len(mine) == limit):
+                count += put_back(self._number(), mine)
+                place.commit(seen)
+                mine = []
+        count += put_back(self._number(), mine)
+        place.commit(seen)
         return count
 
     def requeue(self, offset: int, act: Callable[[int, DeadLetter], _T]) -> _T | None:

@@ -177,6 +177,23 @@ def test_a_search_for_the_end_that_is_interrupted_leaves_no_lock(tmp_path: Path)
         assert place > 100
 
 
+def test_a_redrive_whose_exit_is_interrupted_releases_the_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frames of the error keep the reader: it must not take their end to release its lock."""
+
+    class Interrupted(sej.Offset):
+        def __exit__(self, *_: object) -> None:
+            raise Interrupt
+
+    stage = Stage(tmp_path)
+    monkeypatch.setattr("sej.queue.dead_letters.Offset", Interrupted)
+    with pytest.raises(Interrupt) as caught:
+        stage.q.redrive()
+    assert not [name for name in locked_below(stage.path) if "redrive" in name], caught
+    stage.leave()
+
+
 @pytest.mark.torture
 @pytest.mark.parametrize("name", STEPS)
 def test_an_exception_at_any_place(tmp_path: Path, brief_s: float, name: str) -> None:
