@@ -101,7 +101,7 @@ def _unfinished(name: str, disk: Disk) -> list[Problem]:
 
 
 def _other_names(name: str, disk: Disk) -> Iterator[Problem]:
-    """Yield the problems of a file that programs may open under another name. A symbolic link is none of them."""
+    """Yield the problems of a file that programs may open under another name. Symbolic links are followed."""
     status = disk.status(name)
     if status is not None and status.links > 1:
         what = f"the file has {status.links} names (hard links)"
