@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import duckdb
@@ -73,11 +73,11 @@ class Query:
             statements = duckdb.extract_statements(text)
             if not statements:
                 raise OptionError("expected a query, as in SELECT count(*) FROM orders; got none")
-            if len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT:
-                self._narrow(text)
             self._connection.execute(
                 "SET TimeZone = 'UTC'; SET enable_progress_bar = false"
             )  # that would be in the output
+            if len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT:
+                self._narrow(text)
             for name, stream in self._streams.items():
                 self._connection.register(name, stream)
             for statement in statements[:-1]:
@@ -129,11 +129,7 @@ class Query:
 
     def _narrow(self, text: str) -> None:
         """Plan the query over empty tables, and limit each stream to what it uses."""
-        with duckdb.connect() as planner, suppress(duckdb.Error, ValueError, KeyError, TypeError):
-            planner.execute("SET TimeZone = 'UTC'")
-            for name, stream in self._streams.items():
-                columns = ", ".join(f'"{field.name}" {_KINDS[field.type]}' for field in stream.schema)
-                planner.execute(f'CREATE TABLE "{name}" ({columns})')
+        with suppress(duckdb.Error, ValueError, KeyError, TypeError), self._empty_tables() as planner:
             # Without the pushdown a scan lists all columns, with it only those that are used after its filters.
             used = _planned(planner, text, f"{_OVER_EMPTY_TABLES},filter_pushdown")
             filtered = _planned(planner, text, _OVER_EMPTY_TABLES)
@@ -142,6 +138,25 @@ class Query:
                 scans = [filters for table, _, filters in filtered if table == name]
                 hints = [hint for text in scans[0] for hint in _hints(text)] if len(scans) == 1 else []
                 stream.limit(every, hints)
+
+    @contextmanager
+    def _empty_tables(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Return the connection, with empty tables in the place of the streams; remove them again.
+
+        A second database would cost more than a small query.
+        """
+        made = []
+        try:
+            for name, stream in self._streams.items():
+                self._connection.unregister(name)  # of an earlier query
+                columns = ", ".join(f'"{field.name}" {_KINDS[field.type]}' for field in stream.schema)
+                self._connection.execute(f'CREATE TABLE "{name}" ({columns})')
+                made.append(name)
+            yield self._connection
+        finally:
+            self._connection.execute("RESET disabled_optimizers")
+            for name in made:
+                self._connection.execute(f'DROP TABLE "{name}"')
 
 
 def _distinct(names: list[str]) -> list[str]:

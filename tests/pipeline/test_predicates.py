@@ -147,6 +147,15 @@ def test_duckdb_finds_the_same_rows(condition: tuple[Any, ...], root: Path, memo
     assert found == memory.sql(query).to_arrow_table().to_pylist()
 
 
+def test_a_second_query_does_not_see_what_the_first_one_left_out(root: Path) -> None:
+    with Query({"t": pipeline.table(root)}) as asked:
+        assert asked.run("SELECT count(client) AS n FROM t WHERE shard = 1").read_all().to_pylist() == [{"n": 20}]
+        found = asked.run("SELECT count(prefix) AS n, max(value) AS most FROM t").read_all().to_pylist()
+        assert found == [{"n": 40, "most": "v"}]
+        tables = asked.run("SELECT count(*) AS n FROM duckdb_tables()").read_all().to_pylist()
+        assert tables == [{"n": 0}], "tables of the plan were left"
+
+
 @given(condition=conditions)
 def test_the_argument_where_selects_the_same_rows(condition: tuple[Any, ...], root: Path, rows: pa.Table) -> None:
     """An AND of its tests: what it cannot say is left out of the condition."""
