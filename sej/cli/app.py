@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from sej.cli.exits import Exit, exit_of
+from sej.cli.installed import Found, own_commands
 from sej.cli.journals import Journals
 from sej.errors import BadOffsetFileError, CorruptionError, SejError
 
@@ -55,7 +56,6 @@ _CORE: Final = {
     "worker": "sej.cli.worker",
 }
 """Maps each subcommand to the module that holds a click command of its name."""
-_DISTRIBUTION: Final = "sej-journals"
 _GROUP: Final = "sej.commands"
 _EXTRAS: Final = {
     **dict.fromkeys(("bson", "msgpack"), "formats"),
@@ -84,7 +84,7 @@ class _Commands(click.Group):
             return _spelled_out(getattr(import_module(_CORE[cmd_name]), cmd_name))
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        found = _own().get(cmd_name) or _contributed().get(cmd_name)
+        found = own_commands(_GROUP).get(cmd_name) or _contributed().get(cmd_name)
         return None if found is None else _spelled_out(_loaded(cmd_name, found))
 
     def resolve_command(
@@ -164,23 +164,13 @@ def _spelled_out(command: click.Command) -> click.Command:
     return command
 
 
-def _own() -> dict[str, EntryPoint]:
-    """Return the commands of this distribution: to look for those of others reads a file of each one installed."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    try:
-        return {found.name: found for found in distribution(_DISTRIBUTION).entry_points.select(group=_GROUP)}
-    except PackageNotFoundError:
-        return {}
-
-
 def _contributed() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points  # too slow to import for a short command
 
     return {found.name: found for found in entry_points(group=_GROUP)}
 
 
-def _loaded(name: str, found: EntryPoint) -> click.Command:
+def _loaded(name: str, found: EntryPoint | Found) -> click.Command:
     """Load a contributed command; if that fails, return one that reports the failure when it is called."""
     try:
         return _command(name, found.load())

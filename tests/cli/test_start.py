@@ -9,6 +9,7 @@ import pytest
 
 import sej as library
 import textqueue
+from sej.cli.installed import own_commands
 from tests.cli.command import COMMAND, ENV
 from tests.cli.inside import inside
 
@@ -20,8 +21,8 @@ HEAVY = {
 """Modules that a short command does not need, and that would make it start later."""
 OF_WRITERS = {"crc32c", "portalocker", "importlib.metadata"}
 OF_WAITING = {"ctypes"}
-OF_TEXT_QUEUES = {"importlib.metadata", "subprocess"} | OF_WAITING
-OF_PACKAGES = {"shard", "hub", "pipeline", "kestrel", "xxhash"} | OF_TEXT_QUEUES
+OF_TEXT_QUEUES = {"subprocess"} | OF_WAITING
+OF_PACKAGES = {"shard", "hub", "pipeline", "kestrel", "xxhash", "importlib.metadata"} | OF_TEXT_QUEUES
 OF_SQL = OF_PACKAGES - {"kestrel"} | {"pyarrow", "numpy", "concurrent"}
 
 
@@ -152,3 +153,13 @@ def test_an_interrupt_of_an_import_is_130_and_no_traceback(words: list[str], tmp
     command = [sys.executable, "-m", "interrupted", *words]
     done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_the_commands_of_this_distribution_are_those_of_its_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = metadata.distribution("sej-journals").entry_points.select(group="sej.commands")
+    found = own_commands("sej.commands")
+    assert {name: each.value for name, each in found.items()} == {point.name: point.value for point in points}
+    assert {name: each.load() for name, each in found.items()} == {point.name: point.load() for point in points}
+    assert own_commands("sej.nothing") == {}
+    monkeypatch.setattr(sys, "path", [])
+    assert own_commands("sej.commands") == {}
