@@ -1,6 +1,7 @@
 """Several queues with one archive: a run that dies loses and repeats nothing, whichever queue is archived next."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,6 +112,44 @@ def test_a_run_that_died_in_a_directory_that_was_moved(
     archive(moved[1 - first], moved[2])
     assert moved[2].read_bytes() == b"=old\n" + b"=run backup\n=other\n" * 2
     assert [path.read_bytes() for path in moved[:2]] == [b"-next\n"] * 2
+
+
+def copies(paths: tuple[Path, Path, Path]) -> list[Path]:
+    """Copy the directory of some files, and return the copies of the files."""
+    folder = paths[0].parent / "copied"
+    shutil.copytree(folder.parent, folder, ignore=shutil.ignore_patterns(folder.name))
+    return [folder / path.name for path in paths]
+
+
+@pytest.mark.parametrize("at", EVERY)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_run_that_died_in_a_directory_that_was_copied(
+    tmp_path: Path, paths: tuple[Path, Path, Path], at: str, first: int
+) -> None:
+    """The copy is undone in the copy, and the original in the original."""
+    a, _, done = paths
+    with pytest.raises(DiedError):
+        archive(a, done, Dying(at))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    copied = copies(paths)
+    for each in (copied, paths):
+        archive(each[first], each[2])
+        archive(each[1 - first], each[2])
+        assert each[2].read_bytes() == b"=old\n" + b"=run backup\n=other\n" * 2
+        assert [path.read_bytes() for path in each[:2]] == [b"-next\n"] * 2
+        if each is copied:
+            assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_a_copy_made_during_a_run_loses_nothing(paths: tuple[Path, Path, Path]) -> None:
+    """The copy has the file with the rest from before the rename, and the queue from after it."""
+    a, _, done = paths
+    with pytest.raises(DiedError):
+        archive(a, done, Dying("rename"))
+    copied = copies(paths)
+    copied[0].write_bytes(b"-next\n")
+    archive(copied[1], copied[2])
+    assert copied[2].read_bytes() == b"=old\n" + b"=run backup\n=other\n" * 2
 
 
 @pytest.mark.parametrize("at", EVERY)

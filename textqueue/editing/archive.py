@@ -250,7 +250,8 @@ def _settle(disk: Disk, target: str, archive: File) -> None:
         return
     note = str(fields["note"])
     folder = str(fields.get("folder", os.path.dirname(note)))  # older versions have no folder
-    run = _read(disk, note if disk.status(note) is not None else moved(note, folder, incoming))
+    note = _place_of(disk, note, folder, incoming)
+    run = _read(disk, note)
     there = None if run is None else disk.status(run.target)
     if run is not None and there is not None and there.identity == archive.status().identity:
         rest = disk.status(run.temporary)
@@ -277,13 +278,33 @@ def _read(disk: Disk, note: str) -> _Run | None:
     try:
         size, inode = whole(fields["size"]), whole(fields["inode"], 0, 2**64 - 1)
         target, temporary = str(fields["target"]), str(fields["temporary"])
-        if disk.status(temporary) is None:
-            folder = os.path.dirname(temporary)  # that of the note
-            target = target if disk.status(target) is not None else moved(target, folder, note)
-            temporary = moved(temporary, folder, note)
-        return _Run(target, size, temporary, inode, encode(fields["text"]))
+        folder, text = os.path.dirname(temporary), encode(fields["text"])  # the folder of the note
+        target, temporary = (_place_of(disk, path, folder, note) for path in (target, temporary))
+        if not _is_here(folder, note):
+            inode = _inode_of_copy(disk, temporary, note, text) or inode
+        return _Run(target, size, temporary, inode, text)
     except (ValueError, TypeError, TextQueueError) as error:
         raise _damaged(note, error) from error
+
+
+def _is_here(folder: str, note: str) -> bool:
+    """Return whether a note is in the directory in which it was written, so it was neither moved nor copied."""
+    return os.path.realpath(folder) == os.path.realpath(os.path.dirname(os.path.abspath(note)))
+
+
+def _place_of(disk: Disk, path: str, folder: str, note: str) -> str:
+    """Return where a file is that a note names, if a person may have moved or copied the directory of the note."""
+    there = moved(path, folder, note)
+    return path if _is_here(folder, note) or (disk.status(there) is None and disk.status(path) is not None) else there
+
+
+def _inode_of_copy(disk: Disk, temporary: str, note: str, text: bytes) -> int:
+    """Return the inode of the rest in a copied directory, if the queue was copied before the rest replaced it; or 0."""
+    name = os.path.basename(note).removeprefix(".").removesuffix(".archive")
+    queue, rest = disk.status(os.path.join(os.path.dirname(note), name)), disk.status(temporary)
+    newlines = 2  # the text may have one more at its start and at its end
+    complete = queue is not None and rest is not None and queue.size >= rest.size + len(text) - newlines
+    return rest.inode if complete and rest is not None else 0
 
 
 def _fields(note: str, data: bytes, members: Collection[str]) -> dict[str, Any]:
