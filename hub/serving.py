@@ -25,6 +25,7 @@ import click
 
 from hub.connecting import PLAINTEXT, host_and_port, option_names
 from hub.naming import make_root
+from hub.serving_lock import ServingLock
 from hub.store import MIN_FREE_BYTES, Store
 from sej.cli.options import SIZE
 from sej.cli.parameters import PATH, IntRange
@@ -189,7 +190,12 @@ def _supervise(
     from hub.wire.processes import ask_counts
 
     make_root(str(root))
-    with _folder() as folder, _reserved(address) as address, show(Totals(str(root), ask_counts(folder, count))):
+    with (
+        ServingLock(str(root)).held(),
+        _folder() as folder,
+        _reserved(address) as address,
+        show(Totals(str(root), ask_counts(folder, count))),
+    ):
         return Supervisor(
             count,
             _log,

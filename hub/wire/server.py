@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import ExitStack
 from typing import Final, Self
 
 import grpc
@@ -116,6 +117,7 @@ class Server:
                 limit is out of range.
             OSError: the address is not available, or a file cannot be read.
             AccessError: the file of tokens has a bad line.
+            LockedError: a server of another store serves this root.
         """
         wait_s, stall_s = seconds("wait_s", wait_s), seconds("stall_s", stall_s)
         idle_s, keepalive_s = seconds("idle_s", idle_s), seconds("keepalive_s", keepalive_s)
@@ -158,6 +160,9 @@ class Server:
         self.store = store
         self._grace_s = grace_s
         self._stopped = False
+        self._root = ExitStack()
+        if processes is None:  # otherwise their supervisor has the root
+            self._root.enter_context(store.serving())
         self.service = Service(
             store,
             Guard(tokens, mutual=tls is not None and tls.client_ca is not None),
@@ -204,6 +209,7 @@ class Server:
                 port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             self.service.close()
+            self._root.close()
             raise OSError(f"cannot listen on {address}: {_refusal(address) or error}") from error
         host, colon, _ = address.rpartition(":")
         self.address = address if address.startswith("unix") else f"{host}{colon}{port}"
@@ -234,6 +240,7 @@ class Server:
         self.service.stop()
         stopped.wait()
         self.service.close()
+        self._root.close()
 
     def _after_fork(self) -> None:
         self._stopped = True

@@ -38,6 +38,7 @@ from hub.wire.frames import (
 )
 from hub.wire.status import BusyError, DirectoryUnavailableError, TooLargeError
 from sej.system.disk import OS, File
+from tests.cli.inside import inside
 from tests.hub.greedy import OPTIONS, SMALL_WINDOW
 from tests.hub.support import CERTIFICATES, connected, old_client, old_rows, serving, until
 from tests.sej.hooks import HookedDisk
@@ -253,7 +254,7 @@ def test_names_that_could_leave_the_root(tmp_path: Path, client: str, journal: s
                 list(copy(iter([copy_request(packed(sample(1)), client, journal)])))
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert store.sources() == []
-    assert [path.name for path in root.iterdir()] == [".hub"]
+    assert sorted(path.name for path in root.iterdir()) == [".hub", ".serving.lck"]
     assert outside(root) == []
     assert outside(root.parent) == []
 
@@ -955,6 +956,34 @@ def test_no_server_at_the_address(tmp_path: Path) -> None:
     refusal = pytest.raises(hub.UnavailableError, match="no hub listens on this address: check it, or start the hub")
     with Client(address, client_id="a", timeout_s=2.0) as client, refusal:
         client.put("j", sample(1))
+
+
+def test_one_hub_serves_a_root(tmp_path: Path) -> None:
+    """Servers of one store share it, as for two addresses. Until the last has ended, another store's are refused."""
+    address = "127.0.0.1:0"
+    with hub.Store(tmp_path) as store, hub.Store(tmp_path) as other:
+        first, second = Server(store, address), Server(store, address)
+        for server in (first, second):
+            with pytest.raises(
+                sej.LockedError, match=rf"this hub's root is held by pid={os.getpid()} .*close it"
+            ) as refused:
+                Server(other, address)
+            assert refused.value.path == str(tmp_path / ".serving.lck")
+            server.close()
+        with pytest.raises(OSError, match="cannot listen"):
+            Server(store, "192.0.2.1:1", allow_plaintext=True)
+        with Server(other, address) as server, Client(server.address, client_id="a") as client:
+            assert client.put("j", sample(3)) == 3
+        assert store.clients() == ["a"]
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_second_command_does_not_serve_the_root(
+    processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path):
+        done = inside(monkeypatch, "hub", "serve", "--address", "127.0.0.1:0", "--processes", processes, tmp_path)
+    assert (done.code, f"this hub's root is held by pid={os.getpid()} " in done.err) == (3, True)
 
 
 # --- bytes
