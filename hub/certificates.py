@@ -8,11 +8,15 @@ import ssl
 import tempfile
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote, unquote
 
 from sej.checks import PATH, optional, require
+from sej.system.paths import absolute_path
 
-__all__ = ["PEM", "check_certificates", "is_loopback", "pem_of"]
+__all__ = ["PEM", "absolute_address", "check_certificates", "is_loopback", "pem_of"]
 
+_SOCKET_BYTES: Final = 107
+"""The longest path of a Unix socket on Linux."""
 PEM: Final = "-----BEGIN "
 _PathLike = str | os.PathLike[str]
 
@@ -80,3 +84,18 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def absolute_address(address: str) -> str:
+    """Return the same address; the relative path of a Unix socket means the current directory of this call.
+
+    gRPC connects later, and again after an outage. It decodes the path as that of a URI. If the absolute path would be
+    longer than the system allows, the address stays relative.
+    """
+    scheme, colon, path = address.partition(":")
+    if scheme != "unix" or not path or path.startswith("/"):
+        return address
+    folder = absolute_path(".")
+    if len(os.fsencode(os.path.join(folder, unquote(path)))) > _SOCKET_BYTES:
+        return address
+    return f"{scheme}{colon}{quote(os.fsencode(folder)).rstrip('/')}/{path}"

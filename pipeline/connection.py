@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from zlib import crc32
 
-from hub.certificates import is_loopback
+from hub.certificates import absolute_address, is_loopback
 from hub.errors import UnavailableError
 from pipeline.options import OptionError, Options
 from pipeline.retrying import ANSWER_S, Retry
@@ -61,7 +61,8 @@ class Remote(NamedTuple):
         if options.get("layout") is not None:
             raise OptionError("the option layout applies to a path; leave it out with the option hub")
         names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls", "hubRetryFor")
-        return cls(options["hub"], *(options[name] for name in names))._replace(retry_setting=names[-1])
+        addresses = tuple(map(absolute_address, options["hub"]))
+        return cls(addresses, *(options[name] for name in names))._replace(retry_setting=names[-1])
 
     @classmethod
     def named(cls, hub: str | Sequence[str] | None, token: str | None, tls: ClientTLS | None) -> Remote | None:
@@ -81,6 +82,7 @@ class Remote(NamedTuple):
         addresses = tuple(each.strip() for each in hub.split(",")) if isinstance(hub, str) else tuple(hub)
         for address in addresses:
             TEXT("hub", address)
+        addresses = tuple(map(absolute_address, addresses))
         if tls is None:
             found = cls(addresses, token)
             found.require_private("pass tls=ClientTLS(...)")

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import grpc
 
+from hub.certificates import absolute_address
 from hub.errors import AccessError, NotSupportedError
 from hub.naming import check_client
 from hub.wire import hub_pb2 as pb
@@ -113,7 +114,7 @@ class Client:
         """Set the hub's address; connects at the first call.
 
         Args:
-            address: ``host:port``.
+            address: ``host:port``, or ``unix:path`` for a Unix socket.
             client_id: the id of this client: letters, digits, ``_``, ``-`` and dots between them; not needed to read
                 other clients' journals.
             token: sent with every call.
@@ -152,7 +153,7 @@ class Client:
                 f"the token for {address} would cross the network in plain text; pass tls=ClientTLS(...) or"
                 " allow_plaintext=True"
             )
-        self.address = address
+        self.address = absolute_address(address)
         self.client_id = client_id
         self._tls = tls
         self._timeout_s = timeout_s

@@ -18,6 +18,7 @@ from typing import Final, Self
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
+from hub.certificates import absolute_address
 from hub.store import Store
 from hub.wire.access import Guard, Tokens
 from hub.wire.counts import Counts
@@ -87,7 +88,7 @@ class Server:
 
         Args:
             store: the store; the caller closes it after the server.
-            address: ``host:port``; port 0 takes a free one.
+            address: ``host:port``; port 0 takes a free one. Or ``unix:path`` for a Unix socket.
             tls: certificate and key; with ``client_ca`` callers send theirs, whose common name is their client id.
             tokens: a file of tokens, or :class:`Tokens`; None: every caller is accepted.
             allow_plaintext: listen beyond the loopback interface without TLS.
@@ -212,7 +213,7 @@ class Server:
             self._root.close()
             raise OSError(f"cannot listen on {address}: {_refusal(address) or error}") from error
         host, colon, _ = address.rpartition(":")
-        self.address = address if address.startswith("unix") else f"{host}{colon}{port}"
+        self.address = absolute_address(address) if address.startswith("unix") else f"{host}{colon}{port}"
         self._server.start()
         self._say(health_pb2.HealthCheckResponse.SERVING)
 

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import hub
 import sej
+from hub.certificates import absolute_address
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, frames, make_token
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Grant, Guard, hash_token
@@ -956,6 +957,23 @@ def test_no_server_at_the_address(tmp_path: Path) -> None:
     refusal = pytest.raises(hub.UnavailableError, match="no hub listens on this address: check it, or start the hub")
     with Client(address, client_id="a", timeout_s=2.0) as client, refusal:
         client.put("j", sample(1))
+
+
+def test_a_unix_socket_is_found_from_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "50% off?").mkdir()
+    (tmp_path / "deep" / ("d" * 100)).mkdir(parents=True)
+    for folder, absolute in (("50% off?", "/50%25%20off%3F/hub.sock"), (f"deep/{'d' * 100}", "unix:hub.sock")):
+        monkeypatch.chdir(tmp_path / folder)
+        with hub.Store(tmp_path / "root") as store, Server(store, "unix:hub.sock") as server:
+            assert server.address.endswith(absolute)
+            clients = [Client(address, client_id="a") for address in ("unix:hub.sock", server.address)]
+            monkeypatch.chdir("/" if absolute.startswith("/") else tmp_path / folder)  # a longer path stays relative
+            for client in clients:
+                with client:
+                    assert client.put("j", sample(3)) == 3
+    assert absolute_address("unix:///a") == "unix:///a"
+    assert absolute_address("unix-abstract:a") == "unix-abstract:a"
+    assert absolute_address("unix.example.com:1") == "unix.example.com:1"
 
 
 def test_one_hub_serves_a_root(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -117,6 +118,13 @@ def test_calls_that_a_person_waits_for_end_soon(monkeypatch: pytest.MonkeyPatch)
             call()
         assert (used[-1].retry_s, used[-1].retry_setting) == (retry_s, "")
     assert Origin.of("berlin", "h:1", None, None).options["hubRetryFor"] == "600.0"
+
+
+def test_a_relative_address_means_the_directory_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for remote in (Remote.named("h:1,unix:hub.sock", None, None), Remote.of(parse(READ, {"hub": "h:1,unix:hub.sock"}))):
+        assert remote is not None
+        assert remote.addresses == ("h:1", f"unix:{tmp_path}/hub.sock")
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("90", 90.0), ("90s", 90.0), ("10m", 600.0), ("0", 0.0)])
