@@ -86,7 +86,10 @@ def size_of(row: dict[str, Any]) -> int:
 def _judge(damage: Iterable[object], on_damage: str) -> None:
     for found in damage:
         if on_damage == "raise":
-            raise CorruptionError(f"{found}; onCorruption=skip reads each file up to its damage")
+            raise CorruptionError(
+                f"{found}; to read each file up to its damage, skip damage (onCorruption=skip in Spark,"
+                " on_corruption='skip' or --skip-damage)"
+            )
         _log.warning("%s", found)
 
 

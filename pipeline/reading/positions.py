@@ -30,8 +30,16 @@ def entry(follower: Follower | RemoteFollower, offset: int) -> dict[str, Any]:
     return {"id": follower.id, "offset": offset}
 
 
-def start_in(follower: Follower | RemoteFollower, start: Offsets, *, fail: bool) -> int:
+def start_in(
+    follower: Follower | RemoteFollower, start: Offsets, *, fail: bool, way_out: str = "set failOnDataLoss=false"
+) -> int:
     """Return where a stream continues in a journal. A journal that is new to it is read from its first message on.
+
+    Args:
+        follower: the journal.
+        start: where the stream is in each journal.
+        fail: raise an error if messages are lost; otherwise log it.
+        way_out: what the user of the stream can do to continue, for the error.
 
     Raises:
         OffsetTooSmallError: messages were deleted before they were read.
@@ -45,8 +53,8 @@ def start_in(follower: Follower | RemoteFollower, start: Offsets, *, fail: bool)
     if known["id"] and follower.id != known["id"]:
         _lost(
             OffsetBeyondEndError(
-                "this journal was re-created since the stream read it, with other messages; set"
-                f" failOnDataLoss=false to continue with its first one, {follower.first}",
+                f"this journal was re-created since the stream read it, with other messages; {way_out} to continue with"
+                f" its first one, {follower.first}",
                 path=path,
                 offset=offset,
             ),
@@ -57,7 +65,7 @@ def start_in(follower: Follower | RemoteFollower, start: Offsets, *, fail: bool)
         _lost(
             OffsetTooSmallError(
                 f"messages {offset} to {follower.first - 1} were deleted before the stream read them; set the option"
-                " reader, so that retention waits for the stream, or failOnDataLoss=false to continue",
+                f" reader, so that retention waits for the stream, or {way_out} to continue",
                 first_available=follower.first,
                 path=path,
                 offset=offset,
@@ -69,7 +77,7 @@ def start_in(follower: Follower | RemoteFollower, start: Offsets, *, fail: bool)
         _lost(
             OffsetBeyondEndError(
                 f"the stream has read up to {offset}, but the journal ends at {follower.end}: it was truncated or"
-                " replaced; set failOnDataLoss=false to continue with new messages",
+                f" replaced; {way_out} to continue with new messages",
                 path=path,
                 offset=offset,
             ),

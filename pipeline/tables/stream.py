@@ -287,7 +287,7 @@ class Stream:
                 continue
             if self._next[name]["offset"] > follower.end:  # another process has read what came after the poll
                 follower = self._root.again(name)
-            start = start_in(follower, self._next, fail=True)
+            start = start_in(follower, self._next, fail=True, way_out="open it again")
             self._next[name]["id"] = follower.id
             stop = follower.end
             if start == stop:

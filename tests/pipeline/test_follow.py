@@ -208,7 +208,7 @@ def test_a_journal_that_was_recreated_is_an_error(tmp_path: Path, journal: Path)
         assert next(stream).batch.num_rows == 100
         journal.rename(tmp_path / "old")
         fill(journal, 100)
-        with pytest.raises(sej.OffsetBeyondEndError, match="re-created"):
+        with pytest.raises(sej.OffsetBeyondEndError, match=r"re-created .*; open it again to continue"):
             next(stream)
 
 

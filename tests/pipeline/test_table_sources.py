@@ -122,7 +122,7 @@ def test_sql_over_kestrel_queues(spool: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_damage_in_a_kestrel_queue(spool: Path) -> None:
     with (spool / "cars").open("ab") as file:
         file.write(b"\xff" * 40)
-    with pytest.raises(sej.CorruptionError):
+    with pytest.raises(sej.CorruptionError, match=r"skip damage \(onCorruption=skip in Spark, on_corruption='skip'"):
         pipeline.table(spool / "cars").to_arrow()
     assert pipeline.table(spool / "cars", on_corruption="skip").count() == 3
 
