@@ -477,6 +477,9 @@ class Tail:
                 position=whole.position,
                 offset=buffer.offset + whole.messages,
             )
+        if 0 < size <= buffer.batch_limit:
+            buffer.extend(data, whole, 0)
+            return
         at = 0
         while at < size:
             run = measure(data, at, size, buffer.offset, buffer.batch_limit)
