@@ -10,9 +10,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from sej.codec._layout cimport HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, OVERHEAD, put32, put64, raw_bytes
+from sej.codec._layout cimport HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, OVERHEAD, put32, put64
 
 __all__ = ["Requests", "transcode"]
 
@@ -21,10 +22,6 @@ cdef extern from "Python.h":
     PyObject *PyTuple_GET_ITEM(object values, Py_ssize_t index)  # borrowed: its reference count does not change
     bint PyTuple_Check(object value)
     Py_ssize_t PyTuple_GET_SIZE(object value)
-    Py_ssize_t PyObject_LengthHint(object value, Py_ssize_t default) except -1
-    PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t size) except NULL
-    int _PyBytes_Resize(PyObject **data, Py_ssize_t size) except -1  # on failure NULL is left
-    void Py_XDECREF(PyObject *value)
 
 cdef enum:
     CLIENT_ID = 1 << 3 | 2
@@ -39,6 +36,15 @@ cdef enum:
 cdef int64_t MAX_OFFSET = 9223372036854775807
 cdef int64_t INT64_MIN = -9223372036854775807 - 1
 cdef int64_t INT64_MAX = 9223372036854775807
+
+
+cdef enum:
+    SMALL = 1 << 16
+    LARGE = 1 << 21  # more than a request, unless one message is larger
+
+cdef uint8_t *spare = NULL
+cdef Py_ssize_t spare_room = 0
+"""A buffer for the next request, at most LARGE. New memory would cost more time than writing into it."""
 
 
 cdef inline bint varint(const uint8_t **at, const uint8_t *end, uint64_t *out) noexcept nogil:
@@ -181,7 +187,7 @@ cdef class Requests:
     cdef int64_t _most_bytes, _size
     cdef Py_ssize_t _most_messages, _used, _room
     cdef list _batch
-    cdef PyObject *_data  # bytes that no other object has seen
+    cdef uint8_t *_data
 
     def __init__(self, str client_id not None, str journal_dir not None, messages, kind, weigh,
                  int64_t most_bytes, Py_ssize_t most_messages):
@@ -203,7 +209,7 @@ cdef class Requests:
         self._batch = []
         self._size = 0
         self._plain = self._ascii
-        self._drop()
+        self._begin()
         message, self._held = self._held, None
         if message is not None:
             self._take(message)
@@ -214,10 +220,12 @@ cdef class Requests:
                     break
             else:
                 self._source = None  # it is not asked again
-        if not self._batch:
-            raise StopIteration
         batch, self._batch = self._batch, None
-        return batch, self._finish() if self._plain else None
+        request = PyBytes_FromStringAndSize(<char *> self._data, self._used) if self._plain and batch else None
+        self._drop()
+        if not batch:
+            raise StopIteration
+        return batch, request
 
     cdef bint _take(self, message) except -1:
         """Take a message; false if it belongs to the next request."""
@@ -253,10 +261,8 @@ cdef class Requests:
             return False
         size = (number_size(offset) + number_size(timestamp) + number_size(type_)
                 + field_size(key_size) + field_size(value_size))
-        if self._data == NULL:
-            self._begin(1 + length(size) + size)
         self._reserve(1 + length(size) + size)
-        out = <uint8_t *> raw_bytes(self._data) + self._used
+        out = self._data + self._used
         out[0] = MESSAGES
         out = number(out + 1, size)
         out = count(out, OFFSET, offset)
@@ -264,19 +270,19 @@ cdef class Requests:
         out = count(out, TYPE, type_)
         out = field(out, KEY, PyBytes_AS_STRING(key), key_size)
         out = field(out, VALUE, PyBytes_AS_STRING(value), value_size)
-        self._used = out - <uint8_t *> raw_bytes(self._data)
+        self._used = out - self._data
         return True
 
-    cdef int _begin(self, uint64_t each) except -1:
-        """Write the names, with room for as many messages of a size as are announced, and half of the limit at most."""
+    cdef int _begin(self) except -1:
+        """Write the names."""
+        global spare, spare_room
         cdef Py_ssize_t names = field_size(len(self._client)) + field_size(len(self._journal))
-        cdef Py_ssize_t room = PyObject_LengthHint(self._source, 0) + 1
         cdef uint8_t *out
-        room = min(room, self._most_messages, self._most_bytes // (2 * <int64_t> each) + 1)
-        self._room = names + room * (<Py_ssize_t> each + 1)
-        self._data = new_bytes(NULL, self._room)
-        out = <uint8_t *> raw_bytes(self._data)
-        out = field(out, CLIENT_ID, PyBytes_AS_STRING(self._client), len(self._client))
+        self._drop()
+        self._data, self._room = spare, spare_room
+        spare, spare_room = NULL, 0
+        self._reserve(names)
+        out = field(self._data, CLIENT_ID, PyBytes_AS_STRING(self._client), len(self._client))
         field(out, JOURNAL_DIR, PyBytes_AS_STRING(self._journal), len(self._journal))
         self._used = names
         return 0
@@ -284,23 +290,22 @@ cdef class Requests:
     cdef int _reserve(self, uint64_t size) except -1:
         """Make room for more bytes."""
         cdef Py_ssize_t due = self._used + <Py_ssize_t> size
+        cdef uint8_t *data
         if due > self._room:
-            due = max(due, 2 * self._room)
-            _PyBytes_Resize(&self._data, due)
-            self._room = due
+            due = due if due > LARGE else max(due, 2 * self._room, SMALL)
+            data = <uint8_t *> realloc(self._data, due)
+            if data == NULL:
+                raise MemoryError
+            self._data, self._room = data, due
         return 0
 
-    cdef object _finish(self):
-        """Return the request."""
-        cdef object found
-        _PyBytes_Resize(&self._data, self._used)
-        found = <object> self._data
-        self._drop()
-        return found
-
     cdef void _drop(self) noexcept:
-        """Leave the bytes to whoever else has them."""
-        Py_XDECREF(self._data)
+        """Give the buffer back, or free it."""
+        global spare, spare_room
+        if self._data != NULL and spare == NULL and self._room <= LARGE:
+            spare, spare_room = self._data, self._room
+        else:
+            free(self._data)
         self._data = NULL
         self._used = self._room = 0
 

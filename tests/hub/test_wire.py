@@ -1171,6 +1171,27 @@ def test_requests_grow_with_their_messages(requests_of: Requests) -> None:
         found = [message for each in (request, *(each for each, _ in rest)) for message in open_put_request(each)[2]]
         assert found == messages
         assert len(rest) == (1 if len(packed(messages)) > 1 << 20 else 0)
+    alone = sej.Message(3, 3, 3, b"", bytes(5 << 21))
+    requests = [request for request, _ in requests_of("client", "journal", [small, alone, small])]
+    assert [open_put_request(request)[2] for request in requests] == [[small], [alone], [small]]
+
+
+def test_requests_of_several_threads_do_not_mix() -> None:
+    """They take turns for one buffer; each waits in the middle of a request for the other."""
+    barrier = threading.Barrier(2)
+
+    def sent(name: str) -> list[sej.Message]:
+        def source() -> Iterator[sej.Message]:
+            for number in range(20):
+                barrier.wait(60)
+                yield sej.Message(number, 0, 0, b"", name.encode() * 100)
+
+        requests = frames.put_requests(name, "j", source(), most_messages=7)
+        return [message for request, _ in requests for message in open_put_request(request)[2]]
+
+    with ThreadPoolExecutor(2) as pool:
+        for name, found in zip("ab", pool.map(sent, "ab"), strict=True):
+            assert [(each.offset, each.value) for each in found] == [(n, name.encode() * 100) for n in range(20)]
 
 
 @pytest.mark.parametrize("messages", ["text", b"text", None, sej.Message(0, 0, 0, b"", b""), [b"value"]])
