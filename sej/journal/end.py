@@ -6,7 +6,7 @@ from typing import Final
 
 from sej.journal.directory import Directory, Segment
 from sej.journal.index import IndexFile
-from sej.journal.recovery import corruption_at, good_end, last_message_start
+from sej.journal.recovery import corruption_at, find_damage, good_end, last_message_start
 from sej.journal.segment import Place
 from sej.system.disk import File
 
@@ -67,6 +67,34 @@ class Tail:
             finally:
                 file.close()
         return 0
+
+    def past_damage(self, offset: int) -> Place | None:
+        """Return where the last segment's messages end, counting those after damage.
+
+        A reader that skips damage goes on to them. The index has their positions, but not every journal has one.
+
+        Args:
+            offset: above what :meth:`end_offset` returned last.
+
+        Returns:
+            None if the messages up to this offset are not there.
+        """
+        if self._segment is None or self._identity is None:
+            return None
+        try:
+            file = self._directory.disk.open(self._segment.path, "read")
+        except FileNotFoundError:
+            return None
+        try:
+            position, due = self._position, self._due
+            while due < offset:
+                damage = find_damage(file, position, due)
+                if damage is None or damage.follower is None or file.status().identity != self._identity:
+                    return None
+                position, due = good_end(file, damage.follower.position, damage.follower.offset)
+            return Place(self._identity, position)
+        finally:
+            file.close()
 
     def _is_known(self, segment: Segment, file: File) -> bool:
         """Return whether it is the file of the last call: inode numbers are soon reused."""

@@ -77,7 +77,8 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
 
         tail = Tail(directory)
     end = tail.end_offset()
-    if offset > end:
+    past = tail.past_damage(offset) if offset > end else None
+    if offset > end and past is None:
         raise OffsetBeyondEndError(
             f"this offset cannot be kept: the journal ends at {end}, or is damaged there; if so, repair it",
             path=directory.path,
@@ -99,12 +100,13 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
         known = durable_position(directory, kept, segments[at], file)
         if known.offset >= offset:
             return
-        place = tail.place
+        place = past or tail.place
         if place is None or place.identity != file.status().identity:
             return  # sealed, or merged, between two steps: both were synced
         if writable:
             renew(directory.disk, file, known.position, place.position)
-            kept.store(file, segments[at].first_offset, place.position, end)
+            if past is None:  # the next opening would take a stored position for sound, and pass the damage
+                kept.store(file, segments[at].first_offset, place.position, end)
         else:
             file.sync()
     finally:

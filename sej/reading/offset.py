@@ -242,7 +242,7 @@ class Offset:
             os.path.dirname(self._file_path)
         )  # the process that kept it may have died before its name was durable
         end = self._tail.end_offset()
-        if kept > end:
+        if kept > end and self._tail.past_damage(kept) is None:
             if self._beyond_end == "raise":
                 raise OffsetBeyondEndError(
                     f"reader {self.name!r} is at offset {kept}, but the journal ends at {end}: it lost messages or"

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -90,6 +91,31 @@ def test_bytes_after_the_eight_are_an_error_too(tmp_path: Path) -> None:
     (tmp_path / "ofs" / "r.ofs").write_bytes(bytes(9))
     with pytest.raises(BadOffsetFileError):
         sej.read_offset(tmp_path, "r")
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_commit_past_damage_that_a_reader_has_skipped(tmp_path: Path, index: bool) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append_many([b"value %d" % number for number in range(10)])
+    segment = next((tmp_path / "jnl").iterdir())
+    data = segment.read_bytes()
+    head = data.index(b"value 5") - 20
+    segment.write_bytes(data[:head] + b"\xff" * 20 + data[head + 20 :])
+    if not index:
+        shutil.rmtree(tmp_path / "idx")
+    with sej.Offset(tmp_path, "r") as o, sej.Scanner(tmp_path, on_corruption="skip") as s:
+        assert [message.offset for message in (*s.read(8), *s.read(3))] == [0, 1, 2, 3, 4, 6, 7, 8]
+        o.commit(s.offset)
+        with pytest.raises(OffsetBeyondEndError):
+            o.commit(11)
+    with sej.Offset(tmp_path, "r") as o, sej.Scanner(tmp_path, o.value, on_corruption="skip") as s:
+        assert [message.offset for message in s] == [9]
+        o.commit(10)
+    with pytest.raises(sej.CorruptionError):
+        list(sej.Scanner(tmp_path))
+    if not index:  # with one, a writer relies on the durable position that is stored next to it
+        with pytest.raises(sej.CorruptionError):
+            sej.Writer(tmp_path)
 
 
 def test_a_reader_beyond_the_end_gets_an_error_or_is_reset_by_option(tmp_path: Path) -> None:
