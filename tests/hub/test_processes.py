@@ -22,7 +22,7 @@ import hub
 import sej
 from hub.jobs import Staged
 from hub.serving import _others, _reserved
-from hub.wire import Client, Copier, Reader
+from hub.wire import Client, Copier, Reader, Server
 from hub.wire.job_calls import JobCalls
 from sej import Message
 from sej.cli.supervising import Supervised
@@ -237,8 +237,13 @@ def test_the_processes_end_though_their_supervisor_is_killed(tmp_path: Path) -> 
     with running(tmp_path, code=-signal.SIGKILL) as served:
         with served.client("a") as client:
             client.put("j", sample(1))
+        store = hub.Store(tmp_path / "hub")
+        with pytest.raises(sej.LockedError, match="this hub's root is held by"):
+            Server(store, "127.0.0.1:0")
         served.process.kill()
         served.process.stderr.read()  # to its end: no server process has it open
+        with store, Server(store, "127.0.0.1:0"):
+            pass
         assert os.listdir(served.folder) == []
         with sej.Writer(tmp_path / "hub" / "a.j") as writer:
             assert writer.offset == 1
