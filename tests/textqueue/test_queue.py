@@ -251,6 +251,31 @@ def test_a_second_mark_of_a_message_delivers_no_equal_one_again(path: Path, seco
         assert len(list(iter(q.get_next, None))) == (2 if second == "reopened" else 1)
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["no mark", "byte order mark"])
+def test_a_new_message_is_not_taken_for_an_equal_one_that_another_worker_has_marked(path: Path, mark: bytes) -> None:
+    path.write_bytes(mark + b"-other\n-daily\n")
+    with TextQueue(path) as q, TextQueue(path) as worker:
+        assert [m and m.value for m in (q.get_next(), q.get_next())] == ["other", "daily"]
+        for message in worker.messages():
+            message.mark_as_cleared()
+        with path.open("ab") as file:
+            file.write(b"-daily\n")
+        found = q.get_next()
+        assert found is not None and (found.value, found.position) == ("daily", len(mark) + 14)
+        assert q.get_next() is None
+
+
+def test_a_line_above_makes_no_delivered_message_a_new_one(path: Path) -> None:
+    path.write_bytes(b"=daily\n" * 20 + b"-daily\n")
+    with TextQueue(path) as q:
+        assert q.get_next() is not None
+        path.write_bytes(b"#above\n" + path.read_bytes())  # as long as the others
+        assert q.get_next() is None
+        path.write_bytes(path.read_bytes() + b"-daily\n")
+        assert q.get_next() is not None
+        assert q.get_next() is None
+
+
 def test_delivered_messages_that_are_changed_or_marked_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\n\\x=1\n" * 4)

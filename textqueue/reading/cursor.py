@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import zlib
 from collections.abc import Collection, Iterator
 from typing import Final
 
@@ -36,15 +37,27 @@ _TICK_NS: Final = 20_000_000
 """Two changes within this time may have the same modification time."""
 _ANCHOR_BYTES: Final = 64
 _WANTED: Final = CONTROL_OF[MessageStatus.queued]
+_UNMARKED: Final = bytes.maketrans(b"=!#", b"---")
+"""Makes a text equal to the same text with other marks."""
+_READ_BYTES: Final = 1 << 16
 
 
 class _Reader:
     """A position between two chunks, from which windows are read."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, checks: bool = False) -> None:
+        """Start at the beginning of a file.
+
+        Args:
+            source: the file.
+            checks: whether to compare all bytes before the position, whatever their marks, if the anchor differs.
+        """
         self.source = source
         self.position = 0
         self.anchor = b""  # the bytes before the position
+        self._checks = checks
+        self._begin = 0  # where the first window began: after a byte order mark
+        self._check = 0  # the CRC32 of the bytes from there to the position, without their marks
         self.token: Token | None = None  # the file at the last look
         self.epoch = -1
         self.moved = False  # lines moved: the position is outdated
@@ -97,7 +110,7 @@ class _Reader:
         token = token_of(status)
         if self.token is not None and token != self.token and (epoch < 0 or epoch != self.epoch):
             self.foreign = True
-            if not self._anchored(file):
+            if not self._anchored(file) and not self._only_marks(file):
                 self.moved = True
                 return None
         self.token, self.epoch = token, epoch
@@ -114,6 +127,11 @@ class _Reader:
         """Move to a position in the window: everything before it was handled."""
         end = position - self.window.position
         if end:
+            if self._checks:
+                if not self.position:
+                    self._begin = self.window.position
+                handled = self.window.data[max(self.position - self.window.position, 0) : end]
+                self._check = zlib.crc32(handled.translate(_UNMARKED), self._check)
             self.position = position
             self.anchor = self.window.data[max(end - _ANCHOR_BYTES, 0) : end]
 
@@ -135,6 +153,19 @@ class _Reader:
     def _anchored(self, file: File) -> bool:
         anchor = self.anchor
         return file.read(len(anchor), self.position - len(anchor)) == anchor
+
+    def _only_marks(self, file: File) -> bool:
+        """Return whether only marks have changed before the position, such as those of another worker."""
+        if not self._checks:
+            return False
+        check, position = 0, self._begin
+        while position < self.position:
+            data = file.read(min(_READ_BYTES, self.position - position), position)
+            if not data:
+                return False
+            check = zlib.crc32(data.translate(_UNMARKED), check)
+            position += len(data)
+        return check == self._check
 
     def find_again(self) -> None:
         """After lines moved, find the position again: the nearest place after the same line, or else the next entry."""
@@ -224,7 +255,7 @@ class Cursor:
 
     def _reset(self) -> None:
         """Start a new pass, which skips the messages that were delivered and are still queued."""
-        self._reader = _Reader(self._source)
+        self._reader = _Reader(self._source, checks=True)
         self._skips = self._source.delivered.skips()
         self._given_back = self._source.given_back()
         self._skipped = False
