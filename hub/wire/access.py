@@ -76,5 +76,6 @@ def _shown(context: grpc.ServicerContext) -> str:
         if key == "authorization" and isinstance(value, str) and value.startswith("Bearer "):
             return value.removeprefix("Bearer ")
     raise AccessError(
-        "this hub requires a token: pass token= or --token-file; in gRPC the metadata 'authorization: Bearer TOKEN'"
+        "this hub requires a token: pass token=, --token-file or hubToken (Spark); in gRPC the metadata 'authorization:"
+        " Bearer TOKEN'"
     )

@@ -205,11 +205,11 @@ def _hint(details: str, tls: bool) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in details:
         return "; the hub's certificate is not signed by the given authority (ca), or has expired"
     if "Hostname Verification Check failed" in details:
-        return "; the hub's certificate has another name: pass server_name (--server-name)"
+        return "; the hub's certificate has another name: pass server_name, --server-name or hubServerName (Spark)"
     if "Connection refused" in details:
         return "; no hub listens on this address: check it, or start the hub there (sej hub serve)"
     if "failed to connect" in details and "Socket closed" in details:
         if tls:
             return "; the hub may require a client certificate (mutual TLS)"
-        return "; the hub may require TLS: pass the authority (ca) that signed its certificate"
+        return "; the hub may require TLS: pass the authority that signed its certificate (ca, --ca or hubCa in Spark)"
     return ""

@@ -719,7 +719,11 @@ def test_tokens_have_roles(tmp_path: Path) -> None:
         with as_caller(write, "client-b") as client, pytest.raises(hub.AccessError, match="client-b") as refused:
             client.put("j", sample(1))
         assert refused.value.known
-        for token, words in ((None, "requires a token"), (foreign, "unknown token"), (expired, "expired")):
+        for token, words in (
+            (None, "requires a token: pass token=, --token-file or hubToken"),
+            (foreign, "unknown token"),
+            (expired, "expired"),
+        ):
             with as_caller(token) as client:
                 for attempt in (
                     lambda: client.put("j", sample(4)),
@@ -815,10 +819,14 @@ def test_a_failed_connection_suggests_the_cause(tmp_path: Path) -> None:
     ca = CERTIFICATES / "ca.pem"
     pair = CERTIFICATES / "server.pem", CERTIFICATES / "server.key"
     for tls, shown, words in (
-        (ServerTLS(*pair), None, "may require TLS"),
+        (ServerTLS(*pair), None, "may require TLS: pass .* --ca or hubCa in Spark"),
         (None, ClientTLS(ca), "plain text"),
         (ServerTLS(*pair), ClientTLS(CERTIFICATES / "foreign.pem"), "not signed by the given authority"),
-        (ServerTLS(*pair), ClientTLS(ca, server_name="elsewhere"), "another name: pass server_name"),
+        (
+            ServerTLS(*pair),
+            ClientTLS(ca, server_name="elsewhere"),
+            "another name: pass server_name, --server-name or hubServerName",
+        ),
         (ServerTLS(*pair, client_ca=ca), ClientTLS(ca), "mutual TLS"),
     ):
         with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tls=tls) as server:
