@@ -77,6 +77,7 @@ cdef enum:
     SPARE = 16  # bytes after the data, so that INLINE bytes can be copied from anywhere in it
     ALIGN = 64
     ENTRY = 64
+    TAIL = 1024
     MOST = 1 << 30  # bytes of one call: a view has 32 bits for a position
 
 
@@ -249,6 +250,45 @@ def unpack(data, make):
         else:
             found.append(None)
     return found
+
+
+cdef inline bint names(const unsigned char *p, int64_t offset, int64_t timestamp) noexcept nogil:
+    """Return whether the message at p has this offset and this time."""
+    return get64(p) == <uint64_t> offset and <int64_t> get64(p + 8) == timestamp
+
+
+def is_block(int fd, block):
+    """Return whether a block is what :func:`sej.journal.index.check_block` accepts, if its last message is short."""
+    cdef tuple entry = tuple(block)  # the items of a subclass take longer
+    cdef unsigned char tail[TAIL]
+    cdef unsigned char head[HEAD]
+    cdef const unsigned char *first = head
+    cdef int64_t position, end, first_offset, last_offset, first_timestamp, last_timestamp, size, start
+    cdef bint read
+    try:
+        position, end, first_offset, first_timestamp, last_timestamp = entry[0], entry[1], entry[2], entry[5], entry[6]
+        last_offset = entry[2] + entry[3] - 1  # in Python, which knows if it is too large
+    except OverflowError:  # no entry of a real segment
+        return False
+    if not 0 <= position <= end - OVERHEAD:
+        return False
+    size = min(end, <int64_t> TAIL)
+    start = end - size
+    with nogil:
+        read = read_whole(fd, tail, size, start)
+        if position >= start:
+            first = tail + (position - start)
+        elif read:
+            read = read_whole(fd, head, HEAD, position)
+    if not read:
+        return False
+    size = <int32_t> get32(tail + size - 4)
+    if not OVERHEAD <= size <= end - max(position, start):
+        return False
+    start = end - start - size
+    if whole(tail + start, size) != size:
+        return False
+    return names(first, first_offset, first_timestamp) and names(tail + start, last_offset, last_timestamp)
 
 
 def can_read():

@@ -26,7 +26,7 @@ from sej.journal.directory import Directory, Segment
 from sej.journal.index_format import BLOCK_BYTES, CHECK, ENTRY, ENTRY_BODY, ENTRY_SIZE, HEAD, HEAD_SIZE
 from sej.journal.recovery import Damage, find_damage, last_message
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File
+from sej.system.disk import Disk, File, OsFile
 
 __all__ = [
     "Block",
@@ -192,6 +192,8 @@ def _whole(view: memoryview, start: int, there: int) -> int | None:
 
 def check_block(file: File, block: Block) -> bool:
     """Return whether an entry belongs to this segment: its first and last message have its offsets and times."""
+    if _is_block is not None and type(file) is OsFile and _is_block(file.fileno(), block):
+        return True
     found = last_message(file, block.end)
     if found is None or found[0] < block.position:
         return False
@@ -263,8 +265,11 @@ def _unpacked(data: bytes) -> list[Block | None]:
     return [Block.unpack(data[at : at + ENTRY_SIZE]) for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE)]
 
 
-if not TYPE_CHECKING and (_twin := compiled("sej.journal._blocks_c")) and _twin.can_read():
-    _unpacked = partial(_twin.unpack, make=partial(tuple.__new__, Block))
+_is_block: Callable[[int, Block], bool] | None = None
+if not TYPE_CHECKING and (_twin := compiled("sej.journal._blocks_c")):
+    _is_block = _twin.is_block
+    if _twin.can_read():
+        _unpacked = partial(_twin.unpack, make=partial(tuple.__new__, Block))
 
 
 def _entries(file: File, segment_bytes: int, first: int = 0, ahead: int = _ENTRIES) -> Iterator[Block | None]:
@@ -442,9 +447,10 @@ class IndexFile:
             few = size <= _FEW_BYTES
             data = file.read(size, 0) if few else file.read(HEAD_SIZE, 0) + file.read(size - there, there)
             if count > 0 and data.startswith(HEAD):
-                below = Block.unpack(data[-2 * ENTRY_SIZE : -ENTRY_SIZE]) if count > 1 else None
-                block = Block.unpack(data[-ENTRY_SIZE:])
-                before = (0, first_offset) if count == 1 else below and (below.end, below.next_offset)
+                *below, block = _unpacked(data[-ENTRY_SIZE * min(count, 2) :])
+                before: tuple[int, int] | None = (0, first_offset)
+                if below:
+                    before = None if below[0] is None else (below[0].end, below[0].next_offset)
                 if block and (block.position, block.first_offset) == before and check_block(segment_file, block):
                     return count, BlockIndex(first_offset, [block])
         finally:

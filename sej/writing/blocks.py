@@ -61,13 +61,9 @@ class Blocks:
         if len(buffer):
             last, newest = buffer.last_timestamp, max(newest, buffer.newest_timestamp)
         self._newest = max(self._newest, newest)
-        return part._replace(
-            end=buffer.position,
-            messages=buffer.offset - part.first_offset,
-            crc32c=crc32c(buffer.block(), part.crc32c),
-            last_timestamp=last,
-            newest_timestamp=self._newest,
-        )
+        messages, crc = buffer.offset - part.first_offset, crc32c(buffer.block(), part.crc32c)
+        times = part.first_timestamp, last, self._newest
+        return Block(part.position, buffer.position, part.first_offset, messages, crc, *times)
 
     def write(self, synced_position: int) -> None:
         """Write the entries whose bytes are synced.

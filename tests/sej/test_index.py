@@ -1,5 +1,6 @@
 """The sidecar index: written as the journal grows, rebuilt when it is missing or wrong, never believed over it."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 
 import sej
 from sej import CorruptionError
+from sej.journal.index import Block, check_block
 from sej.system.checksum import crc32c
+from sej.system.disk import OS, OsFile
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import CountingDisk, HookedDisk
@@ -30,6 +33,10 @@ def fill(w: sej.Writer, start: int = 0) -> None:
     """One by one, as they come in life: so blocks end at 256 KiB."""
     for row in ROWS[start:]:
         w.append(row.value, row.key, row.type, row.timestamp)
+
+
+class OsFileOneByOne(OsFile):
+    """A file that no compiled function reads by its descriptor."""
 
 
 def index(path: Path, first: int = 0) -> Path:
@@ -253,6 +260,33 @@ def test_messages_after_a_short_block_get_a_block_of_their_own(tmp_path: Path) -
         w.append_messages(ROWS[8:12])
     assert len(entries(tmp_path)) == 2 and covered(tmp_path) == len(packed(ROWS[:12]))
     assert kinds(tmp_path) == []
+
+
+def test_both_ways_to_check_a_block_agree(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        for size in (0, 10, 900, 3, 2000):
+            w.append(bytes(size), b"key", timestamp=2**60 + size)
+    rows, place = read_all(tmp_path), segment(tmp_path, 0)
+    data = place.read_bytes()
+    file, other = OS.open(place, "edit"), OsFileOneByOne(os.open(place, os.O_RDWR), str(place))
+
+    def accepted(block: Block) -> bool:
+        assert check_block(file, block) == check_block(other, block)
+        return check_block(file, block)
+
+    with file.closing(), other.closing():
+        for first, last in ((0, 0), (0, 1), (0, 2), (1, 3), (3, 3), (0, 4), (4, 4)):
+            start, end = len(packed(rows[:first])), len(packed(rows[: last + 1]))
+            times = rows[first].timestamp, rows[last].timestamp
+            block = Block(start, end, first, last + 1 - first, 0, *times, 2**61)
+            assert accepted(block)
+            for field in ("position", "end", "first_offset", "messages", "first_timestamp", "last_timestamp"):
+                for change in (1, 26, 2**62):
+                    assert not accepted(block._replace(**{field: getattr(block, field) + change}))
+            for at in (start, start + 9, end - 4, end - 1):
+                file.write_at(bytes([data[at] ^ 0x81]), at)
+                assert not accepted(block)
+                file.write_at(data[at : at + 1], at)
 
 
 def test_joining_segments_does_not_make_their_bytes_true(tmp_path: Path) -> None:
