@@ -277,9 +277,13 @@ cdef class _Closing:
 @binding(False)
 def opened(kind, str path not None, int flags):
     """Open a regular file, waiting only for the end of a lease."""
+    cdef stat_t found
+    return _opened(kind, path, flags, &found)
+
+
+cdef Descriptor _opened(kind, str path, int flags, stat_t *found):
     cdef bytes name = _encoded(path)
     cdef const char *there = name
-    cdef stat_t found
     cdef int fd, failed = 0, no_wait = O_NONBLOCK
     cdef Descriptor file = sej_new(kind, ())
     file._path = path
@@ -288,7 +292,7 @@ def opened(kind, str path not None, int flags):
         with nogil:
             fd = c_open(there, flags | no_wait, 0o666)
             if fd >= 0:
-                failed = c_fstat(fd, &found)
+                failed = c_fstat(fd, found)
         if fd >= 0:
             break
         if errno == EAGAIN and no_wait:  # another process has a lease: it ends soon
@@ -303,6 +307,28 @@ def opened(kind, str path not None, int flags):
     if not S_ISREG(found.st_mode):
         _raise(EISDIR if S_ISDIR(found.st_mode) else ENXIO, path)
     return file
+
+
+@binding(False)
+def content_of(str path not None, int flags, Py_ssize_t size):
+    """Return up to size bytes from the beginning of a regular file."""
+    cdef stat_t found
+    cdef Descriptor file = _opened(Descriptor, path, flags, &found)
+    try:
+        return file.read(min(size, found.st_size), 0)
+    finally:
+        file.close()
+
+
+@binding(False)
+def overwrite(str path not None, int flags, data):
+    """Overwrite the beginning of a regular file."""
+    cdef stat_t found
+    cdef Descriptor file = _opened(Descriptor, path, flags, &found)
+    try:
+        file._write(data, 0)
+    finally:
+        file.close()
 
 
 @binding(False)

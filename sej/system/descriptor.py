@@ -26,7 +26,17 @@ from sej.errors import FileTypeError
 from sej.imports import compiled
 from sej.system.status import Status
 
-__all__ = ["WRITE_LIMIT", "Descriptor", "locate", "of_system", "opened", "progress", "status_of"]
+__all__ = [
+    "WRITE_LIMIT",
+    "Descriptor",
+    "content_of",
+    "locate",
+    "of_system",
+    "opened",
+    "overwrite",
+    "progress",
+    "status_of",
+]
 
 _NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
 """Opening a FIFO or a device returns immediately, so that it can be examined. No effect on a regular file."""
@@ -188,6 +198,24 @@ def _owned(path: str, flags: int) -> FileIO:
         raise IsADirectoryError(error.errno, error.strerror, path) from None
 
 
+def content_of(path: str, flags: int, size: int) -> bytes:
+    """Return up to size bytes from the beginning of a regular file; arguments and errors as for :func:`opened`."""
+    file = opened(Descriptor, path, flags)
+    try:
+        return file.read(min(size, file.size()), 0)
+    finally:
+        file.close()
+
+
+def overwrite(path: str, flags: int, data: bytes) -> None:
+    """Overwrite the beginning of a regular file; arguments and errors as for :func:`opened`."""
+    file = opened(Descriptor, path, flags)
+    try:
+        file.write_at(data, 0)
+    finally:
+        file.close()
+
+
 def status_of(path: str | os.PathLike[str]) -> Status | None:
     """Return the status of a path, or None."""
     try:
@@ -236,3 +264,4 @@ def progress(count: int, path: str) -> int:
 
 if not TYPE_CHECKING and (_twin := compiled("sej.system._descriptor_c")):
     Descriptor, opened, status_of = _twin.Descriptor, _twin.opened, _twin.status_of
+    content_of, overwrite = _twin.content_of, _twin.overwrite

@@ -34,7 +34,17 @@ from functools import partial
 from typing import Final, Literal, Protocol, cast
 
 from sej.errors import CorruptionError, FileTypeError
-from sej.system.descriptor import WRITE_LIMIT, Descriptor, locate, of_system, opened, progress, status_of
+from sej.system.descriptor import (
+    WRITE_LIMIT,
+    Descriptor,
+    content_of,
+    locate,
+    of_system,
+    opened,
+    overwrite,
+    progress,
+    status_of,
+)
 from sej.system.status import Status
 
 __all__ = [
@@ -53,8 +63,10 @@ __all__ = [
     "network_file_system",
     "of_system",
     "read_small",
+    "read_start",
     "replace_file",
     "way_out",
+    "write_start",
 ]
 
 Mode = Literal["read", "edit", "append", "new", "temp"]
@@ -464,6 +476,8 @@ def read_small(disk: Disk, path: str | os.PathLike[str], limit_bytes: int) -> by
         FileTypeError: it is not a regular file.
         CorruptionError: it is larger than limit_bytes.
     """
+    if limit_bytes < _BLOCK and len(data := read_start(disk, path, limit_bytes + 1)) <= limit_bytes:
+        return data
     file = disk.open(path, "read")
     try:
         size = file.size()
@@ -474,6 +488,47 @@ def read_small(disk: Disk, path: str | os.PathLike[str], limit_bytes: int) -> by
                 position=limit_bytes,
             )
         return file.read(size, 0)
+    finally:
+        file.close()
+
+
+def read_start(disk: Disk, path: str | os.PathLike[str], size: int) -> bytes:
+    """Return up to size bytes from the beginning of a file, by one call into C if possible.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FileTypeError: it is not a regular file.
+    """
+    if disk is OS:
+        try:
+            return content_of(os.fspath(path), _FLAGS["read"], size)
+        except OSError as error:
+            if error.errno not in _ODD:  # else the calls below find the right error
+                raise
+    file = disk.open(path, "read")
+    try:
+        return file.read(size, 0)
+    finally:
+        file.close()
+
+
+def write_start(disk: Disk, path: str | os.PathLike[str], data: bytes) -> None:
+    """Overwrite the beginning of an existing file, by one call into C if possible.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FileTypeError: it is not a regular file.
+    """
+    if disk is OS:
+        try:
+            overwrite(os.fspath(path), _FLAGS["edit"], data)
+            return
+        except OSError as error:
+            if error.errno not in _ODD:
+                raise
+    file = disk.open(path, "edit")
+    try:
+        file.write_at(data, 0)
     finally:
         file.close()
 

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, Tolerated
+from sej.system.disk import Disk, File, Tolerated, read_start, write_start
 from sej.system.durable_format import BODY, CHECK, HEAD_BYTES, MAGIC, RECORD, RECORD_SIZE
 
 __all__ = ["Kept", "KeptPosition", "mend", "renew", "require_stored"]
@@ -122,17 +122,13 @@ class KeptPosition:
             offset: the offset that follows.
         """
         with Tolerated():
-            record = self._open()
-            try:
-                of = self._of
-                if of is None or of.file is not file or min(of.position, position) < HEAD_BYTES:
-                    if (of is None or of.file is not file) and _is_later(record, name):
-                        return
-                    of = self._of = _Known(file, file.status().inode, _head(file, position), position)
-                body = BODY.pack(MAGIC, name, of.inode, position, offset, of.head)
-                record.write_at(body + CHECK.pack(crc32c(body)), 0)
-            finally:
-                record.close()
+            of = self._of
+            if of is None or of.file is not file or min(of.position, position) < HEAD_BYTES:
+                if (of is None or of.file is not file) and _is_later(self._read(), name):
+                    return
+                of = self._of = _Known(file, file.status().inode, _head(file, position), position)
+            body = BODY.pack(MAGIC, name, of.inode, position, offset, of.head)
+            self._write(body + CHECK.pack(crc32c(body)))
 
     def lower(self, file: File, name: int, position: int, offset: int) -> None:
         """Store a position, if the stored one is above it: the caller is about to cut the file there.
@@ -147,27 +143,27 @@ class KeptPosition:
         """Release the file whose position was stored last: it is closed with its last owner."""
         self._of = None
 
-    def _open(self) -> File:
+    def _write(self, record: bytes) -> None:
         try:
-            return self._disk.open(self.path, "edit")
+            write_start(self._disk, self.path, record)
         except FileNotFoundError:
             self._disk.mkdir(os.path.dirname(self.path))
-            return self._disk.open(self.path, "temp")
+            file = self._disk.open(self.path, "temp")
+            try:
+                file.write_at(record, 0)
+            finally:
+                file.close()
 
     def _read(self) -> bytes | None:
         try:
-            record = self._disk.open(self.path, "read")
+            return read_start(self._disk, self.path, RECORD_SIZE)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        try:
-            return record.read(RECORD_SIZE, 0)
-        finally:
-            record.close()
 
 
-def _is_later(record: File, name: int) -> bool:
+def _is_later(record: bytes | None, name: int) -> bool:
     """Return whether a record is of a later segment: another process has ended this one."""
-    there = _parse(record.read(RECORD_SIZE, 0))
+    there = None if record is None else _parse(record)
     return there is not None and there[0] > name
 
 

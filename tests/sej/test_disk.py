@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.system.disk import OS, Mode, OsDisk, OsFile, file_system, network_file_system, replace_file
+from sej.system.disk import (
+    OS,
+    Mode,
+    OsDisk,
+    OsFile,
+    file_system,
+    network_file_system,
+    read_start,
+    replace_file,
+    write_start,
+)
 from tests.sej.hooks import output
 
 
@@ -243,6 +253,23 @@ def test_positions_and_sizes_below_zero_are_refused(tmp_path: Path) -> None:
         assert file.size() == 0
 
 
+def test_the_beginning_of_a_file_is_read_and_overwritten(tmp_path: Path) -> None:
+    path, before = tmp_path / "file", os.listdir("/proc/self/fd")
+    disks: tuple[OsDisk, OsDisk] = OS, OsDisk()  # the second makes the same calls one by one
+    for disk in disks:
+        path.write_bytes(b"0123456789")
+        assert [read_start(disk, path, size) for size in (0, 4, 10, 11)] == [b"", b"0123", b"0123456789", b"0123456789"]
+        write_start(disk, path, b"abc")
+        assert path.read_bytes() == b"abc3456789"
+        path.unlink()
+        with pytest.raises(FileNotFoundError, match=str(path)):
+            read_start(disk, path, 10)
+        with pytest.raises(FileNotFoundError, match=str(path)):
+            write_start(disk, path, b"abc")
+        assert not path.exists()
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "directory").mkdir()
@@ -254,6 +281,10 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
             if (name, mode) != ("link", "temp"):  # which creates the target
                 with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
                     OS.open(tmp_path / name, mode)
+        with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
+            read_start(OS, tmp_path / name, 10)
+        with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
+            write_start(OS, tmp_path / name, b"new")
     assert os.listdir("/proc/self/fd") == before
 
 
