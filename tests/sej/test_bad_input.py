@@ -256,6 +256,26 @@ def test_bad_options_are_named_and_leave_no_lock(options: dict[str, Any], tmp_pa
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"allow_network_fs": 0},
+        {"allow_network_fs": None},
+        {"first_offset": False},
+        {"first_offset": 0.0},
+        {"lock_timeout": False},
+        {"retention": False},
+        {"segment_bytes": float(1 << 30)},
+        {"sync_interval_s": True},
+    ],
+    ids=str,
+)
+def test_what_only_equals_a_default_is_checked(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=next(iter(options))):
+        sej.Writer(tmp_path, **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
     ("options", "error"),
     [
         ({"offset": -1}, ValueError),
