@@ -260,10 +260,8 @@ def _read_holder(file: File) -> str | None:
 
 def _now() -> str:
     """Return a time so precise that no two locks of a process have the same signature."""
-    seconds, ns = divmod(time.time_ns(), 10**9)
-    now = time.gmtime(seconds)  # not datetime, whose import takes long
-    day = f"{now.tm_year}-{now.tm_mon:02}-{now.tm_mday:02}"
-    return f"{day}T{now.tm_hour:02}:{now.tm_min:02}:{now.tm_sec:02}.{ns // 1000:06}+00:00"
+    seconds, ns = divmod(time.time_ns(), 10**9)  # not datetime, whose import takes long
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 1000:06}+00:00"
 
 
 def host_name() -> str:

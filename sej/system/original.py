@@ -87,7 +87,7 @@ def find_trace(content: bytes, *, missing: bool, written: bool) -> Trace | None:
 def is_current(disk: Disk, identity: tuple[int, int], path: str) -> bool:
     """Return whether a path is still the file with this identity, which the caller has open."""
     there = disk.status(path)
-    return there is not None and there.identity == identity
+    return there is not None and (there.device, there.inode) == identity  # without the call of a property
 
 
 def pause(status: Status, current: Callable[[], bool]) -> None:

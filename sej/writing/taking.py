@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from sej.errors import LockLostError
 from sej.journal.directory import Directory, Segment
 from sej.journal.identity import journal_id
@@ -40,7 +38,7 @@ def take_end(
             pending = directory.names("txn")
             segments = _finished(directory, pending)
             sweep(directory)
-            with contextlib.suppress(LockLostError):
+            try:
                 if lock.original is None and not any(map(is_promise, pending)):
                     end = open_end(directory, kept, first_offset=first_offset, alone=True, segments=segments)
                 else:
@@ -53,6 +51,8 @@ def take_end(
                 if lock.original is None or lock.is_current():
                     promised = bool(pending) or lock.original is not None
                     return end._replace(recovery=recovery, promised=promised) if recovery or promised else end
+            except LockLostError:
+                pass  # start again
             if end is not None:
                 end.index_file.close()
                 end.file.close()
