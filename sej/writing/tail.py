@@ -502,9 +502,11 @@ class Tail:
         buffer.batch_limit = min(_BATCH_BYTES, left)
         if self.lock.original is not None and self.durability not in ("buffer", "disk"):
             buffer.limit = 1  # _drain writes every message, because it checks the lock
-        elif self.durability in ("buffer", "disk"):  # "disk": the thread that syncs writes for all that wait
+        elif self.durability == "disk":  # the thread that syncs writes for all that wait
             buffer.limit = min(_BUFFER_BYTES, left)
         else:
+            if self.durability == "buffer":
+                buffer.limit = min(_BUFFER_BYTES, left)
             until = min(buffer.position - len(buffer) + BLOCK_BYTES, self._segment_bytes)
             buffer.steady(self.last.file.writer(), self._write_trouble, until, _LOOK_NS)
 
