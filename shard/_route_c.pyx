@@ -16,6 +16,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from sej._mutex_c cimport Mutex
 from sej.codec._buffer_c cimport Buffer
 from sej.codec._layout cimport MAX_KEY, MAX_TYPE, MAX_VALUE, raw_bytes, raw_is_bytes
 
@@ -86,11 +87,26 @@ cdef extern from *:
         for (const uint8_t *end = p + size; p < end; p++) h = (h ^ *p) * 0x01000193u;
         return (h >> 16) ^ (h & 0xFFFFu);
     }
+    /* The same for four keys of one size: a step waits for the step before it, but not for those of other keys. */
+    static inline void sej_fnv_four(const uint8_t **key, size_t size, uint64_t *found) {
+        uint32_t a = 0x811C9DC5u, b = a, c = a, d = a;
+        for (size_t i = 0; i < size; i++) {
+            a = (a ^ key[0][i]) * 0x01000193u;
+            b = (b ^ key[1][i]) * 0x01000193u;
+            c = (c ^ key[2][i]) * 0x01000193u;
+            d = (d ^ key[3][i]) * 0x01000193u;
+        }
+        found[0] = (a >> 16) ^ (a & 0xFFFFu);
+        found[1] = (b >> 16) ^ (b & 0xFFFFu);
+        found[2] = (c >> 16) ^ (c & 0xFFFFu);
+        found[3] = (d >> 16) ^ (d & 0xFFFFu);
+    }
     static inline uint64_t sej_hash(int fnv, const uint8_t *p, size_t size) {
         return fnv ? sej_fnv(p, size) : sej_xxh64(p, size, 42);
     }
     """
     uint64_t sej_hash(int fnv, const uint8_t *p, size_t size) nogil
+    void sej_fnv_four(const uint8_t **key, size_t size, uint64_t *found) nogil
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
@@ -175,6 +191,30 @@ def group(values, keys, int bits, indexes, bint places=False, name="xxh64"):
     return found
 
 
+cdef void route(PyObject *keys, Py_ssize_t count, bint fnv, uint64_t mask, uint16_t *shards) noexcept:
+    """Write the shard of each key, all of which are bytes."""
+    cdef const uint8_t *four[4]
+    cdef uint64_t found[4]
+    cdef Py_ssize_t place = 0, size, at
+    cdef PyObject *key
+    while place < count:
+        key = PyList_GET_ITEM(keys, place)
+        size = Py_SIZE(key)
+        at = 0
+        if fnv and place + 4 <= count:
+            while at < 4 and Py_SIZE(PyList_GET_ITEM(keys, place + at)) == size:
+                four[at] = <const uint8_t *> raw_bytes(PyList_GET_ITEM(keys, place + at))
+                at += 1
+        if at == 4:
+            sej_fnv_four(four, size, found)
+            for at in range(4):
+                shards[place + at] = <uint16_t> (found[at] & mask)
+            place += 4
+        else:
+            shards[place] = <uint16_t> (sej_hash(fnv, <const uint8_t *> raw_bytes(key), size) & mask)
+            place += 1
+
+
 cdef class Parts:
     """A batch that was sorted by shard and is encoded part by part; see the reference."""
     cdef readonly list indexes
@@ -227,11 +267,13 @@ cdef class Parts:
                     )
                     value = PyList_GET_ITEM(<PyObject *> self._values, place)
                     key = PyList_GET_ITEM(<PyObject *> self._keys, place)
-                if index_list is None:
-                    index = sej_hash(fnv, <const uint8_t *> raw_bytes(key), Py_SIZE(key)) & mask
-                else:
-                    index = <uint64_t> index_list[place] & mask
-                shards[place] = <uint16_t> index
+            if index_list is None:
+                route(<PyObject *> self._keys, count, fnv, mask, shards)
+            else:
+                for place in range(count):
+                    shards[place] = <uint16_t> (<uint64_t> index_list[place] & mask)
+            for place in range(count):
+                index = shards[place]
                 if sizes[index] == 0:
                     self.indexes.append(index)
                 sizes[index] += 1
@@ -267,6 +309,10 @@ cdef class Parts:
 
     def pour(self, int index, Buffer buffer not None):
         """Encode a shard's part into a writer's buffer; see the reference."""
+        return self.encode(index, buffer)
+
+    cdef object encode(self, int index, Buffer buffer):
+        """Do it, for a caller in C."""
         cdef Py_ssize_t at, place
         cdef int64_t first = buffer.offset, kind = self._type, time = self._time
         cdef PyObject *values = <PyObject *> self._values
@@ -286,8 +332,29 @@ cdef class Parts:
         return range(first, buffer.offset)
 
 
+cdef object pour_alone(Parts parts, int index, Buffer buffer):
+    """Pour a part into a buffer that no other call uses, and write it. None: the owner of the buffer has to do it."""
+    cdef Mutex mutex = buffer._mutex
+    if mutex is None or buffer._busy or mutex.owned():
+        return None
+    mutex.enter()
+    try:
+        if buffer._busy:  # it failed or was closed while this thread waited
+            return None
+        buffer._busy = True
+        try:
+            span = parts.encode(index, buffer)
+            if buffer._used - buffer._drained >= buffer.limit:
+                buffer._run_drain()
+        finally:
+            buffer._busy = buffer._refuse is not None or buffer._writing
+    finally:
+        mutex.leave()
+    return span
+
+
 cdef class Appender:
-    """Appends single messages to the shards that are open; see the reference."""
+    """Appends to the shards that are open; see the reference."""
     cdef list _buffers
     cdef uint64_t _mask
     cdef bint _fnv
@@ -324,6 +391,23 @@ cdef class Appender:
             if buffer is not None and not self._under_way():
                 return index, (<Buffer> buffer).append_one(value, key, type, timestamp)
         return self._owner(value, key, type, timestamp)
+
+    def pour(self, Parts parts not None, dict appended not None, dict errors not None):
+        """Append the parts of the open shards, and leave the others to the owner; see the reference."""
+        cdef object buffer, span
+        cdef int index
+        if self._under_way():
+            return
+        for index in parts.indexes:
+            buffer = self._buffers[index]
+            if buffer is None:
+                continue
+            try:
+                span = pour_alone(parts, index, <Buffer> buffer)
+                if span is not None:
+                    appended[index] = span
+            except Exception as error:
+                errors[index] = error
 
 
 cdef int64_t number(Py_ssize_t place, str name, object value, int64_t low, int64_t high) except? -1:

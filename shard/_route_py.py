@@ -166,7 +166,7 @@ class Parts:
 
 
 class Appender:
-    """Appends single messages to the shards that are open, and leaves everything else to its owner.
+    """Appends to the shards that are open, and leaves everything else to its owner.
 
     A shard's buffer has its own protection against threads, signal handlers, failures and forks, so no lock of the
     owner is needed.
@@ -210,6 +210,15 @@ class Appender:
             if buffer is not None and not self._under_way():
                 return index, buffer.append(value, key, type, timestamp)
         return self._owner(value, key, type, timestamp)
+
+    def pour(self, parts: Parts, appended: dict[int, range], errors: dict[int, BaseException]) -> None:
+        """Append parts of a batch to open shards, and leave the others to the owner. This one leaves all.
+
+        Args:
+            parts: the batch.
+            appended: gets the offsets for each shard that has its part.
+            errors: gets the error for each shard that failed.
+        """
 
 
 def check_counts(count: int, keys: object, types: object, times: object, indexes: object) -> None:

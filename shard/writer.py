@@ -234,10 +234,21 @@ class Writer:
 
     def _append_parts(self, parts: Parts, appended: dict[int, range], errors: dict[int, BaseException]) -> None:
         """Give each shard its part: first those that are open, so that none is opened twice for one batch."""
+        if self._direct is not None:
+            self._direct.pour(parts, appended, errors)
+        done = appended.keys() | errors.keys()
+        left = [index for index in parts.indexes if index not in done]
+        if left or not done:
+            self._append_left(parts, left, appended, errors)
+
+    def _append_left(
+        self, parts: Parts, left: list[int], appended: dict[int, range], errors: dict[int, BaseException]
+    ) -> None:
+        """Give their parts to the shards that need more than their buffer."""
         self._life.require_outside()
         with self._life.mutex:
             self._life.require()
-            there = {index: self._open[index] for index in parts.indexes if index in self._open}
+            there = {index: self._open[index] for index in left if index in self._open}
             if self._crowded:
                 for index in there:
                     self._use(index)
@@ -252,7 +263,7 @@ class Writer:
             for index in there if self._crowded else ():
                 self._unpin(index)
         woken: dict[int, IdleWriter] = {}
-        for index in parts.indexes:
+        for index in left:
             if index in there:
                 continue
             try:

@@ -14,6 +14,7 @@ import sej
 import shard
 from sej import codec
 from shard import _route_py, routing
+from shard.name_format import Hash
 
 Group = Callable[..., dict[int, tuple[list[bytes], list[bytes], list[int]]]]
 TABLE = FilePath(__file__).parent.parent / "golden" / "shard" / "xxhash64.tsv"
@@ -93,26 +94,33 @@ class Sink:
         self.buffer.drained()
 
 
+SOME_KEYS = st.binary(min_size=3, max_size=3) | st.binary(max_size=127)  # four of one size are hashed together
 NUMBERS = st.tuples(st.integers(0, 255), st.integers(-(2**63), 2**63 - 1))
 
 
 @given(
-    st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=127), NUMBERS), max_size=40),
+    st.lists(st.tuples(st.binary(max_size=40), SOME_KEYS, NUMBERS), max_size=40),
     st.integers(0, 10),
     st.booleans(),
     st.booleans(),
     st.integers(1, 500),
+    st.sampled_from(("xxh64", "fnv")),
 )
 def test_parts_are_what_one_batch_a_shard_would_have_written(
-    batch: list[tuple[bytes, bytes, tuple[int, int]]], bits: int, own: bool, columns: bool, batch_limit: int
+    batch: list[tuple[bytes, bytes, tuple[int, int]]],
+    bits: int,
+    own: bool,
+    columns: bool,
+    batch_limit: int,
+    route: Hash,
 ) -> None:
     values, keys = [value for value, _, _ in batch], [key for _, key, _ in batch]
     types = [kind for _, _, (kind, _) in batch] if columns else 7
     times = [stamp for _, _, (_, stamp) in batch] if columns else -5
     indexes = [len(key) & (2**bits - 1) for key in keys] if own else None
-    groups = _route_py.group(values, keys, bits, indexes, True)
+    groups = _route_py.group(values, keys, bits, indexes, True, route)
     for kind in (_route_py.Parts, routing.Parts):
-        parts = kind(values, keys, bits, indexes, types, times)
+        parts = kind(values, keys, bits, indexes, types, times, route)
         assert parts.indexes == list(groups)
         for index, (part_values, part_keys, places) in groups.items():
             expected, found = Sink(1000, batch_limit), Sink(1000, batch_limit)

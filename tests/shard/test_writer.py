@@ -327,6 +327,51 @@ def test_an_append_to_an_open_shard_is_like_the_first_one(
     assert sum(map(len, contents(path).values())) == sum(expected.values())
 
 
+@pytest.mark.parametrize("durability", ["buffer", "os", "interval", "disk"])
+def test_a_batch_for_open_shards_is_like_the_first_one(path: shard.Path, appender: Any, durability: str) -> None:
+    expected: dict[int, list[bytes]] = {}
+    with shard.Writer(path, durability=durability) as writer:
+        for turn in range(4):
+            keys = KEYS[: 1 + 13 * turn]  # some shards are open, and others are new
+            values = [b"%d.%d" % (turn, place) for place in range(len(keys))]
+            before = {index: len(found) for index, found in expected.items()}
+            for key, value in zip(keys, values, strict=True):
+                expected.setdefault(path.index(key), []).append(value)
+            spans = {
+                index: range(before.get(index, 0), len(found))
+                for index, found in expected.items()
+                if len(found) > before.get(index, 0)
+            }
+            assert writer.append_many(values, keys) == spans
+        with writer._life.mutex, pytest.raises(sej.LockedError, match="under way"):
+            writer.append_many([b"v"], KEYS[:1])  # as a signal handler that interrupts another call of this writer
+    with pytest.raises(sej.ClosedError, match="the writer is closed"):
+        writer.append_many([b"v"], KEYS[:1])
+    assert {index: [message.value for message in found] for index, found in contents(path).items()} == expected
+
+
+def test_a_shard_that_cannot_write_keeps_no_batch_from_the_others(path: shard.Path, appender: Any) -> None:
+    def full(data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    broken = path.index(KEYS[0])
+    good = {path.index(key) for key in KEYS} - {broken}
+    writer = shard.Writer(path)
+    writer.append_many(KEYS, KEYS)
+    tail = writer._open[broken]._tail
+    tail.buffer.steady(full, tail._write_trouble, 1 << 18, 1 << 60)
+    for _ in range(2):
+        with pytest.raises(shard.ShardsBrokenError, match=f"append.* failed in shard {broken:03x}") as caught:
+            writer.append_many(KEYS, KEYS)
+        assert caught.value.errors.keys() == {broken}
+        assert caught.value.appended.keys() == good
+    writer.close()
+    found = contents(path)
+    assert [len(found[index]) for index in good] == [
+        3 * sum(path.index(key) == index for key in KEYS) for index in good
+    ]
+
+
 def test_no_append_comes_after_the_end(path: shard.Path, appender: Any) -> None:
     writer = shard.Writer(path)
     append = writer.append
