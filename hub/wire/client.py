@@ -561,11 +561,10 @@ class Client:
 
     def _unary(self, name: str, request: Callable[[Any], bytes] | None, response: Callable[[bytes], Any]) -> Any:
         """Return the function of a call, which always has these two."""
-        channel = self._open()
-        function = self._calls.get(name)
-        if function is None:
-            function = self._calls[name] = channel.unary_unary(f"/hub.Hub/{name}", request, response)
-        return function
+        channel, calls = self._open(), self._calls
+        if name not in calls:
+            calls[name] = channel.unary_unary(f"/hub.Hub/{name}", request, response)
+        return calls[name]
 
     @contextmanager
     def _translating(self, journal: str = "", failure: list[Exception] | None = None) -> Iterator[None]:
