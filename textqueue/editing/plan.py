@@ -345,11 +345,14 @@ class _Planning:
     def _still_claimed(self, number: int, record: Record, place: Seen) -> None:
         self._made.kept[number] = record = record._replace(position=place.position)
         holder = record.holder
-        if record.kind != IN_MUTEX or holder == holder_of(place.raw):
+        if holder == holder_of(place.raw):
+            self._made.kept[number] = record._replace(kind=IN_MUTEX)  # it may have been moved to the ledger, see below
+            return
+        if record.kind != IN_MUTEX:
             return
         # A stale save blanked the claim of an owner that is still at work.
         room = mutex_of(place.raw)
-        if room is None or not room.fits(holder):
+        if room is None or not room.fits(holder):  # a user shortened it, or a save has written a part of it
             self._made.kept[number] = record._replace(kind=IN_LEDGER)
             return
         writes = [(room.position, room.filled(holder))]
