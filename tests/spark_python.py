@@ -91,7 +91,7 @@ def _serve(path: str) -> list[str]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    running: dict[int, tuple[int, socket.socket]] = {}  # by what is waited for: the child, and who asked for it
+    running: dict[int, tuple[int, socket.socket]] = {}  # by what is waited for: the child, and its caller
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server, selectors.DefaultSelector() as waiting:
         server.bind(path)
         server.listen(64)

@@ -418,7 +418,7 @@ class _Batch:
         self._go_past(message)
 
     def expire(self, key: int, message: Message) -> None:
-        """End the next message, which nobody wants any more."""
+        """End the next message: its time is over."""
         self.records += (self._picked(key, message), done(message.offset, message.offset + 1))
         self._go_past(message)
 
