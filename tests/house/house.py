@@ -1,5 +1,6 @@
 """What the checks of the house know: the root, the packages, and how a program is run from outside."""
 
+import functools
 import os
 import re
 import shutil
@@ -7,10 +8,14 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
+from contextlib import chdir
 from pathlib import Path
+
+from tests.forking import Forkserver
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # From the ground up, in import order.
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 PACKAGES = ("sej", "shard", "textqueue", "kestrel", "hub", "pipeline")
 
 _HUNG_UP = re.compile(
@@ -60,3 +65,19 @@ def has_compiler(tmp_path: Path) -> bool:
     source.write_text("#include <Python.h>\n")
     include = sysconfig.get_path("include")
     return run([*words, f"-I{include}", "-c", source, "-o", tmp_path / "probe.o"], tmp_path).returncode == 0
+
+
+@functools.cache
+def _forkserver() -> Forkserver:
+    """One for all documents and examples of a run: most of the time of a short program is that of its imports."""
+    imported = ("sej.aio", "sej.queue.journal_queue", "shard", "textqueue", "kestrel.segmented", "hub.wire", "pipeline")
+    libraries = ("pyarrow.compute", "duckdb")
+    env = {**os.environ, "PATH": PATH, "PYTHONPATH": str(ROOT)}
+    return Forkserver(*imported, *libraries, options=["-W", "error"], env=env)
+
+
+def forked(name: str, text: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run code as a program of its own, in which warnings are errors; the caller judges its exit code."""
+    with chdir(cwd), _forkserver().pipe(["tests.house.program", name, text]) as program:
+        out, err = program.communicate(timeout=280)
+    return subprocess.CompletedProcess(program.args, program.wait(), out.decode(), err.decode())

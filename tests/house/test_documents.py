@@ -14,7 +14,6 @@ import pty
 import re
 import shlex
 import subprocess
-import sys
 import termios
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,13 +25,12 @@ import click
 import pytest
 
 from sej.cli.app import app
-from tests.house.house import ROOT, has_traceback, run
+from tests.house.house import PATH, ROOT, forked, has_traceback
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md"), *(ROOT / "docs").glob("[!_]*/**/*.md")])
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 # No code: data, drawings, and what Sphinx expands.
 DATA = {"text", "", "json", "{image}", "{toctree}", "{eval-rst}", "{include}", "{literalinclude}", "{sej-commands}"}
-PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
 def blocks(page: Path) -> list[tuple[int, str, str]]:
@@ -79,7 +77,7 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
         if language == "sh":
             code, printed = typed(text, tmp_path)
         elif language == "python":
-            done = run([sys.executable, "-W", "error", "-c", text], tmp_path, PATH=PATH)
+            done = forked(f"{page.name}:{line}", text, tmp_path)
             code, printed = done.returncode, done.stdout + done.stderr
         else:
             continue

@@ -5,12 +5,11 @@ this process, in the session that the tests share. The tutorial's program starts
 """
 
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.house.house import ROOT, run
+from tests.house.house import ROOT, forked
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SPARK_EXAMPLES = [path for path in EXAMPLES if path.stem.startswith("spark_")]
@@ -19,7 +18,7 @@ PROGRAMS = [path for path in EXAMPLES if path not in SPARK_EXAMPLES]
 
 @pytest.mark.parametrize("example", PROGRAMS, ids=lambda path: path.stem)
 def test_example_runs(example: Path, tmp_path: Path) -> None:
-    done = run([sys.executable, "-W", "error", example], tmp_path)
+    done = forked(str(example), example.read_text(), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
