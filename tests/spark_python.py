@@ -29,6 +29,7 @@ __all__ = ["forking_python"]
 
 _REQUEST_BYTES: Final = 1 << 20
 _MODULES: Final = (
+    "pandas",
     "pipeline.formats.kestrel",
     "pipeline.formats.sej",
     "pipeline.formats.textqueue",
