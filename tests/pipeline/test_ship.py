@@ -2,10 +2,8 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,28 +21,25 @@ from pipeline.tables.stream import Stream, follow
 from sej.system.locks import Lock
 from tests.cli import command
 from tests.cli.inside import Done, inside
+from tests.forking import Forkserver
 from tests.pipeline.conftest import fill
+from tests.pipeline.dying import DIED
 
 KINDS = ("parquet", "delta")
 Ship = Callable[..., Done]
 
-# Dies at the first call of a function, before it or after it.
-DYING = """
-import importlib, os, sys
-module, name, when, *words = sys.argv[1:]
-owner = importlib.import_module(module)
-*path, name = name.split(".")
-for part in path:
-    owner = getattr(owner, part)
-real = getattr(owner, name)
-def dying(*args, **more):
-    if when == "after":
-        real(*args, **more)
-    os._exit(9)
-setattr(owner, name, dying)
-from sej.cli import main
-sys.exit(main(words))
-"""
+
+@cache
+def _forkserver() -> Forkserver:
+    """One for all programs that die: most of their time would be imports."""
+    modules = ("sej.cli", "pipeline.tables.commands", "pipeline.tables.shipping", "pyarrow.parquet", "deltalake")
+    return Forkserver(*modules, env=command.ENV)
+
+
+def die(point: tuple[str, str, str], *words: str | Path) -> None:
+    """Run ``sej WORDS``, which dies at the first call of a function: its module, its name, and "before" or "after"."""
+    died = _forkserver().run(["tests.pipeline.dying", *point, *map(str, words)], stdin=b"")
+    assert died.returncode == DIED, died.stderr
 
 
 @pytest.fixture
@@ -112,11 +107,7 @@ def test_a_journal_that_got_its_identity_later_is_the_same(
     (journal / "id").unlink(missing_ok=True)
     fill(journal, 5, first=end)
     (journal / "id").unlink()
-    run = [sys.executable, "-c", DYING, "pipeline.tables.stream", "Stream.commit", "before"]
-    died = subprocess.run(
-        [*run, "ship", str(journal), f"{kind}:out"], env=command.ENV, capture_output=True, check=False
-    )
-    assert died.returncode == 9, died.stderr
+    die(("pipeline.tables.stream", "Stream.commit", "before"), "ship", journal, f"{kind}:out")
     fill(journal, 2, first=end + 5)
     assert (journal / "id").exists()
     assert ship(journal, f"{kind}:out").err == f"2 rows added to {kind}:out\n"
@@ -187,9 +178,7 @@ def test_killed_anywhere_the_counts_agree(
 ) -> None:
     words = ["ship", str(shards), f"{kind}:out", "--batch-bytes", "2000"]
     for _ in range(2):
-        run = [sys.executable, "-c", DYING, *point, *words]
-        died = subprocess.run(run, env=command.ENV, capture_output=True, check=False, timeout=120)
-        assert died.returncode == 9, died.stderr
+        die(point, *words)
         fill(shards / "orders.2.000", 1, first=sej.Journal(shards / "orders.2.000").end_offset)
     assert ship(*words[1:]).code == 0
     assert shipped(kind) == there(shards)
