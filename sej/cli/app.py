@@ -320,7 +320,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    help="Write log records from this level on to standard error; default: warning.",
+    help="Write log records from this level on to standard error; warning, if only --log-format is given.",
 )
 @click.pass_context
 def app(context: click.Context, log_format: str | None, log_level: str | None) -> None:

@@ -71,7 +71,7 @@ class Tail:
     def past_damage(self, offset: int) -> Place | None:
         """Return where the last segment's messages end, counting those after damage.
 
-        A reader that skips damage goes on to them. The index has their positions, but not every journal has one.
+        A reader that skips damage returns them. The index has their positions, but not every journal has one.
 
         Args:
             offset: above what :meth:`end_offset` returned last.
