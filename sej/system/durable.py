@@ -128,7 +128,7 @@ class KeptPosition:
                     return
                 of = self._of = _Known(file, file.status().inode, _head(file, position), position)
             body = BODY.pack(MAGIC, name, of.inode, position, offset, of.head)
-            self._write(body + CHECK.pack(crc32c(body)))
+            self._write(file, body + CHECK.pack(crc32c(body)))
 
     def lower(self, file: File, name: int, position: int, offset: int) -> None:
         """Store a position, if the stored one is above it: the caller is about to cut the file there.
@@ -143,16 +143,18 @@ class KeptPosition:
         """Release the file whose position was stored last: it is closed with its last owner."""
         self._of = None
 
-    def _write(self, record: bytes) -> None:
+    def _write(self, file: File, record: bytes) -> None:
         try:
             write_start(self._disk, self.path, record)
         except FileNotFoundError:
+            if self._disk.status(file.path) is None:
+                return  # the directory was removed: nothing of it is created again
             self._disk.mkdir(os.path.dirname(self.path))
-            file = self._disk.open(self.path, "temp")
+            kept = self._disk.open(self.path, "temp")
             try:
-                file.write_at(record, 0)
+                kept.write_at(record, 0)
             finally:
-                file.close()
+                kept.close()
 
     def _read(self) -> bytes | None:
         try:

@@ -87,6 +87,20 @@ def test_a_cut_below_the_kept_position_lowers_it(tmp_path: Path) -> None:
             assert kept_position(Directory(tmp_path, OS)).load(opened, 0) == Kept(31 * 9, 9)
 
 
+def test_nothing_of_a_removed_directory_is_created_again(tmp_path: Path) -> None:
+    path = tmp_path / "q"
+    queue = sej.open_queue(path, "worker")
+    queue.put_many([b"job", b"another job"])
+    item = queue.get(timeout=0)
+    assert item is not None
+    item.done()
+    shutil.rmtree(path)
+    queue.sync()
+    with pytest.raises(sej.JournalNotFoundError):
+        queue.close()
+    assert not path.exists()
+
+
 def test_a_record_of_a_later_segment_stays(tmp_path: Path) -> None:
     old, new = make(tmp_path / "old", b"x" * 100), make(tmp_path / "new", b"y" * 100)
     KeptPosition(OS, os.fspath(tmp_path / "kept")).store(new, 5, 100, 9)
