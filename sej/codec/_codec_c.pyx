@@ -78,6 +78,12 @@ cdef PyObject *new_message(PyTypeObject *cls, Py_ssize_t size) except NULL:
     return PyType_GenericAlloc(cls, size)
 
 
+def _allocate(cls, **options):
+    """Give a subclass the same check: each class has an allocator of its own."""
+    super(_Message, cls).__init_subclass__(**options)
+    set_alloc(<PyTypeObject *> cls, new_message)
+
+
 def _read_fields_in_place():
     """Make the fields of a message members of the object, as slots are.
 
@@ -85,6 +91,7 @@ def _read_fields_in_place():
     most readers read two fields of each message.
     """
     set_alloc(MESSAGE, new_message)
+    _Message.__init_subclass__ = classmethod(_allocate)
     for index in range(FIELDS):
         MEMBERS[index].name = NAMES[index]
         MEMBERS[index].type = T_OBJECT_EX

@@ -109,8 +109,23 @@ def test_fields_are_read_by_name_and_never_set(codec: ModuleType) -> None:
 @pytest.mark.skipif(len(TWINS) == 1, reason="the fields of the pure Python class check the number at each access")
 @pytest.mark.parametrize("fields", [(), (1, 2, 3, b"k"), (1, 2, 3, b"k", b"v", 6)])
 def test_no_message_has_another_number_of_fields(fields: tuple[object, ...]) -> None:
-    with pytest.raises(TypeError, match=f"a message has 5 fields, got {len(fields)}"):
-        tuple.__new__(Message, fields)
+    tags: list[str] = []
+
+    class Mixin:
+        def __init_subclass__(cls, tag: str) -> None:
+            tags.append(tag)
+
+    class Named(Message):
+        pass
+
+    class Derived(Named, Mixin, tag="derived"):
+        pass
+
+    for kind in (Message, Named, Derived):
+        with pytest.raises(TypeError, match=f"a message has 5 fields, got {len(fields)}"):
+            tuple.__new__(kind, fields)
+        assert kind(1, 2, 3, b"k", b"v").value == b"v"
+    assert tags == ["derived"]
 
 
 @both
