@@ -25,7 +25,7 @@ import click
 
 from hub.connecting import PLAINTEXT, host_and_port, option_names
 from hub.naming import make_root
-from hub.serving_lock import ServingLock
+from hub.serving_lock import serving
 from hub.store import MIN_FREE_BYTES, Store
 from sej.cli.options import SIZE
 from sej.cli.parameters import PATH, IntRange
@@ -191,7 +191,7 @@ def _supervise(
 
     make_root(str(root))
     with (
-        ServingLock(str(root)).held(),
+        serving(str(root)),
         _folder() as folder,
         _reserved(address) as address,
         show(Totals(str(root), ask_counts(folder, count))),

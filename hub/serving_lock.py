@@ -1,8 +1,9 @@
-"""The lock of a hub's root: one hub serves it.
+"""The lock of a hub's root: the servers of one process serve it, or those of one supervisor.
 
-Two hubs on one root would take journals from each other, and each would refuse what the other one has open. So the
-server of a store holds a lock on ``.serving.lck`` in the root, and its supervisor does if several processes serve
-together. The lock ends with its process. Programs that read the root, or write to it without a server, do not need it.
+Two hubs on one root would take journals from each other, and each would refuse what the other one has open. So a server
+holds a lock on ``.serving.lck`` in the root, and its supervisor does if several processes serve together. The lock ends
+with its process. The servers of one process share it. Programs that read the root, or write to it without a server, do
+not need it.
 """
 
 from __future__ import annotations
@@ -14,37 +15,50 @@ from contextlib import contextmanager
 from typing import Final
 
 from sej.system.disk import OS, Disk
+from sej.system.lifecycle import watch_forks
 from sej.system.locks import Lock
 
-__all__ = ["ServingLock"]
+__all__ = ["serving"]
 
 _NAME: Final = ".serving.lck"
 
 
-class ServingLock:
-    """The lock, shared by the servers of one store."""
+class _Roots:
+    """The roots that this process serves, each with its lock and the number of its servers."""
 
-    def __init__(self, root: str, disk: Disk = OS) -> None:
-        """Set the root; nothing is locked yet."""
-        self._lock = Lock(os.path.join(root, _NAME), what="this hub's root", disk=disk)
-        self._changing = threading.Lock()
-        self._holders = 0
+    def __init__(self) -> None:
+        self._after_fork()
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock until the block ends.
+    def _after_fork(self) -> None:
+        """Serve nothing: the locks are the parent's."""
+        self.changing = threading.Lock()
+        self.served: dict[str, tuple[Lock, int]] = {}
 
-        Raises:
-            LockedError: another hub serves this root.
-        """
-        with self._changing:
-            if not self._holders:
-                self._lock.acquire()
-            self._holders += 1
-        try:
-            yield
-        finally:
-            with self._changing:
-                self._holders -= 1
-                if not self._holders:
-                    self._lock.release()
+
+_roots: Final = _Roots()
+
+
+@contextmanager
+def serving(root: str, disk: Disk = OS) -> Iterator[None]:
+    """Hold the lock of a root until the block ends.
+
+    Raises:
+        LockedError: another process serves this root.
+    """
+    name = os.path.realpath(root)
+    watch_forks(_roots)
+    with _roots.changing:
+        lock, servers = _roots.served.get(name, (None, 0))
+        lock = lock or Lock(os.path.join(name, _NAME), what="this hub's root", disk=disk)
+        if not servers:
+            lock.acquire()
+        _roots.served[name] = lock, servers + 1
+    try:
+        yield
+    finally:
+        with _roots.changing:
+            lock, servers = _roots.served.pop(name, (lock, 0))  # 0: this is a forked child
+            if servers > 1:
+                _roots.served[name] = lock, servers - 1
+            elif servers:
+                lock.release()

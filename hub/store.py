@@ -27,7 +27,7 @@ from hub.errors import DiskLowError, GapError, UnavailableError
 from hub.limits import Limits
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, source_path
 from hub.pool import WriterPool
-from hub.serving_lock import ServingLock
+from hub.serving_lock import serving
 from hub.siblings import ASK_S, TURN_S, Siblings
 from sej.checks import (
     COUNT,
@@ -135,7 +135,6 @@ class Store:
             self.root, max_client_bytes, min_free_bytes, disk, None if siblings is None else siblings.counts
         )
         self._pool = WriterPool(self._open_writer, max_open)
-        self._serving = ServingLock(self.root, disk)
 
     # --- writing
 
@@ -233,13 +232,13 @@ class Store:
                     self._pool.drop(entry, writer)
                 raise _unavailable(error) from error
 
-    def serving(self) -> AbstractContextManager[object]:
-        """Return a context for a server of this store: until it ends, no server of another store may serve the root.
+    def serving(self) -> AbstractContextManager[None]:
+        """Return a context for a server of this store: until it ends, no other process may serve the root.
 
         Raises:
             LockedError: one does.
         """
-        return self._serving.held()
+        return serving(self.root, self._disk)
 
     def release(self, client_id: str, journal_dir: str) -> bool:
         """Close a journal's writer for another process that serves this root, after the batches in progress.

@@ -118,7 +118,7 @@ class Server:
                 limit is out of range.
             OSError: the address is not available, or a file cannot be read.
             AccessError: the file of tokens has a bad line.
-            LockedError: a server of another store serves this root.
+            LockedError: another process serves this root.
         """
         wait_s, stall_s = seconds("wait_s", wait_s), seconds("stall_s", stall_s)
         idle_s, keepalive_s = seconds("idle_s", idle_s), seconds("keepalive_s", keepalive_s)

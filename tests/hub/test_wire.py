@@ -39,6 +39,7 @@ from hub.wire.frames import (
 )
 from hub.wire.status import BusyError, DirectoryUnavailableError, TooLargeError
 from sej.system.disk import OS, File
+from sej.system.locks import Lock
 from tests.cli.inside import inside
 from tests.hub.greedy import OPTIONS, SMALL_WINDOW
 from tests.hub.support import CERTIFICATES, connected, old_client, old_rows, serving, until
@@ -984,30 +985,54 @@ def test_a_unix_socket_is_found_from_another_directory(tmp_path: Path, monkeypat
     assert absolute_address("unix.example.com:1") == "unix.example.com:1"
 
 
+def root_lock(root: Path) -> Lock:
+    """The lock that the hub of another process holds."""
+    return Lock(root / ".serving.lck", what="the test's root")
+
+
 def test_one_hub_serves_a_root(tmp_path: Path) -> None:
-    """Servers of one store share it, as for two addresses. Until the last has ended, another store's are refused."""
+    """The servers of this process share it, as for two addresses. Until the last has ended, others are refused."""
     address = "127.0.0.1:0"
     with hub.Store(tmp_path) as store, hub.Store(tmp_path) as other:
-        first, second = Server(store, address), Server(store, address)
+        with (
+            root_lock(tmp_path),
+            pytest.raises(sej.LockedError, match=rf"root is held by pid={os.getpid()} .*close it"),
+        ):
+            Server(store, address)
+        first, second = Server(store, address), Server(other, address)
         for server in (first, second):
-            with pytest.raises(
-                sej.LockedError, match=rf"this hub's root is held by pid={os.getpid()} .*close it"
-            ) as refused:
-                Server(other, address)
-            assert refused.value.path == str(tmp_path / ".serving.lck")
+            with pytest.raises(sej.LockedError, match="the test's root is held"):
+                root_lock(tmp_path).acquire()
             server.close()
         with pytest.raises(OSError, match="cannot listen"):
             Server(store, "192.0.2.1:1", allow_plaintext=True)
-        with Server(other, address) as server, Client(server.address, client_id="a") as client:
-            assert client.put("j", sample(3)) == 3
-        assert store.clients() == ["a"]
+        root_lock(tmp_path).acquire().release()
+
+
+def test_a_forked_child_serves_nothing(tmp_path: Path) -> None:
+    """It has copies of the servers, not the lock: to close one there ends nothing here."""
+    with hub.Store(tmp_path) as store:
+        block = store.serving()
+        block.__enter__()
+        if (child := os.fork()) == 0:
+            code = 1
+            with contextlib.suppress(sej.LockedError), store.serving():
+                code = 2
+            block.__exit__(None, None, None)
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        with pytest.raises(sej.LockedError):
+            root_lock(tmp_path).acquire()
+        block.__exit__(None, None, None)
+        root_lock(tmp_path).acquire().release()
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_second_command_does_not_serve_the_root(
     processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(tmp_path):
+    hub.Store(tmp_path).close()
+    with root_lock(tmp_path):
         done = inside(monkeypatch, "hub", "serve", "--address", "127.0.0.1:0", "--processes", processes, tmp_path)
     assert (done.code, f"this hub's root is held by pid={os.getpid()} " in done.err) == (3, True)
 
