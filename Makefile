@@ -15,9 +15,9 @@ KESTREL = tests/kestrel/test_
 # Spark finds its Java here; empty where there is none, and then Spark's tests say so.
 JAVA = JAVA_HOME="$$(cat $(VENV)/java-home 2>/dev/null)"
 SEJ_TORTURE_S ?= 120
-# One process more than cores, because tests wait for processes and timers in half of their time. Tests that share
+# Two processes more than cores, because tests wait for processes and timers in half of their time. Tests that share
 # Spark's session stay together in one of them.
-PYTEST = $(PY) -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadgroup
+PYTEST = $(PY) -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )) --dist loadgroup
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
