@@ -8,7 +8,9 @@ Reading happens in the tasks, in another instance that holds only text.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -45,7 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["SejStreamReader"]
 
 _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
-"""The program of a process that only plans a stream."""
+"""The program of a process that only plans a stream. Spark's daemon has its name as an argument."""
+_GRACE_S: Final = 5
+"""How long a call to the hub may delay the end of that process."""
 
 
 class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -107,7 +111,11 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader, remote = self._options["reader"], Remote.of(self._options)
         if reader is None:
             return None
-        return Progress(reader) if remote is None else RemoteProgress(remote, reader)
+        if remote is None:
+            return Progress(reader)
+        if _is_planner() and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _end_soon)
+        return RemoteProgress(remote, reader)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that is pickled: only the arguments."""
@@ -222,7 +230,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         root = self.__dict__.get("_root")
         if isinstance(root, RemoteRoot):
             root.close()
-        if sys.argv[1:2] == [_RUNNER] and isinstance(sys.exc_info()[1], EOFError):
+        if _is_planner() and isinstance(sys.exc_info()[1], EOFError):
             os._exit(0)  # Spark has disconnected: its runner would only print a traceback about that
 
     def _limited(
@@ -256,6 +264,21 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _extent(follower: Follower | RemoteFollower) -> Extent | RemoteExtent:
     return follower.extent if isinstance(follower, RemoteFollower) else Extent(follower.origin, judge=False)
+
+
+def _is_planner() -> bool:
+    """Return whether this process only plans a stream."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return sys.argv[1:2] == [_RUNNER] or (spec is not None and spec.name == _RUNNER)
+
+
+def _end_soon(*_: object) -> None:
+    """Handle Spark's SIGTERM: it disconnects too, so ``stop()`` is called, which gives the reader back to the hub.
+
+    If that takes too long, the process ends by the alarm, and the hub waits for the end of the lease.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_GRACE_S)
 
 
 def _same(left: dict[str, Any] | None, right: dict[str, Any]) -> bool:

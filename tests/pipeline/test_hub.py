@@ -11,13 +11,14 @@ from pyspark.sql import DataFrame, SparkSession
 import hub
 import pipeline
 import sej
+from hub.readers import holders
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
 from hub.wire.access import Grant, hash_token
 from pipeline import jobs
 from pipeline.connection import Remote
 from pipeline.reading import remote
 from pipeline.reading.places import Origin, Slice
-from tests.hub.support import CERTIFICATES, free_port
+from tests.hub.support import CERTIFICATES, free_port, until
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
@@ -186,6 +187,7 @@ def test_a_stream_keeps_its_progress_on_the_hub(spark: SparkSession, hub_root: P
             writer.trigger(availableNow=True).start().awaitTermination()
 
         run()
+        until(lambda: not holders(str(hub_root)))  # it was given back: a lease that ended would still be recorded
         store.put("tokyo", "orders.1.000", [sej.Message(5, BASE_NS, 0, b"k", b"new")])
         run()  # names the end of the run before
         kept = {name: sej.read_offset(hub_root / f"tokyo.orders.1.{name}", "report") for name in ("000", "001")}
