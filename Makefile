@@ -15,9 +15,9 @@ KESTREL = tests/kestrel/test_
 # Spark finds its Java here; empty where there is none, and then Spark's tests say so.
 JAVA = JAVA_HOME="$$(cat $(VENV)/java-home 2>/dev/null)"
 SEJ_TORTURE_S ?= 120
-# Two processes more than cores, because tests wait for processes and timers in half of their time. Tests that share
+# More processes than cores, because tests wait for processes and timers in half of their time. Tests that share
 # Spark's session stay together in one of them.
-PYTEST = $(PY) -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )) --dist loadgroup
+PYTEST = $(PY) -m pytest -q --dist loadgroup -n $$(( $$(getconf _NPROCESSORS_ONLN) + $(1) ))
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -27,7 +27,7 @@ demo: setup ## a year of New York's flights, from the producers' appends to a Sp
 
 test: setup ## everything that must hold: the checks, all tests on both codecs, README, examples, wheel
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint pure
-	$(JAVA) $(PYTEST)
+	$(JAVA) $(call PYTEST,2)
 
 check: setup ## the quick part: style, types, layers, exports
 	@$(MAKE) --no-print-directory lint
@@ -35,7 +35,7 @@ check: setup ## the quick part: style, types, layers, exports
 
 .PHONY: lint pure
 pure:
-	SEJ_CODEC=python $(PYTEST) -m "not spark and not torture and not both_codecs and not either_codec" $(CODEC_TESTS)
+	SEJ_CODEC=python $(call PYTEST,1) -m "not spark and not torture and not both_codecs and not either_codec" $(CODEC_TESTS)
 
 # mypy keeps what it knows next to the libraries, which most of it is about: a new clone with .venv has it, too.
 lint:
@@ -48,7 +48,7 @@ bench: setup ## measure against peers
 
 torture: setup ## crashes, races and random histories for SEJ_TORTURE_S seconds a test; every state of a crash
 	$(JAVA) SEJ_TORTURE_S=$(SEJ_TORTURE_S) $(PY) -m pytest -q -m torture
-	SEJ_TORTURE_S=$(SEJ_TORTURE_S) $(PYTEST) -m "not torture and not spark and not rig" -k "crash or power or letter"
+	SEJ_TORTURE_S=$(SEJ_TORTURE_S) $(call PYTEST,1) -m "not torture and not spark and not rig" -k "crash or power or letter"
 
 docs: setup ## the documentation as HTML in docs/_build
 	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build

@@ -177,7 +177,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def torture_s() -> float:
     """Seconds that one torture test may repeat for: short in `make test`, SEJ_TORTURE_S in `make torture`."""
-    return float(os.environ.get("SEJ_TORTURE_S", "0.5"))
+    return float(os.environ.get("SEJ_TORTURE_S", "0.3"))
 
 
 @pytest.fixture(scope="session")

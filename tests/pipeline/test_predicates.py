@@ -132,6 +132,11 @@ def literal(value: Any) -> str:
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
+FEWER = settings(max_examples=settings().max_examples // 3)
+"""Each example plans a query, or reads a table."""
+
+
+@FEWER
 @given(condition=conditions)
 def test_polars_finds_the_same_rows(condition: tuple[Any, ...], root: Path, rows: pa.Table) -> None:
     predicate = expression(condition)
@@ -139,7 +144,7 @@ def test_polars_finds_the_same_rows(condition: tuple[Any, ...], root: Path, rows
     assert found.equals(pl.DataFrame(rows).filter(predicate))
 
 
-@settings(max_examples=max(settings().max_examples // 3, 33))  # each plans a query: as long as all other tests here
+@FEWER
 @given(condition=conditions)
 def test_duckdb_finds_the_same_rows(condition: tuple[Any, ...], root: Path, memory: duckdb.DuckDBPyConnection) -> None:
     query = f'SELECT client, prefix, shard, "offset" FROM t WHERE {sql(condition)} ORDER BY ALL'
@@ -157,6 +162,7 @@ def test_a_second_query_does_not_see_what_the_first_one_left_out(root: Path) -> 
         assert tables == [{"n": 0}], "tables of the plan were left"
 
 
+@FEWER
 @given(condition=conditions)
 def test_the_argument_where_selects_the_same_rows(condition: tuple[Any, ...], root: Path, rows: pa.Table) -> None:
     """An AND of its tests: what it cannot say is left out of the condition."""

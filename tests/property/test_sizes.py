@@ -305,7 +305,7 @@ def columns(rows: list[sej.Message]) -> tuple[list[bytes], list[bytes], list[int
     return [r.value for r in rows], [r.key for r in rows], [r.type for r in rows], [r.timestamp for r in rows]
 
 
-SizesMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
+SizesMachine.TestCase.settings = settings(max_examples=examples(64), stateful_step_count=40)
 test_messages_of_any_size = SizesMachine.TestCase
 
 
