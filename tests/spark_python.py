@@ -3,7 +3,7 @@
 For each format, step of a plan and stream, Spark starts an interpreter, which imports for half a second. In the
 session that the tests share, ``PYSPARK_PYTHON`` is a small program instead. It hands its arguments, environment,
 directory and standard streams to a server, and waits for the end of the child that the server forks. The child runs
-``python -m MODULE WORDS`` or ``python -c TEXT`` as a fresh interpreter would. If there is no server, the program
+``python -m MODULE WORDS`` or ``python -c TEXT`` as a fresh interpreter would. Without a server, the program
 becomes a fresh interpreter. What JVMs of other tests start are fresh interpreters too.
 
 The server is this module, run as ``python -m tests.spark_python SOCKET``. It ends when its standard input does.

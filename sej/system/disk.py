@@ -496,7 +496,7 @@ def read_start(disk: Disk, path: str | os.PathLike[str], size: int) -> bytes:
     """Return up to size bytes from the beginning of a file, by one call into C if possible.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         FileTypeError: it is not a regular file.
     """
     if disk is OS:
@@ -516,7 +516,7 @@ def write_start(disk: Disk, path: str | os.PathLike[str], data: bytes) -> None:
     """Overwrite the beginning of an existing file, by one call into C if possible.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         FileTypeError: it is not a regular file.
     """
     if disk is OS:

@@ -237,7 +237,7 @@ class TestLeases:
             lambda: queue.put(b"late", delay_s=1), lambda: item.extend(1.0), item.done, queue.close,
         )  # fmt: skip
         for call in calls:
-            with pytest.raises(sej.JournalNotFoundError, match="there is no journal here"):
+            with pytest.raises(sej.JournalNotFoundError, match="`sej append` creates one, reading does not"):
                 call()
 
     def test_closing_gives_back(self, tmp_path: Path, clock: FakeClock) -> None:

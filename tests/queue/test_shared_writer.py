@@ -350,5 +350,5 @@ def test_the_directory_of_an_open_writer_is_removed(tmp_path: Path, monkeypatch:
     with sej.SharedWriter(tmp_path / "q") as writer:
         writer.append(b"x")
         shutil.rmtree(tmp_path / "q")
-        with pytest.raises(sej.JournalNotFoundError, match="there is no journal here"):
+        with pytest.raises(sej.JournalNotFoundError, match="`sej append` creates one, reading does not"):
             writer.append(b"late")
