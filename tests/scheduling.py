@@ -16,7 +16,7 @@ _TOGETHER: Final = 16
 """So many tests of a file go to one process together. With more, one process still works when the others have ended."""
 
 
-class Neighbours(LoadGroupScheduling):  # type: ignore[misc, unused-ignore]
+class Neighbours(LoadGroupScheduling):  # type: ignore[misc, unused-ignore]  # pytest-xdist has no types
     """Gives out the groups and files of few tests first, because both take long, and last the pieces of 16 tests."""
 
     def schedule(self) -> None:

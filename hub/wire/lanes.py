@@ -124,5 +124,5 @@ def _serialize(answer: bytes | Answer) -> bytes:
 def _on(lane: Lane, call: Callable[..., Any]) -> Callable[..., Any]:
     """Set the lane on which a call runs, in the attribute that gRPC reads."""
     behaviour = partial(call)
-    behaviour.experimental_thread_pool = lane  # type: ignore[attr-defined]
+    behaviour.experimental_thread_pool = lane  # type: ignore[attr-defined]  # it has no stub
     return behaviour

@@ -167,7 +167,7 @@ def watched(spark: SparkSession, total: Callable[[], int], progress: Progress | 
     try:
         yield
     finally:
-        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # removes it
         done.set()
         thread.join()
     progress(messages)

@@ -141,7 +141,7 @@ class Lifecycle:
 
     def inside_test(self) -> Callable[[], bool]:
         """Return what :attr:`inside` asks, as one function in C. It ends with a fork: see :attr:`in_child`."""
-        return self.mutex._is_owned  # type: ignore[attr-defined, no-any-return]
+        return self.mutex._is_owned  # type: ignore[attr-defined, no-any-return]  # as is_mine asks
 
     def require_outside(self) -> None:
         """Refuse a signal's handler that interrupts a call of its own thread.

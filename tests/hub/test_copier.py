@@ -66,7 +66,7 @@ def test_another_copier_copies_a_newer_message_before_the_lock(tmp_path: Path, m
         fill(path, sample(1, 3))
         with Copier(path, client) as another:
             assert another.run_once() == 4
-        return sej.Offset(*arguments, **options)  # type: ignore[arg-type]
+        return sej.Offset(*arguments, **options)  # type: ignore[arg-type]  # passed through
 
     with connected(tmp_path / "hub") as (_, client), Copier(path, client) as copier:
         monkeypatch.setattr("hub.wire.feed.Offset", after_another)
