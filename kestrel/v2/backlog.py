@@ -152,6 +152,7 @@ class _Cursor:
         return _Cursor(self._storage, self.piece, self.position, dialect=self._dialect)
 
     def next_add(self) -> Operation:
+        fresh = False
         while True:
             try:
                 for operation in self._operations:
@@ -161,8 +162,10 @@ class _Cursor:
                     if operation.data is not None:
                         return operation
             except DamageError:
-                if self.position < self.piece.size:
-                    raise  # otherwise it is the damage that the replay found
+                # Otherwise it is the damage that the replay found. It was cut since the block was read, and operations
+                # may have been written in its place: they are read from the file.
+                if fresh and self.position < self.piece.size:
+                    raise
             if self.position >= self.piece.size:
                 self._next_piece()
             if self._file is None:
@@ -170,6 +173,7 @@ class _Cursor:
             self._operations = read_operations(
                 self._file, dialect=self._dialect, start=self.position, end=self.piece.size
             )
+            fresh = True
 
     def _next_piece(self) -> None:
         pieces = self._storage.pieces

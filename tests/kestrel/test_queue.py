@@ -730,3 +730,19 @@ def test_a_queue_that_fails_to_close_leaves_no_other_one_open(tmp_path: Path) ->
     for name in ("a", "b", "c"):
         with kestrel.Queue(tmp_path, name) as queue:
             assert len(queue) == 1
+
+
+@pytest.mark.parametrize("tail", [bytes(50), b"\xf0\x11", b"\x05\x0f\x00"], ids=["zeros", "opcode", "torn"])
+def test_what_is_put_after_a_cut_is_read_from_a_queue_longer_than_memory(tmp_path: Path, tail: bytes) -> None:
+    """The replay had read the damaged bytes ahead, to fill the memory that its removes made free."""
+    with kestrel.Queue(tmp_path, "cars") as queue:
+        queue.put_many([b"a", b"b", b"c"])
+        queue.get()
+        queue.get()
+    with (tmp_path / "cars").open("ab") as file:
+        file.write(tail)
+    with kestrel.Queue(tmp_path, "cars", max_memory_bytes=130) as queue:
+        assert [place.position for place in queue.damage] == [(tmp_path / "cars").stat().st_size]
+        queue.put_many([b"d", b"e"])
+        found = [queue.get() for _ in range(3)]
+    assert [item and item.data for item in found] == [b"c", b"d", b"e"]
