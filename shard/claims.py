@@ -113,7 +113,7 @@ class Claim:
                 if self._attempts >= self._terms.max_attempts:
                     self._give_up(message, f"{type(error).__name__}: {error}", error)
                     continue
-                longest = min(self._terms.backoff_s * 2.0 ** (self._attempts - 1), self._terms.backoff_max_s)
+                longest = min(self._terms.backoff_s * 2.0 ** min(self._attempts - 1, 60), self._terms.backoff_max_s)
                 self.retry_at = time.monotonic() + longest * random.uniform(0.5, 1.0)
                 break
             self.done = message.offset + 1

@@ -113,7 +113,7 @@ class _Child:
         self.process = None
         self.code = code
         self._early = self._early + 1 if now - self._started_at < _EARLY_S and not expected else 0
-        pause_s = 0.0 if self._early < 2 else min(2.0 ** (self._early - 2), _PAUSE_S)
+        pause_s = 0.0 if self._early < 2 else min(2.0 ** min(self._early - 2, 60), _PAUSE_S)
         self.start_at = now + pause_s
         return pause_s
 

@@ -303,5 +303,5 @@ class Consumer:
         return 1
 
     def _backoff(self, attempt: int) -> float:
-        longest = min(self._backoff_s * 2.0 ** (attempt - 2), self._backoff_max_s)
+        longest = min(self._backoff_s * 2.0 ** min(attempt - 2, 60), self._backoff_max_s)
         return longest * random.uniform(0.5, 1.0)

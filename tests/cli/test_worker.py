@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sej.cli.supervising import Supervised, _Child
 from sej.cli.worker import _stamps
 from tests.cli.command import sej, start
 from tests.forking import Piped
@@ -140,6 +142,13 @@ def test_sigterm_ends_all_processes_and_a_killed_one_is_replaced(folder: Path) -
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert stats()["done"] == 2
+
+
+def test_a_process_that_ends_early_is_started_again_more_than_a_thousand_times() -> None:
+    child = _Child(Supervised(0, -1, -1, {}))
+    child._started_at = time.monotonic() + 3600.0
+    assert {child.ended(1, expected=False) for _ in range(1100)} >= {0.0, 1.0, 2.0, 4.0}
+    assert child._early == 1100
 
 
 def test_the_supervisor_continues_after_the_reader_of_its_errors_has_left(folder: Path) -> None:

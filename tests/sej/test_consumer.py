@@ -86,6 +86,11 @@ def test_without_dead_letters_it_stops_at_the_message_and_does_not_skip_it(path:
     assert seen[0] == 9
 
 
+def test_a_message_is_tried_more_than_a_thousand_times(path: Path) -> None:
+    with pytest.raises(sej.RetriesExhaustedError, match="in 1030 attempts"):
+        consumer(path, max_attempts=1030, backoff_s=0.0).run(lambda message: 1 / 0)
+
+
 def test_a_dead_letter_keeps_the_original_and_says_why(path: Path, tmp_path: Path) -> None:
     def handle(message: sej.Message) -> None:
         if message.offset in (3, 299):

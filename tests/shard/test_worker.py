@@ -183,6 +183,12 @@ def test_without_dead_letters_the_worker_stops_at_the_message(path: shard.Path) 
     assert sum(row.messages for row in shard.lag(path, "w")) == 0
 
 
+def test_a_message_is_tried_more_than_a_thousand_times(path: shard.Path) -> None:
+    fill(path, 1)
+    with pytest.raises(sej.RetriesExhaustedError, match="1030 attempts"):
+        shard.Worker(path, "w", max_attempts=1030, timeout=0.0, backoff_s=0.0).run(lambda index, message: 1 / 0)
+
+
 def poison(index: int, message: sej.Message) -> None:
     if message.offset == 1:
         raise RuntimeError("poison")
