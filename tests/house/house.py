@@ -30,6 +30,23 @@ def has_traceback(printed: str) -> bool:
     return "Traceback" in _HUNG_UP.sub("", printed)
 
 
+_PROGRESS = re.compile(r"\x1b\[\?25l.*?\x1b\[\?25h\s*(\x1b\[1A\x1b\[2K)?", re.DOTALL)
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def seen(printed: str) -> str:
+    """What a person sees of what was printed to a terminal: without colours, and progress that was erased."""
+    return _COLOURS.sub("", _PROGRESS.sub("", printed.replace("\r\n", "\n")))
+
+
+def matches(expected: str, printed: str) -> bool:
+    """Whether a page shows this output; there, ``…`` is any text of a line, or alone any lines."""
+    lines = (
+        "(?:.*\n)*" if line == "…" else re.escape(line).replace("…", ".*") + "\n" for line in expected.splitlines()
+    )
+    return re.fullmatch("".join(lines), printed) is not None
+
+
 def run(command: Sequence[str | Path], cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a program elsewhere than in the tree, with no input; the caller judges its exit code."""
     return subprocess.run(

@@ -1,8 +1,9 @@
 """What the documents say is so: their blocks run, their commands exist, and their links lead somewhere.
 
 The blocks of a page, ``python`` and ``sh``, run in the order of the page, in one directory that was empty before; those
-of a shell in a terminal. A warning, or an exit code other than 0, fails it. The tutorial runs in
-tests/house/test_tutorial.py, with the wheel installed. A page about Spark runs in the session that the tests share.
+of a shell in a terminal. A warning, or an exit code other than 0, fails it. A ``text`` block is the output of the block
+before it. Other text is in a block without a language. The tutorial runs in tests/house/test_tutorial.py, with the
+wheel installed. A page about Spark runs in the session that the tests share.
 
 What is not run is a ``console`` block: it needs another machine, another account, minutes, or a shell of one's own. Its
 commands, and those in the text, must be commands of `sej` or targets of make, with options that they have.
@@ -25,12 +26,12 @@ import click
 import pytest
 
 from sej.cli.app import app
-from tests.house.house import PATH, ROOT, forked, has_traceback
+from tests.house.house import PATH, ROOT, forked, has_traceback, matches, seen
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md"), *(ROOT / "docs").glob("[!_]*/**/*.md")])
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 # No code: data, drawings, and what Sphinx expands.
-DATA = {"text", "", "json", "{image}", "{toctree}", "{eval-rst}", "{include}", "{literalinclude}", "{sej-commands}"}
+DATA = {"", "json", "{image}", "{toctree}", "{eval-rst}", "{include}", "{literalinclude}", "{sej-commands}"}
 
 
 def blocks(page: Path) -> list[tuple[int, str, str]]:
@@ -68,12 +69,16 @@ def typed(text: str, directory: Path) -> tuple[int, str]:
         with suppress(OSError), open(screen, "rb", buffering=0) as file:  # EIO: no process has the terminal any more
             while data := file.read(4096):
                 printed += data
-    return shell.returncode, printed.decode()
+    return shell.returncode, seen(printed.decode())
 
 
 @pytest.mark.parametrize("page", [page for page in pages_that_run() if not needs_spark(page)], ids=name_of)
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
+    printed = ""
     for line, language, text in blocks(page):
+        if language == "text":
+            assert matches(text, printed), f"{page.name}:{line}: the page says\n{text}\nit was\n{printed}"
+            continue
         if language == "sh":
             code, printed = typed(text, tmp_path)
         elif language == "python":
@@ -90,7 +95,7 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", [page for page in pages_that_run() if needs_spark(page)], ids=name_of)
 def test_blocks_run_in_the_session_that_the_tests_share(page: Path) -> None:
     for line, language, text in blocks(page):
-        assert language != "sh", f"{page.name}:{line}: a block of a shell starts a process"
+        assert language not in ("sh", "text"), f"{page.name}:{line}: no shell here, and what is printed is not seen"
         if language == "python":
             exec(compile(text, f"{page.name}:{line}", "exec"), {"__name__": "__main__"})
 
@@ -100,9 +105,14 @@ def test_the_pages_that_show_most_run() -> None:
 
 
 def test_no_code_escapes() -> None:
-    known = {"python", "sh", "console"} | DATA
+    known = {"python", "sh", "text", "console"} | DATA
     unknown = [(name_of(page), found) for page in PAGES for _, found, _ in blocks(page) if found not in known]
     assert not unknown, "a block that is not run is a console block"
+    running = {*pages_that_run(), TUTORIAL}
+    for page in PAGES:
+        assert page in running or "text" not in {language for _, language, _ in blocks(page)}, (
+            f"{name_of(page)}: a text block is the output of a block that runs"
+        )
     for page in PAGES:
         outside = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         found = re.findall(r"^\n {4}\S.*$", outside, re.MULTILINE)

@@ -15,15 +15,13 @@ from pathlib import Path
 import pytest
 from pexpect.replwrap import REPLWrapper
 
-from tests.house.house import ROOT, has_traceback
+from tests.house.house import ROOT, has_traceback, matches, seen
 
 BLOCKS = re.findall(
     r"^```(sh|python|text)\n(.*?)^```", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL
 )
 SPARK = "python ask.py"
 SQL = "sej sql "
-PROGRESS = re.compile(r"\x1b\[\?25l.*?\x1b\[\?25h\s*(\x1b\[1A\x1b\[2K)?", re.DOTALL)
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Terminal:
@@ -37,24 +35,15 @@ class Terminal:
 
     def type(self, line: str) -> str:
         """What a line prints, without colours and the progress that it erases; it must end well."""
-        printed = self._shell.run_command(line, timeout=120).replace("\r\n", "\n")
-        printed = COLOURS.sub("", PROGRESS.sub("", printed))
+        printed = seen(self._shell.run_command(line, timeout=120))
         code = self._shell.run_command("echo $?", timeout=10).strip()
         assert code == "0", f"$ {line}\n{printed}\nexit code {code}"
         assert not has_traceback(printed), printed
-        return str(printed)
+        return printed
 
     def close(self) -> None:
         """End the shell."""
         self._shell.child.close(force=True)
-
-
-def pattern(expected: str) -> str:
-    """The regular expression for an output as the page shows it."""
-    lines = (
-        "(?:.*\n)*" if line == "…" else re.escape(line).replace("…", ".*") + "\n" for line in expected.splitlines()
-    )
-    return "".join(lines)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +57,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory, clean: Path) -> Iterator[
         for language, code in BLOCKS:
             if language == "text":
                 if SPARK not in typed:
-                    assert re.fullmatch(pattern(code), output), f"the page says\n{code}\nit was\n{output}"
+                    assert matches(code, output), f"the page says\n{code}\nit was\n{output}"
                 continue
             if language == "python":
                 (directory / code.split("\n", 1)[0].removeprefix("# ")).write_text(code)
