@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import time
 from typing import Final, Unpack
@@ -40,7 +41,8 @@ _LOCK_S: Final = 0.05
 """Other writers hold the journal for microseconds. One that holds it longer must not stop the program."""
 _KEY_BYTES: Final = 127
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str).encode
+_LONE: Final = re.compile("[\ud800-\udfff]")
 
 
 class JournalHandler(logging.Handler):
@@ -174,7 +176,7 @@ class JournalHandler(logging.Handler):
             row["exception"] = record.exc_text
         if record.stack_info:
             row["stack"] = record.stack_info
-        return _encode(row).encode("utf-8", "backslashreplace")
+        return _line(row)
 
     def _fail(self, error: Exception) -> None:
         """Count a drop; after an error of the journal, close it and pause."""
@@ -218,6 +220,30 @@ class JournalHandler(logging.Handler):
     def _text(self) -> str:
         count = f"{self._unreported} log record{'s' if self._unreported > 1 else ''}"
         return f"{count} could not be appended to {self.path}: {self._reason}"
+
+
+def _line(row: dict[str, object]) -> bytes:
+    """Encode a record. What JSON cannot hold becomes a text: a program's own fields must not cost the record."""
+    try:
+        text = _encode(row)
+    except Exception:
+        text = _encode({str(key): _plain(value) for key, value in row.items()})
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # as of a file's name that is not UTF-8; many readers of JSON refuse a lone \ud800
+        return _LONE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
+
+
+def _plain(value: object) -> object:
+    """Return a value as it is, or its text, or the name of its type: the first that JSON can hold."""
+    try:
+        _encode(value)
+    except Exception:
+        try:
+            return str(value)
+        except Exception:
+            return f"<{type(value).__name__}>"
+    return value
 
 
 _FIELDS: Final = len(vars(logging.makeLogRecord({})))

@@ -140,6 +140,33 @@ def test_a_record_that_cannot_be_formatted_drops_no_other(tmp_path: Path, log: l
     assert [row["message"] for row in rows(tmp_path / "log")][:1] == ["next"]
 
 
+def test_a_field_that_json_cannot_hold_becomes_a_text(tmp_path: Path) -> None:
+    class Broken:
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    handler = JournalHandler(tmp_path / "log")
+    fields = {"ratio": float("nan"), "pair": {(1, 2): 3}, "broken": Broken(), "number": 7}
+    handler.handle(record("kept", **fields))
+    (row,) = rows(tmp_path / "log")
+    assert handler.dropped == 0
+    assert {name: row[name] for name in ("message", *fields)} == {
+        "message": "kept",
+        "ratio": "nan",
+        "pair": "{(1, 2): 3}",
+        "broken": "<Broken>",
+        "number": 7,
+    }
+
+
+def test_a_name_that_is_not_utf_8_leaves_json_that_every_reader_takes(tmp_path: Path) -> None:
+    handler = JournalHandler(tmp_path / "log")
+    handler.handle(record("cannot read %s", os.fsdecode(b"caf\xe9"), where="\ud83d\ude00"))
+    (message,) = sej.Journal(tmp_path / "log").tail(1)
+    assert b'"cannot read caf\\\\udce9"' in message.value  # two backslashes: JSON has no lone surrogate
+    assert rows(tmp_path / "log")[0]["where"] == r"\ud83d\ude00"
+
+
 def test_a_forked_child_counts_its_own_drops(tmp_path: Path, log: logging.Logger) -> None:
     handler = JournalHandler(tmp_path / "log")
     log.addHandler(handler)
