@@ -9,11 +9,11 @@ way, which knows stale entries, damage and its errors. So everything here accept
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
-from libc.errno cimport EINTR, errno
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove, memset
 
 from sej.codec._layout cimport HEAD, OVERHEAD, get32, get64, whole
+from sej.journal._entry cimport ENTRY, Entry, is_in_segment, is_sound, read_whole
 from sej.system._checksum_c cimport fast_crc32c, is_fast
 
 from sej.codec.reference import Columns, Views
@@ -23,13 +23,7 @@ assert ENTRY == ENTRY_SIZE
 
 cdef extern from *:
     """
-    #if defined(_WIN32)
-    #define sej_pread(fd, data, size, position) ((int64_t)-1)
-    #else
     #include <stdint.h>
-    #include <unistd.h>
-    #define sej_pread(fd, data, size, position) ((int64_t)pread(fd, data, size, position))
-    #endif
     #if defined(__linux__)
     #include <sys/mman.h>
     #ifndef MADV_POPULATE_WRITE
@@ -56,7 +50,6 @@ cdef extern from *:
     #endif
     }
     """
-    int64_t sej_pread(int fd, void *data, size_t size, int64_t position) nogil
     int64_t sej_step(int64_t size, int64_t guess) nogil
     void sej_populate(unsigned char *data, int64_t size) nogil
 
@@ -76,8 +69,6 @@ cdef enum:
     INLINE = 12
     SPARE = 16  # bytes after the data, so that INLINE bytes can be copied from anywhere in it
     ALIGN = 64
-    ENTRY = 64
-    TAIL = 1024
     MOST = 1 << 30  # bytes of one call: a view has 32 bits for a position
 
 
@@ -126,19 +117,6 @@ cdef class _Plan:
             self.messages += block.messages
             self.count += 1
             at -= 1
-
-
-cdef bint read_whole(int fd, unsigned char *data, int64_t size, int64_t position) noexcept nogil:
-    """Fill the memory from a position of the file; return whether that was possible."""
-    cdef int64_t done = 0, count
-    while done < size:
-        count = sej_pread(fd, data + done, size - done, position + done)
-        if count < 0 and errno == EINTR:
-            continue
-        if count <= 0:
-            return False
-        done += count
-    return True
 
 
 cdef inline void look_at(View *view, const unsigned char *p, int64_t size, int64_t at) noexcept nogil:
@@ -242,7 +220,7 @@ def unpack(data, make):
     cdef list found = []
     for at in range(0, view.shape[0] - ENTRY + 1, ENTRY):
         p = &view[at]
-        if fast_crc32c(p, ENTRY - 4, 0) == get32(p + ENTRY - 4) and get64(p) < get64(p + 8) and get32(p + 24):
+        if is_sound(p, fast_crc32c(p, ENTRY - 4, 0)):
             found.append(make((
                 get64(p), get64(p + 8), get64(p + 16), get32(p + 24), get32(p + 28),
                 <int64_t> get64(p + 32), <int64_t> get64(p + 40), <int64_t> get64(p + 48),
@@ -252,43 +230,21 @@ def unpack(data, make):
     return found
 
 
-cdef inline bint names(const unsigned char *p, int64_t offset, int64_t timestamp) noexcept nogil:
-    """Return whether the message at p has this offset and this time."""
-    return get64(p) == <uint64_t> offset and <int64_t> get64(p + 8) == timestamp
-
-
 def is_block(int fd, block):
-    """Return whether a block is what :func:`sej.journal.index.check_block` accepts, if its last message is short."""
-    cdef tuple entry = tuple(block)  # the items of a subclass take longer
-    cdef unsigned char tail[TAIL]
-    cdef unsigned char head[HEAD]
-    cdef const unsigned char *first = head
-    cdef int64_t position, end, first_offset, last_offset, first_timestamp, last_timestamp, size, start
-    cdef bint read
+    """Return whether a block is what :func:`sej.journal.index.check_block` accepts."""
+    cdef tuple fields = tuple(block)  # the items of a subclass take longer
+    cdef Entry entry
+    cdef bint found
     try:
-        position, end, first_offset, first_timestamp, last_timestamp = entry[0], entry[1], entry[2], entry[5], entry[6]
-        last_offset = entry[2] + entry[3] - 1  # in Python, which knows if it is too large
+        entry.position, entry.end, entry.first_offset, entry.messages = fields[0], fields[1], fields[2], fields[3]
+        entry.first_timestamp, entry.last_timestamp = fields[5], fields[6]
+        if entry.first_offset > INT64_MAX - entry.messages:
+            return False
     except OverflowError:  # no entry of a real segment
         return False
-    if not 0 <= position <= end - OVERHEAD:
-        return False
-    size = min(end, <int64_t> TAIL)
-    start = end - size
     with nogil:
-        read = read_whole(fd, tail, size, start)
-        if position >= start:
-            first = tail + (position - start)
-        elif read:
-            read = read_whole(fd, head, HEAD, position)
-    if not read:
-        return False
-    size = <int32_t> get32(tail + size - 4)
-    if not OVERHEAD <= size <= end - max(position, start):
-        return False
-    start = end - start - size
-    if whole(tail + start, size) != size:
-        return False
-    return names(first, first_offset, first_timestamp) and names(tail + start, last_offset, last_timestamp)
+        found = is_in_segment(fd, &entry)
+    return found
 
 
 def can_read():

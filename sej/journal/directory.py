@@ -54,20 +54,21 @@ class Segment(NamedTuple):
 class Directory:
     """The paths of one SEJ directory."""
 
-    __slots__ = ("_prefix", "disk", "jnl", "path")
+    __slots__ = ("disk", "jnl", "path", "prefix")
 
     def __init__(self, path: str | os.PathLike[str], disk: Disk) -> None:
         """Set the path; nothing is read. A relative path means the current directory of this call."""
         PATH("path", path)
         self.path = absolute_path(path)
-        self._prefix = self.path if self.path.endswith(os.sep) else self.path + os.sep
-        self.jnl = self._prefix + "jnl"
+        self.prefix = self.path if self.path.endswith(os.sep) else self.path + os.sep
+        """The path with its separator."""
+        self.jnl = self.prefix + "jnl"
         """The directory of the segments."""
         self.disk = disk
 
     def at(self, *parts: str) -> str:
         """Return a path in it."""
-        return self._prefix + os.sep.join(parts)
+        return self.prefix + os.sep.join(parts)
 
     def segment(self, first_offset: int) -> Segment:
         """Return the segment that starts with an offset, whether or not it exists."""

@@ -35,13 +35,6 @@ cdef extern from *:
     #define sej_new_tuple(kind, row) (PyTuple_Type.tp_new((PyTypeObject *)(kind), row, NULL))
     #define sej_new(kind, nothing) (((PyTypeObject *)(kind))->tp_new((PyTypeObject *)(kind), nothing, NULL))
     """
-    struct stat_t "stat":
-        int64_t st_size
-        unsigned long long st_dev
-        unsigned long long st_ino
-        unsigned long long st_nlink
-        unsigned int st_mode
-
     int64_t sej_mtime_ns(stat_t *found)
     bint S_ISREG(unsigned int mode)
     bint S_ISDIR(unsigned int mode)
@@ -66,11 +59,6 @@ cdef Py_ssize_t LIMIT = 1 << 30
 
 cdef class Descriptor:
     """An open file of the operating system."""
-
-    cdef readonly int _fd
-    cdef readonly str _path
-    cdef Mutex _mutex
-    cdef public object _unsynced
 
     def __cinit__(self):
         self._fd = -1

@@ -112,6 +112,11 @@ class KeptPosition:
                 self.lost = Kept(position, offset)
         return Kept(0, name)
 
+    def know(self, file: File, inode: int, head: int, position: int) -> None:
+        """Remember what :meth:`load` would have found: the stored position of a file that no other process ends."""
+        self.lost = None
+        self._of = _Known(file, inode, head, position)
+
     def store(self, file: File, name: int, position: int, offset: int) -> None:
         """Store a position that was just synced. If this fails, the next opening renews more than necessary.
 

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError, NetworkFileSystemError, NotAJournalError
+from sej.imports import compiled
 from sej.journal.directory import Directory, Segment, is_still
 from sej.journal.identity import ID_SIZES
 from sej.journal.index import Block, IndexFile, read_blocks
@@ -28,7 +30,7 @@ from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import durable_position
 from sej.journal.recovery import Recovery, find_damage, keep
 from sej.journal.writer_lock import lock_segment
-from sej.system.disk import File, network_file_system
+from sej.system.disk import OS, File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
 from sej.system.logs import WARNING, record
 
@@ -46,6 +48,11 @@ _OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn",
 _OFFSET: Final = re.compile(r"[0-9a-f]{16}")
 _SYNC_BYTES: Final = 1 << 20
 """Up to this many bytes are synced while a writer opens. More is synced later, so that opening does not wait for it."""
+
+
+_is_prepared: Callable[[str, bool], bool] | None = None
+if not TYPE_CHECKING and (_twin := compiled("sej.writing._clean_c")):
+    _is_prepared = _twin.is_prepared
 
 
 class End(NamedTuple):
@@ -94,6 +101,8 @@ def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True
         NetworkFileSystemError: the path is on a file system whose locks and syncs cannot be trusted.
     """
     disk = directory.disk
+    if _is_prepared is not None and disk is OS and _is_prepared(directory.prefix, allow_network_fs):
+        return
     there = disk.status(directory.path)
     if there is not None and not there.is_dir:
         raise NotAJournalError("this is a file; expected a directory", path=directory.path)

@@ -7,6 +7,7 @@ from sej.journal.directory import Directory, Segment
 from sej.journal.identity import journal_id
 from sej.system.durable import KeptPosition
 from sej.system.locks import Lock
+from sej.writing.clean import take_clean_end
 from sej.writing.opening import End, is_promise, open_end, sweep
 
 __all__ = ["take_end"]
@@ -32,6 +33,9 @@ def take_end(
     end: End | None = None
     recovery = None
     try:
+        end = take_clean_end(directory, kept, lock)
+        if end is not None:
+            return end
         while True:
             lock.acquire(timeout=lock_timeout)
             ours = journal_id(directory) is not None

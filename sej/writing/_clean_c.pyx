@@ -1,0 +1,431 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Opening a clean journal, compiled: see :mod:`sej.writing.clean`.
+
+Everything here only looks, apart from the two locks that it takes and the line that it writes into the lock file. At
+the first surprise, also at the first error of the system, it closes what it has opened and returns None. The reference,
+:func:`sej.writing.taking.take_end`, then starts from the beginning. So each condition accepts less than the reference
+or the same, and no error is raised here.
+"""
+
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_XDECREF
+from libc.errno cimport ENOENT, errno
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.string cimport memcmp, memset, strcmp, strcpy, strlen, strncmp, strrchr, strspn, strstr
+
+from sej.codec._layout cimport get32, get64
+from sej.journal._entry cimport ENTRY, Entry, is_in_segment, load, read_whole, sej_pread
+from sej.system._checksum_c cimport fast_crc32c, is_fast
+from sej.system._descriptor_c cimport Descriptor, stat_t
+
+from sej.journal.identity import ID_SIZES
+from sej.journal.index_format import ENTRY_SIZE, HEAD, HEAD_SIZE
+from sej.system.durable_format import HEAD_BYTES, MAGIC, RECORD_SIZE
+
+assert (ENTRY, INDEX_HEAD, RECORD, SEGMENT_HEAD) == (ENTRY_SIZE, HEAD_SIZE, RECORD_SIZE, HEAD_BYTES)
+assert (OLD_ID, ID) == ID_SIZES
+
+cdef extern from *:
+    """
+    #include <dirent.h>
+    #include <errno.h>
+    #include <fcntl.h>
+    #include <stdlib.h>
+    #include <sys/file.h>
+    #include <time.h>
+    #include <unistd.h>
+    #if defined(__linux__)
+    #include <sys/sysmacros.h>
+    #define sej_has_device(there) (major((there)->st_dev) != 0)
+    #else
+    #define sej_has_device(there) 0
+    #endif
+    #define sej_new(kind, nothing) (((PyTypeObject *)(kind))->tp_new((PyTypeObject *)(kind), nothing, NULL))
+    #define sej_no_error() (errno = 0)
+    /* Write the time as sej.system.locks does; return the number of bytes. */
+    static int sej_stamp(char *text, size_t room) {
+        struct timespec now;
+        struct tm parts;
+        if (clock_gettime(CLOCK_REALTIME, &now) || !gmtime_r(&now.tv_sec, &parts))
+            return -1;
+        return snprintf(text, room, "%04d-%02d-%02dT%02d:%02d:%02d.%06ld+00:00", parts.tm_year + 1900,
+                        parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, now.tv_nsec / 1000);
+    }
+    """
+    ctypedef struct DIR:
+        pass
+    struct dirent:
+        char d_name[1]
+
+    const int O_RDONLY, O_RDWR, O_APPEND, O_NONBLOCK, O_CLOEXEC, LOCK_EX, LOCK_NB
+    bint S_ISREG(unsigned int mode) nogil
+    bint S_ISDIR(unsigned int mode) nogil
+    bint sej_has_device(stat_t *there) nogil
+    int sej_stamp(char *text, size_t room) nogil
+    int c_open "open"(const char *path, int flags, ...) nogil
+    int c_close "close"(int fd) nogil
+    int c_fstat "fstat"(int fd, stat_t *found) nogil
+    int c_stat "stat"(const char *path, stat_t *found) nogil
+    int c_flock "flock"(int fd, int kind) nogil
+    int sej_no_error() nogil
+    int getpid() nogil
+    int gethostname(char *name, size_t size) nogil
+    uint64_t strtoull(const char *text, char **end, int base) nogil
+    ssize_t c_pwrite "pwrite"(int fd, const void *data, size_t size, int64_t position) nogil
+    DIR *opendir(const char *path) nogil
+    dirent *readdir(DIR *folder) nogil
+    int closedir(DIR *folder) nogil
+    object sej_new(object kind, tuple nothing)
+
+cdef extern from "Python.h":
+    int PyUnicode_FSConverter(object path, PyObject **result) except 0
+    int PySys_Audit(const char *event, const char *format, ...) except -1
+
+cdef enum:
+    PATH = 4096
+    NAME = 64  # room for each name that is put after the path
+    HOLDER = 256  # these two are as in sej.system.locks
+    LINE = 220
+    HOST = 130
+    OLD_ID = 16
+    ID = 20
+    INDEX_HEAD = 16
+    FEW = 4096  # an index of at most this size is read by one call
+    RECORD = 48
+    SEGMENT_HEAD = 64
+    SEGMENT_NAME = 20  # 16 hex digits and .jnl
+    MOST_SEGMENTS = 2  # with more of them, an unfinished merge is looked for
+
+cdef struct Journal:
+    char path[PATH + NAME]  # of the directory with its separator, and then of one file in it
+    size_t prefix  # the length of the former
+    stat_t lock
+    char signature[HOLDER + 1]
+    int64_t first_offset
+    int64_t size
+    uint64_t inode
+    int64_t entries
+    Entry last
+    uint32_t head
+
+cdef bytes index_head = HEAD, record_magic = MAGIC
+cdef const char *INDEX_MAGIC = index_head
+cdef const char *RECORD_MAGIC = record_magic
+
+
+def is_prepared(str prefix not None, bint any_file_system):
+    """Return whether a journal has its directories, an identity of the right size, and a file system with a device."""
+    cdef Journal journal
+    cdef stat_t there
+    cdef bint found
+    if not set_path(&journal, prefix):
+        return False
+    with nogil:
+        found = (
+            is_directory(&journal, "", &there)
+            and (any_file_system or sej_has_device(&there))
+            and is_directory(&journal, "jnl", &there)
+            and is_directory(&journal, "ofs", &there)
+            and not c_stat(in_journal(&journal, "id"), &there)
+            and S_ISREG(there.st_mode)
+            and (there.st_size == OLD_ID or there.st_size == ID)
+        )
+    return found
+
+
+def take(str prefix not None, Descriptor lock not None, kind):
+    """Lock a clean journal and open its last segment.
+
+    Args:
+        prefix: the path of the directory with its separator.
+        lock: a closed file with the path of the lock file. It is open and locked if this succeeds.
+        kind: the class of the segment's file.
+
+    Returns:
+        None, or the identity of the lock file, its signature, the first offset of the segment, its file, its size, its
+        inode, the checksum of its head, the number of entries in its index, and the last one as a tuple.
+    """
+    cdef Journal journal
+    cdef Descriptor segment
+    cdef bint found
+    if not is_fast() or not set_path(&journal, prefix):
+        return None
+    audit(lock._path, O_RDWR)
+    audit(prefix + "id", O_RDONLY)
+    with nogil:
+        found = (
+            is_locked(&journal, lock)
+            and has_identity(&journal)
+            and is_settled(&journal)
+            and has_segment(&journal)
+            and is_swept(&journal)
+        )
+    if not found:
+        lock.close()
+        return None
+    segment = sej_new(kind, ())
+    segment._path = f"{prefix}jnl/{journal.first_offset:016x}.jnl"
+    audit(segment._path, O_RDWR | O_APPEND)
+    audit(f"{prefix}idx/{journal.first_offset:016x}.idx", O_RDONLY)
+    audit(prefix + "idx/durable", O_RDONLY)
+    with nogil:
+        found = is_opened(&journal, segment) and is_indexed(&journal, segment._fd) and is_durable(&journal, segment._fd)
+    if not found:
+        segment.close()
+        lock.close()
+        return None
+    return (
+        (journal.lock.st_dev, journal.lock.st_ino), <bytes> journal.signature, journal.first_offset, segment,
+        journal.size, journal.inode, journal.head, journal.entries,
+        (journal.last.position, journal.last.end, journal.last.first_offset, journal.last.messages,
+         journal.last.crc32c, journal.last.first_timestamp, journal.last.last_timestamp,
+         journal.last.newest_timestamp),
+    )
+
+
+cdef bint set_path(Journal *journal, str prefix) except -1:
+    """Store the path of the directory, as the system has it; return whether it is short enough."""
+    cdef PyObject *encoded = NULL
+    cdef bytes name
+    PyUnicode_FSConverter(prefix, &encoded)
+    name = <bytes> encoded
+    Py_XDECREF(encoded)
+    journal.prefix = len(name)
+    if journal.prefix >= PATH:
+        return False
+    strcpy(journal.path, name)
+    return True
+
+
+cdef int audit(str path, int flags) except -1:
+    """Report that a file is about to be opened, as ``os.open`` does."""
+    return PySys_Audit("open", "OOi", <PyObject *> path, <PyObject *> None, flags)
+
+
+cdef const char *in_journal(Journal *journal, const char *name) noexcept nogil:
+    """Return the path of a file in the directory."""
+    strcpy(journal.path + journal.prefix, name)
+    return journal.path
+
+
+cdef bint is_directory(Journal *journal, const char *name, stat_t *found) noexcept nogil:
+    return not c_stat(in_journal(journal, name), found) and S_ISDIR(found.st_mode)
+
+
+cdef ssize_t content(const char *path, void *data, size_t size) noexcept nogil:
+    """Return how many bytes a file begins with, at most size; -1 if the system refuses."""
+    cdef int fd = c_open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)
+    cdef ssize_t count
+    if fd < 0:
+        return -1
+    count = sej_pread(fd, data, size, 0)
+    c_close(fd)
+    return count
+
+
+# --- the lock
+
+
+cdef bint is_locked(Journal *journal, Descriptor lock) noexcept nogil:
+    """Lock a signed lock file in which no original has left a trace, and sign it."""
+    cdef stat_t named
+    cdef char text[HOLDER + 2]
+    cdef ssize_t size
+    lock._fd = c_open(in_journal(journal, "jnl.lck"), O_RDWR | O_NONBLOCK | O_CLOEXEC)
+    if lock._fd < 0 or c_fstat(lock._fd, &journal.lock) or not S_ISREG(journal.lock.st_mode):
+        return False
+    if c_flock(lock._fd, LOCK_EX | LOCK_NB):
+        return False
+    size = sej_pread(lock._fd, text, HOLDER + 1, 0)
+    if not 0 < size <= HOLDER:
+        return False
+    text[size] = 0
+    if strlen(text) != <size_t> size or strstr(text, "original=") != NULL:
+        return False
+    if c_stat(journal.path, &named) or named.st_ino != journal.lock.st_ino or named.st_dev != journal.lock.st_dev:
+        return False
+    return is_signed(journal.signature, lock._fd, size)
+
+
+cdef bint is_signed(char *text, int fd, ssize_t there) noexcept nogil:
+    """Write the holder's line over the ``there`` bytes of the lock file, as :meth:`sej.system.locks.Lock._sign` does."""
+    cdef char host[HOST]
+    cdef ssize_t size, at
+    memset(host, 0, HOST)
+    if gethostname(host, HOST - 1):
+        return False
+    at = 0
+    while host[at]:
+        if <unsigned char> host[at] > 127:  # the reference decides how it is written
+            return False
+        at += 1
+    size = snprintf(text, HOLDER + 1, "pid=%d host=%s start=", getpid(), host)
+    size += sej_stamp(text + size, HOLDER + 1 - size)
+    if size >= LINE:
+        return False
+    text[size] = 10
+    size += 1
+    if size < there:
+        memset(text + size, 32, there - size)
+        size = there
+    text[size] = 0
+    return c_pwrite(fd, text, size, 0) == size
+
+
+# --- what earlier processes may have left
+
+
+cdef bint has_identity(Journal *journal) noexcept nogil:
+    cdef unsigned char data[ID + 1]
+    cdef ssize_t size = content(in_journal(journal, "id"), data, ID + 1)
+    return size == OLD_ID or (size == ID and fast_crc32c(data, OLD_ID, 0) == get32(data + OLD_ID))
+
+
+cdef bint is_settled(Journal *journal) noexcept nogil:
+    """Return whether no batch, merge or repair is recorded."""
+    return each_name(journal, "txn", is_nothing, NULL)
+
+
+cdef bint is_nothing(const char *name, void *_) noexcept nogil:
+    return False
+
+
+cdef bint is_swept(Journal *journal) noexcept nogil:
+    """Return whether no staged file is left."""
+    return each_name(journal, "tmp", is_unstaged, NULL)
+
+
+cdef bint is_unstaged(const char *name, void *_) noexcept nogil:
+    cdef const char *end = strrchr(name, c".")
+    end = name if end == NULL else end + 1
+    return strcmp(end, "publish") and strcmp(end, "removed") and strcmp(end, "rows") and strncmp(name, "repair", 6)
+
+
+cdef struct Segments:
+    int count
+    char last[SEGMENT_NAME + 1]
+
+
+cdef bint has_segment(Journal *journal) noexcept nogil:
+    """Find the last segment, if there are few."""
+    cdef Segments found
+    cdef uint64_t first_offset
+    memset(&found, 0, sizeof(found))
+    if not each_name(journal, "jnl", add_segment, &found) or not 0 < found.count <= MOST_SEGMENTS:
+        return False
+    first_offset = strtoull(found.last, NULL, 16)
+    journal.first_offset = <int64_t> first_offset
+    return journal.first_offset >= 0
+
+
+cdef bint add_segment(const char *name, void *segments) noexcept nogil:
+    """Count a segment; other names are ignored."""
+    cdef Segments *found = <Segments *> segments
+    if strlen(name) == SEGMENT_NAME and strspn(name, "0123456789abcdef") == 16 and not strcmp(name + 16, ".jnl"):
+        found.count += 1
+        if strcmp(name, found.last) > 0:
+            strcpy(found.last, name)
+    return True
+
+
+cdef bint each_name(Journal *journal, const char *folder, bint (*see)(const char *, void *) noexcept nogil, void *to
+                    ) noexcept nogil:
+    """Call a function with each name in a directory; False if it returns False. A missing directory has no names."""
+    cdef DIR *names = opendir(in_journal(journal, folder))
+    cdef dirent *entry
+    cdef bint more = True
+    if names == NULL:
+        return errno == ENOENT
+    while more:
+        sej_no_error()
+        entry = readdir(names)
+        if entry == NULL:
+            more = errno == 0
+            break
+        if strcmp(entry.d_name, ".") and strcmp(entry.d_name, ".."):
+            more = see(entry.d_name, to)
+    closedir(names)
+    return more
+
+
+# --- the last segment
+
+
+cdef bint is_opened(Journal *journal, Descriptor segment) noexcept nogil:
+    """Open and lock the last segment."""
+    cdef stat_t there
+    cdef char name[NAME]
+    snprintf(name, NAME, "jnl/%016llx.jnl", <unsigned long long> journal.first_offset)
+    segment._fd = c_open(in_journal(journal, name), O_RDWR | O_APPEND | O_NONBLOCK | O_CLOEXEC)
+    if segment._fd < 0 or c_flock(segment._fd, LOCK_EX | LOCK_NB) or c_fstat(segment._fd, &there):
+        return False
+    journal.size, journal.inode = there.st_size, there.st_ino
+    return S_ISREG(there.st_mode)
+
+
+cdef bint is_indexed(Journal *journal, int segment) noexcept nogil:
+    """Load the last entry of the index, if it is in order and describes the end of the segment."""
+    cdef unsigned char data[FEW + 1]
+    cdef unsigned char *last = data
+    cdef char name[NAME]
+    cdef Entry before
+    cdef ssize_t size
+    cdef int fd
+    snprintf(name, NAME, "idx/%016llx.idx", <unsigned long long> journal.first_offset)
+    fd = c_open(in_journal(journal, name), O_RDONLY | O_NONBLOCK | O_CLOEXEC)
+    if fd < 0:
+        return False
+    size = sej_pread(fd, data, FEW + 1, 0)
+    if size > FEW:
+        last = ends_of(fd, data, &journal.entries)
+    elif size >= INDEX_HEAD + ENTRY:
+        journal.entries = (size - INDEX_HEAD) // ENTRY
+        last = data + INDEX_HEAD + (journal.entries - 1) * ENTRY
+    else:
+        last = NULL
+    c_close(fd)
+    if last == NULL or memcmp(data, INDEX_MAGIC, INDEX_HEAD):
+        return False
+    before.end = 0
+    before.first_offset, before.messages = journal.first_offset, 0
+    if journal.entries > 1 and not load(&before, last - ENTRY, fast_crc32c(last - ENTRY, ENTRY - 4, 0)):
+        return False
+    if not load(&journal.last, last, fast_crc32c(last, ENTRY - 4, 0)):
+        return False
+    return (
+        journal.last.end == journal.size
+        and journal.last.position == before.end
+        and journal.last.first_offset == before.first_offset + before.messages
+        and is_in_segment(segment, &journal.last)
+    )
+
+
+cdef unsigned char *ends_of(int fd, unsigned char *data, int64_t *entries) noexcept nogil:
+    """Read the last two entries of a large index; return the last one, or NULL."""
+    cdef stat_t there
+    if c_fstat(fd, &there):
+        return NULL
+    entries[0] = (there.st_size - INDEX_HEAD) // ENTRY
+    if not read_whole(fd, data + INDEX_HEAD, 2 * ENTRY, INDEX_HEAD + (entries[0] - 2) * ENTRY):
+        return NULL
+    return data + INDEX_HEAD + ENTRY
+
+
+cdef bint is_durable(Journal *journal, int segment) noexcept nogil:
+    """Return whether all bytes of the segment are on the medium, as its record says."""
+    cdef unsigned char record[RECORD]
+    cdef unsigned char head[SEGMENT_HEAD]
+    cdef int64_t size = min(journal.size, <int64_t> SEGMENT_HEAD)
+    if content(in_journal(journal, "idx/durable"), record, RECORD) != RECORD:
+        return False
+    if memcmp(record, RECORD_MAGIC, 8) or fast_crc32c(record, RECORD - 4, 0) != get32(record + RECORD - 4):
+        return False
+    if get64(record + 8) != <uint64_t> journal.first_offset or get64(record + 16) != journal.inode:
+        return False
+    if get64(record + 24) != <uint64_t> journal.size:
+        return False
+    if get64(record + 32) != <uint64_t> (journal.last.first_offset + journal.last.messages):
+        return False
+    journal.head = get32(record + 40)
+    return read_whole(segment, head, size, 0) and fast_crc32c(head, size, 0) == journal.head

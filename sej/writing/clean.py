@@ -1,0 +1,89 @@
+"""Opening a clean journal by one compiled call.
+
+A journal is clean if its last writer closed it, and nothing else waits in it for the next one. Then opening has nothing
+to decide. It only looks, at the same things and in the same order as :mod:`sej.writing.taking`:
+
+====================  ============================================  =================================================
+what                  is ordinary if                                else, for example
+====================  ============================================  =================================================
+``jnl.lck``           it is free, signed, without an original's      another writer; a file that is missing or empty
+                      trace, and keeps its name
+``id``                its checksum is right                         the first writer of an original's journal
+``txn/``              it is empty or missing                        a batch, an unfinished merge or repair
+``jnl/``              it has one or two segments                    a new journal; an unfinished merge
+``tmp/``              no staged file is in it                       a writer that died while it staged rows
+the last segment      it is free                                    another writer whose lock file was removed
+``idx/``              the last entry describes the segment's end    a writer that died; a torn tail; a stale index
+``idx/durable``       it has the segment's end                      a writer that died; a copy of a journal
+====================  ============================================  =================================================
+
+At the first line that is not ordinary the compiled function releases everything and returns None. Nothing was changed,
+except that the lock file is signed. The reference, which all other disks use, then starts from the beginning, so it
+alone decides about what is rare, and alone raises errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sej.imports import compiled
+from sej.journal.directory import Directory, Segment
+from sej.journal.index import Block, IndexFile
+from sej.journal.index_format import BLOCK_BYTES
+from sej.system.disk import OS, OsFile
+from sej.system.durable import KeptPosition
+from sej.system.locks import Lock
+from sej.writing.opening import End
+
+__all__ = ["take_clean_end"]
+
+_take: Callable[[str, OsFile, type[OsFile]], Any] | None = None
+if not TYPE_CHECKING and (_twin := compiled("sej.writing._clean_c")):
+    _take = _twin.take
+
+
+def take_clean_end(directory: Directory, kept: KeptPosition, lock: Lock) -> End | None:
+    """Take the lock and open the end, as :func:`sej.writing.taking.take_end`; None if the journal is not clean.
+
+    If this raises, the lock may be held, and the caller releases it.
+    """
+    if _take is None or directory.disk is not OS:
+        return None
+    found = None
+    try:
+        found = _take(directory.prefix, lock.offer(), OsFile)
+        if found is not None:
+            return _end(directory, kept, lock, *found)
+    except BaseException:
+        if found is not None:
+            found[3].close()  # its lock must not live as long as the traceback
+        raise
+    lock.release()
+    return None
+
+
+def _end(
+    directory: Directory,
+    kept: KeptPosition,
+    lock: Lock,
+    lock_identity: tuple[int, int],
+    signature: bytes,
+    first_offset: int,
+    file: OsFile,
+    size: int,
+    inode: int,
+    head: int,
+    entries: int,
+    entry: tuple[int, int, int, int, int, int, int, int],
+) -> End:
+    """Return the end, from what the compiled function has found; the lock is held."""
+    lock.accept(lock_identity, signature)
+    kept.know(file, inode, head, size)
+    segment = Segment(first_offset, file.path)
+    last = Block(*entry)
+    partial = last if size - last.position < BLOCK_BYTES else None
+    known = entries if partial is None else entries - 1
+    offset, newest = last.next_offset, last.newest_timestamp
+    index_file, there = IndexFile(directory, segment), partial is not None
+    return End(segment, file, size, offset, size, offset, newest, index_file, known, [], partial, there, None)
