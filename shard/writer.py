@@ -34,7 +34,7 @@ from shard.together import BackgroundSync, check_options, each
 
 __all__ = ["Writer"]
 
-_FILES_A_SHARD: Final = 3
+_FILES_A_SHARD: Final = 4
 _NOT_GIVEN: Final = -1
 
 
@@ -66,7 +66,7 @@ class Writer:
                 returns an int, whose low bits are the shard; None: the hash that the sharded journal remembers, or else
                 ``"xxh64"``. A function gets the message with offset -1, and with the caller's timestamp, or
                 NO_TIMESTAMP.
-            max_open: the most shards that hold files and locks at one time; fewer if the process cannot open three
+            max_open: the most shards that hold files and locks at one time; fewer if the process cannot open four
                 files for each.
             writer_options: for every shard's :class:`sej.Writer`; under ``"interval"`` one thread syncs them all.
 

@@ -59,7 +59,12 @@ class KeptPosition:
     """The durable position of a growing file, in a small file next to it.
 
     Many processes may write it. Each writes only what it has synced itself, so the last one is right even if another
-    one was ahead. No descriptor stays open between two calls.
+    one was ahead.
+
+    The small file stays open from the second :meth:`store` to :meth:`forget`, because a writer that syncs often would
+    open it each time. A store that finds its name removed or replaced opens it again. If another process does this
+    between that check and the write, the path has an older record or none. Only :meth:`lower` must reach the path, so
+    it opens it.
 
     Attributes:
         path: the small file.
@@ -67,7 +72,7 @@ class KeptPosition:
             which were on the medium; else None.
     """
 
-    __slots__ = ("_disk", "_of", "lost", "path")
+    __slots__ = ("_disk", "_of", "_open", "_stored", "lost", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
         """Set the path; nothing is opened.
@@ -80,6 +85,9 @@ class KeptPosition:
         self.path = path
         self.lost: Kept | None = None
         self._of: _Known | None = None
+        self._open: File | None = None
+        self._stored = False
+        """Whether there was a store: a second one keeps the small file open."""
 
     def load(self, file: File, name: int, *, alone: bool = False) -> Kept | None:
         """Return the stored position of an open file.
@@ -134,6 +142,7 @@ class KeptPosition:
                 of = self._of = _Known(file, file.status().inode, _head(file, position), position)
             body = BODY.pack(MAGIC, name, of.inode, position, offset, of.head)
             self._write(file, body + CHECK.pack(crc32c(body)))
+            self._stored = True
 
     def lower(self, file: File, name: int, position: int, offset: int) -> None:
         """Store a position, if the stored one is above it: the caller is about to cut the file there.
@@ -142,15 +151,20 @@ class KeptPosition:
         """
         known = self.load(file, name)
         if known is not None and known.position > position:
+            self.forget()
             self.store(file, name, position, offset)
 
     def forget(self) -> None:
-        """Release the file whose position was stored last: it is closed with its last owner."""
-        self._of = None
+        """Release the file whose position was stored last, and the small file; each is closed with its last owner."""
+        self._of = self._open = None
+        self._stored = False
 
     def _write(self, file: File, record: bytes) -> None:
         try:
-            write_start(self._disk, self.path, record)
+            if self._stored:
+                self._overwrite(record)
+            else:
+                write_start(self._disk, self.path, record)
         except FileNotFoundError:
             if self._disk.status(file.path) is None:
                 return  # the directory was removed: nothing of it is created again
@@ -160,6 +174,12 @@ class KeptPosition:
                 kept.write_at(record, 0)
             finally:
                 kept.close()
+
+    def _overwrite(self, record: bytes) -> None:
+        kept = self._open
+        if kept is None or not kept.extent()[1]:
+            kept = self._open = self._disk.open(self.path, "edit")
+        kept.write_at(record, 0)  # another thread may call forget(): this reference keeps the descriptor
 
     def _read(self) -> bytes | None:
         try:

@@ -401,6 +401,7 @@ class Tail:
         """Close a forked child's copies of the descriptors, which would keep the parent's locks."""
         self.buffer.stop(self.life.refuse)
         self.last.file.close()
+        self._kept.forget()
 
     def __del__(self) -> None:
         """Close a tail that was never closed, with a warning."""

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 import sej
 from sej.journal.directory import Directory
 from sej.journal.medium import durable_position, kept_position
-from sej.system.disk import OS, File
+from sej.system.disk import OS, File, Mode, OsDisk, OsFile
 from sej.system.durable import Kept, KeptPosition, renew
 from sej.system.durable_format import RECORD_SIZE
+from sej.writing.idle import IdleWriter
 from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.sej.hooks import HookedDisk
 
@@ -99,6 +101,94 @@ def test_nothing_of_a_removed_directory_is_created_again(tmp_path: Path) -> None
     with pytest.raises(sej.JournalNotFoundError):
         queue.close()
     assert not path.exists()
+
+
+class TestTheRecordOfAFileThatIsSyncedOften:
+    """It stays open between two stores."""
+
+    def kept(self, tmp_path: Path, opened: list[str]) -> tuple[KeptPosition, File]:
+        class Disk(OsDisk):
+            def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+                opened.append(os.fspath(path))
+                return super().open(path, mode)
+
+        kept = KeptPosition(Disk(), os.fspath(tmp_path / "kept"))
+        file = make(tmp_path / "f", b"x" * 1000)
+        for position in (100, 101, 102):
+            kept.store(file, 7, position, 3)
+        opened.clear()
+        return kept, file
+
+    def stored(self, kept: KeptPosition, file: File) -> Kept | None:
+        return KeptPosition(OS, kept.path).load(file, 7)
+
+    def test_it_is_not_opened_again(self, tmp_path: Path) -> None:
+        opened: list[str] = []
+        kept, file = self.kept(tmp_path, opened)
+        for position in (103, 104):
+            kept.store(file, 7, position, 3)
+            assert self.stored(kept, file) == Kept(position, 3)
+        assert not opened
+
+    def test_one_that_was_removed_is_created_again(self, tmp_path: Path) -> None:
+        kept, file = self.kept(tmp_path, [])
+        os.unlink(kept.path)
+        kept.store(file, 7, 103, 3)
+        assert self.stored(kept, file) == Kept(103, 3)
+
+    def test_one_that_was_replaced_is_overwritten(self, tmp_path: Path) -> None:
+        kept, file = self.kept(tmp_path, [])
+        (tmp_path / "other").write_bytes(bytes(RECORD_SIZE))
+        os.replace(tmp_path / "other", kept.path)
+        kept.store(file, 7, 103, 3)
+        assert self.stored(kept, file) == Kept(103, 3)
+
+    def test_a_cut_lowers_the_one_at_the_path(self, tmp_path: Path) -> None:
+        kept, file = self.kept(tmp_path, [])
+        copy = (tmp_path / "kept").read_bytes()
+        os.rename(kept.path, tmp_path / "moved")
+        (tmp_path / "kept").write_bytes(copy)
+        kept.lower(file, 7, 90, 2)
+        assert self.stored(kept, file) == Kept(90, 2)
+
+    def test_forget_closes_it(self, tmp_path: Path) -> None:
+        kept, file = self.kept(tmp_path, [])
+        assert kept.path in open_files()
+        kept.forget()
+        assert kept.path not in open_files()
+        kept.store(file, 7, 103, 3)
+        assert self.stored(kept, file) == Kept(103, 3)
+        assert kept.path not in open_files()
+
+    @pytest.mark.parametrize("end", ["close", "go_idle"])
+    def test_a_writer_closes_it(self, tmp_path: Path, end: str) -> None:
+        writer = IdleWriter(tmp_path, durability="disk")
+        with closing(writer):
+            for _ in range(3):
+                writer.append(b"v")
+            assert self.record(tmp_path) in open_files()
+            getattr(writer, end)()
+            assert self.record(tmp_path) not in open_files()
+
+    def test_a_forked_child_closes_its_copy(self, tmp_path: Path) -> None:
+        with sej.Writer(tmp_path, durability="disk") as writer:
+            for _ in range(3):
+                writer.append(b"v")
+            if (child := os.fork()) == 0:
+                os._exit(self.record(tmp_path) in open_files())
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert self.record(tmp_path) in open_files()
+
+    def record(self, path: Path) -> str:
+        return os.fspath(path / "idx" / "durable")
+
+
+def open_files() -> list[str]:
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # of the list itself
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return found
 
 
 def test_a_record_of_a_later_segment_stays(tmp_path: Path) -> None:

@@ -42,6 +42,6 @@ def lines(root: FilePath, soft: int, hard: int) -> list[str]:
 def test_a_soft_limit_is_raised_and_a_hard_one_respected(tmp_path: FilePath) -> None:
     assert lines(tmp_path / "soft", 80, 4096) == ["open 64", "read 6000", "handled all True []", "resharded 6000"]
     few = lines(tmp_path / "hard", 70, 70)
-    assert few[:2] == ["open 2", "read 6000"]
+    assert few[:2] == ["open 1", "read 6000"]
     assert few[2].startswith("handled all False ['this worker cannot open enough files for its 64 shards of ")
     assert few[3:] == ["refused True"]
