@@ -53,6 +53,7 @@ from sej.message import Message
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
+from shard.files import make_room
 
 __all__ = ["MIN_FREE_BYTES", "Store"]
 
@@ -60,6 +61,9 @@ _log = logging.getLogger(__name__)
 _BytesLike = bytes | bytearray | memoryview
 MIN_FREE_BYTES: Final = 1 << 24
 """Bytes that stay free on the disk by default: room for recovery, kept offsets and lock files."""
+_FILES_A_WRITER: Final = 4
+_OTHER_FILES: Final = 1024
+"""Files of a server for connections and readers."""
 
 
 class Store:
@@ -96,7 +100,8 @@ class Store:
 
         Args:
             root: the directory that holds ``[client-id].[journal-dir]/``.
-            max_open: the most writers open at one time; the least recently used is closed for the next.
+            max_open: the most writers open at one time; the least recently used is closed for the next. Fewer if the
+                process cannot open four files for each, and some for connections and readers.
             max_client_bytes: the most bytes of each client on the hub, or a number by client id (``"*"``: the others);
                 None: no quota.
             min_free_bytes: a batch is refused if less would stay free on the disk.
@@ -134,7 +139,9 @@ class Store:
         self._limits = Limits(
             self.root, max_client_bytes, min_free_bytes, disk, None if siblings is None else siblings.counts
         )
-        self._pool = WriterPool(self._open_writer, max_open)
+        room = make_room(_FILES_A_WRITER * max_open + _OTHER_FILES)
+        most = max(room - _OTHER_FILES, room // 2) // _FILES_A_WRITER
+        self._pool = WriterPool(self._open_writer, max(min(max_open, most), 1))
 
     # --- writing
 
