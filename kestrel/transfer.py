@@ -216,7 +216,7 @@ def compare(moved: Moved, messages: Iterable[MessageLike], path: str) -> None:
     if (count, found) != (moved.count, moved.checksum):
         raise MoveError(
             f"{moved.count} items with checksum {moved.checksum:08x} were written, {count} with {found:08x} were read"
-            " back; do not remove the source",
+            " back; check the disk, and do not remove the source",
             path=path,
         )
 
@@ -256,7 +256,9 @@ def export_rows(
     done, count = done + len(batch), count + unsaved
     if done < count:
         raise MoveError(
-            f"{count} items were exported, the queue has {done}; the queue was changed in between", path=progress.path
+            f"{count} items were exported, and now the queue has {done}: it was changed in between; remove this file"
+            f" and the {count} messages that were appended, and start again",
+            path=progress.path,
         )
     if state is None:
         progress.save(start, 0)
@@ -274,7 +276,11 @@ def export_rows(
     check()
     end: int | None = getattr(writer, "offset", None)
     if end is not None and start is not None and end - start != count:
-        raise MoveError(f"{count} items were exported, the SEJ journal grew by {end - start}", path=progress.path)
+        raise MoveError(
+            f"{count} items were exported, and the SEJ journal grew by {end - start}: another program wrote to it;"
+            " export into a journal that no other program uses",
+            path=progress.path,
+        )
     moved = Moved(count, found, start, damage)
     if read_back is not None and start is not None:
         compare(moved, islice(read_back(start), count), progress.path)

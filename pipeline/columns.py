@@ -59,7 +59,7 @@ def check_names(names: Iterable[str], columns: Mapping[str, str]) -> list[str]:
     if not found:
         raise OptionError(f"columns must name at least one column, expected some of {', '.join(columns)}")
     if len(set(found)) < len(found):
-        raise OptionError(f"a column is named twice: {', '.join(found)}")
+        raise OptionError(f"a column is named twice, leave one out: {', '.join(found)}")
     return found
 
 

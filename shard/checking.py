@@ -85,7 +85,9 @@ def check(
     path = os.fspath(root)
     there = disk.status(path)
     if there is None:
-        raise JournalNotFoundError("the path does not exist", path=path)
+        raise JournalNotFoundError(
+            "the path does not exist; expected a SEJ directory or a directory of them", path=path
+        )
     if not there.is_dir:
         raise NotAJournalError("this is a file; expected a SEJ directory or a directory of them", path=path)
     if layout not in (None, "shards", "hub") or (layout is None and is_journal(disk, path)):
@@ -221,12 +223,13 @@ def _trees(root: str, names: list[str], disk: Disk) -> Iterator[Problem]:
     for prefix in sorted({prefix for prefix, _ in trees}):
         counts = sorted(bits for other, bits in trees if other == prefix)
         if len(counts) > 1:
-            shown = " and ".join(f"{bits} ({len(trees[prefix, bits])} shards)" for bits in counts)
+            known = " and ".join(map(str, counts))
+            shards = " and ".join(str(len(trees[prefix, each])) for each in counts)
             yield Problem(
                 "bit counts",
                 os.path.join(root, prefix or f"{counts[0]:x}"),
-                f"{f'prefix {prefix!r}' if prefix else 'the empty prefix'} has sharded journals of {shown} bits, so"
-                " one key has two shards; if a reshard is complete, move the old one away",
+                f"{f'prefix {prefix!r}' if prefix else 'the empty prefix'} has sharded journals of {known} bits"
+                f" (with {shards} shards), so one key has two shards; if a reshard is complete, move the old one away",
             )
     for (prefix, bits), there in sorted(trees.items()):
         tree = Path(root, prefix, bits)

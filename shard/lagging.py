@@ -81,7 +81,8 @@ def _lag_now(path: Path, index: int, name: str, now: int, disk: Disk) -> Lag:
     offset = first if kept is None else kept
     if offset > end:
         raise OffsetBeyondEndError(
-            f"reader {name!r} is at offset {offset}, but the journal ends at {end}: it lost messages or was replaced",
+            f"reader {name!r} is at offset {offset}, but the journal ends at {end}: it lost messages or was replaced;"
+            " move the reader with `sej reset`",
             path=directory.path,
             offset=offset,
         )

@@ -65,7 +65,8 @@ class LiveWorker:
                 continue
             return
         raise LockedError(
-            f"all {_MAX_WORKERS} lock files of the workers {self._workers!r} are held", path=self._directory
+            f"all {_MAX_WORKERS} lock files of the workers {self._workers!r} are held; stop some of them",
+            path=self._directory,
         )
 
     @property

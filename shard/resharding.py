@@ -212,7 +212,9 @@ def _begin(source: Path, target: Path, route: Route | None, disk: Disk) -> Plan:
         )
     plan = make_plan(source, disk)
     if not plan.steps:
-        raise JournalNotFoundError(f"there is no shard of {source.name} here", path=source.root)
+        raise JournalNotFoundError(
+            f"there is no shard of {source.name} here; check the root, the prefix and the bits", path=source.root
+        )
     for reader in plan.readers:
         check_name(reader, "a reader's name in the source (rename or remove its .ofs):")
     plan.route = FUNCTION if callable(route) else route or _remembered(source, disk)
@@ -232,7 +234,8 @@ def _publish(plan: Plan, target: Path, route: Route, disk: Disk) -> None:
         if not is_journal(disk, built):
             if not is_journal(disk, place):
                 raise SejError(
-                    "a shard of the new sharded journal is lost; remove the plan and start again", path=built
+                    f"this shard of the new journal is lost; remove {os.path.dirname(tree.root)} and start again",
+                    path=built,
                 )
             disk.sync_dir(os.path.dirname(place))  # an earlier run may have moved the shard and failed before this
             continue

@@ -336,4 +336,4 @@ class Scanner:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise ClosedError("the scanner is closed", path=self.path.root)
+            raise ClosedError("the scanner is closed; open another one", path=self.path.root)

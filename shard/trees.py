@@ -115,7 +115,9 @@ def find(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: Di
         layout = _recognize(path, disk)
     if layout == "directory":
         if not is_journal(disk, path):
-            raise NotAJournalError("this directory has no jnl/, so it is not a SEJ directory", path=path)
+            raise NotAJournalError(
+                "this directory has no jnl/, so it is not a SEJ directory; leave layout out", path=path
+            )
         return Tree(path, layout, (Found(path, None, None, None, None),))
     return Tree(path, layout, tuple(entry(path, name, layout) for name in journals_in(disk, path)))
 
@@ -130,7 +132,10 @@ def entry(root: str, name: str, layout: Layout) -> Found:
     if layout == "shards":
         parts = split_name(name)
         if parts is None:
-            raise NotAJournalError("this SEJ directory has no shard name; see shard.check", path=path)
+            raise NotAJournalError(
+                "this name of a SEJ directory is not a shard's ([prefix.]bit.index); move it away, see shard.check",
+                path=path,
+            )
         return Found(path, None, *parts)
     client, dot, journal = name.partition(".")
     if not dot or not CLIENT.fullmatch(client) or not JOURNAL_DIR.fullmatch(journal):

@@ -83,7 +83,7 @@ class TreeWatch:
         """
         timeout = seconds("timeout", timeout)
         if self._closed:
-            raise ClosedError("the watch is closed", path=self.tree.root)
+            raise ClosedError("the watch is closed; open another one", path=self.tree.root)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             new = self._look()

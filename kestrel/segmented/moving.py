@@ -153,7 +153,8 @@ def import_(
         moved = Moved(count, found, None, queue.damage)
         if checksum(there_rows) != (count, found):
             raise MoveError(
-                "the items that were read back differ from those written; do not remove the source", path=progress.path
+                "the items that were read back differ from those written; check the disk, and do not remove the source",
+                path=progress.path,
             )
         progress.remove()
         return moved

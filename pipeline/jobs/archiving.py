@@ -142,4 +142,4 @@ def _archived(spark: SparkSession, source: str) -> DataFrame:
     except AnalysisException as error:
         if "UNABLE_TO_INFER_SCHEMA" not in str(error):
             raise
-        raise OptionError(f"found no messages in {source!r}: nothing was archived there yet") from None
+        raise OptionError(f"found no messages in {source!r}: nothing was archived there yet; check the path") from None

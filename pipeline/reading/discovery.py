@@ -54,7 +54,7 @@ def discover(
     """
     roots = [os.path.abspath(local_path(path)) for path in paths]
     if len(set(roots)) < len(roots):
-        raise OptionError(f"a path is passed twice: {', '.join(roots)}")
+        raise OptionError(f"a path is passed twice, leave one out: {', '.join(roots)}")
     matches = matcher(pattern) if pattern is not None else lambda _: True
     found = []
     for root in roots:
@@ -117,7 +117,9 @@ def _below(root: str, layout: Layout) -> list[Origin]:
         raise OptionError(f"layout must be one of {', '.join(_LAYOUTS)}, got {layout!r}")
     if layout == "directory":
         if not is_journal(OS, root):
-            raise NotAJournalError("this is not a SEJ directory: it has no jnl/", path=root)
+            raise NotAJournalError(
+                "this directory has no jnl/, so it is not a SEJ directory; leave layout out", path=root
+            )
         return [Origin(root, os.path.basename(root))]
     if layout == "shards":
         found = []

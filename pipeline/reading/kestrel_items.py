@@ -45,7 +45,9 @@ def rows_of(
         OptionError: the queue has no such reader; a Kestrel 2 queue has none.
     """
     if not any(name == queue or name.startswith((f"{queue}.", f"{queue}~~")) for name in os.listdir(directory)):
-        raise MissingError(f"queue {queue!r} has no file here", path=directory)
+        raise MissingError(
+            f"queue {queue!r} has no file here; `sej kestrel ls` lists the queues of a directory", path=directory
+        )
     kind = kind or kind_of(directory, queue)
     if kind == "libkestrel":
         yield from _libkestrel(directory, queue, reader, on_damage)

@@ -328,7 +328,10 @@ def matching(
     for name in names:
         meant = {origin: listed for origin, listed in there.items() if name in _called(origin)}
         if not meant and not may_be_empty:
-            raise JournalNotFoundError(f"the hub at {line} has no readable journal, sharded journal or client {name!r}")
+            raise JournalNotFoundError(
+                f"the hub at {line} has no readable journal, sharded journal or client {name!r}; check the name, and"
+                " which client ids the token allows"
+            )
         chosen |= meant
     if pattern is None:
         return chosen

@@ -39,6 +39,8 @@ _KINDS: Final = {
     pa.list_(pa.string()): "VARCHAR[]",
 }
 _TERM: Final = re.compile(r"""\(*"?(\w+)"? ?(>=|<=|=|<|>) ?(-?\d+|'(?:[^']|'')*')(?:::[A-Z ]+)?\)*""")
+_FOREIGN_HINT: Final = re.compile(r'\nDid you mean "(?:duckdb|information_schema|pg|sqlite)_?[^\n]*')
+"""DuckDB suggests tables of its own, too."""
 _PADDING_ROWS: Final = 1 << 14
 _OVER_EMPTY_TABLES: Final = "statistics_propagation,empty_result_pullup"
 """Optimizers that would leave out the scans of empty tables."""
@@ -123,7 +125,7 @@ class Query:
         if isinstance(error, duckdb.ParserException) and re.search(r'(?<!["\w])offset(?!["\w])', text, re.IGNORECASE):
             words += '\nOFFSET is a word of SQL: write the column as "offset"'
         elif isinstance(error, duckdb.CatalogException):
-            words += f"\nThe tables are {', '.join(self._streams)}"
+            words = f"{_FOREIGN_HINT.sub('', words)}\nThe tables here are {', '.join(self._streams)}"
         wrong = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
         return OptionError(words) if isinstance(error, wrong) else SejError(words)
 

@@ -442,7 +442,7 @@ def follow(
     given = paths_of(paths, way.remote)
     for path in given if way.remote is None else []:
         if (kind := kind_of(path)) != "sej":
-            raise OptionError(f"{path} is {kind}; only journals can be followed")
+            raise OptionError(f"{path} is {kind}; only journals can be followed, use pipeline.table")
     names = list(SEJ) if columns is None else check_names(columns, SEJ)
     asked = Asked(bounds_of(start, None), conditions_of(where, SEJ))
     settings = Settings(batch_rows, batch_bytes, batch_age_s, timeout)

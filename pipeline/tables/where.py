@@ -115,7 +115,7 @@ def condition_of(column: str, test: str, value: Any, columns: Mapping[str, str])
     if test in ("is null", "is not null"):
         return Condition(column, cast(Any, test))
     if kind == "array<string>":
-        raise OptionError(f"where cannot compare column {column!r}, which holds lists")
+        raise OptionError(f"where cannot compare column {column!r}, which holds lists; test it in SQL or Polars")
     if test != "in":
         return Condition(column, cast(Any, test), _value(column, kind, value))
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):

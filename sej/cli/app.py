@@ -180,7 +180,9 @@ def _loaded(name: str, found: EntryPoint | Found) -> click.Command:
     def command(**_: object) -> None:
         if isinstance(reason, ImportError):
             raise reason
-        raise SejError(f"the command {name!r} of {found.value} cannot be loaded: {reason!r}") from reason
+        raise SejError(
+            f"the command {name!r} of {found.value} cannot be loaded: {reason!r}; reinstall its package"
+        ) from reason
 
     anything = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
     return click.Command(

@@ -155,12 +155,14 @@ def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: s
     Example: sej bench --only put /var/lib
     """
     if not directory.is_dir():
-        raise FileNotFoundError(f"{directory}: there is no such directory")
+        raise FileNotFoundError(f"{directory}: the directory does not exist; create it first")
     if value_bytes > _VALUE_BYTES_MAX:
         raise click.UsageError(f"--value-bytes must be at most 256M, got {value_bytes}")
     chosen = [one for one in MEASUREMENTS if (only or "").lower() in f"{one.operation}\n{one.call}".lower()]
     if not chosen:
-        raise click.UsageError(f"no operation or call contains {only!r}")
+        raise click.UsageError(
+            f"no operation or call contains {only!r}; `sej bench DIR` without --only shows all of them"
+        )
     value = b"v" * value_bytes
     signal.signal(signal.SIGTERM, _terminated)
     with tempfile.TemporaryDirectory(prefix="sej-bench-", dir=directory) as root:

@@ -53,7 +53,7 @@ def doctor(path: Path | None, json: bool, quick: bool) -> None:
     paths = journals_below(path)
     contributed = list(contributed_findings(path))
     if not paths and not contributed:
-        raise NotAJournalError("there is no journal in this directory", path=path)
+        raise NotAJournalError("no journal is here; expected a SEJ directory, a sharded journal or a hub", path=path)
     contributed += package_findings()
     alone = paths == [str(path)]
     levels = Counter[str]()

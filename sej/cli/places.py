@@ -33,24 +33,23 @@ class Place(NamedTuple):
 
     def open_existing(self, **options: Any) -> WorkQueue:
         """Open a queue over a journal or file that exists; neither is created."""
-        if not self._exists():
-            raise FileNotFoundError(f"{self.path}: the queue does not exist; `sej queue put` creates it")
+        self._require_path()
         if self.backend == "journal":
             Directory(self.path, OS).require()
         return self.open(**options)
 
     def require(self) -> None:
         """Raise an error if the queue does not exist."""
+        self._require_path()
         if self.backend == "journal":
             directory = Directory(self.path, OS)
             directory.require()
             require_known(self.name, queue_names(directory), False, directory.path)
-        elif not self._exists():
-            raise FileNotFoundError(f"{self.path}: the queue does not exist; `sej queue put` creates it")
 
-    def _exists(self) -> bool:
-        """Return whether the queue exists; a Kestrel queue is files whose names begin with its name."""
-        return self.path.exists() or bool(glob.glob(f"{glob.escape(str(self.path))}.*"))
+    def _require_path(self) -> None:
+        # A Kestrel queue is files whose names begin with its name.
+        if not self.path.exists() and not glob.glob(f"{glob.escape(str(self.path))}.*"):
+            raise FileNotFoundError(f"{self.path}: the queue does not exist; `sej queue put` creates it")
 
 
 def placed_command(command: Callable[..., None]) -> Callable[..., None]:

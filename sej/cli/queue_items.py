@@ -32,6 +32,7 @@ _OFFSET: Final = click.argument("offset", type=IntRange(min=0))
 def _looked_at(place: Place) -> Iterator[QueueLook | WorkQueue]:
     """Open a queue for reading only, if its backend can."""
     if place.backend == "journal":
+        place.require()
         yield QueueLook(place.path, place.name)
         return
     with place.open_existing(create=False) as opened:

@@ -29,7 +29,7 @@ from sej.cli.options import (
 from sej.cli.output import print_messages
 from sej.cli.parameters import PATH, IntRange
 from sej.cli.units import Moment
-from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE
+from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
 from sej.errors import CorruptionError, NotAJournalError
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
@@ -199,7 +199,7 @@ def _count_slowly(path: Path) -> int:
 
 def _segment(path: Path) -> Iterator[Message]:
     if OS.status(path) is None:
-        raise FileNotFoundError(f"{path}: there is no such file")
+        raise FileNotFoundError(f"{path}: the file does not exist; `sej file DIR` prints the segments of a journal")
     if os.path.isdir(path):
         raise NotAJournalError("this is a directory: `sej scan` reads it; `sej dump` takes one .jnl file", path=path)
     file = OS.open(path, "read")
@@ -213,7 +213,11 @@ def _segment(path: Path) -> Iterator[Message]:
         if head and not named:
             raise foreign
         if head:
-            raise CorruptionError(f"{len(head)} bytes are too few for a message", path=path, position=0)
+            raise CorruptionError(
+                f"a segment must begin with a message of at least {OVERHEAD_SIZE} bytes, got {len(head)} bytes",
+                path=path,
+                position=0,
+            )
         return
     due = OFFSET.unpack(head)[0]
     if not 0 <= due <= MAX_OFFSET and not named:

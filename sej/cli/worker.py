@@ -96,7 +96,9 @@ def _function(target: str) -> Callable[[Any], Any]:
     try:
         found: Any = import_module(module)
     except (ImportError, SyntaxError) as error:
-        raise click.UsageError(f"module {module!r} cannot be imported: {error}") from error
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module
+        hint = "; start the worker in the directory of this module, or set PYTHONPATH" if missing else ""
+        raise click.UsageError(f"module {module!r} cannot be imported: {error}{hint}") from error
     try:
         for part in name.split("."):
             found = getattr(found, part)

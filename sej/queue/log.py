@@ -285,7 +285,9 @@ class QueueLog:
                 if error.errno != errno.EBADF:
                     raise
                 self.require()
-                raise ClosedError("the queue was closed before its log was synced", path=self.path) from error
+                raise ClosedError(
+                    "the queue was closed before its log was synced; open it again, and repeat the call", path=self.path
+                ) from error
             if doubt is self._in_doubt:
                 self._in_doubt = (0, 0)
             self._kept.store(file, 0, position, 0)

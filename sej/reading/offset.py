@@ -256,7 +256,7 @@ class Offset:
 
     def _check(self, offset: int) -> None:
         if self._closed or not self._lock.held:
-            raise ClosedError(f"reader {self.name!r} is closed", path=self._file_path)
+            raise ClosedError(f"reader {self.name!r} is closed; open it again", path=self._file_path)
         _check_offset(offset)
 
     def _keep(self, offset: int) -> None:

@@ -149,7 +149,8 @@ def test_a_query_that_fails_leaves_the_output_as_it_was(run: Run) -> None:
     [
         (["SELECT offset FROM t", "t=orders.3"], 2, 'write the column as "offset"'),
         (["SELECT nothing FROM t", "t=orders.3"], 2, 'column "nothing" not found'),
-        (["SELECT 1 FROM nothing", "t=orders.3", "u=odd"], 2, "The tables are t, u"),
+        (["SELECT 1 FROM nothing", "t=orders.3", "u=odd"], 2, "The tables here are t, u"),
+        (["SELECT 1 FROM nothing", "orders.3"], 2, "does not exist!\nThe tables here are orders_3"),
         (["", "t=orders.3"], 2, "expected a query"),
         (["SELECT 1 FROM t", "t=missing"], 4, "the path does not exist"),
         (["SELECT 1", "orders.3", "./orders.3"], 2, "two paths would be the table 'orders_3'"),

@@ -50,7 +50,7 @@ def test_two_bit_counts_under_one_prefix(tmp_path: FilePath) -> None:
             journal(path.dir(index))
     assert kinds(tmp_path) == [("bit counts", "orders")]
     reason = shard.check(tmp_path)[0].reason
-    assert "1 (2 shards) and 2 (4 shards) bits" in reason
+    assert "sharded journals of 1 and 2 bits (with 2 and 4 shards)" in reason
 
 
 def test_foreign_things(tmp_path: FilePath) -> None:
