@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
-from sej.errors import JournalNotFoundError, SejError
+from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.message import Message
@@ -17,9 +17,9 @@ from sej.queue.log import QueueLog
 from sej.queue.records import dead, exhausted, headers_of, message_check, picked, stamp_of
 from sej.reading.dead_letters import DeadLetter, append_dead_letter, dead_letters, source_of, sync_dead_letters
 from sej.reading.offset import Offset, read_offset
-from sej.system.disk import of_system
+from sej.system.disk import Disk, of_system
 
-__all__ = ["DeadLetterJournal", "redrive_reader"]
+__all__ = ["DeadLetterJournal", "redrive_reader", "remaining_letters"]
 
 _BATCH: Final = 256
 _NAME_BYTES: Final = 192
@@ -43,6 +43,18 @@ def redrive_reader(directory: Directory, name: str, path: str) -> str:
     whose = f"{name}\0{'' if own else source_of(directory)}"
     digest = hashlib.sha256(os.fsencode(whose)).hexdigest()[:16]
     return f"redrive-{name[: _NAME_BYTES - 17]}-{digest}"
+
+
+def remaining_letters(path: str, first: int, disk: Disk) -> Iterator[DeadLetter]:
+    """Yield the letters from an offset on, without those that retention has removed, also meanwhile."""
+    while True:
+        try:
+            for letter in dead_letters(path, first, disk=disk):
+                yield letter
+                first = letter.letter_offset + 1
+            return
+        except OffsetTooSmallError as error:
+            first = error.first_available
 
 
 class DeadLetterJournal:
@@ -122,8 +134,8 @@ class DeadLetterJournal:
             first = self._first_letter()
         except JournalNotFoundError:
             return False
-        start = max(self._seen_to, first, journal.first_offset, journal.end_offset - _LOOK_BACK)
-        for letter in dead_letters(self.path, start, disk=disk):
+        start = max(self._seen_to, first, journal.end_offset - _LOOK_BACK)
+        for letter in remaining_letters(self.path, start, disk):
             if (letter.source, letter.reader) == (source, self._name):
                 self._letters[letter.message.offset] = letter.letter_offset, message_check(letter.message)
             self._seen_to = letter.letter_offset + 1
@@ -153,7 +165,7 @@ class DeadLetterJournal:
         mine: list[DeadLetter] = []
         sync_dead_letters(self.path, disk)  # letters lost with power would be replaced by others at these offsets
         first = seen = max(place.value, self._first_letter())
-        for letter in dead_letters(self.path, first, disk=disk):
+        for letter in remaining_letters(self.path, first, disk):
             if count == limit:
                 break
             if (letter.source, letter.reader) == (source, self._name):
@@ -173,7 +185,7 @@ class DeadLetterJournal:
         source = source_of(self._directory)
         try:
             sync_dead_letters(self.path, disk)
-            for letter in dead_letters(self.path, self._first_letter(), disk=disk):
+            for letter in remaining_letters(self.path, self._first_letter(), disk):
                 if (letter.message.offset, letter.source, letter.reader) == (offset, source, self._name):
                     return act(self._number(), letter)
         except JournalNotFoundError:

@@ -25,7 +25,7 @@ from sej.journal.end import Tail
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.queue.clock import SYSTEM, Clock
-from sej.queue.dead_letters import redrive_reader
+from sej.queue.dead_letters import redrive_reader, remaining_letters
 from sej.queue.interface import require_known
 from sej.queue.key_order import KeyOrder, key_hash
 from sej.queue.liveness import Holders
@@ -40,7 +40,7 @@ from sej.queue.serializers import Serializer
 from sej.queue.snapshot import Contents
 from sej.queue.state import QueueState, WrongRecordError
 from sej.queue.values import QueuedItem, Stats
-from sej.reading.dead_letters import dead_letters, source_of
+from sej.reading.dead_letters import source_of
 from sej.reading.offset import read_offset
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
@@ -213,7 +213,7 @@ class Listing:
             return
         number = int.from_bytes(identity[:8], "big")
         first = max(kept, state.redriven.get(number, 0))
-        for letter in dead_letters(self._dead_letter, first, disk=disk):
+        for letter in remaining_letters(self._dead_letter, first, disk):
             mine = (letter.source, letter.reader) == (source, self._name)
             if mine and letter.message.offset > after and not state.dedupe.requeued(number, letter.letter_offset):
                 yield QueuedItem(letter.message.offset, "dead", letter.attempts, None, None, letter.priority,

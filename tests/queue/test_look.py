@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -50,6 +51,16 @@ def take(q: JournalQueue) -> sej.Item:
     item = q.get(timeout=0)
     assert item is not None
     return item
+
+
+def rewrite(path: Path, segment_bytes: int) -> None:
+    """Divide a journal into smaller segments."""
+    with sej.Scanner(path) as scanner:
+        messages = list(scanner)
+    for name in ("jnl", "idx"):
+        shutil.rmtree(path / name)
+    with sej.Writer(path, segment_bytes=segment_bytes) as writer:
+        writer.append_messages(messages)
 
 
 def fill(q: JournalQueue) -> None:
@@ -255,6 +266,25 @@ class TestRequeue:
         assert q.stats() == (3, 0, 0, 0, 0)
         assert [(item.value, item.attempts) for item in q] == [(b"b", 1), (b"a", 1), (b"c", 1)]
         assert not q._log.state.dedupe.known
+
+    @pytest.mark.parametrize("act", ["items", "requeue", "discard", "redrive"])
+    def test_the_letters_that_retention_has_left(self, q: JournalQueue, act: str) -> None:
+        q.put_many([b"a", b"b", b"c", b"d"])
+        for item in q.get_many(4, timeout=0):
+            item.fail("why")
+        rewrite(Path(q.dead_letter), 150)
+        sej.Journal(q.dead_letter).clean(max_bytes=1, keep_segments=2)
+        left = [letter.message.offset for letter in sej.dead_letters(q.dead_letter)]
+        offset = left[-1]
+        assert 0 < len(left) < 4
+        if act == "items":
+            assert [item.offset for item in q.items("dead")] == left
+        elif act == "requeue":
+            assert (q.requeue(0), q.requeue(offset)) == (None, 4)
+        elif act == "discard":
+            assert (q.discard(0), q.discard(offset)) == (False, True)
+        else:
+            assert (q.redrive(), q.redrive()) == (len(left), 0)
 
     def test_without_letters_there_is_nothing_to_requeue(self, q: JournalQueue) -> None:
         q.put(b"a")
