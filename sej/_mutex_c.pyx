@@ -35,11 +35,6 @@ cdef extern from "pythread.h":
 cdef class Mutex:
     """Held by one thread at a time, which may take it again."""
 
-    def __cinit__(self):
-        self._lock = PyThread_allocate_lock()
-        if self._lock == NULL:
-            raise MemoryError()
-
     def __dealloc__(self):
         if self._lock != NULL:
             if self._locked:
@@ -73,6 +68,10 @@ cdef class Mutex:
                 self._owner = me
                 self._count = 1
                 return True
+        if self._lock == NULL:  # most mutexes are never waited for
+            self._lock = PyThread_allocate_lock()
+            if self._lock == NULL:
+                raise MemoryError()
         if not self._locked and self._waiting == 0:
             PyThread_acquire_lock(self._lock, NOWAIT_LOCK)  # no other thread can have it
             self._locked = True

@@ -400,6 +400,6 @@ cdef class Buffer:
             self._run_drain()
 
     def stop(self, refuse):
-        """Let every later append call refuse, which raises."""
-        self._refuse = refuse
+        """Let every later append call refuse, which raises, and release drain."""
+        self._refuse = self._drain = refuse
         self._busy = True

@@ -259,8 +259,8 @@ class Buffer:
         self._writing = False
 
     def stop(self, refuse: Callable[[], NoReturn]) -> None:
-        """Let every later append call ``refuse``, which raises."""
-        self._refuse = refuse
+        """Let every later append call ``refuse``, which raises, and release ``drain``."""
+        self._refuse = self._drain = refuse
 
     def _require_open(self) -> None:
         if self._refuse is not None:

@@ -26,7 +26,7 @@ from sej.journal.directory import Directory, Segment
 from sej.journal.index_format import BLOCK_BYTES, CHECK, ENTRY, ENTRY_BODY, ENTRY_SIZE, HEAD, HEAD_SIZE
 from sej.journal.recovery import Damage, find_damage, last_message
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, OsFile
+from sej.system.disk import Disk, File, OsFile, overwrite_file
 
 __all__ = [
     "Block",
@@ -272,6 +272,10 @@ if not TYPE_CHECKING and (_twin := compiled("sej.journal._blocks_c")):
         _unpacked = partial(_twin.unpack, make=partial(tuple.__new__, Block))
 
 
+def _packed(blocks: list[Block]) -> bytes:
+    return b"".join([block.pack() for block in blocks])
+
+
 def _entries(file: File, segment_bytes: int, first: int = 0, ahead: int = _ENTRIES) -> Iterator[Block | None]:
     """Yield the entries from a number on, None for each bad one; none if the head is wrong. So many are read ahead.
 
@@ -320,7 +324,7 @@ class IndexFile:
     segment (:func:`check_block`); everything from the first doubtful entry on is dropped.
     """
 
-    __slots__ = ("_disk", "_entries", "_file", "path")
+    __slots__ = ("_disk", "_entries", "_file", "_size", "path")
 
     def __init__(self, directory: Directory, segment: Segment) -> None:
         """Set the file; nothing is opened."""
@@ -328,6 +332,8 @@ class IndexFile:
         self.path = directory.at("idx", f"{segment.first_offset:016x}.idx")
         self._file: File | None = None
         self._entries = 0
+        self._size = -1
+        """The size of the file when :meth:`load_end` found it in order; -1: it did not."""
 
     def load(self, segment_file: File, first_offset: int) -> BlockIndex:
         """Return the accepted blocks; an empty index if the file is missing, of another format or stale."""
@@ -441,7 +447,8 @@ class IndexFile:
         except (FileNotFoundError, NotADirectoryError):
             return 0, BlockIndex(first_offset)
         try:
-            count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
+            there_now = file.size()
+            count = (there_now - HEAD_SIZE) // ENTRY_SIZE
             size = HEAD_SIZE + max(count, 0) * ENTRY_SIZE
             there = max(size - 2 * ENTRY_SIZE, HEAD_SIZE)
             few = size <= _FEW_BYTES
@@ -452,6 +459,7 @@ class IndexFile:
                 if below:
                     before = None if below[0] is None else (below[0].end, below[0].next_offset)
                 if block and (block.position, block.first_offset) == before and check_block(segment_file, block):
+                    self._size = there_now
                     return count, BlockIndex(first_offset, [block])
         finally:
             file.close()
@@ -480,7 +488,7 @@ class IndexFile:
             self._file = self._open()
             size = self._file.size()
             self._entries = keep if size >= HEAD_SIZE else 0
-        data = b"".join(block.pack() for block in blocks)
+        data = _packed(blocks)
         if self._entries:
             position = HEAD_SIZE + self._entries * ENTRY_SIZE
         else:
@@ -489,6 +497,17 @@ class IndexFile:
         self._entries += len(blocks)
         if size > position + len(data):
             self._file.truncate(position + len(data))
+
+    def write_last(self, blocks: list[Block], keep: int) -> None:
+        """Write the file as :meth:`write` does, for the last time. If possible, one call into C opens and closes it."""
+        position = HEAD_SIZE + keep * ENTRY_SIZE
+        if self._file is None and position <= self._size <= position + ENTRY_SIZE * len(blocks):
+            try:
+                if overwrite_file(self._disk, self.path, _packed(blocks), position, self._size):
+                    return
+            except FileNotFoundError:
+                pass
+        self.write(blocks, keep)
 
     def _open(self) -> File:
         try:

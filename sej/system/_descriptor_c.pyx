@@ -309,12 +309,17 @@ def content_of(str path not None, int flags, Py_ssize_t size):
 
 
 @binding(False)
-def overwrite(str path not None, int flags, data):
-    """Overwrite the beginning of a regular file."""
+def overwrite(str path not None, int flags, data, int64_t position=0, int64_t size=-1):
+    """Overwrite bytes of a regular file, if it has this size; -1: any size."""
     cdef stat_t found
     cdef Descriptor file = _opened(Descriptor, path, flags, &found)
     try:
-        file._write(data, 0)
+        if size != -1 and found.st_size != size:
+            return False
+        if position < 0:
+            file._refuse(EINVAL)
+        file._write(data, position)
+        return True
     finally:
         file.close()
 

@@ -207,11 +207,17 @@ def content_of(path: str, flags: int, size: int) -> bytes:
         file.close()
 
 
-def overwrite(path: str, flags: int, data: bytes) -> None:
-    """Overwrite the beginning of a regular file; arguments and errors as for :func:`opened`."""
+def overwrite(path: str, flags: int, data: bytes, position: int = 0, size: int = -1) -> bool:
+    """Overwrite bytes of a regular file, if it has this size; -1: any size. Return whether it has.
+
+    Other arguments and errors as for :func:`opened`.
+    """
     file = opened(Descriptor, path, flags)
     try:
-        file.write_at(data, 0)
+        if size != -1 and file.size() != size:
+            return False
+        file.write_at(data, position)
+        return True
     finally:
         file.close()
 

@@ -62,11 +62,11 @@ __all__ = [
     "is_mount_point",
     "network_file_system",
     "of_system",
+    "overwrite_file",
     "read_small",
     "read_start",
     "replace_file",
     "way_out",
-    "write_start",
 ]
 
 Mode = Literal["read", "edit", "append", "new", "temp"]
@@ -512,8 +512,18 @@ def read_start(disk: Disk, path: str | os.PathLike[str], size: int) -> bytes:
         file.close()
 
 
-def write_start(disk: Disk, path: str | os.PathLike[str], data: bytes) -> None:
-    """Overwrite the beginning of an existing file, by one call into C if possible.
+def overwrite_file(disk: Disk, path: str | os.PathLike[str], data: bytes, position: int = 0, size: int = -1) -> bool:
+    """Overwrite bytes of an existing file, by one call into C if possible.
+
+    Args:
+        disk: the disk.
+        path: the file.
+        data: the bytes.
+        position: their position.
+        size: write only if the file has this size; -1: whatever its size is.
+
+    Returns:
+        Whether the file has this size.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -521,14 +531,16 @@ def write_start(disk: Disk, path: str | os.PathLike[str], data: bytes) -> None:
     """
     if disk is OS:
         try:
-            overwrite(os.fspath(path), _FLAGS["edit"], data)
-            return
+            return overwrite(os.fspath(path), _FLAGS["edit"], data, position, size)
         except OSError as error:
             if error.errno not in _ODD:
                 raise
     file = disk.open(path, "edit")
     try:
-        file.write_at(data, 0)
+        if size != -1 and file.size() != size:
+            return False
+        file.write_at(data, position)
+        return True
     finally:
         file.close()
 

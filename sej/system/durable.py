@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, Tolerated, read_start, write_start
+from sej.system.disk import Disk, File, Tolerated, of_system, overwrite_file, read_start
 from sej.system.durable_format import BODY, CHECK, HEAD_BYTES, MAGIC, RECORD, RECORD_SIZE
 
 __all__ = ["Kept", "KeptPosition", "mend", "renew", "require_stored"]
@@ -134,15 +134,25 @@ class KeptPosition:
             position: every byte before it is on the medium.
             offset: the offset that follows.
         """
-        with Tolerated():
+        try:
             of = self._of
-            if of is None or of.file is not file or min(of.position, position) < HEAD_BYTES:
+            if of is None or of.file is not file or of.position < HEAD_BYTES or position < HEAD_BYTES:
                 if (of is None or of.file is not file) and _is_later(self._read(), name):
                     return
                 of = self._of = _Known(file, file.status().inode, _head(file, position), position)
             body = BODY.pack(MAGIC, name, of.inode, position, offset, of.head)
-            self._write(file, body + CHECK.pack(crc32c(body)))
+            record = body + CHECK.pack(crc32c(body))
+            try:
+                if self._stored:
+                    self._overwrite(record)
+                else:
+                    overwrite_file(self._disk, self.path, record)
+            except FileNotFoundError:
+                self._create(file, record)
             self._stored = True
+        except OSError as error:
+            if not of_system(error):
+                raise
 
     def lower(self, file: File, name: int, position: int, offset: int) -> None:
         """Store a position, if the stored one is above it: the caller is about to cut the file there.
@@ -159,21 +169,15 @@ class KeptPosition:
         self._of = self._open = None
         self._stored = False
 
-    def _write(self, file: File, record: bytes) -> None:
+    def _create(self, file: File, record: bytes) -> None:
+        if self._disk.status(file.path) is None:
+            return  # the directory was removed: nothing of it is created again
+        self._disk.mkdir(os.path.dirname(self.path))
+        kept = self._disk.open(self.path, "temp")
         try:
-            if self._stored:
-                self._overwrite(record)
-            else:
-                write_start(self._disk, self.path, record)
-        except FileNotFoundError:
-            if self._disk.status(file.path) is None:
-                return  # the directory was removed: nothing of it is created again
-            self._disk.mkdir(os.path.dirname(self.path))
-            kept = self._disk.open(self.path, "temp")
-            try:
-                kept.write_at(record, 0)
-            finally:
-                kept.close()
+            kept.write_at(record, 0)
+        finally:
+            kept.close()
 
     def _overwrite(self, record: bytes) -> None:
         kept = self._open

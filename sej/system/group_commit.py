@@ -20,9 +20,10 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, NoReturn
 
 from sej.errors import ClosedError, LockLostError, SejError, WriterFailedError
+from sej.mutex import Mutex
 from sej.system.disk import of_system
 from sej.system.lifecycle import is_mine
 
@@ -38,6 +39,13 @@ class Syncer:
     Attributes:
         durable_offset: every message below it survives power loss.
     """
+
+    _leader: int | None = None
+    _company = False
+    _error: BaseException | None = None
+    _closing = False
+    _thread: threading.Thread | None = None
+    _wake: SimpleQueue[None] | None = None
 
     def __init__(
         self,
@@ -64,16 +72,10 @@ class Syncer:
         self._written = written
         self._untold = untold
         self.durable_offset = offset
-        self._lock = threading.RLock()  # reentrant for signal handlers
-        self._baton = threading.RLock()
-        self._leader: int | None = None
+        self._lock = Mutex()  # reentrant for signal handlers
+        self._baton = Mutex()
         self._waiting: list[SimpleQueue[None]] = []
-        self._company = False
-        self._error: BaseException | None = None
         self._interval_s = interval_s
-        self._wake: SimpleQueue[None] = SimpleQueue()
-        self._closing = False
-        self._thread: threading.Thread | None = None
         if interval_s is not None:
             if not 0 < interval_s <= threading.TIMEOUT_MAX:
                 raise ValueError(
@@ -144,13 +146,14 @@ class Syncer:
         if offset > self.durable_offset:
             with self._lock:
                 self.durable_offset = max(self.durable_offset, offset)
-            self._wake_all()
+            if self._waiting:
+                self._wake_all()
 
     def request(self) -> None:
         """Sync in the background, soon."""
         if self._thread is None or self._thread.ident is None:  # the latter: its start was interrupted
             self._start()
-        self._wake.put(None)
+        self._wake_thread()
 
     def fail(self, error: BaseException) -> None:
         """Pass the error to all waiting threads."""
@@ -158,27 +161,38 @@ class Syncer:
             if self._error is None:
                 self._error = error
         self._wake_all()
-        self._wake.put(None)
+        self._wake_thread()
 
     def close(self) -> None:
         """Stop the background thread."""
         self._closing = True
-        self._wake.put(None)
+        self._wake_thread()
         if self._thread is None or self._thread.ident in (None, threading.get_ident()):
             return  # it never ran, or ends on its own
         # A signal handler during a sync: the thread may wait for us, and ends on its own.
         if not (is_mine(self._lock) or is_mine(self._baton)):
             self._thread.join()
 
+    def forget(self, refuse: Callable[[], NoReturn]) -> None:
+        """Release the owner, after it was closed: a cycle of references would live until the garbage is collected.
+
+        Args:
+            refuse: called instead of a sync.
+        """
+        self._sync = self._written = refuse
+        self._fail, self._untold = _ignore, None
+
+    def _wake_thread(self) -> None:
+        if self._wake is not None:
+            self._wake.put(None)
+
     def _start(self) -> None:
-        arguments = weakref.ref(self), self._wake, self._interval_s
+        with self._lock:
+            wake = self._wake = self._wake or SimpleQueue()
+        # The thread of a writer that was garbage-collected ends.
+        arguments = weakref.ref(self, lambda _: wake.put(None)), wake, self._interval_s
         self._thread = threading.Thread(target=_run, args=arguments, name="sej-sync", daemon=True)
         self._thread.start()
-
-    def __del__(self) -> None:
-        """Stop the thread of a writer that was garbage-collected."""
-        if hasattr(self, "_wake"):
-            self._wake.put(None)
 
     def _sync_in_background(self) -> bool:
         """Return whether to continue."""
@@ -200,6 +214,10 @@ class Syncer:
         if isinstance(error, WriterFailedError):
             return error
         return WriterFailedError(f"a sync failed: {error}; reopen the writer, which finds what is on disk")
+
+
+def _ignore(_: BaseException) -> None:
+    """Do nothing: the owner is closed."""
 
 
 def is_failure(error: BaseException) -> bool:

@@ -56,22 +56,24 @@ class Forkable(Protocol):
         """In a forked child: close copies of descriptors, without unlocking; make new mutexes."""
 
 
-_open: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_open: set[weakref.ref[Forkable]] = set()
+"""What a WeakSet is, but with calls into C only: each journal that is opened adds two objects."""
 
 
 def watch_forks(opened: Forkable) -> None:
     """Let a forked child call ``_after_fork`` of an object that was opened, for as long as it lives."""
-    _open.add(opened)
+    _open.add(weakref.ref(opened, _open.discard))
 
 
 def forget_forked(closed: Forkable) -> None:
     """Leave out an object that was closed."""
-    _open.discard(closed)
+    _open.discard(weakref.ref(closed))
 
 
 def _in_child() -> None:
-    for found in list(_open):
-        found._after_fork()
+    for found in [reference() for reference in list(_open)]:
+        if found is not None:
+            found._after_fork()
     _open.clear()
 
 
@@ -127,7 +129,7 @@ class Lifecycle:
         self._path = path
         self._worded = worded
         self.mutex = Mutex()
-        self._closing = threading.RLock()
+        self._closing = Mutex()
         self.open = True
         self.closed = self.forked = self.untold = self._released = False
         self.failure: BaseException | None = None
@@ -231,6 +233,9 @@ class Lifecycle:
                     release()
                     self._released = True
                     forget_forked(self)
+                    self.in_child = None  # methods of the owner: a cycle of references would live until the garbage
+                    if self.failure is None:  # is collected
+                        self._worded = _worded
         if self.untold:
             self.refuse()
 
@@ -258,7 +263,7 @@ class Lifecycle:
     def _after_fork(self) -> None:
         """In a forked child: the mutex may be held by a thread that does not exist here."""
         self.mutex = Mutex()
-        self._closing = threading.RLock()
+        self._closing = Mutex()
         self.open = False
         self.forked = True
         if self.in_child is not None:

@@ -12,6 +12,7 @@ The invariant: every entry in the index file describes synced bytes.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 from sej.codec import Buffer
 from sej.journal.index import Block
@@ -73,11 +74,13 @@ class Blocks:
         if not self._unindexed:
             return
         ready = [block for block in self._unindexed if block.end <= synced_position]
-        if not ready:
-            return
+        if ready:
+            self._store(self._index_file.write, ready)
+
+    def _store(self, write: Callable[[list[Block], int], None], ready: list[Block]) -> None:
         count = len(ready)
         try:
-            self._index_file.write(ready, self._indexed)
+            write(ready, self._indexed)
         except OSError as error:
             if not is_failure(error):
                 raise
@@ -93,7 +96,8 @@ class Blocks:
         """Add the last messages to the index too, when the writer closes."""
         if len(buffer) or (self._partial is not None and not self._partial_known):
             self.end_block(buffer)
-            self.write(synced_position)
+            if buffer.position <= synced_position:
+                self._store(self._index_file.write_last, self._unindexed)
 
     def close(self) -> None:
         """Close the index file, if it is open."""

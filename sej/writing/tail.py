@@ -40,6 +40,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from sej.codec import Buffer, measure
@@ -132,7 +133,7 @@ class Tail:
         self.syncer = Syncer(
             self._sync_some,
             self._fail,
-            lambda: self.buffer.offset,
+            partial(getattr, self.buffer, "offset"),  # not a method of this object, which the syncer may outlive
             end.synced_offset,
             interval_s=sync_interval_s if self.durability == "interval" else None,
             untold=self.life.leave_untold,
@@ -389,8 +390,10 @@ class Tail:
         """Close the files and release the lock. If this is interrupted, the next close() calls it again."""
         with self.life.mutex:
             self.buffer.stop(self.life.refuse)
+            self.buffer.steady(None, None, 0, 0)
         if hasattr(self, "syncer"):
             self.syncer.close()
+            self.syncer.forget(self.life.refuse)
         if hasattr(self, "last"):
             self.last.close()
         self._kept.forget()  # it has a reference to the segment

@@ -18,9 +18,9 @@ from sej.system.disk import (
     OsFile,
     file_system,
     network_file_system,
+    overwrite_file,
     read_start,
     replace_file,
-    write_start,
 )
 from tests.sej.hooks import output
 
@@ -259,13 +259,15 @@ def test_the_beginning_of_a_file_is_read_and_overwritten(tmp_path: Path) -> None
     for disk in disks:
         path.write_bytes(b"0123456789")
         assert [read_start(disk, path, size) for size in (0, 4, 10, 11)] == [b"", b"0123", b"0123456789", b"0123456789"]
-        write_start(disk, path, b"abc")
+        overwrite_file(disk, path, b"abc")
         assert path.read_bytes() == b"abc3456789"
+        assert overwrite_file(disk, path, b"xyz", 8, 10) and path.read_bytes() == b"abc34567xyz"
+        assert not overwrite_file(disk, path, b"no", 8, 10) and path.read_bytes() == b"abc34567xyz"
         path.unlink()
         with pytest.raises(FileNotFoundError, match=str(path)):
             read_start(disk, path, 10)
         with pytest.raises(FileNotFoundError, match=str(path)):
-            write_start(disk, path, b"abc")
+            overwrite_file(disk, path, b"abc")
         assert not path.exists()
     assert os.listdir("/proc/self/fd") == before
 
@@ -284,7 +286,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
         with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
             read_start(OS, tmp_path / name, 10)
         with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
-            write_start(OS, tmp_path / name, b"new")
+            overwrite_file(OS, tmp_path / name, b"new")
     assert os.listdir("/proc/self/fd") == before
 
 

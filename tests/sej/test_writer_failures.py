@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -614,6 +615,23 @@ def test_a_forgotten_writer_that_syncs_in_the_background_ends_with_its_thread(tm
         until(ended)
     assert values(read_all(tmp_path)) == [b"v"]
     sej.Writer(tmp_path).close()
+
+
+@pytest.mark.parametrize("durability", ["os", "interval", "disk"])
+def test_a_closed_writer_is_freed_without_the_garbage_collector(durability: Any, tmp_path: Path) -> None:
+    def use() -> weakref.ref[object]:
+        with sej.Writer(tmp_path, durability=durability) as w:
+            w.append(b"v")
+            w.sync()
+        return weakref.ref(w.tail)
+
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        assert use()() is None
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def test_a_writer_that_could_not_open_does_not_warn(tmp_path: Path) -> None:
