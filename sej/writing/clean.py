@@ -86,4 +86,5 @@ def _end(
     known = entries if partial is None else entries - 1
     offset, newest = last.next_offset, last.newest_timestamp
     index_file, there = IndexFile(directory, segment), partial is not None
+    index_file.know(entries)
     return End(segment, file, size, offset, size, offset, newest, index_file, known, [], partial, there, None)
