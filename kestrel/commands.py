@@ -28,7 +28,10 @@ _WRONG: Final = 1
 _DIRECTORY: Final = click.argument("directory", metavar="DIR", type=PATH)
 _QUEUE: Final = click.argument("name", metavar="QUEUE")
 _THREE: Final = click.option(
-    "--segmented", "three", is_flag=True, help="Kestrel 3 (libkestrel), if no file says so: a new queue."
+    "--segmented",
+    "three",
+    is_flag=True,
+    help="The queue is one of Kestrel 3 (libkestrel). Only a queue without files needs this option.",
 )
 _JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 _EXPIRED: Final = click.option(
@@ -57,7 +60,7 @@ class JournalsLike(Protocol):
 def app() -> None:
     """Kestrel's journals: look into them, pack them, move their items to SEJ and back.
 
-    Use the commands that write only while no Kestrel runs on the same files: the original knows nothing of locks.
+    Stop Kestrel before a command that writes (import, pack): it ignores the locks of SEJ.
     """
 
 
@@ -91,7 +94,7 @@ def list_(directory: Path, json: bool) -> None:
 def dump(path: Path, json: bool) -> None:
     """Print what one file holds: a journal of Kestrel 2, a writer or a reader file of Kestrel 3.
 
-    What is good is printed before the damage is reported; then the exit code is 1.
+    Good records are printed before damage is reported. The exit code is then 1.
 
     Example: sej kestrel dump spool/cars
     """
@@ -115,7 +118,7 @@ def dump(path: Path, json: bool) -> None:
 @_THREE
 @_JSON
 def state(directory: Path, name: str, three: bool, json: bool) -> None:
-    """Print what a queue holds, as its files add up: items, open transactions or readers. Exit code 1: damage.
+    """Print the content of a queue: items, open transactions or readers. Exit code 1: damage.
 
     Example: sej kestrel state spool cars
     """
@@ -158,7 +161,7 @@ def pack(directory: Path, name: str) -> None:
 @_QUEUE
 @_JOURNAL
 @_THREE
-@click.option("--reader", default="", help="Kestrel 3: whose items; without it those of the default reader.")
+@click.option("--reader", default="", help="Kestrel 3: export the items of this reader; default: the default reader.")
 @_EXPIRED
 @click.pass_obj
 def export(
@@ -235,7 +238,7 @@ def _export(
 @click.option("--drop-keys", is_flag=True, help="Leave out keys and types, for which Kestrel has no place.")
 @click.pass_obj
 def import_(journals: JournalsLike, directory: Path, name: str, journal: Path, three: bool, drop_keys: bool) -> None:
-    """Add the messages of a SEJ journal to a queue: all or none. For Kestrel 3 those before a refused one are in.
+    """Add the messages of a SEJ journal to a queue: all, or none (with Kestrel 3, those before a refused one).
 
     Example: sej kestrel import spool cars cars
     """

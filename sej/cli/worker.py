@@ -39,7 +39,11 @@ _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor 
 @click.option("--threads", type=IntRange(1, MAX_THREADS), default=1, show_default=True, help="Threads in each process.")
 @click.option("--processes", type=IntRange(1, MAX_PROCESSES), default=1, show_default=True, help="Processes.")
 @click.option(
-    "--lease", type=DURATION, default="60s", show_default=True, help="How long an item stays leased; renewed meanwhile."
+    "--lease",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    help="How long an item stays leased; renewed while the function runs.",
 )
 @MAX_ATTEMPTS
 @click.option("--time-limit", type=DURATION, help="Retry an item, and start a new process, after this time, as in 5m.")
