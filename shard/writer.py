@@ -24,13 +24,13 @@ from sej.system.disk import OS
 from sej.system.lifecycle import Lifecycle
 from sej.writing.idle import IdleWriter
 from shard.errors import shards_failed
+from shard.fan_out import BackgroundSync, check_options, each
 from shard.files import make_room
 from shard.name_format import Hash
 from shard.names import TREE, Path
 from shard.records import Records
 from shard.remembered_hash import choose_hash, remember_hash
 from shard.routing import Appender, BytesLike, Function, Parts, Route, check_route, index_of, routed
-from shard.together import BackgroundSync, check_options, each
 
 __all__ = ["Writer"]
 

@@ -33,7 +33,7 @@ from kestrel.segmented.codec import (
 )
 from kestrel.segmented.format import END_BYTE, MAGIC_SIZE, PUT, READ_DONE, READ_HEAD, READER_MAGIC, WRITER_MAGIC
 from sej.checks import DISK, FLAG, PATH
-from sej.checks import require as given
+from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, File
 
 __all__ = [
@@ -212,7 +212,7 @@ def read_writer_file(path: str | os.PathLike[str], *, beyond_zeros: bool = False
         DamageError: the bytes at its position are not a record; everything before was yielded.
         MissingError: the file does not exist.
     """
-    given(path=(path, PATH), beyond_zeros=(beyond_zeros, FLAG), disk=(disk, DISK))
+    require_arguments(path=(path, PATH), beyond_zeros=(beyond_zeros, FLAG), disk=(disk, DISK))
     return _items(path, beyond_zeros, disk)
 
 
@@ -307,7 +307,7 @@ def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookma
         DamageError: it is not a reader file, or damaged; :func:`load` takes what is good of it.
         MissingError: the file does not exist.
     """
-    given(path=(path, PATH), disk=(disk, DISK))
+    require_arguments(path=(path, PATH), disk=(disk, DISK))
     file = open_file(path, disk)
     try:
         bookmark, damage = read_bookmark(file)

@@ -16,7 +16,7 @@ from kestrel.files import open_file
 from kestrel.v2.codec import Operation, decode, decode_many, whole_size
 from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STATE_DUMP
 from sej.checks import COUNT, DISK, PATH, one_of, optional
-from sej.checks import require as given
+from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, File
 
 __all__ = ["DIALECT", "Dialect", "read_journal", "read_operations"]
@@ -58,7 +58,7 @@ def read_journal(
             was yielded.
         MissingError: the file does not exist.
     """
-    given(
+    require_arguments(
         path=(path, PATH),
         dialect=(dialect, DIALECT),
         start=(start, COUNT),

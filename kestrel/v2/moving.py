@@ -40,7 +40,7 @@ from kestrel.v2.packing import load
 from kestrel.v2.snapshot import Snapshot
 from kestrel.v2.storage import Storage, refuse_kestrel_3
 from sej.checks import one_of
-from sej.checks import require as given
+from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, read_small, replace_file
 from sej.system.durable import renew
 from sej.system.sealed import seal, unseal
@@ -96,7 +96,7 @@ def export(
     """
     check_place(directory, name, disk)
     check_export(writer, read_back, expired, now_ms)
-    given(open_transactions=(open_transactions, one_of(("first", "leave"))), dialect=(dialect, DIALECT))
+    require_arguments(open_transactions=(open_transactions, one_of(("first", "leave"))), dialect=(dialect, DIALECT))
     with opening(join(directory, name)):
         require(directory, name, disk)
         snapshot = Snapshot(directory, name, disk=disk, exclude=True)

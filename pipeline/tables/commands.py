@@ -140,8 +140,8 @@ def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output
     if form == "parquet" and output is None:
         raise click.UsageError("--format parquet needs --output: Parquet is not for a terminal or a pipe")
     names = _named(paths, from_hub=given["hub"] is not None)
-    with Query({name: _table(path, given) for name, path in names.items()}) as asked:
-        found = asked.run(query)
+    with Query({name: _table(path, given) for name, path in names.items()}) as opened:
+        found = opened.run(query)
         if output is None:
             write_text(found, form, sys.stdout.buffer)
             return

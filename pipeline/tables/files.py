@@ -15,7 +15,7 @@ from pipeline.reading import kestrel_items, text_entries
 from pipeline.reading.conditions import Condition
 from pipeline.reading.discovery import matcher
 from pipeline.reading.rows import batches_of
-from pipeline.tables.asked import Asked, Way
+from pipeline.tables.selection import Selection, Way
 from sej.system.disk import OS
 
 if TYPE_CHECKING:
@@ -41,15 +41,15 @@ class Rows:
         self._size_of = size_of
         parts()
 
-    def plan(self, asked: Asked) -> tuple[list[Any], list[Condition]]:
+    def plan(self, selection: Selection) -> tuple[list[Any], list[Condition]]:
         """Return the files or queues, and all conditions."""
-        return self._parts(), list(asked.where)
+        return self._parts(), list(selection.where)
 
-    def read(self, part: Any, asked: Asked, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(self, part: Any, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file or queue."""
         return batches_of(self._rows(part), self._size_of, schema)
 
-    def count(self, asked: Asked) -> None:
+    def count(self, selection: Selection) -> None:
         """Return None: only the rows themselves can be counted."""
 
 

@@ -19,8 +19,8 @@ from pipeline.reading.places import Origin, Slice
 from pipeline.reading.planning import pack
 from pipeline.reading.remote import RemoteExtent, matching
 from pipeline.reading.task import TaskOptions, read
-from pipeline.tables.asked import Asked, Way
 from pipeline.tables.parallel import THREADS
+from pipeline.tables.selection import Selection, Way
 from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError, OffsetTooSmallError
 from sej.journal.directory import Directory
 from sej.journal.gaps import gap_at
@@ -52,26 +52,26 @@ class Source(Protocol):
 
     columns: Mapping[str, str]
 
-    def plan(self, asked: Asked) -> tuple[list[Any], list[Condition]]:
+    def plan(self, selection: Selection) -> tuple[list[Any], list[Condition]]:
         """Return the parts to read, and the conditions that each of their rows must still be tested for."""
         ...
 
-    def read(self, part: Any, asked: Asked, schema: pa.Schema
+    def read(self, part: Any, selection: Selection, schema: pa.Schema
              ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Yield the rows of a part, as batches of a schema."""
         ...
 
-    def count(self, asked: Asked) -> int | None:
+    def count(self, selection: Selection) -> int | None:
         """Return the number of rows, if that is known without reading them."""
         ...
 
 
-def chosen_of(asked: Asked) -> tuple[Chosen, list[Condition]]:
+def chosen_of(selection: Selection) -> tuple[Chosen, list[Condition]]:
     """Return what is left to read, and the conditions that need a test of each row."""
     chosen, rest = Chosen(), []
-    for condition in (*asked.bounds, *asked.hints):
+    for condition in (*selection.bounds, *selection.hints):
         chosen, _ = narrow(chosen, condition)
-    for condition in asked.where:
+    for condition in selection.where:
         chosen, done = narrow(chosen, condition)
         exact = condition.column == "timestamp_ns" and condition.test in _BOUNDS
         if not done and not exact:  # readers return only messages within bounds of nanoseconds
@@ -91,17 +91,17 @@ class Journals:
         if way.remote is None:
             self._origins()
 
-    def plan(self, asked: Asked) -> tuple[list[list[Slice]], list[Condition]]:
+    def plan(self, selection: Selection) -> tuple[list[list[Slice]], list[Condition]]:
         """Return the parts, each a few slices, and the conditions to test.
 
         Raises:
             OffsetTooSmallError: the message at the start was deleted.
         """
-        chosen, rest = chosen_of(asked)
+        chosen, rest = chosen_of(selection)
         extents: dict[str, Extent | RemoteExtent] = {}
         slices = []
         for extent in self._extents(chosen):
-            refuse_deleted(extent, asked.start)
+            refuse_deleted(extent, selection.start)
             extents[extent.origin.name] = extent
             part = extent.slice(*self._bounds(extent, chosen))
             if part.start < part.stop:
@@ -110,25 +110,25 @@ class Journals:
         many = -(-size // _PART_BYTES)
         return pack(slices, extents, at_least=max(many, 1), at_once=max(THREADS, many)), rest
 
-    def read(self, part: list[Slice], asked: Asked, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(self, part: list[Slice], selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a part."""
-        chosen, _ = chosen_of(asked)
+        chosen, _ = chosen_of(selection)
         way = self._way
         bounds = chosen.since, chosen.until
         how = TaskOptions(
-            way.on_corruption, True, way.verify, None, way.remote, *bounds, _CHUNK_BYTES, _PART_BYTES, asked.views
+            way.on_corruption, True, way.verify, None, way.remote, *bounds, _CHUNK_BYTES, _PART_BYTES, selection.views
         )
         return read(part, schema, how, batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
 
-    def count(self, asked: Asked) -> int | None:
+    def count(self, selection: Selection) -> int | None:
         """Return the number of messages from the index; None if a message decides for itself, or may be damaged."""
-        chosen, rest = chosen_of(asked)
+        chosen, rest = chosen_of(selection)
         timed = chosen.since is not None or chosen.until is not None
         if rest or timed or self._way.on_corruption == "skip":
             return None
         total = 0
         for extent in self._extents(chosen):
-            refuse_deleted(extent, asked.start)
+            refuse_deleted(extent, selection.start)
             count = extent.count(*self._bounds(extent, chosen))
             if count is None:  # an older hub, damage, or a part of a journal with gaps
                 return None

@@ -27,7 +27,7 @@ from pipeline.reading.positions import start_in
 from pipeline.reading.remote import RemoteFollower, RemoteProgress, RemoteRoot
 from pipeline.reading.task import TaskOptions, read
 from pipeline.retrying import RETRY_S
-from pipeline.tables.asked import Asked, Way
+from pipeline.tables.selection import Selection, Way
 from pipeline.tables.sources import chosen_of, kind_of, refuse_deleted
 from pipeline.tables.table import PathLike, Place, paths_of, way_of
 from pipeline.tables.where import Where, bounds_of, conditions_of, expression_of
@@ -96,7 +96,7 @@ class Stream:
         paths: Sequence[str],
         way: Way,
         schema: pa.Schema,
-        asked: Asked,
+        selection: Selection,
         reader: str | None,
         settings: Settings,
         known: Known,
@@ -105,7 +105,7 @@ class Stream:
         self.schema = schema
         """The columns, as an Arrow schema."""
         self._way = way
-        self._asked = asked
+        self._selection = selection
         self._reader = reader
         self._settings = settings
         self._known = known
@@ -119,11 +119,11 @@ class Stream:
         self._stopped = threading.Event()
         self._closed = False
         self._failure: str | None = None
-        self._chosen, _ = chosen_of(Asked(where=asked.where))
-        self._start, _ = chosen_of(Asked(bounds=asked.bounds))
-        names = dict.fromkeys([*schema.names, "offset", *(condition.column for condition in asked.where)])
+        self._chosen, _ = chosen_of(Selection(where=selection.where))
+        self._start, _ = chosen_of(Selection(bounds=selection.bounds))
+        names = dict.fromkeys([*schema.names, "offset", *(condition.column for condition in selection.where)])
         self._inner = arrow_schema(names, SEJ)
-        self._test = expression_of(asked.where, self._inner)
+        self._test = expression_of(selection.where, self._inner)
         self._passed: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._rows = self._gather()
@@ -334,7 +334,7 @@ class Stream:
             if read_offset(follower.origin.path, self._reader) is not None:
                 known = kept.value if known is None else known
         if known is None:
-            refuse_deleted(follower, self._asked.start)
+            refuse_deleted(follower, self._selection.start)
             start = max(start, first.low)
             if first.since is not None:
                 extent = follower.extent if isinstance(follower, RemoteFollower) else Extent(follower.origin)
@@ -444,6 +444,6 @@ def follow(
         if (kind := kind_of(path)) != "sej":
             raise OptionError(f"{path} is {kind}; only journals can be followed, use pipeline.table")
     names = list(SEJ) if columns is None else check_names(columns, SEJ)
-    asked = Asked(bounds_of(start, None), conditions_of(where, SEJ))
+    selection = Selection(bounds_of(start, None), conditions_of(where, SEJ))
     settings = Settings(batch_rows, batch_bytes, batch_age_s, timeout)
-    return Stream(given, way, arrow_schema(names, SEJ), asked, reader, settings, known or (lambda _: None))
+    return Stream(given, way, arrow_schema(names, SEJ), selection, reader, settings, known or (lambda _: None))

@@ -15,8 +15,8 @@ from pipeline.needs import needed
 from pipeline.options import OptionError
 from pipeline.paths import local_path
 from pipeline.reading.conditions import Condition
-from pipeline.tables.asked import Asked, Way
 from pipeline.tables.parallel import in_order
+from pipeline.tables.selection import Selection, Way
 from pipeline.tables.sources import Journals, Source, kind_of
 from pipeline.tables.where import Where, bounds_of, conditions_of, expression_of
 from sej.checks import FLAG, ITERABLE, PATH, TEXT, one_of, optional, require
@@ -50,10 +50,10 @@ class Table:
     were deleted while they were read, and :class:`~sej.JournalNotFoundError` if a journal was removed.
     """
 
-    def __init__(self, source: Source, columns: Sequence[str], asked: Asked) -> None:
+    def __init__(self, source: Source, columns: Sequence[str], selection: Selection) -> None:
         """Use :func:`table`."""
         self._source = source
-        self._asked = asked
+        self._selection = selection
         self.schema: pa.Schema = arrow_schema(columns, source.columns)
         """The columns, as an Arrow schema."""
 
@@ -63,11 +63,11 @@ class Table:
         It is known from the index, without reading a message, unless the time, a message's content or
         ``on_corruption="skip"`` decides which messages count.
         """
-        known = self._source.count(self._asked)
+        known = self._source.count(self._selection)
         if known is not None:
             return known
         names = [name for name in self._source.columns if name in ("offset", "ordinal", "position")]
-        return sum(batch.num_rows for batch in Table(self._source, names, self._asked).to_batches())
+        return sum(batch.num_rows for batch in Table(self._source, names, self._selection).to_batches())
 
     def to_batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows as Arrow batches, with bounded memory. Closing the generator ends the read."""
@@ -80,20 +80,22 @@ class Table:
 
         Rows that do not fulfil the hints may be left out.
         """
-        narrow = Table(self._source, list(columns), self._asked._replace(hints=hints))
+        narrow = Table(self._source, list(columns), self._selection._replace(hints=hints))
         return narrow._batches(change)
 
     def _batches(self, change: Callable[[pa.RecordBatch], Any]) -> Generator[Any, None, None]:
-        parts, rest = self._source.plan(self._asked)
+        parts, rest = self._source.plan(self._selection)
         names = self.schema.names
         tested = [condition.column for condition in rest if condition.column not in names]
         inner = arrow_schema(dict.fromkeys([*names, *tested]), self._source.columns)
         test = expression_of(rest, inner)
 
-        asked = self._asked if test is None else self._asked._replace(views=False)  # Arrow cannot filter views
+        selection = self._selection
+        if test is not None:
+            selection = selection._replace(views=False)  # Arrow cannot filter views
 
         def read(part: Any) -> Iterator[Any]:
-            found = self._source.read(part, asked, inner)
+            found = self._source.read(part, selection, inner)
             if test is not None:
                 kept = (batch.filter(test).select(names) for batch in found)
                 few = pa.Table.from_batches([batch for batch in kept if batch.num_rows], self.schema)
@@ -121,7 +123,7 @@ class Table:
 
         from pipeline.tables.lazy import frame_of
 
-        viewed = Table(self._source, self.schema.names, self._asked._replace(views=True))
+        viewed = Table(self._source, self.schema.names, self._selection._replace(views=True))
         frames = list(viewed._batches(frame_of))  # in the threads that read
         return pl.concat(frames, rechunk=False) if frames else frame_of(self.schema.empty_table())
 
@@ -212,7 +214,7 @@ def table(
     bounds = bounds_of(start, end)
     source = _source(paths_of(paths, way.remote), way, bounded=bool(bounds))
     names = list(source.columns) if columns is None else check_names(columns, source.columns)
-    return Table(source, names, Asked(bounds, conditions_of(where, source.columns)))
+    return Table(source, names, Selection(bounds, conditions_of(where, source.columns)))
 
 
 def way_of(

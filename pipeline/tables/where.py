@@ -1,4 +1,4 @@
-"""The selection of a table: its arguments ``start``, ``end`` and ``where`` as conditions.
+"""The arguments ``start``, ``end`` and ``where`` of a table, parsed into conditions.
 
 ``where`` is a text in the manner of SQL, or a list of triples. It is an AND-list, because each condition can then limit
 what is read. Anything else belongs into the program that reads the table.

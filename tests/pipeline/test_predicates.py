@@ -148,17 +148,17 @@ def test_polars_finds_the_same_rows(condition: tuple[Any, ...], root: Path, rows
 @given(condition=conditions)
 def test_duckdb_finds_the_same_rows(condition: tuple[Any, ...], root: Path, memory: duckdb.DuckDBPyConnection) -> None:
     query = f'SELECT client, prefix, shard, "offset" FROM t WHERE {sql(condition)} ORDER BY ALL'
-    with Query({"t": pipeline.table(root)}) as asked:
-        found = asked.run(query).read_all().to_pylist()
+    with Query({"t": pipeline.table(root)}) as opened:
+        found = opened.run(query).read_all().to_pylist()
     assert found == memory.sql(query).to_arrow_table().to_pylist()
 
 
 def test_a_second_query_does_not_see_what_the_first_one_left_out(root: Path) -> None:
-    with Query({"t": pipeline.table(root)}) as asked:
-        assert asked.run("SELECT count(client) AS n FROM t WHERE shard = 1").read_all().to_pylist() == [{"n": 20}]
-        found = asked.run("SELECT count(prefix) AS n, max(value) AS most FROM t").read_all().to_pylist()
+    with Query({"t": pipeline.table(root)}) as opened:
+        assert opened.run("SELECT count(client) AS n FROM t WHERE shard = 1").read_all().to_pylist() == [{"n": 20}]
+        found = opened.run("SELECT count(prefix) AS n, max(value) AS most FROM t").read_all().to_pylist()
         assert found == [{"n": 40, "most": "v"}]
-        tables = asked.run("SELECT count(*) AS n FROM duckdb_tables()").read_all().to_pylist()
+        tables = opened.run("SELECT count(*) AS n FROM duckdb_tables()").read_all().to_pylist()
         assert tables == [{"n": 0}], "tables of the plan were left"
 
 

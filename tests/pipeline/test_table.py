@@ -20,7 +20,7 @@ import sej
 import textqueue
 from pipeline.reading import memory
 from pipeline.tables import parallel, sources
-from pipeline.tables.asked import Asked, Way
+from pipeline.tables.selection import Selection, Way
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.system.disk import OS
@@ -91,7 +91,7 @@ def test_a_message_without_a_time_has_none(tmp_path: Path) -> None:
 
 def test_many_parts_come_in_order(large: Path) -> None:
     table = pipeline.table(large)
-    parts, _ = sources.Journals([str(large)], Way()).plan(Asked())
+    parts, _ = sources.Journals([str(large)], Way()).plan(Selection())
     assert len(parts) > 5
     assert rows_in(table) == rows_of(large)
 

@@ -1,4 +1,4 @@
-"""What is asked of a source: which rows, and how journals are read. Plain values."""
+"""The selection of a table: which rows, and how journals are read. Plain values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from pipeline.connection import Remote
 from pipeline.reading.conditions import Condition
 
-__all__ = ["Asked", "Way"]
+__all__ = ["Selection", "Way"]
 
 
 class Way(NamedTuple):
@@ -29,7 +29,7 @@ class Way(NamedTuple):
     remote: Remote | None = None
 
 
-class Asked(NamedTuple):
+class Selection(NamedTuple):
     """Which rows a read returns.
 
     Attributes:
