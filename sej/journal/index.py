@@ -504,14 +504,21 @@ class IndexFile:
 
     def write_last(self, blocks: list[Block], keep: int) -> None:
         """Write the file as :meth:`write` does, for the last time. If possible, one call into C opens and closes it."""
-        position = HEAD_SIZE + keep * ENTRY_SIZE
-        if self._file is None and position <= self._size <= position + ENTRY_SIZE * len(blocks):
+        place = self.place_of_last(keep, len(blocks))
+        if place is not None:
             try:
-                if overwrite_file(self._disk, self.path, _packed(blocks), position, self._size):
+                if overwrite_file(self._disk, self.path, _packed(blocks), *place):
                     return
             except FileNotFoundError:
                 pass
         self.write(blocks, keep)
+
+    def place_of_last(self, keep: int, count: int = 1) -> tuple[int, int] | None:
+        """Return where the last entries go, after ``keep`` others, and the size that the file must have, or None."""
+        position = HEAD_SIZE + keep * ENTRY_SIZE
+        if self._file is None and position <= self._size <= position + count * ENTRY_SIZE:
+            return position, self._size
+        return None
 
     def _open(self) -> File:
         try:

@@ -1,10 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Opening a clean journal, compiled: see :mod:`sej.writing.clean`.
+"""Opening a clean journal, and leaving it clean, compiled: see :mod:`sej.writing.clean`.
 
-Everything here only looks, apart from the two locks that it takes and the line that it writes into the lock file. At
-the first surprise, also at the first error of the system, it closes what it has opened and returns None. The reference,
+Opening only looks, apart from the two locks that it takes and the line that it writes into the lock file. At the first
+surprise, also at the first error of the system, it closes what it has opened and returns None. The reference,
 :func:`sej.writing.taking.take_end`, then starts from the beginning. So each condition accepts less than the reference
 or the same, and no error is raised here.
+
+Closing writes the two records of a segment that was just synced. At the first surprise it returns False, and the
+reference writes both of them again: :class:`sej.system.durable.KeptPosition` and :class:`sej.writing.blocks.Blocks`.
 """
 
 from cpython.object cimport PyObject
@@ -12,9 +15,10 @@ from cpython.ref cimport Py_XDECREF
 from libc.errno cimport ENOENT, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.string cimport memcmp, memset, strcmp, strcpy, strlen, strncmp, strrchr, strspn, strstr
+from libc.string cimport memcmp, memcpy, memset, strcmp, strcpy, strlen, strncmp, strrchr, strspn, strstr
 
-from sej.codec._layout cimport get32, get64
+from sej.codec._buffer_c cimport Buffer
+from sej.codec._layout cimport get32, get64, put32, put64
 from sej.journal._entry cimport ENTRY, Entry, is_in_segment, load, read_whole, sej_pread
 from sej.system._checksum_c cimport fast_crc32c, is_fast
 from sej.system._descriptor_c cimport Descriptor, stat_t
@@ -186,11 +190,7 @@ def take(str prefix not None, Descriptor lock not None, kind):
 
 cdef bint set_path(Journal *journal, str prefix) except -1:
     """Store the path of the directory, as the system has it; return whether it is short enough."""
-    cdef PyObject *encoded = NULL
-    cdef bytes name
-    PyUnicode_FSConverter(prefix, &encoded)
-    name = <bytes> encoded
-    Py_XDECREF(encoded)
+    cdef bytes name = encoded(prefix)
     journal.prefix = len(name)
     if journal.prefix >= PATH:
         return False
@@ -429,3 +429,93 @@ cdef bint is_durable(Journal *journal, int segment) noexcept nogil:
         return False
     journal.head = get32(record + 40)
     return read_whole(segment, head, size, 0) and fast_crc32c(head, size, 0) == journal.head
+
+
+# --- closing
+
+
+def record(Buffer buffer not None, str kept not None, uint64_t name, uint64_t inode, uint32_t head,
+           str index not None, int64_t place, int64_t size, int64_t position, int64_t end, int64_t first_offset,
+           uint32_t crc, first_timestamp, int64_t newest_timestamp):
+    """Write the durable position of a segment that was just synced, and then the last entry of its index.
+
+    Args:
+        buffer: it has the bytes of the last block, or the rest of it.
+        kept: the path of the durable position.
+        name: the first offset of the segment.
+        inode: of the segment.
+        head: the checksum of its first bytes, of which it has enough.
+        index: the path of the index.
+        place: where the entry is written.
+        size: the size that the index must have.
+        position: where the block begins.
+        end: where the part of the block that is not in the buffer ends.
+        first_offset: of the block.
+        crc: the checksum of the part that is not in the buffer.
+        first_timestamp: the block's first timestamp; None: it is in the buffer.
+        newest_timestamp: the newest one before the buffer.
+
+    Returns:
+        Whether both were written. If not, one may have been.
+    """
+    cdef unsigned char durable[RECORD]
+    cdef unsigned char entry[ENTRY]
+    cdef int64_t messages = buffer.offset - first_offset, first
+    cdef bint written
+    cdef bytes kept_path = encoded(kept), index_path = encoded(index)
+    cdef const char *to_kept = kept_path
+    cdef const char *to_index = index_path
+    first = buffer.first_timestamp if first_timestamp is None else first_timestamp
+    if not is_fast() or buffer._used == 0 or end + buffer._used != buffer.position or not 0 < messages < 1 << 32:
+        return False
+    audit(kept, O_RDWR)
+    audit(index, O_RDWR)
+    with nogil:
+        memcpy(durable, RECORD_MAGIC, 8)
+        put64(durable + 8, name)
+        put64(durable + 16, inode)
+        put64(durable + 24, <uint64_t> buffer.position)
+        put64(durable + 32, <uint64_t> buffer.offset)
+        put32(durable + 40, head)
+        put32(durable + RECORD - 4, fast_crc32c(durable, RECORD - 4, 0))
+        put64(entry, <uint64_t> position)
+        put64(entry + 8, <uint64_t> buffer.position)
+        put64(entry + 16, <uint64_t> first_offset)
+        put32(entry + 24, <uint32_t> messages)
+        put32(entry + 28, fast_crc32c(buffer._data, buffer._used, crc))
+        put64(entry + 32, <uint64_t> first)
+        put64(entry + 40, <uint64_t> buffer.last_timestamp)
+        put64(entry + 48, <uint64_t> max(newest_timestamp, buffer.newest_timestamp))
+        put32(entry + 56, 0)
+        put32(entry + ENTRY - 4, fast_crc32c(entry, ENTRY - 4, 0))
+        written = (
+            is_overwritten(to_kept, durable, RECORD, 0, -1) and is_overwritten(to_index, entry, ENTRY, place, size)
+        )
+    return written
+
+
+cdef bytes encoded(str path):
+    """Return a path as the system has it."""
+    cdef PyObject *found = NULL
+    cdef bytes name
+    PyUnicode_FSConverter(path, &found)
+    name = <bytes> found
+    Py_XDECREF(found)
+    return name
+
+
+cdef bint is_overwritten(const char *path, const void *data, size_t count, int64_t position, int64_t size
+                         ) noexcept nogil:
+    """Overwrite bytes of a regular file, if it has this size; -1: any size."""
+    cdef stat_t found
+    cdef int fd = c_open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)
+    cdef bint written
+    if fd < 0:
+        return False
+    written = (
+        not c_fstat(fd, &found)
+        and S_ISREG(found.st_mode)
+        and (size == -1 or found.st_size == size)
+        and c_pwrite(fd, data, count, position) == <ssize_t> count
+    )
+    return not c_close(fd) and written

@@ -20,6 +20,10 @@ the last segment      it is free                                    another writ
 At the first line that is not ordinary the compiled function releases everything and returns None. Nothing was changed,
 except that the lock file is signed. The reference, which all other disks use, then starts from the beginning, so it
 alone decides about what is rare, and alone raises errors.
+
+**Closing.** A writer leaves the journal clean by two records, after its last sync: the durable position, and then the
+last entry of the index. :meth:`sej.writing.last_segment.LastSegment.record` writes both by one compiled call, if the
+index still has the size that the opening found. Otherwise the reference writes both.
 """
 
 from __future__ import annotations

@@ -372,10 +372,18 @@ class Tail:
             self.alone(self.changing, self._finish_last)
 
     def _finish_last(self) -> None:
-        if self.syncer.durable_offset < self.buffer.offset:
+        buffer, last = self.buffer, self.last
+        recorded = False
+        if self.syncer.durable_offset < buffer.offset:
             self._check_names()
-            self.sync_now()
-        self.last.blocks.finish(self.buffer, self.last.synced_position)
+            last.sync(last.file)
+            recorded = last.record(buffer)
+            if not recorded:
+                last.keep(buffer.position, buffer.offset)
+                last.blocks.write(buffer.position)
+            self.syncer.advance(buffer.offset)
+        if not recorded:
+            last.blocks.finish(buffer, last.synced_position)
         self._shut()
 
     def _shut(self) -> None:
