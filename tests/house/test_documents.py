@@ -185,6 +185,14 @@ def test_links_lead_somewhere() -> None:
     assert not [(name_of(page), link) for page, link in inside if not (page.parent / link).exists()]
 
 
+@pytest.mark.parametrize("folder", ["decisions", "formats", "howto", "reference"])
+def test_an_index_has_links_to_all_pages_of_its_folder(folder: str) -> None:
+    """As links, so that they work where no Sphinx builds the site."""
+    index = ROOT / "docs" / folder / "index.md"
+    pages = {page.name for page in index.parent.glob("*.md")} - {"index.md"}
+    assert set(re.findall(r"\]\((\S+\.md)\)", index.read_text())) >= pages
+
+
 DRAWINGS = sorted((ROOT / "docs" / "images").glob("*.svg"))
 
 
