@@ -217,6 +217,8 @@ class Writer:
             self._life.require()
             remember_hash(self.path, self._hash, self._disk)
             self._remembered = True
+            for index, writer in self._open.items():
+                self._append_directly(index, writer)
 
     def _routed(self, route: Function, values: list[Any], keys: list[Any], types: Any, timestamps: Any) -> list[int]:
         """Return the shards that the route function returns for a batch."""
@@ -377,11 +379,16 @@ class Writer:
             writer = self._open.get(index)
             if writer is None:
                 writer = self._wake(index)
-                if self._direct is not None and writer.buffer is not None:
-                    self._direct.open(index, writer.buffer)
+                if self._remembered:
+                    self._append_directly(index, writer)
             if self._crowded:
                 self._use(index)
             return writer
+
+    def _append_directly(self, index: int, writer: IdleWriter) -> None:
+        """Append messages of this shard without Python code from now on. The hash has to be stored before."""
+        if self._direct is not None and writer.buffer is not None:
+            self._direct.open(index, writer.buffer)
 
     def _use(self, index: int) -> None:
         self._open.move_to_end(index)

@@ -372,6 +372,18 @@ def test_a_shard_that_cannot_write_keeps_no_batch_from_the_others(path: shard.Pa
     ]
 
 
+@pytest.mark.parametrize("call", ["append", "append_many"])
+def test_a_message_whose_shard_was_opened_without_its_hash_stores_the_hash(
+    path: shard.Path, appender: Any, call: str
+) -> None:
+    key = KEYS[0]
+    with shard.Writer(path, "fnv") as writer:
+        writer.append_to(shard.index_of(key, path.bits, "fnv"), [sej.Message(0, 1, 0, key, b"copied")])
+        writer.append(b"v", key) if call == "append" else writer.append_many([b"v"], [key])
+    with pytest.raises(shard.RouteError, match="route must be 'fnv', by which this sharded journal was written"):
+        shard.Writer(path, "xxh64")
+
+
 def test_no_append_comes_after_the_end(path: shard.Path, appender: Any) -> None:
     writer = shard.Writer(path)
     append = writer.append
