@@ -41,17 +41,7 @@ cdef extern from *:
         return (PyObject *)made;
     }
     #define kestrel_decref(x) Py_DECREF(x)
-    /* Whether this thread is the only one of the interpreter. One that starts meanwhile waits until the write ends. */
-    static inline int kestrel_alone(void) {
-    #if defined(PYPY_VERSION)
-        return 0;
-    #else
-        PyThreadState *me = PyThreadState_Get();
-        return PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(me)) == me && PyThreadState_Next(me) == NULL;
-    #endif
-    }
     """
-    bint alone "kestrel_alone"()
     int32_t get32 "kestrel_get32"(const uint8_t *p) nogil
     int64_t get64 "kestrel_get64"(const uint8_t *p) nogil
     void put32 "kestrel_put32"(uint8_t *p, int32_t x) nogil

@@ -10,6 +10,8 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t
 
+from sej._mutex_c cimport alone
+
 import os
 from functools import partial
 
@@ -79,7 +81,7 @@ cdef class Output:
             done = self._write(PyBytes_FromStringAndSize(<const char *> data, size))
         else:
             while True:
-                if alone():  # saves 390 instructions: no thread waits for the interpreter's lock
+                if alone():
                     done = raw_write(self._descriptor, data, size)
                     failure = errno
                 else:

@@ -17,7 +17,7 @@ from libc.errno cimport EINTR, errno
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from sej._mutex_c cimport Mutex
+from sej._mutex_c cimport Mutex, alone
 from sej.codec._layout cimport (
     HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, MAX_VALUE, OVERHEAD, coarse_ns, now_ns, put32, put64, raw_bytes, raw_is_bytes,
 )
@@ -133,7 +133,10 @@ cdef class Buffer:
         try:
             if not self.interrupted and self.position + size < self.steady_until and coarse_ns() < self._look_at:
                 taken = -1
-                if self._descriptor >= 0:
+                if self._descriptor >= 0 and alone():
+                    taken = sej_write(self._descriptor, self._data + self._drained, size)
+                    failure = errno
+                elif self._descriptor >= 0:
                     with nogil:
                         taken = sej_write(self._descriptor, self._data + self._drained, size)
                         failure = errno
