@@ -18,7 +18,9 @@ from libc.string cimport memcpy, memset
 
 from sej._mutex_c cimport Mutex
 from sej.codec._buffer_c cimport Buffer
-from sej.codec._layout cimport MAX_KEY, MAX_TYPE, MAX_VALUE, raw_bytes, raw_is_bytes
+from sej.codec._layout cimport (
+    MAX_KEY, MAX_TYPE, MAX_VALUE, OVERHEAD, Py_SIZE, PyList_GET_ITEM, fits, now_ns, put_message, raw_bytes,
+)
 
 from shard import _route_py as _reference
 
@@ -110,8 +112,6 @@ cdef extern from *:
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
-    PyObject *PyList_GET_ITEM(PyObject *values, Py_ssize_t index)  # borrowed: nothing is counted on the way
-    Py_ssize_t Py_SIZE(PyObject *value)
 
 cdef enum:
     MAX_SHARDS = 1024
@@ -226,10 +226,12 @@ cdef class Parts:
     cdef int64_t _time
     cdef Py_ssize_t *_places
     cdef Py_ssize_t _starts[MAX_SHARDS + 1]
+    cdef int _shards
 
     def __init__(self, values, keys, int bits, indexes, types, times, name="xxh64"):
         cdef Py_ssize_t place, count
         cdef Py_ssize_t sizes[MAX_SHARDS]
+        cdef Py_ssize_t many
         cdef uint64_t mask, index
         cdef PyObject *value
         cdef PyObject *key
@@ -248,8 +250,9 @@ cdef class Parts:
         index_list = None if indexes is None else list(indexes)
         _reference.check_counts(count, self._keys, self._types, self._times, index_list)
         self.indexes = []
-        mask = (1 << bits) - 1
-        memset(sizes, 0, sizeof(sizes))
+        self._shards = many = 1 << bits
+        mask = many - 1
+        memset(sizes, 0, many * sizeof(Py_ssize_t))
         shards = <uint16_t *> PyMem_Malloc(max(count, 1) * sizeof(uint16_t))
         self._places = <Py_ssize_t *> PyMem_Malloc(max(count, 1) * sizeof(Py_ssize_t))
         try:
@@ -258,10 +261,7 @@ cdef class Parts:
             for place in range(count):
                 value = PyList_GET_ITEM(<PyObject *> self._values, place)
                 key = PyList_GET_ITEM(<PyObject *> self._keys, place)
-                if (
-                    not raw_is_bytes(value) or not raw_is_bytes(key)
-                    or Py_SIZE(key) > MAX_KEY or Py_SIZE(value) > MAX_VALUE
-                ):
+                if not fits(value, MAX_VALUE) or not fits(key, MAX_KEY):
                     self._values[place], self._keys[place] = _reference.check_message(
                         place, <object> value, <object> key
                     )
@@ -288,9 +288,9 @@ cdef class Parts:
                 for place in range(count):
                     number(place, "timestamp", self._times[place], INT64_MIN, INT64_MAX)
             self._starts[0] = 0
-            for place in range(MAX_SHARDS):
+            for place in range(many):
                 self._starts[place + 1] = self._starts[place] + sizes[place]
-            memcpy(sizes, self._starts, sizeof(sizes))
+            memcpy(sizes, self._starts, many * sizeof(Py_ssize_t))
             for place in range(count):
                 index = shards[place]
                 self._places[sizes[index]] = place
@@ -303,7 +303,7 @@ cdef class Parts:
 
     def count(self, int index):
         """How many messages a shard gets."""
-        if not 0 <= index < MAX_SHARDS:
+        if not 0 <= index < self._shards:
             raise IndexError(index)
         return self._starts[index + 1] - self._starts[index]
 
@@ -318,7 +318,7 @@ cdef class Parts:
         cdef PyObject *values = <PyObject *> self._values
         cdef PyObject *keys = <PyObject *> self._keys
         cdef bint own_types = self._types is not None, own_times = self._times is not None
-        if not 0 <= index < MAX_SHARDS:
+        if not 0 <= index < self._shards:
             raise IndexError(index)
         for at in range(self._starts[index], self._starts[index + 1]):
             place = self._places[at]
@@ -351,6 +351,136 @@ cdef object pour_alone(Parts parts, int index, Buffer buffer):
     finally:
         mutex.leave()
     return span
+
+
+cdef struct Share:
+    # What one shard gets of a batch.
+    uint16_t shard
+    int64_t messages
+    int64_t size
+    int64_t offset
+    unsigned char *end
+
+
+cdef class Batch:
+    """A batch on its way to open shards. It uses the lists of the caller, who cannot change them meanwhile.
+
+    Between the checks and the last encoded message no Python code runs, and none is started by an allocation. So it
+    needs neither copies nor locks until it writes: all is as if the messages were appended one by one.
+    """
+    cdef PyObject *values
+    cdef PyObject *keys
+    cdef Py_ssize_t count
+    cdef uint16_t *places  # for each message, its share
+    cdef Share *shares  # by their first messages
+    cdef uint16_t *share_of  # for each shard, 1 + its share
+    cdef int concerned
+    cdef list buffers  # of the shares
+    cdef dict appended
+
+    def __cinit__(self, list values, list keys, Py_ssize_t shards):
+        self.buffers = []
+        self.appended = {}  # from here on no collector runs, whose finalizers could change the lists
+        self.values, self.keys = <PyObject *> values, <PyObject *> keys
+        self.count = len(values)
+        self.shares = <Share *> PyMem_Malloc(
+            shards * (sizeof(Share) + sizeof(uint16_t)) + self.count * sizeof(uint16_t)
+        )
+        if self.shares == NULL:
+            raise MemoryError
+        self.share_of = <uint16_t *> (self.shares + shards)
+        self.places = self.share_of + shards
+        memset(self.share_of, 0, shards * sizeof(uint16_t))
+
+    def __dealloc__(self):
+        PyMem_Free(self.shares)
+
+    cdef bint sort(self, bint fnv, uint64_t mask) noexcept:
+        """Count what each shard gets. Return whether all messages are valid."""
+        cdef Py_ssize_t place
+        cdef uint16_t *share_of
+        cdef Share *share
+        cdef PyObject *value
+        cdef PyObject *key
+        for place in range(self.count):
+            value, key = PyList_GET_ITEM(self.values, place), PyList_GET_ITEM(self.keys, place)
+            if not fits(value, MAX_VALUE) or not fits(key, MAX_KEY):
+                return False
+        route(self.keys, self.count, fnv, mask, self.places)
+        for place in range(self.count):
+            share_of = self.share_of + self.places[place]
+            if share_of[0] == 0:
+                share = self.shares + self.concerned
+                share.shard = self.places[place]
+                share.messages = share.size = 0
+                self.concerned += 1
+                share_of[0] = <uint16_t> self.concerned
+            self.places[place] = share_of[0] - 1
+            share = self.shares + self.places[place]
+            share.messages += 1
+            value, key = PyList_GET_ITEM(self.values, place), PyList_GET_ITEM(self.keys, place)
+            share.size += OVERHEAD + Py_SIZE(key) + Py_SIZE(value)
+        return True
+
+    cdef bint reserve(self, list buffers) except -1:
+        """Make room. Return whether each shard is open, used by no other call, and written once at most."""
+        cdef Share *share
+        cdef Buffer buffer
+        cdef object found
+        cdef int at
+        for at in range(self.concerned):
+            share = self.shares + at
+            found = buffers[share.shard]
+            if found is None:
+                return False
+            buffer = <Buffer> found
+            if (
+                buffer._busy or buffer._used - buffer._drained + share.size > buffer.batch_limit
+                or buffer.offset > INT64_MAX - share.messages
+            ):
+                return False
+            buffer._reserve(share.size)
+            self.buffers.append(buffer)
+            share.offset = buffer.offset
+            share.end = buffer._data + buffer._used
+        return True
+
+    cdef void encode(self, int64_t kind, int64_t time) noexcept:
+        """Encode all messages."""
+        cdef Py_ssize_t place
+        cdef Share *share
+        cdef PyObject *value
+        cdef PyObject *key
+        cdef int at
+        for place in range(self.count):
+            value, key = PyList_GET_ITEM(self.values, place), PyList_GET_ITEM(self.keys, place)
+            share = self.shares + self.places[place]
+            share.end = put_message(share.end, share.offset, time, kind, key, value)
+            share.offset += 1
+        for at in range(self.concerned):
+            share = self.shares + at
+            (<Buffer> PyList_GET_ITEM(<PyObject *> self.buffers, at))._count(share.messages, share.size, time)
+
+    cdef int drain(self, dict errors) except -1:
+        """Write what has to be written, to all shards even if one fails."""
+        cdef BaseException interrupt = None
+        cdef Buffer buffer
+        cdef Share *share
+        cdef int at
+        for at in range(self.concerned):
+            share = self.shares + at
+            buffer = <Buffer> self.buffers[at]
+            try:
+                if buffer._used - buffer._drained >= buffer.limit:
+                    buffer._drain_alone()
+                self.appended[share.shard] = range(share.offset - share.messages, share.offset)
+            except Exception as error:
+                errors[share.shard] = error
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+        return 0
 
 
 cdef class Appender:
@@ -391,6 +521,26 @@ cdef class Appender:
             if buffer is not None and not self._under_way():
                 return index, (<Buffer> buffer).append_one(value, key, type, timestamp)
         return self._owner(value, key, type, timestamp)
+
+    def append_many(self, values, keys, type, timestamp, dict errors not None):
+        """Append a batch, if that takes nothing but the buffers of open shards; see the reference."""
+        cdef Batch batch
+        cdef int64_t kind, time
+        if (
+            values.__class__ is not list or keys.__class__ is not list or type.__class__ is not int
+            or timestamp is not None and timestamp.__class__ is not int or self._under_way()
+        ):
+            return None
+        batch = Batch(values, keys, self._mask + 1)
+        if len(<list> keys) != batch.count or not batch.sort(self._fnv, self._mask):
+            return None
+        kind = number(0, "type", type, 0, MAX_TYPE)
+        time = now_ns() if timestamp is None else number(0, "timestamp", timestamp, INT64_MIN, INT64_MAX)
+        if not batch.reserve(self._buffers):
+            return None
+        batch.encode(kind, time)
+        batch.drain(errors)
+        return batch.appended
 
     def pour(self, Parts parts not None, dict appended not None, dict errors not None):
         """Append the parts of the open shards, and leave the others to the owner; see the reference."""

@@ -211,6 +211,28 @@ class Appender:
                 return index, buffer.append(value, key, type, timestamp)
         return self._owner(value, key, type, timestamp)
 
+    def append_many(
+        self,
+        values: object,
+        keys: object,
+        type: object,
+        timestamp: object,
+        errors: dict[int, BaseException],
+    ) -> dict[int, range] | None:
+        """Append a batch, if that takes nothing but the buffers of open shards. This one leaves it to the owner.
+
+        Args:
+            values: as for :meth:`shard.Writer.append_many`, like the next three.
+            keys: as above.
+            type: as above.
+            timestamp: as above.
+            errors: gets the error for each shard that failed.
+
+        Returns:
+            The offsets for each shard that has its part; None: nothing was done.
+        """
+        return None
+
     def pour(self, parts: Parts, appended: dict[int, range], errors: dict[int, BaseException]) -> None:
         """Append parts of a batch to open shards, and leave the others to the owner. This one leaves all.
 

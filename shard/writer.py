@@ -163,6 +163,13 @@ class Writer:
             ShardsFailedError: some shards failed (``errors``), the others have their part (``appended``).
             InvalidMessageError: a field is out of its range; nothing was appended.
         """
+        errors: dict[int, BaseException] = {}
+        if self._direct is not None:
+            appended = self._direct.append_many(values, keys, type, timestamp, errors)
+            if appended is not None:
+                if errors:
+                    raise shards_failed("appending", self.path.root, errors, appended)
+                return appended
         payloads: list[Any] = values if isinstance(values, list) else list(values)
         if keys is None:
             labels: list[Any] = [b""] * len(payloads)
@@ -175,8 +182,7 @@ class Writer:
         parts = Parts(payloads, labels, self.path.bits, indexes, type, stamp, self._hash)
         if not self._remembered and payloads:
             self._remember()
-        appended: dict[int, range] = {}
-        errors: dict[int, BaseException] = {}
+        appended = {}
         self._append_parts(parts, appended, errors)
         if errors:
             raise shards_failed("appending", self.path.root, errors, appended)

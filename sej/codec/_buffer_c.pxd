@@ -39,6 +39,7 @@ cdef class Buffer:
     cdef void _reset(self) noexcept
     cdef int _reserve(self, int64_t size) except -1
     cdef int _put(self, PyObject *value, PyObject *key, int64_t kind, int64_t time) except -1
+    cdef void _count(self, int64_t messages, int64_t size, int64_t time) noexcept
     cdef int _run_drain(self) except -1
     cdef int _settle(self) except -1
     cdef object _append_any(self, object value, object key, object type, object timestamp)

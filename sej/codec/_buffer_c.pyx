@@ -14,12 +14,12 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.string cimport memcpy
 
 from sej._mutex_c cimport Mutex, alone
 from sej.codec._layout cimport (
-    HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, MAX_VALUE, OVERHEAD, coarse_ns, now_ns, put32, put64, raw_bytes, raw_is_bytes,
+    MAX_KEY, MAX_TYPE, MAX_VALUE, OVERHEAD, Py_SIZE, PyList_GET_ITEM, coarse_ns, fits, now_ns, put_message,
 )
 
 import os
@@ -42,19 +42,12 @@ cdef extern from *:
 cdef extern from "Python.h":
     long long PyLong_AsLongLong(object value) except? -1
     bint PyLong_CheckExact(object value)
-    PyObject *PyList_GET_ITEM(PyObject *values, Py_ssize_t index)  # borrowed
-    Py_ssize_t Py_SIZE(PyObject *value)
 
 cdef enum:
     SPARE = 4 << 20  # a buffer that one huge message has enlarged beyond this is freed
 
 cdef int64_t NO_TIME = INT64_MIN
 cdef object ZERO = 0  # the interpreter has one object for each small number
-
-
-cdef inline bint fits(PyObject *value, int64_t most) noexcept:
-    """Whether these are bytes, and no more than that."""
-    return raw_is_bytes(value) and Py_SIZE(value) <= most
 
 
 @final
@@ -99,29 +92,22 @@ cdef class Buffer:
 
     cdef inline int _put(self, PyObject *value, PyObject *key, int64_t kind, int64_t time) except -1:
         """Encode exact bytes that were checked."""
-        cdef int64_t key_size = Py_SIZE(key), value_size = Py_SIZE(value)
-        cdef int64_t size = OVERHEAD + key_size + value_size
-        cdef unsigned char *p
+        cdef int64_t size = OVERHEAD + Py_SIZE(key) + Py_SIZE(value)
         if self._used + size > self._room:
             self._reserve(size)
-        p = self._data + self._used
-        put64(p, <uint64_t> self.offset)
-        put64(p + 8, <uint64_t> time)
-        p[16] = <unsigned char> kind
-        p[17] = <unsigned char> key_size
-        memcpy(p + HEAD, raw_bytes(key), key_size)
-        p += HEAD + key_size
-        put32(p, <uint32_t> value_size)
-        memcpy(p + 4, raw_bytes(value), value_size)
-        put32(p + 4 + value_size, <uint32_t> size)
+        put_message(self._data + self._used, self.offset, time, kind, key, value)
+        self._count(1, size, time)
+        return 0
+
+    cdef inline void _count(self, int64_t messages, int64_t size, int64_t time) noexcept:
+        """Note that so many messages were encoded after the others."""
         if self._used == 0:
             self.first_timestamp = self.newest_timestamp = time
         elif time > self.newest_timestamp:
             self.newest_timestamp = time
         self.last_timestamp = time
         self._used += size
-        self.offset += 1
-        return 0
+        self.offset += messages
 
     cdef int _run_drain(self) except -1:
         """Write the pending bytes, or call drain if the writer has more to do; the lock is held."""

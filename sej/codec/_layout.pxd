@@ -2,6 +2,7 @@
 
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 cdef extern from *:
     """
@@ -41,6 +42,18 @@ cdef extern from *:
     #endif
         return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     }
+    /* Most keys are short: two moves that overlap take less than a call. */
+    static inline void sej_copy_key(unsigned char *to, const unsigned char *from, size_t size) {
+        if (size - 8 <= 8) {
+            uint64_t head, tail;
+            memcpy(&head, from, 8); memcpy(&tail, from + size - 8, 8);
+            memcpy(to, &head, 8); memcpy(to + size - 8, &tail, 8);
+        } else if (size > 16) {
+            memcpy(to, from, size);
+        } else {
+            for (size_t at = 0; at < size; at++) to[at] = from[at];
+        }
+    }
     #define sej_bytes(value) PyBytes_AS_STRING((PyObject *)(value))
     #define sej_is_bytes(value) PyBytes_CheckExact((PyObject *)(value))
     """
@@ -50,8 +63,13 @@ cdef extern from *:
     void put64 "sej_put64"(unsigned char *p, uint64_t x) nogil
     int64_t now_ns "sej_now"() nogil
     int64_t coarse_ns "sej_coarse"() nogil
+    void copy_key "sej_copy_key"(unsigned char *to, const unsigned char *source, size_t size) nogil
     char *raw_bytes "sej_bytes"(PyObject *value)  # of a borrowed object: nothing is counted on the way
     bint raw_is_bytes "sej_is_bytes"(PyObject *value)
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_SIZE(PyObject *value)
+    PyObject *PyList_GET_ITEM(PyObject *values, Py_ssize_t index)  # borrowed: nothing is counted on the way
 
 cdef enum:
     HEAD = 18  # offset, timestamp, type, key size
@@ -60,6 +78,29 @@ cdef enum:
     MAX_TYPE = 255
     MAX_SIZE = 2147483647
     MAX_VALUE = 2147483647 - 26 - 127  # below this, no key makes the message too long
+
+
+cdef inline bint fits(PyObject *value, int64_t most) noexcept:
+    """Whether these are bytes, and no more than that."""
+    return raw_is_bytes(value) and Py_SIZE(value) <= most
+
+
+cdef inline unsigned char *put_message(
+    unsigned char *p, int64_t offset, int64_t time, int64_t kind, PyObject *key, PyObject *value
+) noexcept:
+    """Encode exact bytes that were checked; return the end of the message."""
+    cdef Py_ssize_t key_size = Py_SIZE(key), value_size = Py_SIZE(value)
+    put64(p, <uint64_t> offset)
+    put64(p + 8, <uint64_t> time)
+    p[16] = <unsigned char> kind
+    p[17] = <unsigned char> key_size
+    copy_key(p + HEAD, <unsigned char *> raw_bytes(key), key_size)
+    p += HEAD + key_size
+    put32(p, <uint32_t> value_size)
+    memcpy(p + 4, raw_bytes(value), value_size)
+    p += 4 + value_size
+    put32(p, <uint32_t> (OVERHEAD + key_size + value_size))
+    return p + 4
 
 
 cdef inline int64_t whole(const unsigned char *p, int64_t room) noexcept nogil:

@@ -138,6 +138,157 @@ def test_parts_are_what_one_batch_a_shard_would_have_written(
                 assert getattr(found.buffer, name) == getattr(expected.buffer, name)
 
 
+class Shards:
+    """Buffers of open shards, and an appender to them."""
+
+    def __init__(self, bits: int, route: Hash, batch_limit: int = 1 << 20) -> None:
+        self.appender = routing.Appender(bits, route, self._refuse, lambda: self.under_way)
+        self.under_way = False
+        self.sinks = [Sink(1000 * index, batch_limit) for index in range(2**bits)]
+        for index, sink in enumerate(self.sinks):
+            sink.buffer.append(b"before", timestamp=index)
+            self.appender.open(index, sink.buffer)
+
+    def _refuse(self, *_: object) -> tuple[int, int]:
+        raise AssertionError("nothing is appended one by one")
+
+    def state(self) -> list[tuple[object, ...]]:
+        names = ("offset", "first_timestamp", "last_timestamp", "newest_timestamp", "position")
+        return [(sink.writes, len(sink.buffer), *(getattr(sink.buffer, name) for name in names)) for sink in self.sinks]
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), SOME_KEYS), max_size=40),
+    st.integers(0, 3),
+    NUMBERS,
+    st.integers(1, 2000),
+    st.sampled_from(("xxh64", "fnv")),
+    st.booleans(),
+)
+def test_a_batch_to_open_shards_is_what_one_batch_a_shard_would_have_written(
+    batch: list[tuple[bytes, bytes]], bits: int, number: tuple[int, int], batch_limit: int, route: Hash, whole: bool
+) -> None:
+    values, keys = [value for value, _ in batch], [key for _, key in batch]
+    found, expected = Shards(bits, route, batch_limit), Shards(bits, route, batch_limit)
+    before = found.state()
+    if whole:
+        for sink in (*found.sinks, *expected.sinks):
+            sink.buffer.limit = 1 << 20
+    errors: dict[int, BaseException] = {}
+    appended = found.appender.append_many(values, keys, *number, errors)
+    assert not errors
+    if appended is None:
+        assert found.state() == before
+        return
+    spans = {
+        index: expected.sinks[index].buffer.append_many(part_values, part_keys, *number)
+        for index, (part_values, part_keys, _) in _route_py.group(values, keys, bits, None, name=route).items()
+    }
+    assert (appended, list(appended)) == (spans, list(spans))
+    assert found.state() == expected.state()
+    for sink in (*found.sinks, *expected.sinks):
+        sink.buffer.flush()
+    assert found.state() == expected.state()
+
+
+COMPILED = pytest.mark.skipif(routing.Appender is _route_py.Appender, reason="the reference leaves all to the owner")
+KEYS = [b"key-%d" % number for number in range(20)]
+
+
+@COMPILED
+def test_a_batch_to_open_shards_is_taken() -> None:
+    shards = Shards(3, "fnv")
+    appended = shards.appender.append_many(KEYS, KEYS, 7, None, {})
+    assert appended is not None and sum(map(len, appended.values())) == len(KEYS)
+    assert [len(sink.writes) for sink in shards.sinks] == [1 + (index in appended) for index in range(8)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (tuple(KEYS), KEYS, 0, None),
+        (KEYS, None, 0, None),
+        (KEYS, KEYS[1:], 0, None),
+        (KEYS, [*KEYS[1:], b"k" * 128], 0, None),
+        (KEYS, [*KEYS[1:], "text"], 0, None),
+        ([*KEYS[1:], bytearray(b"v")], KEYS, 0, None),
+        (KEYS, KEYS, [0] * 20, None),
+        (KEYS, KEYS, True, None),
+        (KEYS, KEYS, 0, [0] * 20),
+        (KEYS, KEYS, 0, True),
+        (["text"], [b""], 256, 1 << 63),
+    ],
+)
+def test_other_batches_are_left_to_the_owner(arguments: tuple[Any, Any, Any, Any]) -> None:
+    shards = Shards(3, "fnv")
+    before = shards.state()
+    assert shards.appender.append_many(*arguments, {}) is None
+    assert shards.state() == before
+
+
+@pytest.mark.parametrize("trouble", ["closed", "busy", "long", "last offset", "under way", "forgotten"])
+def test_a_batch_to_a_shard_with_something_else_to_do_is_left_to_the_owner(trouble: str) -> None:
+    shards = Shards(3, "xxh64")
+    index = routing.index_of(KEYS[-1], 3)
+    buffer = shards.sinks[index].buffer
+    if trouble == "closed":
+        shards.appender = routing.Appender(3, "xxh64", shards._refuse, lambda: False)
+        for other, sink in enumerate(shards.sinks):
+            if other != index:
+                shards.appender.open(other, sink.buffer)
+    elif trouble == "busy":
+        buffer.freeze()
+    elif trouble == "long":
+        buffer.batch_limit = 26
+    elif trouble == "last offset":
+        buffer.offset = 2**63 - 1
+    elif trouble == "under way":
+        shards.under_way = True
+    else:
+        shards.appender.forget()
+    before = shards.state()
+    assert shards.appender.append_many(KEYS, KEYS, 0, None, {}) is None
+    assert shards.state() == before
+
+
+@COMPILED
+@pytest.mark.parametrize(
+    ("number", "words"), [((256, None), "type must be 0 to 255"), ((0, 1 << 63), "timestamp must")]
+)
+def test_a_bad_number_of_a_batch_is_refused_in_the_same_words(number: tuple[int, int | None], words: str) -> None:
+    shards = Shards(3, "xxh64")
+    before = shards.state()
+    with pytest.raises(sej.InvalidMessageError, match=f"{words}.*nothing was appended"):
+        shards.appender.append_many(KEYS, KEYS, *number, {})
+    assert shards.state() == before
+
+
+@COMPILED
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_shard_that_fails_keeps_no_part_from_the_others(error: BaseException) -> None:
+    shards = Shards(3, "xxh64")
+    index = routing.index_of(KEYS[0], 3)
+
+    def fail() -> None:
+        raise error
+
+    broken = Sink(0, 1 << 20)
+    broken.buffer = codec.Buffer(0, fail, threading.Lock())
+    broken.buffer.batch_limit = 1 << 20
+    shards.appender.open(index, broken.buffer)
+    shards.sinks[index] = broken
+    errors: dict[int, BaseException] = {}
+    if isinstance(error, Exception):
+        appended = shards.appender.append_many(KEYS, KEYS, 0, None, errors)
+        assert errors == {index: error} and appended is not None and index not in appended
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            shards.appender.append_many(KEYS, KEYS, 0, None, errors)
+    others = {routing.index_of(key, 3) for key in KEYS} - {index}
+    assert {other for other, sink in enumerate(shards.sinks) if len(sink.writes) == 2} == others
+    assert broken.buffer.in_doubt
+
+
 @pytest.mark.parametrize("parts", [_route_py.Parts, routing.Parts], ids=["python", "chosen"])
 def test_parts_take_what_bytes_and_ints_there_are(parts: type[routing.Parts]) -> None:
     class Kind(enum.IntEnum):
