@@ -22,7 +22,7 @@ from hub.errors import AccessError, NotSupportedError
 from hub.naming import check_client
 from hub.wire import hub_pb2 as pb
 from hub.wire.forks import keep_unused, use_grpc
-from hub.wire.frames import MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, put_requests
+from hub.wire.frames import BATCH_BYTES, MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, put_requests
 from hub.wire.rows import Rows, bits_of, open_rows
 from hub.wire.status import ORIGINAL, from_rpc_error
 from hub.wire.tls import ClientTLS, is_loopback
@@ -43,6 +43,7 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError
 from sej.message import Message
 from sej.system.lifecycle import watch_forks
+from sej.system.memory import keep_like_after
 
 __all__ = ["Client", "JournalState", "Listed"]
 
@@ -553,6 +554,7 @@ class Client:
             use_grpc(f"the client of {self.address}")
             if self._channel is None:
                 watch_forks(self)
+                keep_like_after(2 * BATCH_BYTES)
                 if self._tls is None:
                     self._channel = grpc.insecure_channel(self.address, options=self._options)
                 else:

@@ -21,6 +21,7 @@ from sej.imports import compiled
 from sej.message import Message
 
 __all__ = [
+    "BATCH_BYTES",
     "MAX_MESSAGE_BYTES",
     "copy_request",
     "encode_put_request",
@@ -41,7 +42,8 @@ __all__ = [
 
 MAX_MESSAGE_BYTES: Final = 1 << 26
 """The largest request or reply; a journal's message beyond that needs a larger limit on both sides."""
-_BATCH_BYTES: Final = 1 << 20
+BATCH_BYTES: Final = 1 << 20
+"""The most bytes of the messages in one request of a put, unless a single one is larger."""
 _BATCH_MESSAGES: Final = 10_000
 _ENCODED_TAG: Final = pb.CopyRequest.ENCODED_FIELD_NUMBER << 3 | 2
 assert pb.ReadResponse.ENCODED_FIELD_NUMBER == pb.CopyRequest.ENCODED_FIELD_NUMBER
@@ -111,7 +113,7 @@ def put_requests(
     journal_dir: str,
     messages: Iterable[Message],
     *,
-    most_bytes: int = _BATCH_BYTES,
+    most_bytes: int = BATCH_BYTES,
     most_messages: int = _BATCH_MESSAGES,
 ) -> Iterator[tuple[bytes, Message]]:
     """Yield PutRequests, each with as many messages as fit, and the last message of each.

@@ -23,13 +23,14 @@ from hub.store import Store
 from hub.wire.access import Guard, Tokens
 from hub.wire.counts import Counts
 from hub.wire.forks import keep_unused, use_grpc
-from hub.wire.frames import MAX_MESSAGE_BYTES
+from hub.wire.frames import BATCH_BYTES, MAX_MESSAGE_BYTES
 from hub.wire.processes import Processes
 from hub.wire.service import Limits, Service
 from hub.wire.tls import ServerTLS, is_loopback
 from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.system.lifecycle import watch_forks
+from sej.system.memory import keep_like_after
 
 __all__ = ["ANSWER_BYTES", "Server"]
 
@@ -184,6 +185,7 @@ class Server:
         )
         use_grpc("a hub's server")
         watch_forks(self)
+        keep_like_after(2 * BATCH_BYTES)
         age = [] if processes is None else [("grpc.max_connection_age_ms", _CONNECTION_MS)]
         self._server = grpc.server(
             self.service.other_calls,
