@@ -124,7 +124,11 @@ class Fields(NamedTuple):
 
 
 class Progress:
-    """How far an export is, in a small file that is replaced whole."""
+    """How far an export is, in a small file that is replaced whole.
+
+    An export whose progress is in the SEJ journal leaves a second file, with ``ed`` at the end of its name: the caller
+    may not have learnt that the export finished, and then calls it again.
+    """
 
     def __init__(self, path: str, source: list[Any], disk: Disk) -> None:
         self.path = path
@@ -175,9 +179,24 @@ class Progress:
             )
         return found
 
+    def finished(self) -> dict[str, Any] | None:
+        """What a call left that finished; None if there was none, or if the queue has changed since."""
+        try:
+            found = unseal(self._record, read_small(self._disk, self._record, _PROGRESS_BYTES), ("source", "checksum"))
+            for name in ("start", "count", "checksum", "time"):
+                whole(found[name])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError) as error:
+            raise MoveError(
+                f"this record of an export cannot be read ({error}); remove it to export all items again",
+                path=self._record,
+            ) from error
+        return found if found["source"] == self._source else None
+
     def time_ms(self, now_ms: Callable[[], int]) -> int:
         """When the first call began, ms since the epoch; so that every call finds the same items expired."""
-        state = self.load()
+        state = self.load() or self.finished()
         self._time_ms = now_ms() if state is None else whole(state.get("time", now_ms()))
         return self._time_ms
 
@@ -187,6 +206,18 @@ class Progress:
         if self._time_ms is not None:
             state["time"] = self._time_ms
         replace_file(self._disk, f"{self.path}.part", self.path, seal(self.path, state))
+
+    def finish(self, moved: Moved) -> None:
+        """Record that an export has finished, and remove the progress."""
+        if os.path.basename(os.path.dirname(self.path)) != KEPT and moved.first_offset is not None:
+            state = {"source": self._source, "start": moved.first_offset, "count": moved.count, "time": self._time_ms}
+            record = seal(self._record, {**state, "checksum": moved.checksum})
+            replace_file(self._disk, f"{self._record}.part", self._record, record)
+        self.remove()
+
+    @property
+    def _record(self) -> str:
+        return f"{self.path}ed"
 
     def remove(self) -> None:
         """Remove the file, because the call has finished, and ``kept/`` if it was made for it."""
@@ -234,9 +265,14 @@ def export_rows(
     What read_back then reads from the first offset is compared with the rows, and the progress is removed. Without
     read_back, messages that another program appended after a call that was cut short are taken for items. ``check``
     raises if the queue was changed; it is called before each batch and after the last one.
+
+    If an earlier call finished and the queue is the same, nothing is appended: it may have failed at its very end.
     """
     offset: int | None = getattr(writer, "offset", None)
     state = progress.load()
+    last = progress.finished() if state is None else None
+    if last is not None and offset is not None and offset >= last["start"] + last["count"]:
+        return _finished(rows, last, progress.path, damage, check)
     start = offset if state is None else state["start"]
     count = 0 if state is None else state["count"]
     unsaved = 0
@@ -284,8 +320,23 @@ def export_rows(
     moved = Moved(count, found, start, damage)
     if read_back is not None and start is not None:
         compare(moved, islice(read_back(start), count), progress.path)
-    progress.remove()
+    progress.finish(moved)
     return moved
+
+
+def _finished(
+    rows: Iterator[Row], last: dict[str, Any], path: str, damage: list[Damage], check: Callable[[], None]
+) -> Moved:
+    """The result of a call that finished; nothing is appended again."""
+    found = checksum(rows)
+    check()
+    if found != (last["count"], last["checksum"]):
+        raise MoveError(
+            f"this queue was exported from offset {last['start']} on, with other options or another time; remove this"
+            " file to export it again",
+            path=f"{path}ed",
+        )
+    return Moved(*found, last["start"], damage)
 
 
 def _unsaved(

@@ -53,6 +53,7 @@ def export(
     """Append what a reader has not committed to a SEJ journal. The queue is not changed: its directory is only read.
 
     An original may run on the same files. If it changes the queue meanwhile, the export fails.
+    A second call after it has finished appends nothing, as in :func:`kestrel.export`.
 
     Args:
         directory: where the queue's files are.
@@ -67,8 +68,8 @@ def export(
         now_ms: the clock, for what has expired.
 
     Raises:
-        MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
-            something else.
+        MoveError: the queue or the SEJ journal changed since an export that was cut short, what was read back is
+            something else, or the same queue was exported with other options.
         BusyError: another process has the queue open, or a program changed it while it was read.
         DamageError: the files are those of a Kestrel 2 queue.
         MissingError: the queue has no such reader.

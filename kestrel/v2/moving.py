@@ -68,6 +68,8 @@ def export(
     """Append what a queue holds to a SEJ journal. The queue is not changed: its directory is only read.
 
     An original may run on the same files. If it changes the queue meanwhile, the export fails.
+    If it is called again after it has finished, and the queue is the same, it appends nothing and returns the same: the
+    file ``<name>.exported`` in the SEJ journal records it.
 
     Args:
         directory: where the queue's files are.
@@ -88,8 +90,8 @@ def export(
         What was moved, in all calls together.
 
     Raises:
-        MoveError: the queue or the SEJ journal changed since an export that was cut short, or what was read back is
-            something else.
+        MoveError: the queue or the SEJ journal changed since an export that was cut short, what was read back is
+            something else, or the same queue was exported with other options.
         MissingError: the directory has no such queue.
         BusyError: another process has the queue open, or a program changed it while it was read.
         DamageError: the files are those of a Kestrel 3 queue.

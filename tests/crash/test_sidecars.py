@@ -135,13 +135,13 @@ def _index(path: Path) -> list[Any]:
         file.close()
 
 
-def _progress(path: Path) -> Any:
-    file = path / "to" / "cars.export"
+def _progress(path: Path, name: str = "cars.export") -> Progress:
+    file = path / "to" / name
     try:
         source = unseal(file, file.read_bytes())["source"]
     except ValueError:
         source = []
-    return Progress(str(file), source, OS).load()
+    return Progress(str(path / "to" / "cars.export"), source, OS)
 
 
 def _job(path: Path) -> Any:
@@ -176,7 +176,8 @@ READERS = [
     Reader(Shards, "t/.reshard/n.1/plan.json", lambda path: load_plan(ShardPath(path / "t", "n", 1), OS)),
     Reader(Texts, ".drain.tq.drain", lambda path: read_intent(OS, str(path / ".drain.tq.drain"))),
     Reader(Texts, ".spark.tq.spark", lambda path: _read_ledger(str(path / ".spark.tq.spark"))),
-    Reader(Kestrels, "to/cars.export", _progress),
+    Reader(Kestrels, "to/cars.export", lambda path: _progress(path).load()),
+    Reader(Kestrels, "to/cars.exported", lambda path: _progress(path, "cars.exported").finished()),
     Reader(Jobs, "t/.staging/job-*.json", _job),
     Reader(Jobs, "t/.staging/done.json", lambda path: committing._read(str(path / "t" / ".staging" / "done.json"))),
 ]

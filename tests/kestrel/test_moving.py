@@ -1,5 +1,6 @@
 """Out of Kestrel and into it, cut short anywhere, verified."""
 
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,44 @@ def test_an_export_that_was_cut_short_is_finished(calls: int, after: bool, tmp_p
     assert (moved.count, moved.first_offset) == (2501, 0)
     with sej.Scanner(tmp_path / "sej") as scanner:
         assert [message.value for message in scanner] == values
+
+
+@pytest.mark.parametrize("kind", ["two", "three"])
+def test_whichever_call_of_an_export_fails_a_second_one_stores_nothing_twice(kind: str, tmp_path: Path) -> None:
+    """The last calls follow the removal of the progress. The program does not learn whether it finished."""
+    export: Any = kestrel.export if kind == "two" else segmented.export
+    if kind == "two":
+        filled(tmp_path / "from", 5)
+    else:
+        with segmented.Queue(tmp_path / "from", "cars") as queue:
+            queue.put_many([b"%d" % number for number in range(6)])
+    for fail_at in count(1):
+        disk = FaultyDisk(OS, fail_at)
+        with sej.Writer(tmp_path / f"sej-{fail_at}") as writer:
+            with suppress(FailedError):
+                export(tmp_path / "from", "cars", writer, disk=disk)
+            moved = export(tmp_path / "from", "cars", writer)
+            assert (writer.offset, moved.count, moved.first_offset) == (6, 6, 0)
+            assert export(tmp_path / "from", "cars", writer) == moved
+        if disk.failed is None:
+            return
+
+
+def test_an_export_is_made_again_if_the_queue_has_changed_or_its_record_is_removed(tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path / "from", "cars", now_ms=lambda: 0) as queue:
+        queue.put(b"old", expiry=5)
+        queue.put(b"a")
+    with sej.Writer(tmp_path / "sej") as writer:
+        kestrel.export(tmp_path / "from", "cars", writer)
+        with pytest.raises(MoveError, match="exported from offset 0 on, with other options") as caught:
+            kestrel.export(tmp_path / "from", "cars", writer, expired="leave")
+        assert caught.value.path is not None
+        Path(caught.value.path).unlink()
+        assert kestrel.export(tmp_path / "from", "cars", writer, expired="leave").first_offset == 2
+        with kestrel.Queue(tmp_path / "from", "cars", now_ms=lambda: 0) as queue:
+            queue.put(b"b")
+        assert kestrel.export(tmp_path / "from", "cars", writer).first_offset == 3
+    assert [value for _, value in exported(tmp_path / "sej")] == [b"old", b"a", b"a", b"old", b"a", b"b"]
 
 
 def test_an_export_is_not_finished_on_another_queue_or_journal(tmp_path: Path) -> None:
