@@ -28,9 +28,6 @@ cdef class Buffer:
     cdef object _drain
     cdef object _lock
     cdef Mutex _mutex  # the lock, if it can be taken in C
-    cdef object _owned
-    cdef object _acquire
-    cdef object _release
     cdef object _refuse
     cdef object _write
     cdef int _descriptor
@@ -42,6 +39,7 @@ cdef class Buffer:
     cdef void _count(self, int64_t messages, int64_t size, int64_t time) noexcept
     cdef int _run_drain(self) except -1
     cdef int _settle(self) except -1
+    cdef bint _is_inside(self) except -1
     cdef object _append_any(self, object value, object key, object type, object timestamp)
     cdef int _drain_alone(self) except -1
     cdef object append_one(self, object value, object key, object type, object timestamp)

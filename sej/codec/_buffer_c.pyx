@@ -61,9 +61,6 @@ cdef class Buffer:
         self._drain = drain
         self._lock = lock
         self._mutex = lock if isinstance(lock, Mutex) else None
-        self._owned = getattr(lock, "_is_owned", None)
-        self._acquire = lock.acquire
-        self._release = lock.release
         self._reset()
 
     def __dealloc__(self):
@@ -155,6 +152,12 @@ cdef class Buffer:
             self._busy = self._refuse is not None or self._writing
         return 0
 
+    cdef bint _is_inside(self) except -1:
+        """Return whether this thread already holds the lock."""
+        if self._mutex is not None:
+            return self._mutex.owned()
+        return hasattr(self._lock, "_is_owned") and self._lock._is_owned()
+
     @binding(False)  # a builtin method, which the interpreter calls faster
     def append(self, value, key=b"", type=0, timestamp=None):
         """Encode one message, and drain if the limit is reached. Return its offset."""
@@ -192,7 +195,7 @@ cdef class Buffer:
         if self._busy:
             if self._refuse is not None:
                 self._refuse()  # without the lock: in a forked child its holder may not exist
-            inside = self._owned is not None and self._owned()
+            inside = self._is_inside()
             with self._lock:
                 if self._refuse is not None:
                     self._refuse()
@@ -220,7 +223,7 @@ cdef class Buffer:
         if self._mutex is not None:
             self._mutex.enter()
         else:
-            self._acquire()
+            self._lock.acquire()
         try:
             if self._used - self._drained >= self.limit:  # else another thread drained it, perhaps by closing
                 if self._refuse is not None:
@@ -230,7 +233,7 @@ cdef class Buffer:
             if self._mutex is not None:
                 self._mutex.leave()
             else:
-                self._release()
+                self._lock.release()
         return 0
 
     def append_many(self, values, keys=None, type=0, timestamp=None):
@@ -280,7 +283,7 @@ cdef class Buffer:
                                   0 if time_list is None else time_list[index])
         if self._refuse is not None:
             self._refuse()
-        inside = self._owned is not None and self._owned()
+        inside = self._is_inside()
         with self._lock:
             if self._refuse is not None:
                 self._refuse()

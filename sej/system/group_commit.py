@@ -145,7 +145,8 @@ class Syncer:
         """Note that the writer itself synced up to offset."""
         if offset > self.durable_offset:
             with self._lock:
-                self.durable_offset = max(self.durable_offset, offset)
+                if offset > self.durable_offset:
+                    self.durable_offset = offset
             if self._waiting:
                 self._wake_all()
 

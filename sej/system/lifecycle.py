@@ -117,6 +117,11 @@ class Lifecycle:
         in_child: called in a forked child, to close the copies of descriptors; None: there are none.
     """
 
+    open = True
+    closed = forked = untold = _released = False
+    failure: BaseException | None = None
+    in_child: Callable[[], object] | None = None
+
     def __init__(self, what: str, path: str, worded: Callable[[BaseException], SejError] = _worded) -> None:
         """Open.
 
@@ -130,10 +135,6 @@ class Lifecycle:
         self._worded = worded
         self.mutex = Mutex()
         self._closing = Mutex()
-        self.open = True
-        self.closed = self.forked = self.untold = self._released = False
-        self.failure: BaseException | None = None
-        self.in_child: Callable[[], object] | None = None
         watch_forks(self)
 
     @property
@@ -221,7 +222,8 @@ class Lifecycle:
             try:
                 if self.open:
                     finish()
-                    self.shut()
+                    if self.open:
+                        self.shut()
             except BaseException as error:
                 if isinstance(error, SejError) or of_system(error):  # else an interrupt: the next close() finishes
                     self.shut()
@@ -229,7 +231,7 @@ class Lifecycle:
             finally:
                 if not self.open:
                     with self.mutex:  # after a call of another thread that is under way
-                        self.shut()
+                        self.closed = True
                     release()
                     self._released = True
                     forget_forked(self)

@@ -435,13 +435,15 @@ class Tail:
             WriterFailedError: a write or sync failed, now or before.
             ClosedError: the tail is closed, or belongs to the parent process.
         """
-        self.life.require_outside()
-        with self.life.mutex:
-            self.require_sound()
-            thaw = self.buffer.thaw
+        life, buffer = self.life, self.buffer
+        life.require_outside()
+        with life.mutex:
+            if not life.open or buffer.in_doubt:
+                self.require_sound()
+            thaw = buffer.thaw
             try:
-                self.buffer.freeze()
-                self.buffer.flush()
+                buffer.freeze()
+                buffer.flush()
                 return act(*arguments)
             except OSError as error:
                 if not is_failure(error):
@@ -598,13 +600,14 @@ class Tail:
         return end
 
     def _continue_at(self, end: End) -> None:
-        self.buffer.steady(None, None, 0, 0)  # the buffer has a reference to the old file, which must be closed
-        old = self.last.file if hasattr(self, "last") else end.file
+        old = self.last.file if hasattr(self, "last") else None
+        if old is not None:
+            self.buffer.steady(None, None, 0, 0)  # the buffer has a reference to the old file, which must be closed
         last = LastSegment(self.directory, self._kept, end)
         # No call between these: a signal handler sees both old values or both new ones.
         self.last = last
         self.buffer.position = end.position
-        if old is not end.file:
+        if old is not None and old is not end.file:
             old.unlock()  # a sync or a traceback may keep the file open
         _needed[id(self)] = self.lock, last
         self.set_limits()
