@@ -1,4 +1,13 @@
-"""Kestrel's two journals: read what the originals left, run queues that they could read."""
+"""Kestrel's two journals: read what the originals left, run queues that they could read.
+
+``v2`` and ``segmented`` have a format each and do not import each other. What they share::
+
+    backend, commands                    the queues as work queues; sej kestrel
+    files, spool, magic, pinned          names, locks and kept bytes; all queues of a directory; files that may change
+    tail, renewing, syncing              the end of the newest file: append, sync, and what is known to be on disk
+    limits, clock, hot, errors           limits of a queue, its clock, the compiled part, the errors
+    transfer                             what moving to a SEJ journal and back has in common
+"""
 
 # Of the distribution sej-journals: sej/names.py looks for this name.
 

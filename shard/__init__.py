@@ -1,7 +1,17 @@
 """Shards: a journal split by key into several SEJ directories, with a writer, a scanner and workers for all of them.
 
 Public names are imported at their first use, so that importing ``shard`` is fast. The files of a sharded journal:
-docs/formats/shard.md.
+docs/formats/shard.md. The modules, in the order in which they are best read::
+
+    names, name_format, trees              names of shards; what a root has
+    routing, remembered_hash, records      the shard of a key; what is stored about a sharded journal
+    writer, fan_out                        a writer for all shards, and calls on many of them
+    scanner, sources                       all shards as one iterator
+    worker, claims, liveness, lagging      worker groups, and how far they are behind
+    resharding, plans, copying             change the number of shards; source_locks: no writer meanwhile
+    checking, watching, files              problems of a root, new shards, the limit of open files
+    commits                                rows into many journals, all or none: staged and committed once
+    cli, errors                            sej shard; the errors
 """
 
 # Of the distribution sej-journals: sej/names.py looks for this name.

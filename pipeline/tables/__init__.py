@@ -1,3 +1,12 @@
-"""Tables without Spark: journals, hubs, text queues and Kestrel queues as Arrow, Polars and pandas."""
+"""Tables without Spark: journals, hubs, text queues and Kestrel queues as Arrow, Polars and pandas.
+
+The modules, in the order in which they are best read::
+
+    table, lazy                 pipeline.table, and a table as a Polars LazyFrame
+    selection, where            which rows: the arguments start, end and where
+    sources, files, parallel    journals, small files, and threads that read their parts
+    stream, shipping            pipeline.follow, and sej ship
+    query, output, commands     sej sql, export and ship
+"""
 
 __all__: list[str] = []

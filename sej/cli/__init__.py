@@ -1,6 +1,18 @@
 """The command ``sej``: one program, to which each package contributes subcommands.
 
-Start reading at :mod:`sej.cli.app`. The core imports terminal libraries only here, and only when the command runs.
+The core imports terminal libraries only here, and only when the command runs. The modules, starting where to read::
+
+    app, installed, exits                    finds a subcommand and loads only that one; errors as exit codes
+    writing, reading, offsets, lookup        append; count, scan, tail, dump; offset, reset, follow; file, old
+    stat, top, watched, reader_state         the state of journals, once or live
+    checking, doctor, findings, packages     verify and doctor
+    maintenance                              repair, clean, merge, index
+    queue, queue_items, places               work queues; which queue is meant
+    worker, supervising                      worker, and the processes that it supervises
+    bench                                    measures this disk
+    options, parameters, units               options and their types, shared by commands
+    output, decoding, progress, keys, logs   lines, JSON, progress bars, a live table, log records
+    programs, pipes, journals                programs that a command starts; a closed pipe; journals for other packages
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """The house is complete: every package that the layers name is there, and nothing else ships."""
 
+import ast
+import re
 import tomllib
 
 import pytest
@@ -26,3 +28,26 @@ def test_settings_name_the_same_packages() -> None:
         line = next(line for line in (ROOT / file).read_text().splitlines() if line.startswith(definition))
         named = line.removeprefix(definition).translate(str.maketrans("", "", '(),"')).split()
         assert set(named) == set(PACKAGES), file
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "kestrel",
+        "kestrel/segmented",
+        "kestrel/v2",
+        "pipeline/reading",
+        "pipeline/tables",
+        "sej/cli",
+        "sej/queue",
+        "shard",
+    ],
+)
+def test_the_map_of_a_large_folder_has_every_module(folder: str) -> None:
+    room = ROOT / folder
+    text = ast.get_docstring(ast.parse((room / "__init__.py").read_text()))
+    assert text is not None
+    named = set(re.findall(r"\w+", text.partition("::")[2]))
+    modules = {path.stem for path in room.glob("*.py") if not path.stem.startswith("_")}
+    folders = {path.parent.name for path in room.glob("*/__init__.py")} - {"v2", "segmented"}
+    assert modules | folders <= named
