@@ -18,7 +18,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 @pytest.fixture(scope="module")
 def image() -> list[tuple[str, list[str]]]:
     """The instructions of the Dockerfile with their words."""
-    block = re.search(r"^```text\n(FROM .*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    block = re.search(r"^```\n(FROM .*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert block is not None
     lines = block[1].replace("\\\n", " ").splitlines()
     return [(line.split()[0], shlex.split(line)[1:]) for line in lines]
