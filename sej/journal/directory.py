@@ -58,9 +58,11 @@ class Directory:
 
     def __init__(self, path: str | os.PathLike[str], disk: Disk) -> None:
         """Set the path; nothing is read. A relative path means the current directory of this call."""
-        PATH("path", path)
-        self.path = absolute_path(path)
-        self.prefix = self.path if self.path.endswith(os.sep) else self.path + os.sep
+        if type(path) is not str or not path.startswith(os.sep) or "\0" in path:  # else nothing is left to check
+            PATH("path", path)
+            path = absolute_path(path)
+        self.path = path
+        self.prefix = path if path.endswith(os.sep) else path + os.sep
         """The path with its separator."""
         self.jnl = self.prefix + "jnl"
         """The directory of the segments."""

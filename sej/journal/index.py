@@ -329,7 +329,7 @@ class IndexFile:
     def __init__(self, directory: Directory, segment: Segment) -> None:
         """Set the file; nothing is opened."""
         self._disk: Disk = directory.disk
-        self.path = directory.at("idx", f"{segment.first_offset:016x}.idx")
+        self.path = f"{directory.prefix}idx/{segment.first_offset:016x}.idx"
         self._file: File | None = None
         self._entries = 0
         self._size = -1

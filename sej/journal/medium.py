@@ -28,7 +28,7 @@ _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 def kept_position(directory: Directory) -> KeptPosition:
     """Return the durable position of a journal; nothing is opened."""
-    return KeptPosition(directory.disk, directory.at("idx", "durable"))
+    return KeptPosition(directory.disk, directory.prefix + "idx/durable")
 
 
 def durable_position(

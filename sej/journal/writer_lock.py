@@ -20,7 +20,7 @@ _PAUSE_S: Final = 0.002
 def writer_lock(directory: Directory) -> Lock:
     """Return the journal's lock, which an original takes and unlinks too; not taken yet."""
     return Lock(
-        directory.at("jnl.lck"),
+        directory.prefix + "jnl.lck",
         what="the journal's writer lock",
         written=lambda: bool(directory.segments()),
         disk=directory.disk,

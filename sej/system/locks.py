@@ -60,6 +60,18 @@ class Lock:
         ...     ...
     """
 
+    original: Trace | None = None
+    """The trace of an original found when this object took the lock; None: no original ran recently."""
+    undisturbed = False
+    """True if no other process has held it since: every holder signs the file, empties it or leaves a mark."""
+    _file: File | None = None
+    _held = False
+    """Between the two: an open file, perhaps locked, that its owner has not stored yet."""
+    _identity = 0, 0
+    _content = b""
+    """The identity of the file, and what was in it when it was locked."""
+    _signature = b""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -81,20 +93,9 @@ class Lock:
         """
         self.path = os.fspath(path)
         self._written = written
-        self.original: Trace | None = None
-        """The trace of an original found when this object took the lock; None: no original ran recently."""
         self._what = what
         self._exclusive = exclusive
         self._disk = disk
-        self._file: File | None = None
-        self._identity = 0, 0
-        self._content = b""
-        """The identity of the file, and what was in it when it was locked."""
-        self._held = False
-        """Between the two: an open file, perhaps locked, that its owner has not stored yet."""
-        self._signature = b""
-        self.undisturbed = False
-        """True if no other process has held it since: every holder signs the file, empties it or leaves a mark."""
 
     @property
     def held(self) -> bool:
@@ -136,7 +137,7 @@ class Lock:
     def offer(self) -> OsFile:
         """Return a closed file that compiled code opens and locks; then :meth:`accept` follows, or :meth:`release`.
 
-        The object has the file before it is locked, as in :meth:`acquire`.
+        For the first time that this object takes the lock. It has the file before it locks it, as in :meth:`acquire`.
         """
         self._file = file = OsFile(-1, self.path)
         watch_forks(self)
@@ -150,7 +151,6 @@ class Lock:
             signature: what was written into it.
         """
         self._identity, self._signature = identity, signature
-        self.original, self.undisturbed = None, False
         self._held = True
 
     def _try(self) -> bool:

@@ -19,7 +19,7 @@ from sej.codec import Buffer
 from sej.journal.index import Block
 from sej.system.checksum import crc32c
 from sej.system.group_commit import is_failure
-from sej.writing.opening import End
+from sej.writing.end import End
 
 __all__ = ["Blocks"]
 

@@ -32,13 +32,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sej.imports import compiled
-from sej.journal.directory import Directory, Segment
-from sej.journal.index import Block, IndexFile
+from sej.journal.directory import Directory
+from sej.journal.index import IndexFile
 from sej.journal.index_format import BLOCK_BYTES
 from sej.system.disk import OS, OsFile
 from sej.system.durable import KeptPosition
 from sej.system.locks import Lock
-from sej.writing.opening import End
+from sej.writing.end import End
 
 __all__ = ["take_clean_end"]
 
@@ -58,37 +58,17 @@ def take_clean_end(directory: Directory, kept: KeptPosition, lock: Lock) -> End 
     try:
         found = _take(directory.prefix, lock.offer(), OsFile)
         if found is not None:
-            return _end(directory, kept, lock, *found)
+            segment, file, size, entries, last, offset, lock_identity, signature, inode, head = found
+            lock.accept(lock_identity, signature)
+            kept.know(file, inode, head, size)
+            index_file = IndexFile(directory, segment)
+            index_file.know(entries)
+            short, newest = size - last.position < BLOCK_BYTES, last.newest_timestamp
+            known, partial = (entries - 1, last) if short else (entries, None)
+            return End(segment, file, size, offset, size, offset, newest, index_file, known, [], partial, short, None)
     except BaseException:
         if found is not None:
-            found[3].close()  # its lock must not live as long as the traceback
+            found[1].close()  # its lock must not live as long as the traceback
         raise
     lock.release()
     return None
-
-
-def _end(
-    directory: Directory,
-    kept: KeptPosition,
-    lock: Lock,
-    lock_identity: tuple[int, int],
-    signature: bytes,
-    first_offset: int,
-    file: OsFile,
-    size: int,
-    inode: int,
-    head: int,
-    entries: int,
-    entry: tuple[int, int, int, int, int, int, int, int],
-) -> End:
-    """Return the end, from what the compiled function has found; the lock is held."""
-    lock.accept(lock_identity, signature)
-    kept.know(file, inode, head, size)
-    segment = Segment(first_offset, file.path)
-    last = Block(*entry)
-    partial = last if size - last.position < BLOCK_BYTES else None
-    known = entries if partial is None else entries - 1
-    offset, newest = last.next_offset, last.newest_timestamp
-    index_file, there = IndexFile(directory, segment), partial is not None
-    index_file.know(entries)
-    return End(segment, file, size, offset, size, offset, newest, index_file, known, [], partial, there, None)

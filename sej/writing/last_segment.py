@@ -29,8 +29,8 @@ from sej.system.disk import OS, File, OsFile
 from sej.system.durable import KeptPosition, renew
 from sej.system.locks import Lock
 from sej.writing.blocks import Blocks
+from sej.writing.end import End
 from sej.writing.guarded import write_guarded
-from sej.writing.opening import End
 
 __all__ = ["LastSegment"]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError, NetworkFileSystemError, NotAJournalError
@@ -33,9 +33,9 @@ from sej.journal.writer_lock import lock_segment
 from sej.system.disk import OS, File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
 from sej.system.logs import WARNING, record
+from sej.writing.end import End
 
 __all__ = [
-    "End",
     "is_promise",
     "open_end",
     "prepare",
@@ -53,42 +53,6 @@ _SYNC_BYTES: Final = 1 << 20
 _is_prepared: Callable[[str, bool], bool] | None = None
 if not TYPE_CHECKING and (_twin := compiled("sej.writing._clean_c")):
     _is_prepared = _twin.is_prepared
-
-
-class End(NamedTuple):
-    """The end of a journal, ready for appending.
-
-    Attributes:
-        segment: the last segment.
-        file: the segment, open for appending.
-        position: the size of the segment. It consists of whole messages.
-        offset: the offset of the next message.
-        synced_position: the bytes before this position are durable. The writer syncs the others.
-        synced_offset: the messages below this offset are durable.
-        newest_timestamp: the newest timestamp in the full blocks, in ns.
-        index_file: the index of the segment.
-        known: the number of full blocks in the index.
-        blocks: the full blocks that the index lacks.
-        partial: the block of the messages after the last full block, or None.
-        partial_known: whether the index has the partial block, after its full blocks.
-        recovery: what was cut, or None.
-        promised: whether ``txn/`` may have batches that the writer completes before its first append.
-    """
-
-    segment: Segment
-    file: File
-    position: int
-    offset: int
-    synced_position: int
-    synced_offset: int
-    newest_timestamp: int
-    index_file: IndexFile
-    known: int
-    blocks: list[Block]
-    partial: Block | None
-    partial_known: bool
-    recovery: Recovery | None
-    promised: bool = False
 
 
 def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True) -> None:

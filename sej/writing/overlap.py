@@ -54,8 +54,9 @@ from sej.journal.writer_lock import lock_segment
 from sej.system.disk import File
 from sej.system.durable import KeptPosition
 from sej.system.locks import Lock, end_lease, lease
+from sej.writing.end import End
 from sej.writing.exactly_once import Batches
-from sej.writing.opening import End, open_end
+from sej.writing.opening import open_end
 
 __all__ = ["KEPT", "has_surplus", "open_mended_end"]
 

@@ -46,8 +46,9 @@ from sej.journal.writer_lock import require_name
 from sej.system.disk import File, Tolerated, of_system
 from sej.system.durable import renew
 from sej.system.original import Trace, find_trace, is_current, pause
+from sej.writing.end import End
 from sej.writing.guarded import write_guarded
-from sej.writing.opening import End, open_end, start_segment
+from sej.writing.opening import open_end, start_segment
 from sej.writing.overlap import has_surplus
 from sej.writing.writer import Writer
 

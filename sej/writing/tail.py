@@ -56,8 +56,9 @@ from sej.message import BytesLike
 from sej.system.disk import way_out
 from sej.system.group_commit import Syncer, is_failure
 from sej.system.lifecycle import Lifecycle
+from sej.writing.end import End
 from sej.writing.last_segment import LastSegment
-from sej.writing.opening import End, open_end, start_segment
+from sej.writing.opening import open_end, start_segment
 from sej.writing.taking import take_end
 
 if TYPE_CHECKING:

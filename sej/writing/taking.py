@@ -8,7 +8,8 @@ from sej.journal.identity import journal_id
 from sej.system.durable import KeptPosition
 from sej.system.locks import Lock
 from sej.writing.clean import take_clean_end
-from sej.writing.opening import End, is_promise, open_end, sweep
+from sej.writing.end import End
+from sej.writing.opening import is_promise, open_end, sweep
 
 __all__ = ["take_end"]
 
