@@ -125,6 +125,10 @@ class _Child:
         self._early = 0
         self.start()
 
+    def runs(self) -> bool:
+        """Return whether there is a process, which has not ended."""
+        return self.process is not None and self.process.poll() is None
+
     def end(self) -> int:
         """Let the process end; return its exit code, or that of the last one."""
         return self.code if self.process is None else self.process.wait()
@@ -189,11 +193,12 @@ class Supervisor:
                     for child in self._children:
                         self._log.warning("a file has changed; starting a new %s", self._what)
                         child.restart()
-            for child in self._children:
+            started_well = self._serves and not self._waiting  # then one that is about to be replaced does not count
+            counted = [child for child in self._children if not started_well or child.runs()]
+            for child in counted:
                 if child.process is not None:
                     child.process.terminate()
-            started_well = self._serves and not self._waiting  # then one that is about to be replaced does not count
-            codes = [child.end() for child in self._children if child.process is not None or not started_well]
+            codes = [child.end() for child in counted]
         # One that the signal ended had not begun, and held nothing.
         return next((code for code in codes if code not in (0, -signal.SIGTERM)), 0)
 

@@ -249,6 +249,16 @@ def test_the_processes_end_though_their_supervisor_is_killed(tmp_path: Path) -> 
             assert writer.offset == 1
 
 
+def test_a_process_that_ended_before_the_signal_does_not_count(tmp_path: Path) -> None:
+    with running(tmp_path) as served:
+        killed = served.pids()[0]
+        served.process.send_signal(signal.SIGSTOP)  # it does not see that the process has ended
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: Path(f"/proc/{killed}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z")
+        served.process.send_signal(signal.SIGTERM)
+        served.process.send_signal(signal.SIGCONT)
+
+
 def test_a_named_reader_is_held_through_every_process(tmp_path: Path) -> None:
     fill(tmp_path / "hub" / "EWR.flights", sample(50))
     with running(tmp_path, "--metrics", 0) as served, ExitStack() as stack:
