@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from hub import process_folder
 from hub.connecting import PLAINTEXT, host_and_port, option_names
 from hub.naming import make_root
 from hub.serving_lock import serving
@@ -257,7 +256,7 @@ def _folder() -> Iterator[str]:
     """Yield a folder for the sockets of the processes, and what they count together."""
     if not _LINUX:
         raise click.UsageError("--processes needs Linux, whose kernel divides the connections; leave it out")
-    with tempfile.TemporaryDirectory(prefix="sej-hub-", ignore_cleanup_errors=True) as folder:
+    with process_folder.made() as folder:
         if len(folder) > _SOCKET_BYTES:
             raise click.UsageError(f"{folder}: this path is too long for a Unix socket; set TMPDIR to a shorter one")
         yield folder
@@ -269,10 +268,10 @@ def _others(told: Supervised) -> Iterator[Processes]:
     from hub.wire.processes import Processes
 
     folder = told.given["folder"]
-    with Processes(folder, told.number, told.given["count"]) as others:
+    with process_folder.using(folder), Processes(folder, told.number, told.given["count"]) as others:
         yield others
     if told.is_orphan:  # the supervisor was killed, and cannot remove the folder
-        shutil.rmtree(folder, ignore_errors=True)
+        process_folder.remove(folder)
 
 
 @contextmanager

@@ -249,6 +249,20 @@ def test_the_processes_end_though_their_supervisor_is_killed(tmp_path: Path) -> 
             assert writer.offset == 1
 
 
+def test_what_is_left_when_all_are_killed_is_removed_by_the_next(tmp_path: Path) -> None:
+    with running(tmp_path, code=-signal.SIGKILL) as served:
+        pids = [served.process.pid, *served.pids()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)  # no server process sees that the supervisor has ended
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        (folder,) = os.listdir(served.folder)
+        (served.folder / folder).rename(tmp_path / folder)
+    (tmp_path / folder).rename(tmp_path / "tmp" / folder)
+    with running(tmp_path) as served:
+        assert len(os.listdir(served.folder)) == 1
+
+
 def test_a_process_that_ended_before_the_signal_does_not_count(tmp_path: Path) -> None:
     with running(tmp_path) as served:
         killed = served.pids()[0]
