@@ -340,6 +340,22 @@ def status_of(path):
     _raise(errno, path)
 
 
+@binding(False)
+def is_at(str path not None, identity):
+    """Return whether a path is the file of a device and inode."""
+    cdef bytes name = _encoded(path)
+    cdef const char *there = name
+    cdef stat_t found
+    cdef int failed
+    with nogil:
+        failed = c_stat(there, &found)
+    if not failed:
+        return found.st_ino == identity[1] and found.st_dev == identity[0]
+    if errno in (ENOENT, ENOTDIR, ELOOP):
+        return False
+    _raise(errno, path)
+
+
 cdef int _raise(int number, path=None, str where="") except -1:
     """Raise an error of the system."""
     text = os.strerror(number) + where

@@ -30,6 +30,7 @@ __all__ = [
     "WRITE_LIMIT",
     "Descriptor",
     "content_of",
+    "is_at",
     "locate",
     "of_system",
     "opened",
@@ -234,6 +235,12 @@ def status_of(path: str | os.PathLike[str]) -> Status | None:
         raise
 
 
+def is_at(path: str, identity: tuple[int, int]) -> bool:
+    """Return whether a path is the file of a device and inode."""
+    there = status_of(path)
+    return there is not None and there.identity == identity
+
+
 def _status(found: os.stat_result) -> Status:
     return Status(
         found.st_size,
@@ -270,4 +277,4 @@ def progress(count: int, path: str) -> int:
 
 if not TYPE_CHECKING and (_twin := compiled("sej.system._descriptor_c")):
     Descriptor, opened, status_of = _twin.Descriptor, _twin.opened, _twin.status_of
-    content_of, overwrite = _twin.content_of, _twin.overwrite
+    content_of, overwrite, is_at = _twin.content_of, _twin.overwrite, _twin.is_at

@@ -167,7 +167,9 @@ class Syncer:
     def close(self) -> None:
         """Stop the background thread."""
         self._closing = True
-        self._wake_thread()
+        if self._wake is None:
+            return
+        self._wake.put(None)
         if self._thread is None or self._thread.ident in (None, threading.get_ident()):
             return  # it never ran, or ends on its own
         # A signal handler during a sync: the thread may wait for us, and ends on its own.

@@ -184,7 +184,7 @@ class Lock:
         """
         if self._file is None or not self._held:
             raise ClosedError("the lock is not held by this process", path=self.path)
-        if not self.is_current():
+        if not is_current(self._disk, self._identity, self.path):
             raise LockLostError(
                 f"the lock file of {self._what} was removed or replaced while it was held, and another process may hold"
                 " the new one; find the program that removes it, then reopen",

@@ -31,7 +31,8 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from sej.system.disk import Disk, Status
+from sej.system.descriptor import is_at
+from sej.system.disk import OS, Disk, Status
 
 __all__ = ["Trace", "find_trace", "is_current", "pause"]
 
@@ -86,8 +87,10 @@ def find_trace(content: bytes, *, missing: bool, written: bool) -> Trace | None:
 
 def is_current(disk: Disk, identity: tuple[int, int], path: str) -> bool:
     """Return whether a path is still the file with this identity, which the caller has open."""
+    if disk is OS:
+        return is_at(path, identity)
     there = disk.status(path)
-    return there is not None and (there.device, there.inode) == identity  # without the call of a property
+    return there is not None and there.identity == identity
 
 
 def pause(status: Status, current: Callable[[], bool]) -> None:

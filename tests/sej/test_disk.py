@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import sej
+from sej.system.descriptor import is_at
 from sej.system.disk import (
     OS,
     Mode,
@@ -270,6 +271,21 @@ def test_the_beginning_of_a_file_is_read_and_overwritten(tmp_path: Path) -> None
             overwrite_file(disk, path, b"abc")
         assert not path.exists()
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_path_is_compared_with_the_file_that_was_opened(tmp_path: Path) -> None:
+    path, second = tmp_path / "file", tmp_path / "second"
+    with OS.open(path, "append").closing():
+        device, inode = identity = (path.stat().st_dev, path.stat().st_ino)
+        assert is_at(str(path), identity)
+        assert not is_at(str(path), (device + 1, inode)) and not is_at(str(path), (device, inode + 1))
+        second.hardlink_to(path)
+        path.unlink()
+        assert is_at(str(second), identity) and not is_at(str(path), identity)
+        path.touch()
+        assert not is_at(str(path), identity) and not is_at(f"{path}/below", identity)
+        with pytest.raises(OSError, match="too long"):
+            is_at("x" * 5000, identity)
 
 
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
