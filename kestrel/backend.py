@@ -25,7 +25,7 @@ from kestrel.v2.queue import Queue
 from sej.checks import options_of, refuse_unknown
 from sej.durations import Seconds
 from sej.queue.held import HeldItem, HoldingQueue
-from sej.queue.interface import Stats, Wishes, WorkQueue, require_known
+from sej.queue.interface import OPENING, Stats, Wishes, WorkQueue, require_known
 from sej.system.paths import absolute_path
 
 __all__ = ["KestrelWorkQueue", "SegmentedWorkQueue", "open_kestrel", "open_libkestrel"]
@@ -304,11 +304,13 @@ def _until(wishes: Wishes) -> int | None:
 
 def open_kestrel(path: str, name: str, **options: Any) -> WorkQueue:
     """What the entry point ``kestrel`` of ``sej.backends`` names."""
-    refuse_unknown("a Kestrel queue", options, options_of(KestrelWorkQueue.__init__, Queue.__init__))
+    refuse_unknown("a Kestrel queue", options, options_of(KestrelWorkQueue.__init__, Queue.__init__), OPENING)
     return KestrelWorkQueue(path, name, **options)
 
 
 def open_libkestrel(path: str, name: str, **options: Any) -> WorkQueue:
     """What the entry point ``libkestrel`` of ``sej.backends`` names."""
-    refuse_unknown("a libkestrel queue", options, options_of(SegmentedWorkQueue.__init__, SegmentedQueue.__init__))
+    refuse_unknown(
+        "a libkestrel queue", options, options_of(SegmentedWorkQueue.__init__, SegmentedQueue.__init__), OPENING
+    )
     return SegmentedWorkQueue(path, name, **options)

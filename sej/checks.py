@@ -48,6 +48,7 @@ __all__ = [
     "options_of",
     "refuse_coroutine",
     "refuse_pickling",
+    "refuse_type",
     "refuse_unknown",
     "require",
     "require_columns",
@@ -99,11 +100,11 @@ def between(least: int, most: int | None = None) -> Rule:
     def check(name: str, value: Any) -> None:
         if type(value) is not int:
             if isinstance(value, bool):
-                _refuse_type(name, "an int", value)
+                refuse_type(name, "an int", value)
             try:
                 operator.index(value)
             except TypeError:
-                _refuse_type(name, "an int", value)
+                refuse_type(name, "an int", value)
         if value < least or (most is not None and value > most):
             raise ValueError(f"{name} must be {expected}, got {_shown(value)}")
 
@@ -117,7 +118,7 @@ def _number(name: str, value: Any) -> None:
     from numbers import Real
 
     if kind is bool or not isinstance(value, Real):
-        _refuse_type(name, "a number of seconds", value)
+        refuse_type(name, "a number of seconds", value)
 
 
 def _any_seconds(name: str, value: Any) -> None:
@@ -140,7 +141,7 @@ def _positive_seconds(name: str, value: Any) -> None:
 
 def _path(name: str, value: Any) -> None:
     if not isinstance(value, _PATHS) or not isinstance(path := os.fspath(value), str):
-        _refuse_type(name, "a str or a path object", value)
+        refuse_type(name, "a str or a path object", value)
     if not path or "\0" in path:
         problem = "an empty path" if not path else _shown(path)
         raise ValueError(f"{name} must be the path of a file or directory ('.' is the current one), got {problem}")
@@ -148,7 +149,7 @@ def _path(name: str, value: Any) -> None:
 
 def _callable(name: str, value: Any) -> None:
     if not callable(value):
-        _refuse_type(name, "a function", value)
+        refuse_type(name, "a function", value)
 
 
 def handler_of(*parameters: str) -> Rule:
@@ -170,9 +171,9 @@ def handler_of(*parameters: str) -> Rule:
         _callable(name, value)
         for function in (value, type(value).__call__):
             if iscoroutinefunction(function):
-                _refuse_type(name, "a function without `async`, as in lambda item: asyncio.run(handle(item))", value)
+                refuse_type(name, "a function without `async`, as in lambda item: asyncio.run(handle(item))", value)
             if isgeneratorfunction(function) or isasyncgenfunction(function):
-                _refuse_type(name, "a function without `yield`: a call would not run it", value)
+                refuse_type(name, "a function without `yield`: a call would not run it", value)
         try:
             takes = signature(value)
         except (TypeError, ValueError):
@@ -207,7 +208,7 @@ def a(*kinds: type) -> Rule:
 
     def check(name: str, value: Any) -> None:
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            _refuse_type(name, expected, value)
+            refuse_type(name, expected, value)
 
     return check
 
@@ -233,13 +234,13 @@ def _timestamp(name: str, value: Any) -> None:
         pass
     else:
         return
-    _refuse_type(name, "an int, nanoseconds since the epoch", value)
+    refuse_type(name, "an int, nanoseconds since the epoch", value)
 
 
 def _start(name: str, value: Any) -> None:
     if not isinstance(value, Start):
         if not isinstance(value, int) or isinstance(value, bool):
-            _refuse_type(name, "an int, sej.FIRST or sej.LAST", value)
+            refuse_type(name, "an int, sej.FIRST or sej.LAST", value)
         OFFSET(name, value)
 
 
@@ -257,7 +258,7 @@ def one_of(choices: Iterable[Any], why: str = "") -> Rule:
 
     def check(name: str, value: Any) -> None:
         if not isinstance(value, str):
-            _refuse_type(name, expected, value)
+            refuse_type(name, expected, value)
         if value not in known:
             raise ValueError(f"{name} must be {expected}, got {_shown(value)}{why or _meant(value, known)}")
 
@@ -267,7 +268,7 @@ def one_of(choices: Iterable[Any], why: str = "") -> Rule:
 def _iterable(name: str, value: Any) -> None:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         kinds = {"values": " of bytes", "keys": " of bytes", "messages": " of sej.Message"}
-        _refuse_type(name, f"an iterable{kinds.get(name, ', such as a list')}", value)
+        refuse_type(name, f"an iterable{kinds.get(name, ', such as a list')}", value)
 
 
 ITERABLE: Final[Rule] = _iterable
@@ -295,7 +296,7 @@ def require_message(message: object) -> None:
         TypeError: it is not a message.
     """
     if type(message) is not Message and not all(hasattr(message, name) for name in Message._fields):
-        _refuse_type("each message", "a sej.Message", message)
+        refuse_type("each message", "a sej.Message", message)
 
 
 def refuse_coroutine(result: object) -> None:
@@ -329,7 +330,7 @@ def require_columns(values: Any, keys: Any, type: Any, timestamp: Any) -> None:
     for name, value in (("type", type), ("timestamp", timestamp)):
         fine = isinstance(value, int) or (value is None and name == "timestamp")
         if not fine and (isinstance(value, str) or not isinstance(value, Iterable)):
-            _refuse_type(name, "an int or a sequence of ints", value)
+            refuse_type(name, "an int or a sequence of ints", value)
 
 
 def with_methods(what: str, *methods: str) -> Rule:
@@ -338,7 +339,7 @@ def with_methods(what: str, *methods: str) -> Rule:
     def check(name: str, value: Any) -> None:
         missing = [method for method in methods if not callable(getattr(value, method, None))]
         if missing or isinstance(value, type):
-            _refuse_type(name, f"{what}, with {', '.join(methods)}", value)
+            refuse_type(name, f"{what}, with {', '.join(methods)}", value)
 
     return check
 
@@ -389,8 +390,8 @@ def refuse_pickling(self: object) -> NoReturn:
     )
 
 
-def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse unknown options, and suggest the closest known one.
+def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str], opening: Iterable[str] = ()) -> None:
+    """Refuse unknown options, and suggest the closest one of those and of ``opening``, which the caller has taken.
 
     Raises:
         TypeError: an option is unknown.
@@ -404,6 +405,7 @@ def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> Non
     options = tuple(known)
     for name in given:
         if name not in options:
+            options = (*opening, *options)
             meant = _meant(name, options) or ";"
             raise TypeError(f"{what} has no option {name!r}{meant}{' It' if '?' in meant else ' it'} has"
                             f" {', '.join(options)}")  # fmt: skip
@@ -422,6 +424,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
-def _refuse_type(name: str, expected: str, value: Any) -> NoReturn:
+def refuse_type(name: str, expected: str, value: Any) -> NoReturn:
+    """Raise a ``TypeError`` that says what was expected."""
     got = "None" if value is None else f"{_shown(value)} ({type(value).__name__})"
     raise TypeError(f"{name} must be {expected}, got {got}")

@@ -18,7 +18,7 @@ from sej.checks import POSITIVE_SECONDS, options_of, refuse_unknown
 from sej.durations import Seconds, seconds
 from sej.errors import InvalidMessageError
 from sej.queue.held import HeldItem, HoldingQueue
-from sej.queue.interface import Stats, Wishes, WorkQueue, require_known
+from sej.queue.interface import OPENING, Stats, Wishes, WorkQueue, require_known
 from sej.system.disk import OS
 from sej.system.paths import absolute_path
 from textqueue.claims.claim import Claim
@@ -150,5 +150,5 @@ class TextWorkQueue(HoldingQueue):
 
 def open_backend(path: str, name: str, **options: Any) -> WorkQueue:
     """Open a text queue: the entry point ``textqueue`` of ``sej.backends``."""
-    refuse_unknown("a queue in a text file", options, options_of(TextWorkQueue.__init__))
+    refuse_unknown("a queue in a text file", options, options_of(TextWorkQueue.__init__), OPENING)
     return TextWorkQueue(path, name, **options)

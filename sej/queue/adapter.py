@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from sej.checks import FLAG, WAIT, a, refuse_pickling, require
+from sej.checks import FLAG, WAIT, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidMessageError, LeaseLostError, QueueFullError
-from sej.queue.interface import Item, Stats, WorkQueue
+from sej.queue.interface import Item, Stats, WorkQueue, require_queue
 
 __all__ = ["AsyncQueue", "QueueAdapter"]
 
@@ -49,7 +49,7 @@ class QueueAdapter:
 
     def __init__(self, work: WorkQueue) -> None:
         """Wrap a queue; the caller closes it."""
-        a(WorkQueue)("work", work)
+        require_queue("work", work)
         self.work = work
         self._held = threading.local()
 
@@ -212,7 +212,7 @@ class AsyncQueue:
 
     def __init__(self, work: WorkQueue) -> None:
         """Wrap a queue; the caller closes it."""
-        a(WorkQueue)("work", work)
+        require_queue("work", work)
         self.work = work
         # Its thread is started by the first wait, and ended by close. Later calls raise in a thread of the loop.
         self._waiting: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "sej-queue")

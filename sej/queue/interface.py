@@ -31,6 +31,7 @@ from sej.checks import (
     one_of,
     optional,
     refuse_pickling,
+    refuse_type,
     require,
 )
 from sej.durations import Seconds, seconds
@@ -43,6 +44,7 @@ from sej.system.watch import Watch, wait_any
 
 __all__ = [
     "CAPABILITIES",
+    "OPENING",
     "PLAIN",
     "Item",
     "QueuedItem",
@@ -51,7 +53,11 @@ __all__ = [
     "WorkQueue",
     "require_known",
     "require_listing",
+    "require_queue",
 ]
+
+OPENING: Final = ("backend", "serializer")
+"""The options of :func:`sej.open_queue` that no backend gets; an error that lists the others names them too."""
 
 CAPABILITIES: Final = (
     "keys",
@@ -509,6 +515,12 @@ class WorkQueue(ABC):
         for capability, value in wanted:
             if value and capability not in self.can:
                 raise self._unsupported(capability)
+
+
+def require_queue(name: str, value: Any) -> None:
+    """Allow a work queue of any backend."""
+    if not isinstance(value, WorkQueue):
+        refuse_type(name, "a work queue, as sej.open_queue returns it", value)
 
 
 def require_listing(state: str | None, limit: int | None, after: int | None) -> None:

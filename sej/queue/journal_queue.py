@@ -50,7 +50,7 @@ from sej.queue.clock import SYSTEM, Clock, span_ns
 from sej.queue.convert import ON_DEAD, ORDERS, settle_order
 from sej.queue.dead_letters import DeadLetterJournal
 from sej.queue.flow import Flow, parse_rate, require_rate
-from sej.queue.interface import CAPABILITIES, Item, Stats, Wishes, WorkQueue, require_known, require_listing
+from sej.queue.interface import CAPABILITIES, OPENING, Item, Stats, Wishes, WorkQueue, require_known, require_listing
 from sej.queue.item import JournalItem
 from sej.queue.key_order import KeyOrder
 from sej.queue.liveness import Holders
@@ -173,7 +173,8 @@ class JournalQueue(WorkQueue):
             JournalNotFoundError: the journal is missing, and ``create`` is False.
             ValueError: the queue has another order, and ``convert_order`` is False.
         """
-        refuse_unknown("a queue", writer, (*options_of(JournalQueue.__init__), *SharedOptions.__annotations__))
+        known = (*options_of(JournalQueue.__init__), *SharedOptions.__annotations__)
+        refuse_unknown("a queue", writer, known, OPENING)
         lease_s, expire_s = seconds("lease_s", lease_s), seconds("expire_s", expire_s)
         dedupe_window_s = seconds("dedupe_window_s", dedupe_window_s)
         backoff_s, backoff_max_s = seconds("backoff_s", backoff_s), seconds("backoff_max_s", backoff_max_s)

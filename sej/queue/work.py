@@ -32,7 +32,7 @@ from sej.checks import (
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError, SejError
 from sej.queue.headers import handled_under
-from sej.queue.interface import Item, WorkQueue
+from sej.queue.interface import Item, WorkQueue, require_queue
 from sej.system.signals import set_from_handler
 
 __all__ = ["MAX_THREADS", "work"]
@@ -93,7 +93,7 @@ def work(
     """
     time_limit_s = seconds("time_limit_s", time_limit_s)
     require(
-        queue=(queue, a(WorkQueue)),
+        queue=(queue, require_queue),
         handler=(handler, handler_of("item")),
         threads=(threads, between(1, MAX_THREADS)),
         until_empty=(until_empty, FLAG),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -347,8 +347,9 @@ def test_the_text_says_what_is_expected_and_what_came(arguments: dict[str, Any],
         (lambda path: sej.open_queue(path, backend="libkestrel", checkpoint=5), "did you mean 'checkpoint_s'?"),
         (lambda path: sej.open_queue(path, segment_byte=5), "did you mean 'segment_bytes'?"),
         (lambda path: sej.aio.Writer(path, segment_size=5), "a writer has no option 'segment_size'"),
+        (lambda path: sej.QueueAdapter(cast("Any", path)), "work must be a work queue, as sej.open_queue returns it"),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_a_misspelt_option_is_refused_and_the_right_one_suggested(
     call: Callable[[Path], Any], text: str, tmp_path: Path

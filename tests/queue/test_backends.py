@@ -277,6 +277,12 @@ def test_an_option_of_another_backend_is_refused(backend: str, tmp_path: Path) -
         open_backend(backend, tmp_path, maxsize=3)
 
 
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_a_misspelt_option_of_open_queue_is_recognised(backend: str, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"has no option 'serialiser'; did you mean 'serializer'\?"):
+        open_backend(backend, tmp_path, serialiser="json")
+
+
 def test_the_lease_of_a_text_queue_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lease_s must be more than 0 seconds, got 0"):
         open_backend("textqueue", tmp_path, lease_s=0)
