@@ -154,7 +154,7 @@ def test_an_append_does_not_wait_for_its_own_lease(path: Path, monkeypatch: pyte
     """Another process opens the file while an append is about to be written: the kernel would wait for 45 seconds."""
     mending = append._mending
 
-    def opened_meanwhile(*arguments: Any) -> tuple[bytes, bytes]:
+    def opened_meanwhile(*arguments: Any) -> tuple[bytes, bytes, bytes]:
         with suppress(BlockingIOError):
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
         return mending(*arguments)

@@ -158,7 +158,7 @@ def test_a_claim_that_a_stale_buffer_blanked_is_written_again() -> None:
 def test_a_claim_without_space_stays_in_the_ledger() -> None:
     claim = record(IN_MUTEX, 0, b"-a\n", OWNER)
     made = plan(Known([claim]), seen((5, b"-a\n")), reapply=True)
-    assert made == Plan([], {0: claim._replace(position=5, kind=IN_LEDGER)}, [], [])
+    assert made == Plan([], {0: claim._replace(position=5, kind=IN_LEDGER)}, [], [], unwritten={(claim.digest, OWNER)})
 
 
 def test_of_equal_messages_a_claim_gets_the_one_with_its_owner() -> None:

@@ -205,7 +205,7 @@ class Claim:
                 end(Place(message.position, self._raw, -1))
         except MessageMovedError as error:
             self._claimer.forget(self)
-            source.end_missing(message.raw, self._owner)
+            source.end_missing(message.position, message.raw, self._owner)
             return self._unchanged(error)
         except OSError:  # the caller may end the claim again, and the mark may be in the file already
             self._tried = status

@@ -8,6 +8,8 @@ from typing import Final
 from sej.system.disk import File, Status
 from sej.system.locks import end_lease
 from textqueue.editing.place import Place
+from textqueue.editing.plan import EQUAL_BYTES
+from textqueue.editing.proof import equal_before
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.source import Replaced, Source
 from textqueue.format.grammar import BOM, MessageStatus
@@ -15,6 +17,7 @@ from textqueue.format.kinds import APPENDED
 from textqueue.format.parser import render
 from textqueue.format.windows import Token
 from textqueue.ledger.log import Ledger
+from textqueue.ledger.records import EMPTY, LIKE
 
 __all__ = ["New", "append"]
 
@@ -25,11 +28,12 @@ _LOGGED: Final = 4096
 """If an append has more entries, the ledger gets only the last one: the others would displace its marks."""
 
 
-def _mending(file: File, status: Status) -> tuple[bytes, bytes]:
-    """Return the missing end of the last line, or empty bytes, and the line end that the file uses."""
-    end = file.read(2, max(status.size - 2, 0))
+def _mending(file: File, status: Status) -> tuple[bytes, bytes, bytes]:
+    """Return the missing end of the last line, or empty bytes; the line end that the file uses; and the last bytes."""
+    tail = file.read(EQUAL_BYTES, max(status.size - EQUAL_BYTES, 0))
+    end = tail[-2:]
     if not end or end.endswith(b"\n"):
-        return b"", b"\r\n" if end == b"\r\n" else b"\n"
+        return b"", b"\r\n" if end == b"\r\n" else b"\n", tail
     start, last, end = status.size, -1, b""
     while start and last < 1:  # the byte before the newline is needed, too
         stop = start + len(end[:1])
@@ -37,7 +41,7 @@ def _mending(file: File, status: Status) -> tuple[bytes, bytes]:
         end = file.read(stop - start, start)
         last = end.rfind(b"\n")
     newline = b"\r\n" if last > 0 and end[last - 1 : last] == b"\r" else b"\n"
-    return b"" if end == BOM else newline, newline
+    return b"" if end == BOM else newline, newline, tail
 
 
 def append(source: Source, entries: Sequence[New], status: MessageStatus) -> list[Place]:
@@ -85,11 +89,17 @@ class _Append:
         self._copy = copy
         self._mend = b""
         self._raws: list[bytes] = []
+        self._owner = EMPTY
 
     def prove(self, session: Session) -> bool:
         """Find out whether the last line needs a newline, and which line end the file uses."""
-        self._mend, newline = _mending(session.file, session.status)
+        self._mend, newline, tail = _mending(session.file, session.status)
         self._raws = [render(text, each, status=self._status, newline=newline) for text, each in self._entries]
+        self._owner = EMPTY
+        if self._raws:
+            *others, last = self._raws[-EQUAL_BYTES // 2 :]
+            count = equal_before(tail + b"".join(others), last)
+            self._owner = LIKE + b"%d" % count if count else EMPTY
         return True
 
     def write(self, session: Session) -> bool:
@@ -136,7 +146,7 @@ class _Append:
     def log(self, ledger: Ledger, token: Token) -> None:
         """Append a ledger line for each entry; for more than _LOGGED entries without copies, only for the last one."""
         only_last = len(self.places) > _LOGGED and not self._copy
-        ledger.append_lines(APPENDED, self.places[-1:] if only_last else self.places, token)
+        ledger.append_lines(APPENDED, self.places[-1:] if only_last else self.places, token, self._owner)
 
 
 def _write_end(file: File, write: Callable[[bytes, int], None], size: int, text: bytes) -> None:

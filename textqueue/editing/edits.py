@@ -44,6 +44,8 @@ class Changes:
         claims: Sequence[bytes] = (),
         is_over: Callable[[bytes], bool] = bool,
         holder: Callable[[Place], bytes] | None = None,
+        *,
+        settled: Callable[[], bool],
     ) -> None:
         """Take the messages as they were read, a change for each, and a name of the edit for error texts.
 
@@ -56,6 +58,7 @@ class Changes:
                 ledger, unless another worker may not take the message yet.
             is_over: whether the lease of a claim has ended. Before, no other worker takes the message.
             holder: if a process that has claimed a message prevents the edit: finds that process.
+            settled: returns whether a last line without a newline is complete.
         """
         self.found = list(places)
         self.last: tuple[int, bytes] | None = None
@@ -66,6 +69,7 @@ class Changes:
         self._claims = claims
         self._is_over = is_over
         self._holder = holder
+        self._settled = settled
         self._todo: list[Change | None] = []
         self._records: list[tuple[int, int, bytes, bytes]] = []
 
@@ -81,7 +85,7 @@ class Changes:
         epoch = self._queue.ledger.epoch if session.known and session.still() else 0
         if self._claims:
             pairs = zip(self.found, self._claims, strict=True)
-            self.found = [self._claimed(place, owner) if owner else place for place, owner in pairs]
+            self.found = [self._claimed(place, owner, known=epoch > 0) if owner else place for place, owner in pairs]
         places = self.found
         found: list[Place] = []
         lost: list[int] = []
@@ -96,15 +100,24 @@ class Changes:
             for number, (position, raw) in zip(lost, again, strict=True):
                 found[number] = Place(position, raw, -1)
         self.found = found
+        for place, now in zip(places, found, strict=True):
+            if place.raw.endswith(b"\n") and not now.raw.endswith(b"\n"):
+                self._require_whole(session, now)
         for place in found if self._holder is not None else ():
             self._require_free(place)
         self._todo = [change(place.raw) for place, change in zip(found, self._changes, strict=True)]
         return True
 
-    def _claimed(self, place: Place, owner: bytes) -> Place:
+    def _claimed(self, place: Place, owner: bytes, *, known: bool) -> Place:
         """Return the place of a message that has a claim; lines may have moved.
 
         A lease identifies one claim. Without one, all claims of a process on equal messages are alike.
+
+        Args:
+            place: the message as it was read.
+            owner: its claim.
+            known: whether the ledger has the positions of this file. Then a message whose claim has none is not there,
+                even if an equal one is.
         """
         ledger, leased = self._queue.ledger, claimant(owner) != owner
         claim = ledger.claims.get(place.position)
@@ -121,7 +134,22 @@ class Changes:
             )
         alike = [at for at, other in there if other == name] or [at for at, _ in there if leased]
         at = min(alike, key=lambda at: abs(at - place.position), default=-1)
+        if alike and at < 0 and known:
+            raise MessageMovedError(
+                f"cannot {self._what}: another program deleted it, or is saving the file; nothing was written",
+                path=self._queue.path,
+                position=place.position,
+            )
         return Place(at, place.raw, ledger.epoch) if at >= 0 else place
+
+    def _require_whole(self, session: Session, place: Place) -> None:
+        """Check that a last line without a newline is complete: another program may be writing it."""
+        if not session.alone and not self._settled():
+            raise MessageMovedError(
+                f"cannot {self._what}: another program is saving the file; nothing was written; try again",
+                path=self._queue.path,
+                position=place.position,
+            )
 
     def _require_free(self, place: Place) -> None:
         if self._holder is not None and (holder := self._holder(place)):

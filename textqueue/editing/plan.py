@@ -53,6 +53,10 @@ at most one message, in this order:
    of the equal messages comes first.
 3. The rest is assigned to appends, then to marks, then to claims.
 
+A record shows how new the buffer was only if it has its own message and not an equal one. If the shift does not fit all
+equal messages of the ledger, that is unknown: then the oldest marks get the marked messages, and appends show nothing.
+An append that followed equal messages shows something only if as many are before it now.
+
 A record without a message then looks for the message as it was before a variable was set.
 """
 
@@ -65,11 +69,13 @@ from typing import Final, NamedTuple
 from textqueue.format.grammar import STATUS_OF
 from textqueue.format.kinds import APPENDED, CLAIMS, IN_LEDGER, IN_MUTEX, MARKS, SET, WAITING
 from textqueue.format.mutex import holder_of, is_claim, mutex_of
-from textqueue.format.windows import is_known, is_shared
-from textqueue.ledger.records import ARCHIVED, EMPTY, Record
+from textqueue.format.windows import is_known, is_shared, unknown
+from textqueue.ledger.records import ARCHIVED, EMPTY, LIKE, Record
 
-__all__ = ["STEPS_NS", "Action", "Known", "Plan", "Seen", "older_names", "plan"]
+__all__ = ["EQUAL_BYTES", "STEPS_NS", "Action", "Known", "Plan", "Seen", "older_names", "plan"]
 
+EQUAL_BYTES: Final = 1 << 10
+"""So far before an append equal messages are counted (``textqueue.ledger.records.LIKE``)."""
 STEPS_NS: Final = 2_000_000_000
 """A program takes less time than this from the first to the last step of reading or saving a file."""
 _QUEUED: Final = ord("-")
@@ -125,6 +131,8 @@ class Plan(NamedTuple):
         lost: the numbers of the marks and claims whose messages are not in the file.
         removed: the numbers of the queued messages that are not in the file, and that a stale save may have removed.
         written: the numbers of the marks and claims that the actions write again.
+        unwritten: digest and process of the claims that are in the ledger only from now on. The mutex may have them
+            again when a save is complete.
     """
 
     actions: list[Action]
@@ -132,6 +140,7 @@ class Plan(NamedTuple):
     lost: list[int]
     removed: list[int]
     written: Set[int] = frozenset()
+    unwritten: Set[tuple[bytes, bytes]] = frozenset()
 
 
 def plan(known: Known, seen: Mapping[bytes, Collection[Seen]], *, reapply: bool) -> Plan:
@@ -167,6 +176,14 @@ def _run_of(owner: bytes) -> int:
 _Numbered = tuple[int, Record]
 
 
+def _oldest(places: Mapping[int, Seen], records: Sequence[_Numbered]) -> dict[int, Seen]:
+    """Assign places to the oldest of some records."""
+    numbers = sorted(number for number, _ in records)[: len(places)]
+    found = {number: places[number] for number in numbers if number in places}
+    rest = [places[number] for number in sorted(places.keys() - found.keys())]
+    return found | dict(zip([number for number in numbers if number not in found], rest, strict=True))
+
+
 class _Planning:
     """The computation of a plan. Edits are identified by their number in the ledger."""
 
@@ -186,6 +203,7 @@ class _Planning:
         self._actions: list[tuple[int, Action]] = []  # with the numbers of their edits
         self._made = Plan([], {}, [], [])
         self._written: set[int] = set()
+        self._unwritten: set[tuple[bytes, bytes]] = set()
 
     def plan(self, *, reapply: bool) -> Plan:
         groups: dict[bytes, list[_Numbered]] = defaultdict(list)
@@ -212,7 +230,7 @@ class _Planning:
             self._reverted(number, record, place, reapply=reapply)
         self._blank_ended()
         self._made.actions.extend(action for _, action in sorted(self._actions, key=lambda one: one[0]))
-        return self._made._replace(written=self._written)
+        return self._made._replace(written=self._written, unwritten=self._unwritten)
 
     def _rewritten(self) -> set[bytes]:
         """Return the archive runs whose queued messages are new ones, because no stale save restored these runs.
@@ -233,14 +251,20 @@ class _Planning:
     def _group(self, group: Sequence[_Numbered], waiting: _Places, marked: _Places) -> list[_Numbered]:
         """Assign the records of equal messages to their places, and return the records without a place."""
         self._shifts = [0, self._grown]
+        sure = True
         if len(group) > 1:
             here = {record.position for _, record in group if record.position >= 0}
             fits = [sum(at + shift in marked or at + shift in waiting for at in here) for shift in self._shifts]
             self._shifts.sort(key=lambda shift: -fits[0 if shift == 0 else 1])
+            sure = max(fits) == len(here)
         marks = [one for one in group if one[1].kind in MARKS]
-        claims = [one for one in group if one[1].kind in CLAIMS and one[1].position not in marked]
+        claims = [one for one in group if one[1].kind in CLAIMS]
+        if sure:
+            claims = [one for one in claims if not self._is_marked(one[1], waiting, marked)]
         waits = [one for one in group if one[1].kind in WAITING]
         places = self._paired([marks], marked)
+        if not sure:  # a stale save reverts the newest ones
+            places = _oldest(places, marks)
         for number, record in marks:
             if number in places:
                 self._made.kept[number] = record._replace(position=places[number].position, owner=EMPTY)
@@ -253,10 +277,11 @@ class _Planning:
         for number, record in waits:
             if number in places:
                 moved = record._replace(position=places[number].position)
+                if not self._follows(record, moved.position):  # perhaps it is the equal one
+                    moved = moved._replace(token=unknown(record.token))
                 self._made.kept[number] = moved
-                if record.kind == APPENDED and self._is_own(
-                    record, moved.position
-                ):  # a message that was given back may have been queued before as well
+                # A message that was given back may have been queued before as well.
+                if record.kind == APPENDED and sure and self._is_own(record, moved.position):
                     self._is_there(number)
         for number, record in left:
             if number in places:
@@ -268,6 +293,14 @@ class _Planning:
                 self._still_claimed(number, record, places[number])
         places |= self._paired([[one for one in waits if one[0] not in places]], marked)  # a user marked them
         return [one for one in (*waits, *left, *claims) if one[0] not in places]
+
+    def _is_marked(self, claim: Record, waiting: _Places, marked: _Places) -> bool:
+        """Return whether a user marked a claimed message: a mark is in its place, and not in that of an equal one."""
+        if claim.kind == IN_MUTEX and any(holder_of(place.raw) == claim.holder for place in waiting.values()):
+            return False
+        if claim.position < 0 or any(claim.position + shift in waiting for shift in self._shifts):
+            return False
+        return claim.position + self._shifts[0] in marked
 
     def _is_there(self, number: int) -> None:
         """Note that an edit is still in the file."""
@@ -285,7 +318,15 @@ class _Planning:
         return number < self._shared and edits[number].token[2] + STEPS_NS <= edits[self._shared].token[2]
 
     def _is_own(self, record: Record, position: int) -> bool:
-        return record.position >= 0 and position in (record.position, record.position + self._grown)
+        there = record.position >= 0 and position in (record.position, record.position + self._grown)
+        return there and self._follows(record, position)
+
+    def _follows(self, record: Record, position: int) -> bool:
+        """Return whether as many equal messages are close before an append as the ledger records."""
+        if not record.owner.startswith(LIKE):
+            return True
+        before = range(position - EQUAL_BYTES, position)
+        return record.owner == LIKE + b"%d" % sum(one.position in before for one in self._seen[record.digest])
 
     def _paired(self, kinds: Sequence[Sequence[_Numbered]], places: _Places) -> dict[int, Seen]:
         """Assign a place to each record, by number, and remove it from places."""
@@ -354,6 +395,7 @@ class _Planning:
         room = mutex_of(place.raw)
         if room is None or not room.fits(holder):  # a user shortened it, or a save has written a part of it
             self._made.kept[number] = record._replace(kind=IN_LEDGER)
+            self._unwritten.add((record.digest, holder))
             return
         writes = [(room.position, room.filled(holder))]
         self._actions.append((number, Action(place, writes, "claim", "claimed again for its owner")))
@@ -366,15 +408,18 @@ class _Planning:
             for place in self._seen.get(name, ()):
                 if place.raw[0] != _QUEUED or place.position in decided:
                     continue
-                if holder_of(place.raw) == owner and (blank := self._blanked(name, place)) is not None:
+                room = mutex_of(place.raw)
+                if room is not None and room.has(owner) and (blank := self._blanked(name, place)) is not None:
                     report = "blanked again: it had ended"
                     self._actions.append((len(self._edits), blank[0]._replace(kind="claim", report=report)))
 
     def _blanked(self, name: bytes, place: Seen) -> tuple[Action, Seen] | None:
         """Return the action that blanks an ended claim, and the message after it; None if no such claim exists."""
         room = mutex_of(place.raw)
-        if room is None or not is_claim(room.holder) or (name, room.holder) in self._claimed:
+        if room is None or (name, room.holder) in self._claimed:
             return None
+        if not is_claim(room.holder) and not any(room.has(owner) for one, owner in self._ended if one == name):
+            return None  # it is blank, or a user claimed it
         blank = room.filled(b"")
         raw = place.raw[: room.position] + blank + place.raw[room.position + len(blank) :]
         return Action(place, [(room.position, blank)]), place._replace(raw=raw)

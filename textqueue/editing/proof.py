@@ -11,12 +11,13 @@ from typing import Final
 
 from sej.system.disk import File
 from textqueue.editing.place import Place
+from textqueue.editing.plan import EQUAL_BYTES
 from textqueue.format.grammar import BOM, CHUNK, STATUS_OF
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import value_of
 from textqueue.hot import ends, essence
 
-__all__ = ["entry_at", "here", "neighbours"]
+__all__ = ["entry_at", "equal_before", "here", "neighbours"]
 
 _NEWLINE: Final = 10
 _GROUP_BYTES: Final = 1 << 18
@@ -76,3 +77,8 @@ def entry_at(file: File, position: int) -> bytes:
         if match.end() < len(data) or len(data) < size:
             return match.group()
         size *= 4
+
+
+def equal_before(data: bytes, raw: bytes) -> int:
+    """Return how many messages at the end of some bytes are equal to the message that follows, whatever their marks."""
+    return data[-EQUAL_BYTES:].count(raw[1:])

@@ -42,8 +42,8 @@ from sej.system.disk import File
 from sej.system.locks import end_lease, leased
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.place import Place
-from textqueue.editing.plan import Action, Known, Seen, older_names, plan
-from textqueue.editing.proof import entry_at
+from textqueue.editing.plan import EQUAL_BYTES, Action, Known, Seen, older_names, plan
+from textqueue.editing.proof import entry_at, equal_before
 from textqueue.editing.removed import settle
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
@@ -54,7 +54,7 @@ from textqueue.format.windows import Token, is_known, is_shared, scan, token_of,
 from textqueue.hot import essence, proven
 from textqueue.ledger.copies import Copies
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import ARCHIVED, EMPTY, GONE, Record
+from textqueue.ledger.records import ARCHIVED, EMPTY, GONE, LIKE, Record
 
 __all__ = ["OnRevert", "find_again", "reconcile"]
 
@@ -62,8 +62,12 @@ OnRevert = Literal["reapply", "deliver"]
 _QUEUED = ord("-")
 _NEVER: Final = (0, 0, 0)
 """In the line of a claim that has ended: a state that no file has."""
+_ENDED_MOST: Final = 1 << 10
+"""The number of ended claims that are kept although their messages are not queued in the file."""
 _TURN: Final = 64
 """After this many writes, check whether another process waits for the file."""
+_SAVING_NS: Final = 1_000_000_000
+"""Without a lease, a last line without a newline is not complete before the file was unchanged for so long."""
 _REMEMBER_NS: Final = 10_000_000_000
 _REMEMBER_ARCHIVED_NS: Final = 8 * 3600 * 1_000_000_000
 """An editor may have the file open for a working day, from a time before the archive run."""
@@ -126,7 +130,7 @@ def reconcile(
         records = {**lost, **_variables(edits, names), **made.kept}
         doubted = set() if alone else made.written  # the others were in the file before: they show how new it is
         kept = [_doubted(record) if number in doubted else record for number, record in sorted(records.items())]
-        ended = _ended_claims(over, seen)
+        ended = _ended_claims({**over, **dict.fromkeys(made.unwritten - over.keys(), False)}, seen)
         ledger.rewrite([*ended, *kept, *removed.records(token)], token=token, epoch=time.time_ns())
     else:
         end_lease(file)
@@ -142,7 +146,7 @@ def _only_moved(ledger: Ledger, file: File, token: Token, grown: int) -> bool:
     shown = ledger.shown
     if shown is None or shown.position < 0 or not is_known(shown.token) or is_shared(shown.token):
         return False
-    if ledger.is_repeated(shown):
+    if ledger.is_repeated(shown, moved=grown != 0):
         return False
     found = []
     for record in (shown, *ledger.claims.values()):
@@ -151,11 +155,21 @@ def _only_moved(ledger: Ledger, file: File, token: Token, grown: int) -> bool:
         same = [at for at, raw in there.items() if raw and digest(essence(raw)) == record.digest]
         if not same or not all(_shows(there[at], record) for at in same):
             return False
+        if record.owner.startswith(LIKE) and not _follows(file, same[0], there[same[0]], record):
+            return False
         found.append(record._replace(position=same[0]))
-    if token_of(file.status()) != token:
+    claims = {record.position for record in found[1:]}
+    if token_of(file.status()) != token or len(claims) < len(found) - 1:  # two equal messages have one place
         return False
     ledger.move(found[0] if shown.kind not in CLAIMS else None, found[1:], token)
     return True
+
+
+def _follows(file: File, position: int, raw: bytes, record: Record) -> bool:
+    """Return whether as many equal messages are before an appended one as then: otherwise it may be one of them."""
+    start = max(position - EQUAL_BYTES, 0)
+    count = equal_before(file.read(position - start, start), raw)
+    return count * len(raw) < EQUAL_BYTES // 2 and record.owner == LIKE + b"%d" % count
 
 
 def _begins(file: File, position: int) -> bool:
@@ -183,12 +197,16 @@ def _apply(actions: Sequence[Action], file: File, path: str) -> tuple[list[Confl
     """Make the writes. A write that another program prevents is planned again by the next session.
 
     Returns:
-        The conflicts; and False if the writes were cut short because another process waits for the file.
+        The conflicts; and False if the writes were cut short because another process waits for the file, or may still
+        write its last line.
     """
     conflicts: list[Conflict] = []
     alone = leased(file)
+    saving = not alone and abs(time.time_ns() - file.status().mtime_ns) < _SAVING_NS
     for number, (place, writes, kind, report) in enumerate(actions):
         if alone and not number % _TURN and not leased(file):
+            return conflicts, False
+        if saving and writes and not place.raw.endswith(b"\n"):
             return conflicts, False
         made = all(_write(file, place, relative, data) for relative, data in writes)
         if made and kind:
@@ -210,11 +228,17 @@ def _variables(edits: Sequence[Record], there: Container[bytes]) -> dict[int, Re
 
 
 def _ended_claims(ended: Mapping[tuple[bytes, bytes], bool], seen: Mapping[bytes, Sequence[Seen]]) -> list[Record]:
-    """Return the lines of the ended claims that the next save of an old buffer may restore, or that may begin again."""
+    """Return the lines of the ended claims that the next save of an old buffer may restore, or that may begin again.
+
+    A message that is not queued in the file may be queued again soon: a save may have written a part of the file only.
+    """
     alive = {holder for holder in {holder for _, holder in ended} if is_alive(holder)}
+    kept = [one for one in ended.items() if one[0][1] in alive]
+    there = {one for one in kept if one[1] or any(place.raw[0] == _QUEUED for place in seen.get(one[0][0], ()))}
+    there.update([one for one in kept if one not in there][-_ENDED_MOST:])
     lines = []
-    for (name, holder), gone in sorted(ended.items()):
-        if holder in alive and (gone or any(place.raw[0] == _QUEUED for place in seen.get(name, ()))):
+    for (name, holder), gone in kept:
+        if ((name, holder), gone) in there:
             end = GONE if gone else EMPTY
             lines += [Record(kind, -1, name, _NEVER, owner) for kind, owner in ((IN_MUTEX, holder), (ENDED, end))]
     return lines

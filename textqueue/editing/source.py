@@ -30,7 +30,7 @@ from textqueue.format.kinds import ENDED
 from textqueue.format.lease import Leases, claimant
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import digest
-from textqueue.format.windows import Token, settled, token_of
+from textqueue.format.windows import Token, settled, token_of, unknown
 from textqueue.hot import essence
 from textqueue.ledger.intent import InTransit
 from textqueue.ledger.records import GONE, Record
@@ -192,19 +192,23 @@ class Source:
 
     # Editing
 
-    def end_missing(self, raw: bytes, owner: bytes) -> None:
-        """End the claim of a message that is not in the file, so that it is free if a person restores it.
+    def end_missing(self, position: int, raw: bytes, owner: bytes) -> None:
+        """End the claim of a message that cannot be changed, so that it is free when it can be changed again.
+
+        The message is not in the file, and a person may restore it; or a save has written a part of it.
 
         Args:
+            position: where the message was last.
             raw: the message as it was last seen.
             owner: the owner in the ledger.
         """
         with suppress(OSError), self.file.session() as session:
             ledger, name = self.file.ledger, digest(essence(raw))
-            for position, claim in ledger.claims.items() if session.known else ():
-                if position < 0 and (claim.digest, claim.owner) == (name, owner):
-                    ledger.append([Record(ENDED, position, name, token_of(session.status), GONE)])
-                    return
+            alike = [at for at, claim in ledger.claims.items() if (claim.digest, claim.owner) == (name, owner)]
+            if alike:
+                at = min(alike, key=lambda at: (at >= 0, abs(at - position)))
+                token = token_of(session.status)
+                ledger.append([Record(ENDED, at, name, token if session.known else unknown(token), GONE)])
 
     def edit(
         self,
@@ -323,7 +327,9 @@ class Source:
         *,
         free: bool,
     ) -> Changes:
-        return Changes(self.file, places, changes, what, claims, self.leases.is_over, self.holder if free else None)
+        holder = self.holder if free else None
+        is_over = self.leases.is_over
+        return Changes(self.file, places, changes, what, claims, is_over, holder, settled=self.settled)
 
     def sync(self) -> None:
         """Sync the file and the ledger to disk, as ``textqueue.editing.durable`` describes.

@@ -36,6 +36,8 @@ __all__ = [
 
 ROOM: Final = 24
 _HASH_DIGITS: Final = 5
+_PART: Final = 4
+"""The least bytes of the beginning of a claim. A shorter text may be what a user wrote."""
 _OWNER: Final = re.compile(rb"(\d{1,20})@([^/\s]+)/(\d{1,20})")
 
 HELD: Final = re.compile(rb"\n\\[ \t]*[mM][uU][tT][eE][xX][ \t]*=[ \t]*[^\s]")
@@ -56,6 +58,14 @@ class MutexRoom(NamedTuple):
     def fits(self, owner: bytes) -> bool:
         """Return whether a claim fits."""
         return len(owner) <= len(self.data)
+
+    def has(self, claim: bytes) -> bool:
+        """Return whether this is a claim, or a part of it: an editor read it while it was written or blanked."""
+        whole, data = self.filled(claim), self.data
+        begin, end = len(data) - len(data.lstrip()), len(data.rstrip())
+        if not end or len(whole) != len(data):
+            return False
+        return data[begin:] == whole[begin:] or (end >= _PART and data[:end] == whole[:end])
 
     def filled(self, owner: bytes) -> bytes:
         """Return the bytes to write: the owner, padded with blanks."""

@@ -19,8 +19,9 @@ MTIME_NS  INODE is 0 if another program may have written to the file during the 
           program had the file open during the edit
 OWNER     of a claim: its process, and its lease if it has one (``format.lease``); of ``v``: the message's ESSENCE
           before; of a mark of an archived message: ``archived/`` and the number of the archive run; of the newest
-          mark or append, copied into a new epoch: ``again``; of ``-``, if the message was marked before: ``was/`` and
-          that mark; of ``e``, if the message is missing from the file: ``gone``; otherwise ``-``
+          mark or append, copied into a new epoch: ``again``; of ``a``, if equal messages were close before it:
+          ``like/`` and their number; of ``-``, if the message was marked before: ``was/`` and that mark; of ``e``, if
+          the message is missing from the file, or only a part of it is there: ``gone``; otherwise ``-``
 CRC32     of the line before it
 ========  =======================================================================================================
 
@@ -61,7 +62,7 @@ from textqueue.format.kinds import (
 )
 from textqueue.format.windows import Token, state_of
 from textqueue.hot import newest, status_lines
-from textqueue.ledger.records import AGAIN, EMPTY, WAS, Record, record_of, records_in
+from textqueue.ledger.records import AGAIN, EMPTY, WAS, Record, is_copy, record_of, records_in
 from textqueue.ledger.remembered import Remembered, ended_claims
 from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
 
@@ -282,9 +283,11 @@ class Ledger:
         self.token = token
         self.last = self.shown = Record(kind, position, line.split(b" ", 3)[2], token, EMPTY)
 
-    def append_lines(self, kind: int, places: Sequence[tuple[int, bytes, int]], token: Token) -> None:
+    def append_lines(
+        self, kind: int, places: Sequence[tuple[int, bytes, int]], token: Token, owner: bytes = EMPTY
+    ) -> None:
         """Append lines of one kind for many places: as ``append``, but faster."""
-        lines = status_lines(kind, places, b" %d %d %d -" % token)
+        lines = status_lines(kind, places, b" %d %d %d %s" % (*token, owner))
         self._write(lines, token)
         *most, (position, _, _) = places
         if kind == GIVEN_BACK:
@@ -297,7 +300,7 @@ class Ledger:
         else:
             self._spend(len(most))
         name = lines[lines.rfind(b"\n", 0, -1) + 1 :].split(b" ", 3)[2]
-        self._apply(Record(kind, position, name, token, EMPTY))
+        self._apply(Record(kind, position, name, token, owner))
 
     def _write(self, lines: bytes, token: Token) -> None:
         if self._file is None:
@@ -382,10 +385,14 @@ class Ledger:
         data = b"" if self._file is None else self._file.read(self._read_to, 0)
         return ended_claims(records_in(data)) if b"\nm " in data else {}
 
-    def is_repeated(self, shown: Record) -> bool:
+    def is_repeated(self, shown: Record, *, moved: bool) -> bool:
         """Return whether a mark, or a claim in a mutex, had been made before and was taken back.
 
         Then a buffer from before the edit may have the same bytes. The caller holds the lock.
+
+        Args:
+            shown: the mark or claim.
+            moved: whether lines may have moved. Then the same mark of an equal message counts as well.
         """
         if self._file is None or shown.kind not in MARKS | {IN_MUTEX}:
             return False
@@ -394,6 +401,8 @@ class Ledger:
         about = list(records_in(b"\n".join(lines)))
         if shown.kind == IN_MUTEX:
             return (shown.digest, shown.holder) in ended_claims(about)
+        if moved and sum(record.kind in MARKS and not is_copy(record) for record in about) > 1:
+            return True
         return any(record.owner == WAS + bytes([shown.kind]) for record in about)
 
     def has_claimed(self, name: bytes, holder: bytes) -> bool:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from textqueue.format.lease import claimant
 from textqueue.format.windows import Token
 
-__all__ = ["AGAIN", "ARCHIVED", "EMPTY", "GONE", "WAS", "Record", "is_copy", "record_of", "records_in"]
+__all__ = ["AGAIN", "ARCHIVED", "EMPTY", "GONE", "LIKE", "WAS", "Record", "is_copy", "record_of", "records_in"]
 
 EMPTY: Final = b"-"
 AGAIN: Final = b"again"
@@ -18,6 +18,8 @@ ARCHIVED: Final = b"archived/"
 """The start of the owner of a mark whose message was archived; the number of the run follows."""
 GONE: Final = b"gone"
 """The owner of a line that ends a claim while its message is missing from the file."""
+LIKE: Final = b"like/"
+"""The start of the owner of an append if equal messages were close before it; their number follows."""
 WAS: Final = b"was/"
 """The start of the owner of a line of a message that was queued again; the mark before it follows."""
 
