@@ -32,7 +32,6 @@ from sej.journal.recovery import Recovery, find_damage, keep
 from sej.journal.writer_lock import lock_segment
 from sej.system.disk import OS, File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
-from sej.system.logs import WARNING, record
 from sej.writing.end import End
 
 __all__ = [
@@ -45,7 +44,6 @@ __all__ = [
 
 _OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn", "dead", "id", "lost+found"})
 """A directory without jnl/ can become a journal if it holds nothing but these names."""
-_OFFSET: Final = re.compile(r"[0-9a-f]{16}")
 _SYNC_BYTES: Final = 1 << 20
 """Up to this many bytes are synced while a writer opens. More is synced later, so that opening does not wait for it."""
 
@@ -197,14 +195,14 @@ def _open_end(
         kept.lower(file, segment.first_offset, position, offset)  # if the size of a synced message was changed
         file.truncate(position)
         recovery = Recovery(segment.path, position, offset, damage.size, copy, damage.reason)
-        record(__name__, WARNING, "%s: cut %d torn bytes at %d, kept in %s", segment.path, damage.size, position, copy)
+        _warn("%s: cut %d torn bytes at %d, kept in %s", segment.path, damage.size, position, copy)
     end = Kept(position, offset)
     synced = end if durable else min(end, durable_position(directory, kept, segment, file, alone=alone))
     if not durable and kept.lost is not None:
         text = (
             "%s: it has %d bytes, but %d were on the disk: messages %d to %d are gone, and new ones get their offsets"
         )
-        record(__name__, WARNING, text, segment.path, size, kept.lost.position, offset, kept.lost.offset - 1)
+        _warn(text, segment.path, size, kept.lost.position, offset, kept.lost.offset - 1)
         kept.store(file, segment.first_offset, *synced)
     if position - synced.position <= _SYNC_BYTES:
         if position > synced.position:  # earlier writers may have left these bytes to the kernel
@@ -220,6 +218,12 @@ def _open_end(
     return End(segment, file, position, offset, *synced, newest, index_file, entries, fresh, partial, there, recovery)
 
 
+def _warn(text: str, *values: object) -> None:
+    from sej.system.logs import WARNING, record  # here, because most openings find nothing
+
+    record(__name__, WARNING, text, *values)
+
+
 def is_promise(entry: str) -> bool:
     """Return whether a file in ``txn/`` has messages of a repair (:meth:`sej.writing.exactly_once.Batches.promise`)."""
     return entry.endswith(".intent") and "~" in entry
@@ -233,7 +237,9 @@ def sweep(directory: Directory) -> None:
         staged = end in ("publish", "removed") or (
             end == "rows" and disk.status(directory.at("txn", f"{stem}.intent")) is None
         )
-        run = stem == "repair" and _OFFSET.fullmatch(end)  # a batch, a reader or a queue may have the name "repair"
+        run = stem == "repair" and re.fullmatch(
+            "[0-9a-f]{16}", end
+        )  # a batch, a reader or a queue may have the name "repair"
         if staged or (run and disk.status(directory.at("txn", "repair")) is None):
             disk.unlink(directory.at("tmp", name))
 

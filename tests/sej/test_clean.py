@@ -15,7 +15,7 @@ from sej.journal.index import Block, IndexFile
 from sej.journal.medium import kept_position
 from sej.journal.writer_lock import writer_lock
 from sej.system.checksum import crc32c
-from sej.system.disk import OS, File
+from sej.system.disk import OS, File, file_system
 from sej.system.durable import KeptPosition
 from sej.system.durable_format import BODY, CHECK, MAGIC
 from sej.system.locks import Lock
@@ -320,6 +320,17 @@ def test_a_clean_journal_is_opened_by_the_compiled_call_as_by_the_reference(
 @pytest.mark.parametrize("name", NOT_CLEAN)
 def test_another_journal_is_left_to_the_reference(tmp_path: Path, taken: list[bool], name: str) -> None:
     assert not check(tmp_path, NOT_CLEAN[name], taken)
+
+
+def test_an_opening_on_a_common_file_system_reads_no_table_of_mounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path)
+    common = os.major(os.stat(tmp_path).st_dev) != 0 or file_system(tmp_path) in ("tmpfs", "overlay", "btrfs")
+    tables = [b""]
+    monkeypatch.setattr("sej.system.disk._mount_table", tables.pop)
+    sej.Writer(tmp_path).close()
+    assert bool(tables) is common
 
 
 def test_a_journal_with_random_changes_is_opened_as_by_the_reference(tmp_path: Path, taken: list[bool]) -> None:
