@@ -468,7 +468,12 @@ class JournalQueue(WorkQueue):
         return found
 
     def sync(self) -> None:
-        """Sync to the disk what was put and ended through this object so far."""
+        """Sync to the disk what was put and ended through this object so far.
+
+        Raises:
+            JournalNotFoundError: the journal was removed.
+            WriterFailedError: a sync failed, or the last segment was removed.
+        """
         self._life.require()
         self._writer.sync()
         self._log.require()

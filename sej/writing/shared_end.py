@@ -37,7 +37,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sej.codec import measure
-from sej.errors import CorruptionError, DecodeError, LockedError, LockLostError
+from sej.errors import CorruptionError, DecodeError, JournalNotFoundError, LockedError, LockLostError
 from sej.journal.directory import Directory
 from sej.journal.identity import journal_id
 from sej.journal.medium import kept_position
@@ -113,6 +113,7 @@ class SharedEnd:
         self._original: Trace | None = None
         self._lock_check_at = 0.0
         self._indexed_to = 0
+        self._id: bytes | None = None
         self.file: File | None = None
         self.offset = self.position = self.first_offset = 0
 
@@ -163,6 +164,32 @@ class SharedEnd:
             self._in_doubt.pop(file, None)
         file.sync()
         self._kept.store(file, first_offset, position, offset)
+
+    def require_place(self, file: File | None, first_offset: int) -> None:
+        """Check that what was appended to a segment is still in the journal. Another thread may be within a turn.
+
+        A segment that has a successor may be removed: it was synced, and retention or a merge does this.
+
+        Args:
+            file: the segment, if this object has looked for it.
+            first_offset: its first offset.
+
+        Raises:
+            JournalNotFoundError: the journal was removed.
+            OSError: ESTALE: only the segment was.
+        """
+        if file is None:
+            self._directory.require()
+        elif not file.extent()[1]:
+            if journal_id(self._directory) != self._id:
+                self._directory.require()
+                raise JournalNotFoundError(
+                    "this journal was removed and created again, and what was appended before is lost; open it again",
+                    path=self._directory.path,
+                )
+            segments = self._directory.segments()
+            if not segments or segments[-1].first_offset <= first_offset:
+                require_name(file)
 
     def close(self) -> None:
         """Close the files; a second time does nothing."""
@@ -222,7 +249,7 @@ class SharedEnd:
                 continue
             if self._original is None or self._is_current():
                 break
-        journal_id(self._directory, create=True)
+        self._id = journal_id(self._directory, create=True)
         mark = self._lock.read(_MARK_BYTES, 0)
         if self.position >= self._segment_bytes:
             self._rotate()

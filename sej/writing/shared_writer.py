@@ -294,9 +294,22 @@ class SharedWriter:
     # --- durability
 
     def sync(self) -> None:
-        """Sync everything that this writer appended."""
+        """Sync everything that this writer appended.
+
+        Raises:
+            JournalNotFoundError: the journal was removed.
+            WriterFailedError: a sync failed, or the segment was removed.
+        """
         self.life.require()
         self.settle(self._end.offset)
+        with self.life.mutex:
+            try:
+                self._end.require_place(self._end.file, self._end.first_offset)
+            except OSError as error:
+                if not is_failure(error):
+                    raise
+                self._fail(error)
+                raise self._failed(error) from error
 
     def settle(self, offset: int) -> None:
         """Return once every message below offset that this writer appended is durable."""
@@ -382,6 +395,7 @@ class SharedWriter:
             end = self._end
             file, first_offset, position, offset = end.file, end.first_offset, end.position, end.offset
         if file is not None:
+            end.require_place(file, first_offset)
             self._end.sync(file, first_offset, position, offset)
         return offset
 

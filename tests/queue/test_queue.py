@@ -233,7 +233,7 @@ class TestLeases:
         item = take(queue)
         shutil.rmtree(tmp_path / "q")
         calls = (
-            lambda: queue.get(timeout=0), queue.stats, queue.purge, queue.pause,
+            queue.sync, lambda: queue.get(timeout=0), queue.stats, queue.purge, queue.pause,
             lambda: queue.put(b"late", delay_s=1), lambda: item.extend(1.0), item.done, queue.close,
         )  # fmt: skip
         for call in calls:

@@ -12,6 +12,7 @@ import sej
 from sej.codec.format import MAX_OFFSET
 from sej.system.disk import OS, Disk, File
 from sej.writing.opening import open_end
+from sej.writing.shared_writer import SharedDurability
 from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, output, script, until
 
 
@@ -352,3 +353,53 @@ def test_the_directory_of_an_open_writer_is_removed(tmp_path: Path, monkeypatch:
         shutil.rmtree(tmp_path / "q")
         with pytest.raises(sej.JournalNotFoundError, match="`sej append` creates one, reading does not"):
             writer.append(b"late")
+
+
+class TestWhatIsSyncedIsStillInTheJournal:
+    """If a journal or its last segment was removed, no call reports that its messages are on the disk."""
+
+    @pytest.mark.parametrize("durability", ["os", "disk"])
+    def test_its_directory_was_removed(self, tmp_path: Path, durability: SharedDurability) -> None:
+        with sej.SharedWriter(tmp_path / "q", durability=durability) as writer:
+            writer.append(b"x")
+            writer.sync()
+            shutil.rmtree(tmp_path / "q")
+            with pytest.raises(sej.JournalNotFoundError, match="there is no journal here"):
+                writer.sync()
+            if durability == "disk":
+                with pytest.raises(sej.JournalNotFoundError, match="there is no journal here"):
+                    writer.append(b"y")
+            assert not (tmp_path / "q").exists()
+
+    def test_its_directory_was_removed_before_the_first_append(self, tmp_path: Path) -> None:
+        with sej.SharedWriter(tmp_path / "q") as writer:
+            shutil.rmtree(tmp_path / "q")
+            with pytest.raises(sej.JournalNotFoundError, match="there is no journal here"):
+                writer.sync()
+
+    def test_its_directory_was_created_again(self, tmp_path: Path) -> None:
+        with sej.SharedWriter(tmp_path / "q") as writer:
+            writer.append(b"x")
+            shutil.rmtree(tmp_path / "q")
+            with sej.SharedWriter(tmp_path / "q") as other:
+                other.append_many([b"a", b"b", b"c"])
+            with pytest.raises(sej.JournalNotFoundError, match="was removed and created again"):
+                writer.sync()
+
+    def test_only_the_segment_was_removed(self, tmp_path: Path) -> None:
+        writer = sej.SharedWriter(tmp_path / "q")
+        writer.append(b"x")
+        (tmp_path / "q" / "jnl" / f"{0:016x}.jnl").unlink()
+        for _ in range(2):
+            with pytest.raises(sej.WriterFailedError, match="segment was removed while a writer appended"):
+                writer.sync()
+        writer.close()
+
+    def test_the_segment_was_sealed_and_removed(self, tmp_path: Path) -> None:
+        with sej.SharedWriter(tmp_path / "q") as writer, sej.SharedWriter(tmp_path / "q", segment_bytes=1) as other:
+            writer.append(b"x")
+            other.append(b"y")
+            sej.Journal(tmp_path / "q").clean(max_bytes=0)
+            assert sej.Journal(tmp_path / "q").first_offset > 0
+            writer.sync()
+            assert writer.append(b"z") == 2

@@ -97,9 +97,9 @@ def test_nothing_of_a_removed_directory_is_created_again(tmp_path: Path) -> None
     assert item is not None
     item.done()
     shutil.rmtree(path)
-    queue.sync()
-    with pytest.raises(sej.JournalNotFoundError):
-        queue.close()
+    for call in (queue.sync, queue.close):
+        with pytest.raises(sej.JournalNotFoundError):
+            call()
     assert not path.exists()
 
 
