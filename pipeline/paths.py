@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pipeline.options import OptionError
-from sej.journal.directory import around
 from sej.system.disk import OS
 from sej.system.locks import host_name
+from sej.system.paths import around
 
 __all__ = [
     "is_address", "local_path", "local_target", "outside", "paths_of", "reaching", "spark_path", "unseen",

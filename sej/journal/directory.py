@@ -29,15 +29,14 @@ from sej.checks import PATH
 from sej.codec.format import MAX_OFFSET
 from sej.errors import CorruptionError, InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.system.disk import Disk, File
-from sej.system.paths import absolute_path
+from sej.system.paths import absolute_path, is_journal
 
-__all__ = ["Directory", "Segment", "around", "check_name", "containing", "is_journal", "is_still", "journals_in"]
+__all__ = ["Directory", "Segment", "check_name", "containing", "is_journal", "is_still", "journals_in"]
 
 _HEX: Final = "0123456789abcdef"
 _DIGITS: Final = 16
 _NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"
 _NAME_BYTES: Final = 200
-_PARTS: Final = frozenset({"gaps", "idx", "jnl", "kept", "ofs", "tmp", "txn"})
 
 
 class Segment(NamedTuple):
@@ -173,25 +172,6 @@ class Directory:
 def _is_segment(name: str) -> bool:
     """Return whether it is 16 lower-case hex digits and ``.jnl``. Compiling a pattern takes a new process longer."""
     return len(name) == _DIGITS + len(".jnl") and name.endswith(".jnl") and not name[:_DIGITS].strip(_HEX)
-
-
-def is_journal(disk: Disk, path: str) -> bool:
-    """Return whether a path is a SEJ directory: it has a directory ``jnl/``."""
-    inside = disk.status(os.path.join(path, "jnl"))
-    return inside is not None and inside.is_dir
-
-
-def around(disk: Disk, path: str) -> str | None:
-    """Return the SEJ directory that a path is inside of, as for ``orders/jnl/x``, where only SEJ may write; or None.
-
-    Symbolic links are followed. Neither the path nor its directories need exist.
-    """
-    inside = os.path.realpath(path)
-    while (parent := os.path.dirname(inside)) != inside:
-        if os.path.basename(inside) in _PARTS and is_journal(disk, parent):
-            return parent
-        inside = parent
-    return None
 
 
 def journals_in(disk: Disk, root: str) -> list[str]:

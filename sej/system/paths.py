@@ -1,10 +1,15 @@
-"""Paths that stay the same: a relative path means the current directory of the call that passed it."""
+"""Paths: a relative one means the current directory of the call that passed it, and some are those of a journal."""
 
 from __future__ import annotations
 
 import os
+from typing import Final
 
-__all__ = ["absolute_path"]
+from sej.system.disk import Disk
+
+__all__ = ["absolute_path", "around", "is_journal"]
+
+_PARTS: Final = frozenset({"gaps", "idx", "jnl", "kept", "ofs", "tmp", "txn"})
 
 
 def absolute_path(path: str | os.PathLike[str]) -> str:
@@ -20,3 +25,22 @@ def absolute_path(path: str | os.PathLike[str]) -> str:
     if os.path.isabs(name):
         return name
     return os.getcwd() if name in ("", ".") else os.path.join(os.getcwd(), name)
+
+
+def is_journal(disk: Disk, path: str) -> bool:
+    """Return whether a path is a SEJ directory: it has a directory ``jnl/``."""
+    inside = disk.status(os.path.join(path, "jnl"))
+    return inside is not None and inside.is_dir
+
+
+def around(disk: Disk, path: str) -> str | None:
+    """Return the SEJ directory that a path is inside of, as for ``orders/jnl/x``, where only SEJ may write; or None.
+
+    Symbolic links are followed. Neither the path nor its directories need exist.
+    """
+    inside = os.path.realpath(path)
+    while (parent := os.path.dirname(inside)) != inside:
+        if os.path.basename(inside) in _PARTS and is_journal(disk, parent):
+            return parent
+        inside = parent
+    return None

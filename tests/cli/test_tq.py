@@ -283,6 +283,24 @@ def test_archive_and_check(jobs: Path, tmp_path: Path) -> None:
     assert json.loads(sej("tq", "check", "--json", jobs).stdout)["line"] == 1
 
 
+def test_what_is_among_the_files_of_a_journal_is_not_written(jobs: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "orders"
+    sej("append", journal, stdin=b"one\n")
+    sej("tq", "done", jobs, name_of(jobs, "one"))
+    before, data = sorted(journal.rglob("*")), jobs.read_bytes()
+    words: list[list[str | Path]] = [
+        ["archive", jobs, journal / "jnl" / "done"],
+        ["split", "--status", jobs, journal / "jnl" / "new"],
+    ]
+    for line in words:
+        refused = sej("tq", *line)
+        assert (refused.returncode, f"is among the files of the journal {journal}".encode() in refused.stderr) == (
+            2,
+            True,
+        )
+    assert (sorted(journal.rglob("*")), jobs.read_bytes()) == (before, data)
+
+
 def test_follow_and_drain(jobs: Path, tmp_path: Path) -> None:
     with start("tq", "follow", jobs) as running:
         assert running.stdout is not None

@@ -11,6 +11,7 @@ from typing import Final
 import click
 
 from sej.cli.parameters import PATH, IntRange
+from sej.system.disk import OS
 from textqueue.commands.opening import (
     QUEUE,
     JournalsLike,
@@ -22,7 +23,7 @@ from textqueue.commands.opening import (
 )
 from textqueue.commands.output import print_line
 from textqueue.editing.message import Message
-from textqueue.editing.replace import Part
+from textqueue.editing.replace import Part, require_outside_journals
 from textqueue.editing.source import Source
 from textqueue.editing.split import split as split_file
 from textqueue.format.grammar import STATUS_OF, MessageStatus
@@ -66,6 +67,7 @@ def split(path: Path, directory: Path, by_status: bool, every: int | None, varia
     if by_status + (every is not None) + (variable is not None) != 1:
         raise click.UsageError("expected one of --status, --every and --variable")
     require(path)
+    require_outside_journals(OS, os.fspath(directory))
     directory.mkdir(parents=True, exist_ok=True)
     with opened_files(path) as sources:
         for source in sources:

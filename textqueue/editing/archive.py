@@ -35,7 +35,14 @@ from typing import Any, Final, NamedTuple
 from sej.system.disk import Disk, File, read_small
 from sej.system.locks import ask_for_file, end_lease
 from sej.system.sealed import seal, unseal, whole
-from textqueue.editing.replace import forget_moved, require_closed, runs, swap, write_rest
+from textqueue.editing.replace import (
+    forget_moved,
+    require_closed,
+    require_outside_journals,
+    runs,
+    swap,
+    write_rest,
+)
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
@@ -58,8 +65,10 @@ def check_target(source: Source, target: str, statuses: Collection[MessageStatus
     """Check that a queue file can be archived in a target.
 
     Raises:
-        InvalidTextError: the target is the queue itself, or a status is neither cleared nor critical.
+        InvalidTextError: the target is the queue itself, or among the files of a journal; or a status is neither
+            cleared nor critical.
     """
+    require_outside_journals(source.file.disk, target)
     if not set(statuses) <= {MessageStatus.cleared, MessageStatus.critical}:
         raise InvalidTextError(
             "only cleared and critical messages can be archived: pass these statuses only", path=source.path

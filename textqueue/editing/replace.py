@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File, Status
+from sej.system.paths import around
 from textqueue.editing.queue_file import Session
 from textqueue.editing.source import Source
-from textqueue.errors import FileInUseError
+from textqueue.errors import FileInUseError, InvalidTextError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.kinds import MARKS, SET
 from textqueue.format.parser import chunks
@@ -25,7 +26,17 @@ from textqueue.format.windows import Token, scan, token_of
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import ARCHIVED, Record
 
-__all__ = ["Part", "copy", "copy_owner", "forget_moved", "require_closed", "runs", "swap", "write_rest"]
+__all__ = [
+    "Part",
+    "copy",
+    "copy_owner",
+    "forget_moved",
+    "require_closed",
+    "require_outside_journals",
+    "runs",
+    "swap",
+    "write_rest",
+]
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())
@@ -106,6 +117,20 @@ def write_rest(source: Source, session: Session, temporary: str, moved: Sequence
         return rest.status()
     finally:
         rest.close()
+
+
+def require_outside_journals(disk: Disk, target: str) -> None:
+    """Check that a new file or directory is not among the files of a journal, as in ``orders/jnl/done.tq``.
+
+    Raises:
+        InvalidTextError: it is.
+    """
+    if (journal := around(disk, target)) is not None:
+        raise InvalidTextError(
+            f"this path is among the files of the journal {journal}, where only SEJ may write: choose a path outside of"
+            " it",
+            path=target,
+        )
 
 
 def swap(source: Source, file: File, temporary: str, before: Token) -> bool:

@@ -28,7 +28,17 @@ from sej.system.locks import end_lease
 from sej.system.sealed import seal, unseal, whole
 from textqueue.editing.place import Place
 from textqueue.editing.queue_file import Session
-from textqueue.editing.replace import Part, copy, copy_owner, forget_moved, require_closed, runs, swap, write_rest
+from textqueue.editing.replace import (
+    Part,
+    copy,
+    copy_owner,
+    forget_moved,
+    require_closed,
+    require_outside_journals,
+    runs,
+    swap,
+    write_rest,
+)
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.mutex import holder_of
@@ -54,8 +64,8 @@ def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int
 
     Raises:
         FileInUseError: an editor has the file open, or another program changed it in every attempt.
-        InvalidTextError: a new file exists already, or another program created one that an interrupted run has to
-            complete.
+        InvalidTextError: a new file exists already, or would be among the files of a journal; or another program
+            created one that an interrupted run has to complete.
         TextQueueError: the note of an interrupted run is damaged.
     """
     for _ in range(_MAX_ATTEMPTS):
@@ -79,6 +89,7 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
     _complete(disk, rest, note)
     pieces, counts = _pieces(source, file, choose)
     for target in pieces:
+        require_outside_journals(disk, target)
         if disk.status(target) is not None:
             raise InvalidTextError("this file exists already; choose another directory, or remove it", path=target)
     if not pieces:
