@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kestrel.errors import DamageError
+from kestrel.errors import DamageError, KestrelError
 from kestrel.v2.codec import Operation
 from kestrel.v2.format import ADD_XID, ADDX_HEAD
 from kestrel.v2.hot import Waiting
 from kestrel.v2.items import ENTRY_BYTES, Row
 from kestrel.v2.journal import Dialect, read_operations
 from kestrel.v2.storage import Piece, Pieces
-from sej.system.disk import File
+from sej.system.disk import File, of_system
 
 __all__ = ["MEMORY_PER_BYTE", "Backlog"]
 
@@ -96,9 +96,10 @@ class Backlog:
                 memory.append(row)
                 waiting.memory_bytes += len(row[1])
                 waiting.behind_bytes -= len(row[1])
-        except Exception:  # reading failed, and nothing was taken by it
-            fuse.live = live
-            raise
+        except Exception as error:
+            if isinstance(error, KestrelError) or of_system(error):  # reading failed, and nothing was taken by it
+                fuse.live = live
+            raise  # a signal's handler may raise any other exception, after something was taken
         if not waiting.behind:
             self._drop_cursor()
         fuse.live = live

@@ -31,24 +31,30 @@ class Interrupt(BaseException):
     """What a handler raises."""
 
 
-def interrupted(step: Callable[[], object], line: int) -> bool:
+class LateError(Exception):
+    """What another handler raises, which is no more than an error."""
+
+
+def interrupted(
+    step: Callable[[], object], line: int, kind: type[BaseException] = Interrupt, package: str = PACKAGE
+) -> bool:
     """Run a step, with an exception at its line-th line; whether it got so far."""
     left = [line]
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
-        if not frame.f_code.co_filename.startswith(PACKAGE):
+        if not frame.f_code.co_filename.startswith(package):
             return None
         if event == "line":
             left[0] -= 1
             if not left[0]:
-                raise Interrupt
+                raise kind
         return trace
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
         step()
-    except Interrupt:
+    except kind:
         return True
     finally:
         sys.settrace(before)
@@ -126,6 +132,26 @@ def test_an_interrupt_at_any_line_of_a_queue(name: str, options: dict[str, Any])
             break
     assert line > 5 or COMPILED
     assert refused or COMPILED
+
+
+@pytest.mark.parametrize("kind", [LateError, TimeoutError])
+@pytest.mark.parametrize("name", ["get", "reserve"])
+def test_an_error_of_a_handler_while_items_are_read_from_the_file(name: str, kind: type[Exception]) -> None:
+    """It is not taken for an error of reading, after which nothing has been taken."""
+    for line in count(1):
+        disk = CrashDisk()
+        queue = prepared(disk, {"max_memory_bytes": 400})
+        step = partial(STEPS[name], queue)
+        reached = interrupted(step, line, kind, os.path.join(PACKAGE, "v2", "backlog.py"))
+        with contextlib.suppress(FailedError):
+            while (found := queue.reserve()) is not None:
+                item = found[1].data
+                queue.confirm(found[0])
+                assert item not in in_files(disk), line  # otherwise another one was confirmed
+        queue.close()
+        if not reached:
+            break
+    assert line > 5
 
 
 READER_STEPS: dict[str, Callable[[segmented.Queue], object]] = {
