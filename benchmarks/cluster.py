@@ -13,7 +13,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,9 +23,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyspark
 
-import pipeline
 import sej
+from benchmarks.data import folder
 from benchmarks.measure import Row, interleaved, row
+from benchmarks.sessions import start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,37 +49,18 @@ CERTIFICATE = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -no
 
 def run() -> list[Row]:
     """Everything; rows of (name, rate, ratio, target, ok)."""
-    folder = Path(tempfile.mkdtemp(prefix="sej-bench-"))
-    root = folder / "hub"
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        where = stack.enter_context(folder())
+        root = where / "hub"
         _fill(root)
         work = Path(pyspark.__file__).with_name("work")  # where its workers write, whatever is set
         if not work.exists():
             stack.callback(shutil.rmtree, work, ignore_errors=True)
-        spark = _session(folder)
+        spark = start("local-cluster[2,1,1024]", where, {"spark.executor.memory": "1g", "spark.cores.max": "2"})
         stack.callback(spark.stop)
         plain = {"hub": stack.enter_context(_hub(root))}
-        tls = {"hub": stack.enter_context(_hub(root, *_certificate(folder))), "hubCa": str(folder / "hub.pem")}
-        return [*_reads(spark, folder, plain, tls), *_writes(spark, folder, plain, tls), *_latency(spark, root, plain)]
-
-
-def _session(folder: Path) -> SparkSession:
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return pipeline.session(
-        "benchmarks",
-        master="local-cluster[2,1,1024]",
-        conf={
-            "spark.log.level": "ERROR",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.executor.memory": "1g",
-            "spark.cores.max": "2",
-            "spark.local.dir": str(folder / "local"),
-            "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        },
-    )
+        tls = {"hub": stack.enter_context(_hub(root, *_certificate(where))), "hubCa": str(where / "hub.pem")}
+        return [*_reads(spark, where, plain, tls), *_writes(spark, where, plain, tls), *_latency(spark, root, plain)]
 
 
 def _fill(root: Path) -> None:

@@ -10,7 +10,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from array import array
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.data import folder, fresh
 from benchmarks.measure import Row, interleaved, row, timed
 
 KEY = b"k" * 13
@@ -29,8 +29,7 @@ BATCH = 1000
 
 def run() -> list[Row]:
     """All lines of the section."""
-    root = Path(tempfile.mkdtemp(prefix="sej-bench-"))
-    try:
+    with folder() as root:
         return [
             *_appending(root),
             *_opening(root),
@@ -40,12 +39,6 @@ def run() -> list[Row]:
             *_following(root),
             *_memory(root),
         ]
-    finally:
-        shutil.rmtree(root)
-
-
-def _fresh(root: Path) -> Path:
-    return Path(tempfile.mkdtemp(dir=root))
 
 
 def _appending(root: Path) -> list[Row]:
@@ -56,7 +49,7 @@ def _appending(root: Path) -> list[Row]:
     values, keys = [VALUE] * BATCH, [KEY] * BATCH
 
     def peer_push() -> float:
-        path = _fresh(root)
+        path = fresh(root)
         queue = queuelib.FifoDiskQueue(str(path / "q"))
         push, data = queue.push, KEY + VALUE
 
@@ -71,7 +64,7 @@ def _appending(root: Path) -> list[Row]:
 
     def one_by_one(durability: Any) -> Callable[[], float]:
         def measure() -> float:
-            path = _fresh(root)
+            path = fresh(root)
             with sej.Writer(path, durability=durability) as w:
                 append = w.append
 
@@ -86,7 +79,7 @@ def _appending(root: Path) -> list[Row]:
         return measure
 
     def many() -> float:
-        path = _fresh(root)
+        path = fresh(root)
         with sej.Writer(path, durability="buffer") as w:
 
             def work() -> None:
@@ -98,7 +91,7 @@ def _appending(root: Path) -> list[Row]:
         return rate
 
     def bare_write() -> float:
-        path = _fresh(root)
+        path = fresh(root)
         fd = os.open(path / "f", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         data, write = b"x" * MESSAGE_BYTES, os.write
 
@@ -135,7 +128,7 @@ def _opening(root: Path) -> list[Row]:
     """Open a journal, append one message, close: against the calls that nothing can leave out; processor time."""
     import sej
 
-    journal, file = _fresh(root), os.fspath(_fresh(root) / "f")
+    journal, file = fresh(root), os.fspath(fresh(root) / "f")
     data, rounds = b"x" * MESSAGE_BYTES, 200
 
     def ours() -> None:
@@ -196,13 +189,13 @@ def _reading(root: Path) -> list[Row]:
     from sej.codec import walk
 
     count = 5 * COUNT
-    journal = _fresh(root)
+    journal = fresh(root)
     with sej.Writer(journal, durability="buffer") as w:
         for _ in range(count // BATCH):
             w.append_many([VALUE] * BATCH, [KEY] * BATCH)
 
     def peer_pop() -> float:
-        path = _fresh(root)
+        path = fresh(root)
         queue = queuelib.FifoDiskQueue(str(path / "q"))
         for _ in range(COUNT):
             queue.push(KEY + VALUE)
@@ -276,7 +269,7 @@ def _syncing(root: Path) -> list[Row]:
 
     def threads(number: int, each: int) -> Callable[[], float]:
         def measure() -> float:
-            path = _fresh(root)
+            path = fresh(root)
             with sej.Writer(path, durability="disk") as w:
 
                 def work() -> None:
@@ -304,7 +297,7 @@ def _syncing(root: Path) -> list[Row]:
 def _seeking(root: Path) -> list[Row]:
     import sej
 
-    million = _fresh(root)
+    million = fresh(root)
     with sej.Writer(million, durability="buffer") as w:
         for _ in range(1000):
             w.append_many([VALUE] * BATCH, [KEY] * BATCH)
@@ -324,7 +317,7 @@ def _seeking(root: Path) -> list[Row]:
     segment = next((million / "jnl").iterdir())
 
     def torn() -> float:
-        path = _fresh(root)
+        path = fresh(root)
         (path / "jnl").mkdir()
         (path / "jnl" / segment.name).write_bytes(segment.read_bytes()[:-20])
         start = time.perf_counter()
@@ -388,12 +381,12 @@ def _following(root: Path) -> list[Row]:
         return statistics.median(found)
 
     def ours() -> float:
-        path = _fresh(root)
+        path = fresh(root)
         with sej.Writer(path) as w:
             return latency(_FOLLOWER, path, w.append)
 
     def bare() -> float:
-        path = _fresh(root)
+        path = fresh(root)
         fd = os.open(path / "f", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             return latency(_BARE, path, lambda data: os.write(fd, data))
@@ -423,7 +416,7 @@ print(count, (peak() - before) / 1024)
 def _memory(root: Path) -> list[Row]:
     import sej
 
-    path = _fresh(root)
+    path = fresh(root)
     value = b"v" * 4096
     with sej.Writer(path, durability="buffer") as w:
         while w.offset * (len(value) + 26) < 2 << 30:

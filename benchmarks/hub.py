@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import hub_processes
+from benchmarks.data import folder
 from benchmarks.measure import Row, interleaved, row
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,13 +102,10 @@ def _servers(root: Path) -> Iterator[tuple[Process, Process]]:
 
 def run() -> list[Row]:
     """All lines of the section."""
-    root = Path(tempfile.mkdtemp(prefix="hub-bench-"))
-    try:
+    with folder() as root:
         with _servers(root) as (server, bare):
             rows = [*_copy(root, server, bare), *_put(server, bare), *_many(server), *_merge(root)]
         return [*rows, *hub_processes.run(root)]
-    finally:
-        shutil.rmtree(root)
 
 
 def main() -> None:

@@ -7,13 +7,13 @@ CPU time of the originals, in bare writes of the machine that ran them.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.data import folder
 from benchmarks.measure import Row, cpu_timed, interleaved, row, timed
 
 VALUE = b"v" * 100
@@ -29,11 +29,8 @@ BLOCK = 1 << 18
 
 def run() -> list[Row]:
     """All lines of the section."""
-    root = Path(tempfile.mkdtemp(prefix="kestrel-bench-"))
-    try:
+    with folder() as root:
         return [*_reading(root), *_working(root), *_opening(root), *_memory(root)]
-    finally:
-        shutil.rmtree(root)
 
 
 def main() -> None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import sej
+from benchmarks.data import folder, fresh
 from benchmarks.measure import Row, interleaved, row, timed
 from benchmarks.queue_peers import BATCH, PEERS, VALUE
 from sej.system.watch import Watch
@@ -35,8 +34,7 @@ ROUND_TRIPS = 200
 
 def run() -> list[Row]:
     """All lines of the section."""
-    root = Path(tempfile.mkdtemp(prefix="sej-bench-"))
-    try:
+    with folder() as root:
         return [
             *_one_process(root),
             *_ordered(root),
@@ -46,12 +44,6 @@ def run() -> list[Row]:
             *_waking(root),
             *_long(root),
         ]
-    finally:
-        shutil.rmtree(root)
-
-
-def _fresh(root: Path) -> Path:
-    return Path(tempfile.mkdtemp(dir=root))
 
 
 # --- the order of keys
@@ -81,7 +73,7 @@ def _ordered(root: Path) -> list[Row]:
 def _keyed(root: Path, order: str, keys: int, batch: int) -> float:
     """Items a second, by the processor's clock."""
     count = 10_000
-    with sej.open_queue(_fresh(root), order=order) as q:
+    with sej.open_queue(fresh(root), order=order) as q:
         q.put_many([VALUE] * count, [b"%d" % (n * 7919 % keys) for n in range(count)])
         start = time.process_time()
         if batch == 1:
@@ -146,7 +138,7 @@ def _worker_loops(root: Path) -> list[Row]:
 
 def _worker_loop(root: Path, name: str, wall: bool) -> float:
     """Items a second, from the first item to the last, without the start of the process."""
-    path, count = _fresh(root), 3_000
+    path, count = fresh(root), 3_000
     tasks = _TASKS.format(count=count) + (_SEJ_TASKS if name == "sej" else _HUEY_TASKS)
     (path / "tasks.py").write_text(tasks)
     if name == "sej":
@@ -167,7 +159,7 @@ def _worker_loop(root: Path, name: str, wall: bool) -> float:
 
 def _one(root: Path, name: str, verb: str) -> float | None:
     """Items a second of one verb, with so many ready all the while; None where the peer does not have it."""
-    peer = PEERS[name](_fresh(root))
+    peer = PEERS[name](fresh(root))
     act = getattr(peer, verb)
     if act is None:
         peer.close()
@@ -257,7 +249,7 @@ def _together(name: str, verb: str, path: Path, processes: int, count: int) -> f
 
 
 def _many(root: Path, name: str, verb: str, processes: int) -> float:
-    path = _fresh(root)
+    path = fresh(root)
     count = max((16_000 if name == "sej" else 800) // processes, 1)
     peer = PEERS[name](path)
     peer.fill(READY + (0 if verb == "put" else processes * count))
@@ -286,7 +278,7 @@ def _many_processes(root: Path) -> list[Row]:
 
 
 def _exclusive(root: Path, count: int = 100_000) -> float:
-    with sej.Writer(_fresh(root)) as w:
+    with sej.Writer(fresh(root)) as w:
         return timed(lambda: [w.append(VALUE) for _ in range(count)], count)
 
 
@@ -294,8 +286,8 @@ def _writers(root: Path) -> list[Row]:
     found = interleaved(
         {
             "exclusive": lambda: _exclusive(root),
-            "one": lambda: _together("writer", "put", _fresh(root), 1, 20_000),
-            "eight": lambda: _together("writer", "put", _fresh(root), 8, 5_000),
+            "one": lambda: _together("writer", "put", fresh(root), 1, 20_000),
+            "eight": lambda: _together("writer", "put", fresh(root), 8, 5_000),
         },
         rounds=3,
     )
@@ -357,7 +349,7 @@ def _latency(
 
 
 def _waking(root: Path) -> list[Row]:
-    path, there, back = _fresh(root), _fresh(root), _fresh(root)
+    path, there, back = fresh(root), fresh(root), fresh(root)
     there_fd, back_fd = (os.open(where / "file", os.O_CREAT | os.O_WRONLY | os.O_APPEND) for where in (there, back))
     with Watch(back) as watch:
         watch.wait(0.01)
@@ -380,7 +372,7 @@ def _waking(root: Path) -> list[Row]:
 
 @contextlib.contextmanager
 def _filled(root: Path, ready: int, done: int) -> Iterator[sej.WorkQueue]:
-    path = _fresh(root)
+    path = fresh(root)
     with sej.Writer(path) as w:
         for _ in range((ready + done) // 10_000):
             w.append_many([VALUE] * 10_000)

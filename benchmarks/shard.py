@@ -8,13 +8,12 @@ of what is compared take about as long as each other, so that a busy machine tak
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import sej
 import shard
+from benchmarks.data import folder, fresh
 from benchmarks.measure import Row, interleaved, row, timed
 
 BATCH = 4_000
@@ -24,15 +23,8 @@ VALUES = [b"v" * 100] * BATCH
 
 def run() -> list[Row]:
     """All lines of the section."""
-    root = Path(tempfile.mkdtemp(prefix="sej-bench-"))
-    try:
+    with folder() as root:
         return [*_appending(root), *_many_shards(root), *_reading(root)]
-    finally:
-        shutil.rmtree(root)
-
-
-def _fresh(root: Path) -> Path:
-    return Path(tempfile.mkdtemp(dir=root))
 
 
 def _rate(append: Callable[[list[bytes], list[bytes]], object], rounds: int) -> float:
@@ -45,9 +37,9 @@ def _rate(append: Callable[[list[bytes], list[bytes]], object], rounds: int) -> 
 
 def _appending(root: Path) -> list[Row]:
     with (
-        sej.Writer(_fresh(root)) as one,
-        shard.Writer(shard.Path(_fresh(root), "orders", 6)) as many,
-        shard.Writer(shard.Path(_fresh(root), "orders", 6)) as single,
+        sej.Writer(fresh(root)) as one,
+        shard.Writer(shard.Path(fresh(root), "orders", 6)) as many,
+        shard.Writer(shard.Path(fresh(root), "orders", 6)) as single,
     ):
         many.append_many(VALUES, KEYS)
 
@@ -76,8 +68,8 @@ def _appending(root: Path) -> list[Row]:
 
 def _many_shards(root: Path) -> list[Row]:
     with (
-        shard.Writer(shard.Path(_fresh(root), "orders", 10), max_open=1024) as wide,
-        shard.Writer(shard.Path(_fresh(root), "orders", 10), max_open=256) as narrow,
+        shard.Writer(shard.Path(fresh(root), "orders", 10), max_open=1024) as wide,
+        shard.Writer(shard.Path(fresh(root), "orders", 10), max_open=256) as narrow,
     ):
         for writer in (wide, narrow):
             for _ in range(2):
@@ -95,8 +87,8 @@ def _many_shards(root: Path) -> list[Row]:
 
 
 def _reading(root: Path) -> list[Row]:
-    path = shard.Path(_fresh(root), "orders", 6)
-    one = _fresh(root)
+    path = shard.Path(fresh(root), "orders", 6)
+    one = fresh(root)
     with shard.Writer(path) as writer, sej.Writer(one) as single:
         for number in range(50):
             writer.append_many(VALUES, KEYS, timestamp=number)
@@ -118,7 +110,7 @@ def _reading(root: Path) -> list[Row]:
         return timed(everything, total)
 
     def reshard() -> float:
-        target = shard.Path(_fresh(root), "orders", 4)
+        target = shard.Path(fresh(root), "orders", 4)
         return timed(lambda: shard.reshard(path, target), total)
 
     names = iter(range(1_000_000))

@@ -7,10 +7,8 @@ warm, best of three interleaved rounds. The columns are offset, timestamp_ns, ty
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pipeline
 import sej
 import shard
+from benchmarks.data import fill, folder
 from benchmarks.measure import Row
+from benchmarks.sessions import start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +31,6 @@ __all__ = ["main", "run"]
 ROWS = int(os.environ.get("SEJ_BENCH_ROWS", "5000000"))
 ROUNDS = 3
 BATCH = 100_000
-KEYS = 200_000
 COLUMNS = ("offset BIGINT", "timestamp_ns BIGINT", "type INT", "key BINARY", "value BINARY")
 FIVE = ", ".join(f"{column} NOT NULL" for column in COLUMNS)
 STREAM_BATCHES = 30
@@ -40,45 +39,17 @@ STREAM_LIMIT_S = 40.0
 
 def run() -> list[Row]:
     """Everything; rows of (name, rate, ratio, target, ok)."""
-    folder = Path(tempfile.mkdtemp(prefix="sej-bench-"))
-    spark = _session(folder)
-    try:
-        _fill(folder / "tree")
-        journals = spark.read.format("sej").schema(FIVE).load(str(folder / "tree"))
-        journals.write.parquet(str(folder / "parquet"))
-        table = spark.read.parquet(str(folder / "parquet"))
-        return [*_reads(spark, folder, journals, table), *_sink(folder, table), *_count(folder, journals),
-                *_streams(spark, folder)]  # fmt: skip
-    finally:
-        spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _session(folder: Path) -> SparkSession:
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return pipeline.session(
-        "benchmarks",
-        master="local[2]",
-        conf={
-            "spark.log.level": "ERROR",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.driver.memory": "4g",
-            "spark.local.dir": str(folder / "local"),
-            "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        },
-    )
-
-
-def _fill(root: Path) -> None:
-    rng = random.Random(1)
-    with shard.Writer(shard.Path(root, "bench", 3)) as writer:
-        for _ in range(0, ROWS, BATCH):
-            blob = rng.randbytes(100 * BATCH)
-            values = [blob[at : at + 100] for at in range(0, len(blob), 100)]
-            keys = [b"key%010d" % rng.randrange(KEYS) for _ in range(BATCH)]
-            writer.append_many(values, keys)
+    with folder() as where:
+        spark = start("local[2]", where, {"spark.driver.memory": "4g"})
+        try:
+            fill(where / "tree", ROWS)
+            journals = spark.read.format("sej").schema(FIVE).load(str(where / "tree"))
+            journals.write.parquet(str(where / "parquet"))
+            table = spark.read.parquet(str(where / "parquet"))
+            return [*_reads(spark, where, journals, table), *_sink(where, table), *_count(where, journals),
+                    *_streams(spark, where)]  # fmt: skip
+        finally:
+            spark.stop()
 
 
 # --- reading

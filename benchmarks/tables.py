@@ -8,11 +8,8 @@ Targets are for tables as they are by default, which verify checksums, as Spark 
 from __future__ import annotations
 
 import os
-import random
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +20,7 @@ import pyarrow.parquet as pq
 
 import pipeline
 import sej
-import shard
+from benchmarks.data import fill, folder
 from benchmarks.measure import Row, interleaved, row
 from pipeline.columns import SEJ
 
@@ -31,7 +28,6 @@ __all__ = ["run"]
 
 ROWS = int(os.environ.get("SEJ_BENCH_ROWS", "10000000"))
 ROUNDS = 3
-BATCH = 100_000
 FIVE = ["offset", "timestamp_ns", "type", "key", "value"]
 QUESTION = "SELECT count(*), sum(octet_length(value)) FROM t"
 PEAK = "from benchmarks.tables import peak; peak({!r})"
@@ -39,28 +35,16 @@ PEAK = "from benchmarks.tables import peak; peak({!r})"
 
 def run() -> list[Row]:
     """Everything; rows of (name, rate, ratio, target, ok)."""
-    folder = Path(tempfile.mkdtemp(prefix="sej-bench-"))
-    try:
-        root = folder / "data"
-        _fill(root)
+    with folder() as where:
+        root = where / "data"
+        fill(root, ROWS)
         return [
             *_copies(root),
-            *_duckdb(root, folder / "data.parquet"),
+            *_duckdb(root, where / "data.parquet"),
             *_polars(root),
-            *_first_answer(folder),
+            *_first_answer(where),
             *_memory(root),
         ]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _fill(root: Path) -> None:
-    rng = random.Random(1)
-    with shard.Writer(shard.Path(root, "bench", 3)) as writer:
-        for _ in range(0, ROWS, BATCH):
-            blob = rng.randbytes(100 * BATCH)
-            values = [blob[at : at + 100] for at in range(0, len(blob), 100)]
-            writer.append_many(values, [b"key%010d" % rng.randrange(200_000) for _ in range(BATCH)])
 
 
 def _cpu(work: Callable[[], object]) -> Callable[[], float]:
