@@ -31,6 +31,7 @@ from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, 
 from sej.durations import Seconds, seconds
 from sej.system.lifecycle import watch_forks
 from sej.system.memory import keep_like_after
+from shard.files import make_room
 
 __all__ = ["ANSWER_BYTES", "Server"]
 
@@ -42,6 +43,8 @@ _LEAST_BYTES: Final = 1 << 20
 _CONNECTION_MS: Final = 300_000
 """With several processes, a client is asked to connect again after this time, perhaps to another one: otherwise all of
 them would stay with the processes that were there when one was replaced. Calls in progress are not disturbed."""
+_CONNECTIONS: Final = 1 << 16
+"""So many files may be open, if the system allows it: each client has a connection, and a shell allows 1,024 files."""
 
 
 class Server:
@@ -186,6 +189,7 @@ class Server:
         use_grpc("a hub's server")
         watch_forks(self)
         keep_like_after(2 * BATCH_BYTES)
+        make_room(_CONNECTIONS)
         age = [] if processes is None else [("grpc.max_connection_age_ms", _CONNECTION_MS)]
         self._server = grpc.server(
             self.service.other_calls,

@@ -5,6 +5,7 @@ import errno
 import hashlib
 import itertools
 import os
+import random
 import re
 import shutil
 import socket
@@ -622,17 +623,37 @@ def test_offsets_beyond_the_largest_one_are_refused(tmp_path: Path) -> None:
                 attempt()
 
 
-def test_hundreds_of_concurrent_clients(tmp_path: Path) -> None:
-    messages, count = sample(3), 300
-    with hub.Store(tmp_path, max_open=30) as store, Server(store, "127.0.0.1:0") as server:
-        clients = [Client(server.address, client_id=f"c{number}") for number in range(count)]
-        with ThreadPoolExecutor(50) as pool:
-            assert list(pool.map(lambda client: client.put("j", messages), clients)) == [3] * count
-        for client in clients:
-            client.close()
+@pytest.mark.torture
+def test_hundreds_of_concurrent_clients(tmp_path: Path, torture_s: float) -> None:
+    """For long: a thousand, each with a connection of its own, that put again and again; some messages twice."""
+    many = torture_s >= 10
+    count, messages, rng = 1000 if many else 300, sample(300), random.Random(5)
+    deadline = time.monotonic() + torture_s
+    with (
+        hub.Store(tmp_path, max_open=30) as store,
+        Server(store, "127.0.0.1:0") as server,
+        contextlib.ExitStack() as stack,
+    ):
+        clients = [
+            stack.enter_context(
+                Client(server.address, client_id=f"c{number}", keepalive_s=20 + many * number / 1000, timeout_s=120)
+            )
+            for number in range(count)
+        ]
+        ends = dict.fromkeys(clients, 0)
+
+        def put(client: Client) -> None:
+            first, ends[client] = max(ends[client] - 1, 0), ends[client] + 3
+            assert client.put("j", messages[first : ends[client]]) == ends[client]
+
+        with ThreadPoolExecutor(200 if many else 50) as pool:
+            list(pool.map(put, clients))
+            while many and time.monotonic() < deadline and max(ends.values()) + 3 <= len(messages):
+                list(pool.map(put, rng.sample(clients, count)))
         assert len(store.sources()) == count
         assert store.open_writers <= 30
-        assert store.get("c277", "j", 0) == messages
+        for client in clients if many else clients[277:278]:
+            assert store.get(client.client_id, "j", 0) == messages[: ends[client]]
 
 
 def test_more_streams_than_allowed_are_refused_for_now(tmp_path: Path) -> None:
