@@ -15,7 +15,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_XDECREF
 from libc.errno cimport ENOENT, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset, strcmp, strcpy, strlen, strncmp, strrchr, strspn, strstr
+from libc.string cimport memcmp, memcpy, memset, strchr, strcmp, strcpy, strlen, strncmp, strrchr, strspn, strstr
 
 from sej.codec._buffer_c cimport Buffer
 from sej.codec._layout cimport get32, get64, put32, put64
@@ -117,7 +117,6 @@ cdef enum:
     RECORD = 48
     SEGMENT_HEAD = 64
     SEGMENT_NAME = 20  # 16 hex digits and .jnl
-    MOST_SEGMENTS = 2  # with more of them, an unfinished merge is looked for
 
 cdef struct Journal:
     char path[PATH + NAME]  # of the directory with its separator, and then of one file in it
@@ -127,6 +126,8 @@ cdef struct Journal:
     ssize_t signed
     char segment[NAME]  # these two are names in the directory
     char index[NAME]
+    bint batches
+    int64_t segments
     int64_t first_offset
     int64_t size
     uint64_t inode
@@ -169,7 +170,8 @@ def take(str prefix not None, Descriptor lock not None, kind):
 
     Returns:
         None, or the segment, its file, its size, the number of entries in its index, the last one, the offset after it,
-        the identity of the lock file, its signature, the segment's inode, and the checksum of its head.
+        the identity of the lock file, its signature, the segment's inode, the checksum of its head, the number of
+        segments, and whether batches are recorded.
     """
     cdef Journal journal
     cdef Descriptor segment
@@ -216,6 +218,8 @@ def take(str prefix not None, Descriptor lock not None, kind):
         PyBytes_FromStringAndSize(journal.signature, journal.signed),
         journal.inode,
         journal.head,
+        journal.segments,
+        journal.batches,
     )
 
 
@@ -355,12 +359,15 @@ cdef bint has_identity(Journal *journal) noexcept nogil:
 
 
 cdef bint is_settled(Journal *journal) noexcept nogil:
-    """Return whether no batch, merge or repair is recorded."""
-    return each_name(journal, "txn", is_nothing, NULL)
+    """Return whether no merge or repair is unfinished; batches may be recorded."""
+    journal.batches = False
+    return each_name(journal, "txn", is_batch, &journal.batches)
 
 
-cdef bint is_nothing(const char *name, void *_) noexcept nogil:
-    return False
+cdef bint is_batch(const char *name, void *found) noexcept nogil:
+    """Return whether it belongs to a batch that the writer completes after it has opened the end."""
+    (<bint *> found)[0] = True
+    return strcmp(name, "merge") and strcmp(name, "repair") and strchr(name, c"~") == NULL
 
 
 cdef bint is_swept(Journal *journal) noexcept nogil:
@@ -375,19 +382,20 @@ cdef bint is_unstaged(const char *name, void *_) noexcept nogil:
 
 
 cdef struct Segments:
-    int count
+    int64_t count
     char last[SEGMENT_NAME + 1]
 
 
 cdef bint has_segment(Journal *journal) noexcept nogil:
-    """Find the last segment, if there are few."""
+    """Find the last segment."""
     cdef Segments found
     cdef uint64_t first_offset
     memset(&found, 0, sizeof(found))
-    if not each_name(journal, "jnl", add_segment, &found) or not 0 < found.count <= MOST_SEGMENTS:
+    if not each_name(journal, "jnl", add_segment, &found) or not found.count:
         return False
     first_offset = strtoull(found.last, NULL, 16)
     journal.first_offset = <int64_t> first_offset
+    journal.segments = found.count
     append(append(journal.segment, "jnl/"), found.last)
     found.last[16] = 0
     append(append(append(journal.index, "idx/"), found.last), ".idx")

@@ -9,8 +9,8 @@ what                  is ordinary if                                else, for ex
 ``jnl.lck``           it is free, signed, without an original's      another writer; a file that is missing or empty
                       trace, and keeps its name
 ``id``                its checksum is right                         the first writer of an original's journal
-``txn/``              it is empty or missing                        a batch, an unfinished merge or repair
-``jnl/``              it has one or two segments                    a new journal; an unfinished merge
+``txn/``              it is missing, or has only batches            an unfinished merge or repair
+``jnl/``              it has a segment                              a new journal
 ``tmp/``              no staged file is in it                       a writer that died while it staged rows
 the last segment      it is free                                    another writer whose lock file was removed
 ``idx/``              the last entry describes the segment's end    a writer that died; a torn tail; a stale index
@@ -29,7 +29,7 @@ index still has the size that the opening found. Otherwise the reference writes 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sej.imports import compiled
 from sej.journal.directory import Directory
@@ -40,7 +40,10 @@ from sej.system.durable import KeptPosition
 from sej.system.locks import Lock
 from sej.writing.end import End
 
-__all__ = ["take_clean_end"]
+__all__ = ["FEW_SEGMENTS", "take_clean_end"]
+
+FEW_SEGMENTS: Final = 2
+"""A journal with more of them may have a merge that was not finished: a joined segment, its part and a successor."""
 
 _take: Callable[[str, OsFile, type[OsFile]], Any] | None = None
 if not TYPE_CHECKING and (_twin := compiled("sej.writing._clean_c")):
@@ -58,14 +61,19 @@ def take_clean_end(directory: Directory, kept: KeptPosition, lock: Lock) -> End 
     try:
         found = _take(directory.prefix, lock.offer(), OsFile)
         if found is not None:
-            segment, file, size, entries, last, offset, lock_identity, signature, inode, head = found
+            segment, file, size, entries, last, offset, lock_identity, signature, inode, head, count, batches = found
             lock.accept(lock_identity, signature)
+            if count > FEW_SEGMENTS:  # it never removes the last segment
+                from sej.journal.retention import finish_merge
+
+                finish_merge(directory)
             kept.know(file, inode, head, size)
             index_file = IndexFile(directory, segment)
             index_file.know(entries)
             short, newest = size - last.position < BLOCK_BYTES, last.newest_timestamp
             known, partial = (entries - 1, last) if short else (entries, None)
-            return End(segment, file, size, offset, size, offset, newest, index_file, known, [], partial, short, None)
+            durable = size, offset
+            return End(segment, file, *durable, *durable, newest, index_file, known, [], partial, short, None, batches)
     except BaseException:
         if found is not None:
             found[1].close()  # its lock must not live as long as the traceback

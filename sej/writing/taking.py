@@ -7,7 +7,7 @@ from sej.journal.directory import Directory, Segment
 from sej.journal.identity import journal_id
 from sej.system.durable import KeptPosition
 from sej.system.locks import Lock
-from sej.writing.clean import take_clean_end
+from sej.writing.clean import FEW_SEGMENTS, take_clean_end
 from sej.writing.end import End
 from sej.writing.opening import is_promise, open_end, sweep
 
@@ -77,7 +77,7 @@ def _finished(directory: Directory, pending: list[str]) -> list[Segment]:
         pending: the names in ``txn/``.
     """
     segments = directory.segments()
-    if "merge" in pending or len(segments) > 2:  # two segments are not a joined one, its part and a successor
+    if "merge" in pending or len(segments) > FEW_SEGMENTS:
         from sej.journal.retention import finish_merge
 
         segments = finish_merge(directory)

@@ -231,6 +231,12 @@ def copied(path: Path) -> None:
     (path / SEGMENT).write_bytes((path / "kept").read_bytes())
 
 
+def merged(path: Path) -> None:
+    """Join the first two segments, as a merge that was interrupted and whose marker is lost."""
+    first, second = sorted((path / "jnl").iterdir())[:2]
+    first.write_bytes(first.read_bytes() + second.read_bytes())
+
+
 def index_each(path: Path) -> None:
     """Give each message an entry, so that the index has more than 4 KiB."""
     directory = Directory(path, OS)
@@ -248,6 +254,10 @@ def index_each(path: Path) -> None:
 CLEAN: dict[str, tuple[Change, dict[str, object]]] = {
     "as it was closed": (lambda _: None, {}),
     "two segments": (lambda _: None, {"segment_bytes": 300}),
+    "many segments": (lambda _: None, {"segment_bytes": 100, "lengths": (5, 100, 7, 80, 3)}),
+    "a merge without its marker": (merged, {"segment_bytes": 100, "lengths": (5, 100, 7, 80, 3)}),
+    "batches that were completed": (write("txn/name.done", b"x"), {}),
+    "a batch that is due": (write("txn/name.intent", b"x"), {}),
     "a last message that is longer than one read": (lambda _: None, {"lengths": (5, 3000)}),
     "a last block that is full": (lambda _: None, {"lengths": (1 << 18,)}),
     "an index of many entries": (index_each, {"lengths": (1, 2, 3, 4, 5, 6, 7, 8) * 8}),
@@ -276,15 +286,15 @@ NOT_CLEAN: dict[str, Change] = {
     "a lock file that is a FIFO": swap("jnl.lck"),
     "a held lock file": lock("jnl.lck"),
     "a held segment": lock(SEGMENT),
-    "a batch": write("txn/name.intent", b"x"),
-    "a batch that was completed": write("txn/name.done", b"x"),
+    "a batch of a repair": write("txn/name~1.intent", b"x"),
+    "a merge": write("txn/merge", b"x"),
+    "a repair": write("txn/repair", b"x"),
     "a file in the place of the batches": write("txn", b""),
     "staged rows": write("tmp/name.1.rows", b""),
     "a staged segment": write("tmp/0000000000000000.publish", b""),
     "a segment that is being removed": write("tmp/removed", b""),
     "a staged repair": write("tmp/repair.0000000000000000", b""),
     "no segment": remove(SEGMENT),
-    "three segments": lambda path: [write(f"jnl/{n:016x}.jnl", b"")(path) for n in (6, 7)],
     "an empty last segment": write("jnl/0000000000000006.jnl", b""),
     "a segment above the largest offset": write("jnl/8000000000000000.jnl", b""),
     "a torn tail": cut(SEGMENT, 3),
@@ -344,7 +354,7 @@ def test_a_journal_with_random_changes_is_opened_as_by_the_reference(tmp_path: P
             for each in changes:  # noqa: B023
                 each(path)
 
-        segment_bytes = rng.choice((200, 1 << 30))
+        segment_bytes = rng.choice((30, 200, 1 << 30))
         enough += check(tmp_path / str(seed), change, taken, lengths=lengths, segment_bytes=segment_bytes)
     assert RANDOM_CASES / 6 < enough < RANDOM_CASES * 5 / 6
 
