@@ -45,6 +45,7 @@ def steady() -> Iterator[None]:
     with (
         patch("textqueue.editing.lease._LEASE_WAIT_S", 0.0003),
         patch("textqueue.editing.lease._PAUSE_S", 0.0001),
+        patch("textqueue.format.mutex._PART", 1),
         patch("textqueue.editing.queue_file.MOMENT_S", 3600.0),
         patch("textqueue.editing.plan.STEPS_NS", FOR_EVER_NS),
         patch("textqueue.editing.reconcile._SAVING_NS", 0),

@@ -193,3 +193,16 @@ def test_the_mark_of_an_equal_message_moves_to_the_place_of_a_claim(path: Path, 
         take(other, "more")
         assert other.take() is None
         assert claim.done()
+
+
+def test_a_part_of_a_claim_is_saved_in_an_equal_message(path: Path) -> None:
+    """The claim gets the message with a blank mutex, and the other one is free."""
+    path.write_bytes(b"-a\n" + ROOM)
+    with TextQueue(path) as q, TextQueue(path) as other:
+        claim = take(q, "a")
+        data = path.read_bytes()
+        at = data.index(b"@")
+        path.write_bytes(b"-a\n" + ROOM + data[:at].replace(data[10:at], b" " * (at - 10)) + data[at:])
+        finish(other, "a")
+        assert claim.done()
+    assert path.read_bytes() == (b"=a\n" + ROOM) * 2

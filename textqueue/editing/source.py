@@ -28,7 +28,7 @@ from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.kinds import ENDED
 from textqueue.format.lease import Leases, claimant
-from textqueue.format.mutex import holder_of, is_alive
+from textqueue.format.mutex import holder_of, is_alive, mutex_of
 from textqueue.format.parser import digest
 from textqueue.format.windows import Token, settled, token_of, unknown
 from textqueue.hot import essence
@@ -148,13 +148,15 @@ class Source:
     def is_copy(self, position: int, raw: bytes) -> bool:
         """Return whether the claim in the mutex of a message is that of another one: a user copied it.
 
-        The ledger has the claim, or its end, but it has no claim at this position. So the copy is free. If the ledger
-        does not know the claim, it counts. The caller holds the lock, and the message is at the position.
+        The ledger has the claim, or its end, but it has no claim at this position. So the copy is free. So is a part of
+        such a claim, which an editor has read and saved. If the ledger does not know the claim, it counts. The caller
+        holds the lock, and the message is at the position.
         """
         ledger = self.file.ledger
         if not self.file.known or position in ledger.claims:
             return False
-        return ledger.has_claimed(digest(essence(raw)), holder_of(raw))
+        mutex = mutex_of(raw)
+        return mutex is not None and ledger.has_claimed(digest(essence(raw)), mutex.holder, mutex.has)
 
     def was_copied(self, position: int, raw: bytes) -> bool:
         """As :meth:`is_copy`, for a message that a reader has read without the lock."""

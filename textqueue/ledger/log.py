@@ -42,7 +42,7 @@ import re
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File
@@ -405,18 +405,19 @@ class Ledger:
             return True
         return any(record.owner == WAS + bytes([shown.kind]) for record in about)
 
-    def has_claimed(self, name: bytes, holder: bytes) -> bool:
+    def has_claimed(self, name: bytes, holder: bytes, is_its: Callable[[bytes], bool]) -> bool:
         """Return whether a process has a claim in the mutex of a message, or had it. The caller holds the lock.
 
         Args:
             name: the digest of the message, now or before a variable was set.
-            holder: the process.
+            holder: the text in the mutex.
+            is_its: returns whether a process has written this text.
         """
         if self._file is None:
             return False
         start = self._unclaimed.get((name, holder), 0)
         lines = self._file.read(max(self._read_to - start, 0), start)
-        found = _has_claim(lines, name, holder)
+        found = _has_claim(lines, name, is_its)
         if not found:
             self._unclaimed[name, holder] = self._read_to
         return found
@@ -584,7 +585,7 @@ class Ledger:
             self.leased.pop(position, None)
 
 
-def _has_claim(lines: bytes, name: bytes, holder: bytes) -> bool:
+def _has_claim(lines: bytes, name: bytes, is_its: Callable[[bytes], bool]) -> bool:
     """As ``Ledger.has_claimed``, in some lines. The newest ones are read first."""
     names = [name]
     for one in names:
@@ -592,7 +593,7 @@ def _has_claim(lines: bytes, name: bytes, holder: bytes) -> bool:
         while (at := lines.rfind(b" %s " % one, 0, at)) >= 0:
             end, at = lines.find(b"\n", at), lines.rfind(b"\n", 0, at) + 1
             for record in records_in(lines[at:end]) if lines[at] in (IN_MUTEX, SET) else ():
-                if record.digest == one and record.holder == holder and record.kind == IN_MUTEX:
+                if record.digest == one and record.kind == IN_MUTEX and is_its(record.holder):
                     return True
                 if record.digest == one and record.kind == SET and record.owner not in names:
                     names.append(record.owner)

@@ -109,7 +109,7 @@ class _File:
         holder = claimant(owner)
         if record is None and holder and message.epoch == self._epoch:
             with self.source.file.threads:
-                if self.source.file.ledger.has_claimed(name, holder):  # a user copied the message
+                if self.source.file.ledger.has_claimed(name, holder, holder.__eq__):  # a user copied the message
                     return None, since_ns
         is_held = holder and is_alive(holder) and not self.source.leases.is_over(owner)
         return (decode(holder) if is_held else None), since_ns
