@@ -24,7 +24,7 @@ from sej.system.disk import OS
 
 __all__ = ["made", "remove", "using"]
 
-_PREFIX: Final = "sej-hubs-"
+_PREFIX: Final = "sejhub-"
 _LOCK: Final = "lock"
 
 

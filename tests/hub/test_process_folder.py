@@ -35,11 +35,11 @@ def test_it_is_removed_at_the_end(place: Path) -> None:
 
 def test_the_next_one_removes_those_that_were_left(place: Path) -> None:
     left(place)
-    (place / "sej-hubs-empty").mkdir()
-    (place / "sej-hubs-file").touch()
-    (place / "sej-hubs-link").symlink_to(left(place))
+    (place / "sejhub-empty").mkdir()
+    (place / "sejhub-file").touch()
+    (place / "sejhub-link").symlink_to(left(place))
     with made() as folder:
-        assert sorted(os.listdir(place)) == sorted([os.path.basename(folder), "sej-hubs-file", "sej-hubs-link"])
+        assert sorted(os.listdir(place)) == sorted([os.path.basename(folder), "sejhub-file", "sejhub-link"])
 
 
 def test_one_in_use_stays(place: Path) -> None:
