@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
@@ -81,9 +82,16 @@ def check_journal(client_id: str, journal_dir: str) -> Source:
     Raises:
         InvalidNameError: one does not fully match, or they contain ``..``, or they are too long.
     """
+    for name, given in (("client_id", client_id), ("journal_dir", journal_dir)):
+        if not isinstance(given, str):
+            raise TypeError(f"{name} must be a str, got {given!r} ({type(given).__name__})")
+    return _checked(client_id, journal_dir)
+
+
+@lru_cache(maxsize=1024)
+def _checked(client_id: str, journal_dir: str) -> Source:
+    """Check names that are texts. Each call of a hub does, mostly for the same few."""
     check_client(client_id)
-    if not isinstance(journal_dir, str):
-        raise TypeError(f"journal_dir must be a str, got {journal_dir!r} ({type(journal_dir).__name__})")
     source = Source(client_id, journal_dir)
     if not _JOURNAL.fullmatch(journal_dir) or ".." in source.name:
         raise InvalidNameError(

@@ -446,9 +446,12 @@ class OsDisk:
 
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
         """Return the bytes that an ordinary user may still write there."""
-        import shutil
+        if sys.platform == "win32":
+            import shutil
 
-        return shutil.disk_usage(path).free
+            return shutil.disk_usage(path).free
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
 
     def sync_dir(self, path: str | os.PathLike[str]) -> None:
         """Sync the names in a directory."""
