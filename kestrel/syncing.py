@@ -65,8 +65,9 @@ class Syncer:
             self._sync()
         elif self._period is not None:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kestrel-sync", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="kestrel-sync", daemon=True)
+                thread.start()  # a signal's handler may raise before: then the next write starts one
+                self._thread = thread
             self._wake.set()
 
     def stop(self) -> None:

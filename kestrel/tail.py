@@ -31,6 +31,7 @@ class Tail:
         appender: appends to the file.
         fuse: the lifecycle.
         renewing: the record of the bytes on disk.
+        closed: whether :meth:`close` has finished. If it was interrupted, another call finishes it.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Tail:
         self._disk = disk
         self._file: File | None = None
         self._synced_size = 0
+        self.closed = False
         self.renewing = Renewing(durable_path(directory, name), disk)
         disk.mkdir(directory)
         self._lock = take_lock(directory, name, disk)
@@ -157,3 +159,4 @@ class Tail:
             with contextlib.suppress(OSError):
                 self.close_file()
             self._lock.release()
+            self.closed = True

@@ -388,7 +388,7 @@ class Queue(Puts):
     def close(self) -> None:
         """Replace all reader files by short ones, sync and close. What is taken is delivered again after reopening."""
         with contextlib.ExitStack() as leaving, self._guard:
-            if self._fuse.shut:
+            if self._files.tail.closed:
                 return
             leaving.callback(self._leave)  # also after a checkpoint that fails: otherwise the lock would remain
             try:

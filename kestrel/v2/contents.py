@@ -174,6 +174,11 @@ class Contents:
             if not self.fuse.shut:
                 self._tail.sync()
 
+    @property
+    def closed(self) -> bool:
+        """Whether a close has finished; false after one that was interrupted."""
+        return self._tail.closed
+
     def stop(self) -> None:
         """End the sync thread; the caller must not hold the mutex, which the thread takes."""
         self._tail.stop()
@@ -197,4 +202,5 @@ class Contents:
         try:
             self._tail.close()
         finally:
+            self.fuse.live = False  # if this close was interrupted, the next one must not take the queue for empty
             self.backlog.close()

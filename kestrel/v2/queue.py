@@ -389,13 +389,14 @@ class Queue(Calls):
 
     def _shut(self, leave: Callable[[], None]) -> None:
         with self._guard:
-            if self._fuse.shut:
+            if self._contents.closed:
                 return
             self._fuse.shut = True
             self._changed.notify_all()
         self._contents.stop()  # outside the mutex, which the sync thread takes
         with self._guard:
-            leave()
+            if not self._contents.closed:
+                leave()
 
     def __enter__(self) -> Self:
         return self

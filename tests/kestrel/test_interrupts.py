@@ -154,6 +154,52 @@ def test_an_error_of_a_handler_while_items_are_read_from_the_file(name: str, kin
     assert line > 5
 
 
+OPENERS: dict[str, Callable[..., Any]] = {"two": kestrel.Queue, "three": segmented.Queue}
+
+
+def end_first(queue: Any) -> Waiting:
+    """Take all, and end the first one for good."""
+    if isinstance(queue, kestrel.Queue):
+        taken = list(iter(queue.reserve, None))
+        queue.confirm(taken[0][0])
+        return [item.data for _, item in taken]
+    reader = queue.reader()
+    items = list(iter(reader.get, None))
+    reader.commit(items[0])
+    return [item.data for item in items]
+
+
+@pytest.mark.parametrize("kind", [Interrupt, LateError])
+@pytest.mark.parametrize("name", OPENERS)
+def test_a_close_that_is_interrupted_is_finished_by_the_next_one(name: str, kind: type[BaseException]) -> None:
+    for line in count(1):
+        disk = CrashDisk()
+        queue = OPENERS[name]("/q", "cars", disk=disk)
+        queue.put_many([b"a", b"b", b"c"])
+        end_first(queue)
+        reached = interrupted(queue.close, line, kind)
+        queue.close()
+        with OPENERS[name]("/q", "cars", disk=disk) as queue:  # the lock is free
+            assert end_first(queue) == [b"b", b"c"]
+        if not reached:
+            break
+    assert line > 5
+
+
+@pytest.mark.parametrize("name", OPENERS)
+def test_an_interrupt_while_the_syncing_thread_is_started_leaves_a_thread_or_none(name: str) -> None:
+    for line in count(1):
+        with OPENERS[name]("/q", "cars", disk=CrashDisk(), sync=3600.0) as queue:
+            reached = interrupted(partial(queue.put, b"a"), line, LateError, os.path.join(PACKAGE, "syncing.py"))
+            with contextlib.suppress(FailedError):
+                queue.put(b"b")
+                tail = queue._contents.storage.tail if name == "two" else queue._files.tail
+                assert tail._syncer._thread.is_alive()
+        if not reached:
+            break
+    assert line > 3
+
+
 READER_STEPS: dict[str, Callable[[segmented.Queue], object]] = {
     "put": lambda queue: queue.put(b"new"),
     "get": lambda queue: queue.reader().get(),
