@@ -391,7 +391,11 @@ def _marker(group: list[Segment], size: int, blocks: list[Block]) -> bytes:
 
 
 def _joined_blocks(directory: Directory, group: list[Segment]) -> list[Block]:
-    """Return the blocks of the joined segment, with the checksums of its parts: joining does not confirm bytes."""
+    """Return the blocks of the joined segment, with the checksums of its parts: joining does not confirm bytes.
+
+    Raises:
+        CorruptionError: a part was damaged after :func:`merge` found it good; nothing is joined.
+    """
     index = BlockIndex(group[0].first_offset)
     for segment in group:
         base = index.position
@@ -400,6 +404,13 @@ def _joined_blocks(directory: Directory, group: list[Segment]) -> list[Block]:
             known = IndexFile(directory, segment).load(file, segment.first_offset)
             for block in (*known.blocks, *read_blocks(file, known.position, known.due)):
                 index.add(block._replace(position=base + block.position, end=base + block.end))
+            if index.position - base != file.size():
+                raise CorruptionError(
+                    "the segment was damaged while segments were merged; run sej verify",
+                    path=segment.path,
+                    position=index.position - base,
+                    offset=index.due,
+                )
         finally:
             file.close()
     return index.blocks

@@ -142,6 +142,23 @@ def test_small_segments_are_joined_and_nothing_else_changes(path: Path) -> None:
         assert w.append(b"next") == COUNT
 
 
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_segment_that_is_damaged_during_a_merge_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    monkeypatch.setattr("sej.journal.retention._ends_at", lambda *_: True)  # it was good when the merge began
+    name = list(segments(path))[which]
+    (path / "idx" / name).with_suffix(".idx").unlink()
+    data = bytearray((path / "jnl" / name).read_bytes())
+    data[18] ^= 0x7F  # the size of the first value
+    (path / "jnl" / name).write_bytes(data)
+    before = segments(path)
+    with pytest.raises(sej.CorruptionError, match="damaged while segments were merged") as caught:
+        sej.Journal(path).merge(1000)
+    assert (str(caught.value.path), caught.value.position) == (str(path / "jnl" / name), 0)
+    assert segments(path) == before
+
+
 def test_a_scanner_continues_while_segments_are_joined_and_deleted(path: Path) -> None:
     with sej.Scanner(path, timeout=30.0) as s:
         seen = [int(message.value) for message in s.read(7)]
