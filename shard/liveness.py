@@ -17,7 +17,7 @@ from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
 from shard.name_format import WORKERS_DIR
 
-__all__ = ["LiveWorker", "WorkerRank", "live_workers"]
+__all__ = ["LiveWorker", "WorkerRank"]
 
 _NAME: Final = re.compile(r"\d{4}\.slot")
 _MAX_WORKERS: Final = 10_000
@@ -91,19 +91,6 @@ class LiveWorker:
     def release(self) -> None:
         """Release the lock: the worker is no longer live."""
         self._lock.release()
-
-
-def live_workers(root: str, name: str, disk: Disk = OS) -> list[str]:
-    """Return pid, host and start time of each live worker of a name, from their lock files."""
-    directory = _directory(root, name)
-    if disk.status(directory) is None:
-        return []
-    found = []
-    for entry in disk.list(directory):
-        path = os.path.join(directory, entry)
-        if _NAME.fullmatch(entry) and _held(disk, path):
-            found.append(Lock(path, disk=disk).holder() or "unknown")
-    return found
 
 
 def _directory(root: str, name: str) -> str:

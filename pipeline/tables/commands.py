@@ -16,6 +16,8 @@ from sej.cli.parameters import DURATION, PATH, PLACE, SIZE
 from sej.cli.units import Moment, iso_time
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pipeline.tables.table import Table
 
 __all__ = ["export", "ship", "sql"]
@@ -68,6 +70,12 @@ def _table(path: str | None, given: dict[str, Any], **more: Any) -> Table:
     from pipeline.tables.table import table
 
     return table(path, start=_place(given["start"]), end=_place(given["end"]), **_way(given), **more)
+
+
+def _write_file(found: pa.RecordBatchReader, form: str, path: str) -> None:
+    from pipeline.tables.output import write_file
+
+    click.echo(f"{counted(write_file(found, form, path), 'row')} written to {path}", err=True)
 
 
 def _names(columns: str | None) -> list[str] | None:
@@ -124,7 +132,7 @@ def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output
     Example: sej sql "SELECT key, count(*) FROM orders GROUP BY key" orders
     """
     from pipeline.paths import local_target
-    from pipeline.tables.output import SUFFIXES, format_of, replaced, write_parquet, write_text
+    from pipeline.tables.output import SUFFIXES, format_of, write_text
     from pipeline.tables.query import Query
 
     output = None if output is None else local_target(output)
@@ -144,14 +152,8 @@ def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output
         found = opened.run(query)
         if output is None:
             write_text(found, form, sys.stdout.buffer)
-            return
-        with replaced(output) as temporary:
-            if form == "parquet":
-                count = write_parquet(found, temporary)
-            else:
-                with open(temporary, "wb") as file:
-                    count = write_text(found, form, file)
-    click.echo(f"{counted(count, 'row')} written to {output}", err=True)
+        else:
+            _write_file(found, form, output)
 
 
 @click.command
@@ -170,22 +172,14 @@ def export(path: str, target: str, columns: str | None, where: str | None, **giv
     Example: sej export --start yesterday orders orders.parquet
     """
     from pipeline.paths import local_target
-    from pipeline.tables.output import format_of, replaced, write_arrow, write_parquet, write_text
+    from pipeline.tables.output import format_of
 
     target = local_target(target)
     form = "arrow" if target.lower().endswith((".arrow", ".feather")) else format_of(target)
     if form in (None, "table"):
         raise click.UsageError(f"{target}: expected a file that ends with .parquet, .arrow, .csv or .jsonl")
     found = _table(path, given, columns=_names(columns), where=where).to_reader()
-    with replaced(target) as temporary:
-        if form == "arrow":
-            count = write_arrow(found, temporary)
-        elif form == "parquet":
-            count = write_parquet(found, temporary)
-        else:
-            with open(temporary, "wb") as file:
-                count = write_text(found, form, file)
-    click.echo(f"{counted(count, 'row')} written to {target}", err=True)
+    _write_file(found, form, target)
 
 
 @click.command

@@ -20,9 +20,8 @@ from pipeline.options import OptionError
 from sej.cli.output import text_or_b64
 from sej.system.disk import OS
 
-__all__ = ["FORMATS", "SUFFIXES", "format_of", "replaced", "write_arrow", "write_parquet", "write_text"]
+__all__ = ["SUFFIXES", "format_of", "replaced", "write_file", "write_parquet", "write_text"]
 
-FORMATS: Final = ("table", "csv", "json", "parquet")
 SUFFIXES: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "table"}
 _CONTROLS: Final = {number: f"\\x{number:02x}" for number in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
 _GROUP_BYTES: Final = 32 << 20
@@ -61,6 +60,17 @@ def replaced(path: str) -> Iterator[str]:
             os.unlink(temporary)
 
 
+def write_file(found: pa.RecordBatchReader, form: str, path: str) -> int:
+    """Write rows to a file, which is replaced when all are written; return how many."""
+    with replaced(path) as temporary:
+        if form == "arrow":
+            return _write_arrow(found, temporary)
+        if form == "parquet":
+            return write_parquet(found, temporary)
+        with open(temporary, "wb") as file:
+            return write_text(found, form, file)
+
+
 def write_parquet(found: pa.RecordBatchReader, path: str, metadata: dict[str, str] | None = None) -> int:
     """Write rows as Parquet, compressed, in row groups of about 32 MiB; return their number."""
     import pyarrow.parquet as pq
@@ -74,7 +84,7 @@ def write_parquet(found: pa.RecordBatchReader, path: str, metadata: dict[str, st
     return rows
 
 
-def write_arrow(found: pa.RecordBatchReader, path: str) -> int:
+def _write_arrow(found: pa.RecordBatchReader, path: str) -> int:
     """Write rows as an Arrow file; return their number."""
     rows = 0
     with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, found.schema) as writer:
