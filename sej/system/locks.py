@@ -139,6 +139,7 @@ class Lock:
 
         For the first time that this object takes the lock. It has the file before it locks it, as in :meth:`acquire`.
         """
+        assert self._file is None
         self._file = file = OsFile(-1, self.path)
         watch_forks(self)
         return file

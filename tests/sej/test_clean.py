@@ -21,6 +21,7 @@ from sej.system.durable_format import BODY, CHECK, MAGIC
 from sej.system.locks import Lock
 from sej.writing import clean, opening
 from sej.writing.taking import take_end
+from tests.sej.hooks import output
 from tests.sej.interrupts import interrupt, locked_below, open_below, places, swallowed
 from tests.sej.support import read_all, values
 
@@ -341,6 +342,25 @@ def test_an_opening_on_a_common_file_system_reads_no_table_of_mounts(
     monkeypatch.setattr("sej.system.disk._mount_table", tables.pop)
     sej.Writer(tmp_path).close()
     assert bool(tables) is common
+
+
+AUDITED = """if True:
+    import sys, sej
+    from sej.writing import clean
+    seen = []
+    sys.addaudithook(lambda event, values: event == "open" and seen.append(values[0]))
+    for _ in range(2):
+        sej.Writer(sys.argv[1]).close()
+        print(*[path for path in seen if path.startswith(sys.argv[1])])
+        seen.clear()
+        clean._take = None
+"""
+
+
+def test_an_audit_hook_sees_the_same_files(tmp_path: Path) -> None:
+    compiled, reference = output(AUDITED, make(tmp_path)).splitlines()
+    assert compiled == reference
+    assert compiled.split() == [str(tmp_path / name) for name in ("jnl.lck", "id", SEGMENT, INDEX, DURABLE)]
 
 
 def test_a_journal_with_random_changes_is_opened_as_by_the_reference(tmp_path: Path, taken: list[bool]) -> None:
