@@ -37,6 +37,15 @@ class Tail:
         """The position of the next message, after the last call; None if there was no segment."""
         return None if self._identity is None else Place(self._identity, self._position)
 
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the last message, after the last call; None: the last segment has none."""
+        head = self._last[1]
+        if len(head) < _HEAD_BYTES:
+            return None
+        offset, timestamp = int.from_bytes(head[:8]), int.from_bytes(head[8:], signed=True)
+        return (offset, timestamp) if offset + 1 == self._due else None
+
     def end_offset(self, *, judge: bool = False) -> int:
         """Return the offset that the next message gets.
 

@@ -37,16 +37,35 @@ from typing import Final, NamedTuple
 from sej.codec.format import OFFSET, OFFSET_SIZE
 from sej.errors import BadOffsetFileError
 from sej.journal.directory import Directory
-from sej.journal.twin_format import CHECK, MAGIC, NOTHING, SLOT, SLOT_BODY, SLOT_SIZE, STRIDE, TWIN_BYTES
+from sej.journal.twin_format import (
+    AFTER,
+    AFTER_AT,
+    AFTER_SIZE,
+    CHECK,
+    MAGIC,
+    NOTHING,
+    SLOT,
+    SLOT_BODY,
+    SLOT_SIZE,
+    STRIDE,
+    TWIN_BYTES,
+)
 from sej.system.checksum import crc32c
 from sej.system.disk import File, Status, replace_file
 from sej.system.durable import renew
 
-__all__ = ["drop_twin", "keep_offset", "may_have_twin", "read_kept", "twin_path"]
+__all__ = ["After", "drop_twin", "keep_offset", "may_have_twin", "read_kept", "read_place", "twin_path"]
 
 _SLOTS: Final = 2
 _NAME_BYTES: Final = 255 - len(".check")
 """The longest name with a twin: file systems take 255 bytes."""
+
+
+class After(NamedTuple):
+    """The message before this offset had this timestamp when the reader had read it."""
+
+    offset: int
+    timestamp: int
 
 
 class _Slot(NamedTuple):
@@ -58,6 +77,7 @@ class _Slot(NamedTuple):
     inode: int
     mtime_ns: int
     strict: bool
+    after: After | None = None
 
 
 class _Kept(NamedTuple):
@@ -90,15 +110,20 @@ def read_kept(directory: Directory, name: str) -> int | None:
         BadOffsetFileError: the file has another size, or its bytes are not those that were written.
         FileTypeError: it is not a regular file.
     """
+    return read_place(directory, name)[0]
+
+
+def read_place(directory: Directory, name: str) -> tuple[int | None, After | None]:
+    """As :func:`read_kept`; also return what is known about the messages before the offset."""
     before = None
     while True:
         kept = _look(directory, name)
         if kept is None:
-            return None
+            return None, None
         slots = _slots(directory, name)
         wrong = _wrong(kept, slots)
         if wrong is None:
-            return kept.offset if kept.data else None
+            return (kept.offset, _after_of(kept, slots)) if kept.data else (None, None)
         if (kept, slots) == before:  # or a commit came between the two reads
             raise BadOffsetFileError(
                 f"{wrong}; set the right offset with `sej reset`, or remove the file so that the reader starts at"
@@ -108,7 +133,7 @@ def read_kept(directory: Directory, name: str) -> int | None:
         before = kept, slots
 
 
-def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool) -> None:
+def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool, after: After | None = None) -> None:
     """Write an offset to the ``.ofs``, durably, and note it in the twin; the caller holds the reader's lock.
 
     Args:
@@ -116,6 +141,7 @@ def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool) -
         name: the reader's name.
         offset: the offset.
         strict: no other program writes this file: for work queues.
+        after: what is known about the messages before the offset.
     """
     disk, path = directory.disk, directory.at("ofs", f"{name}.ofs")
 
@@ -139,7 +165,7 @@ def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool) -
                 if strict:
                     twin.sync()
             number = 0 if here is None else 1 - here.number
-            _write(twin, name, _Slot(number, sequence + 1, offset, fresh.inode, fresh.mtime_ns, strict))
+            _write(twin, name, _Slot(number, sequence + 1, offset, fresh.inode, fresh.mtime_ns, strict, after))
             if strict:
                 twin.sync()
         finally:
@@ -179,12 +205,14 @@ def _slots(directory: Directory, name: str) -> list[_Slot]:
         file.close()
     found = []
     for number in range(_SLOTS):
-        slot = data[number * STRIDE :][:SLOT_SIZE]
+        begin = number * STRIDE
+        slot = data[begin : begin + SLOT_SIZE]
         if len(slot) < SLOT_SIZE or crc32c(slot[: -CHECK.size]) != CHECK.unpack(slot[-CHECK.size :])[0]:
             continue
         magic, reader, strict, sequence, offset, inode, mtime_ns, _ = SLOT.unpack(slot)
         if (magic, reader) == (MAGIC, _reader(name)):
-            found.append(_Slot(number, sequence, offset, inode, mtime_ns, bool(strict)))
+            after = _after(slot, data[begin + AFTER_AT : begin + AFTER_AT + AFTER_SIZE])
+            found.append(_Slot(number, sequence, offset, inode, mtime_ns, bool(strict), after))
     return sorted(found, key=lambda slot: -slot.sequence)
 
 
@@ -192,7 +220,25 @@ def _write(twin: File, name: str, slot: _Slot) -> None:
     body = SLOT_BODY.pack(
         MAGIC, _reader(name), slot.strict, slot.sequence, slot.offset, slot.inode, slot.mtime_ns
     )  # fmt: skip
-    twin.write_at(body + CHECK.pack(crc32c(body)), slot.number * STRIDE)
+    data = body + CHECK.pack(crc32c(body))
+    if slot.after is not None:
+        known = AFTER.pack(*slot.after, 0)[: -CHECK.size]
+        data = data.ljust(AFTER_AT, b"\0") + known + CHECK.pack(crc32c(data + known))
+    twin.write_at(data, slot.number * STRIDE)
+
+
+def _after_of(kept: _Kept, slots: list[_Slot]) -> After | None:
+    here = _describes(kept, slots) or (slots[0] if slots else None)
+    after = None if here is None else here.after
+    return after if after is not None and after.offset <= kept.offset else None
+
+
+def _after(slot: bytes, data: bytes) -> After | None:
+    """Return what follows a sound slot; None: nothing that belongs to it."""
+    if len(data) < AFTER_SIZE:
+        return None
+    offset, timestamp, check = AFTER.unpack(data)
+    return After(offset, timestamp) if check == crc32c(slot + data[: -CHECK.size]) else None
 
 
 def _describes(kept: _Kept | None, slots: list[_Slot]) -> _Slot | None:

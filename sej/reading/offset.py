@@ -3,7 +3,9 @@
 ``ofs/NAME.ofs`` holds 8 bytes, big endian: the next offset to read (source: the SEJ document, "Offset"). It is replaced
 by temporary file, sync and rename, so it is always old or new. Zero bytes: the reader never committed, and its default
 applies; one to seven bytes are an error. ``ofs/NAME.lck`` lets one process at a time be the reader of that name.
-``ofs/NAME.check`` is a checksummed twin (:mod:`sej.journal.twin`), so that a changed byte is noticed.
+``ofs/NAME.check`` is a checksummed twin (:mod:`sej.journal.twin`), so that a changed byte is noticed. It also has the
+time of the last message of the journal when the reader last had read all. If that message is another one when the
+reader is opened, the journal lost messages, and others have their offsets now.
 
 Before an offset is made durable the journal is synced up to it: a kept offset must not outlive its messages.
 """
@@ -17,14 +19,21 @@ from typing import Final, Self
 from sej.checks import DISK, FLAG, START, WAIT, one_of, refuse_pickling, require
 from sej.checks import OFFSET as AN_OFFSET
 from sej.durations import Seconds, seconds
-from sej.errors import ClosedError, InvalidNameError, LockedError, OffsetBeyondEndError, OffsetTooSmallError
+from sej.errors import (
+    ClosedError,
+    InvalidNameError,
+    LockedError,
+    OffsetBeyondEndError,
+    OffsetTooSmallError,
+    SejError,
+)
 from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.kept_offsets import check_reader
 from sej.journal.medium import sync_up_to
 from sej.journal.retention import readers_lock
-from sej.journal.twin import drop_twin, keep_offset, may_have_twin, read_kept
+from sej.journal.twin import After, drop_twin, keep_offset, may_have_twin, read_kept, read_place
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Start
 from sej.system.disk import OS, Disk
@@ -105,7 +114,9 @@ class Offset:
             name: letters, digits, ``_``, ``-`` and ``.`` (not first).
             default: where a reader that never committed starts: an offset, FIRST or LAST. LAST is kept on opening, so
                 that it means the end at the first opening, not at a later one.
-            beyond_end: ``"raise"``, or ``"rewind"`` to move back to the journal's end if the kept offset is past it.
+            beyond_end: ``"raise"``, or ``"rewind"`` to move back to the journal's end if the kept offset is past it. If
+                other messages have been appended there, ``"rewind"`` moves back to the first one that is newer than
+                those that were read.
             wait: wait for a journal that does not exist yet. All its messages are new then: LAST begins with the first
                 one.
             timeout: with ``wait``, the most seconds to wait, or a duration such as ``"1h"``; None: no limit.
@@ -114,7 +125,7 @@ class Offset:
         Raises:
             LockedError: another process has this reader name.
             BadOffsetFileError: the file has one to seven bytes, or not the bytes that were written.
-            OffsetBeyondEndError: the kept offset is past the journal's end.
+            OffsetBeyondEndError: the kept offset is past the journal's end, or was: other messages are there now.
             InvalidNameError: a new reader may not have this name, or its lock would be that of a work queue.
             JournalNotFoundError: there is no journal, with ``wait=True`` after the timeout.
         """
@@ -139,6 +150,7 @@ class Offset:
         self._closed = False
         self._beyond_end = beyond_end
         self._tail = Tail(self._directory)
+        self._after: After | None = None
         try:
             self._lock.acquire()
             with readers_lock(self._directory):
@@ -227,7 +239,7 @@ class Offset:
         return self._guard
 
     def _open(self, default: int | Start) -> int:
-        kept = read_kept(self._directory, self.name)
+        kept, after = read_place(self._directory, self.name)
         self._kept = kept is not None
         if kept is None:
             if self._disk.status(self._file_path) is None:
@@ -252,7 +264,40 @@ class Offset:
                 )
             self._keep(end)
             return end
-        return kept
+        self._after = after
+        return kept if after is None else self._still_there(kept, after)
+
+    def _still_there(self, kept: int, after: After) -> int:
+        """Return a kept offset if the messages before it are those that were read; otherwise raise, or rewind."""
+        there = self._time_before(after.offset)
+        if there is None or there == after.timestamp:
+            return kept
+        if self._beyond_end == "raise":
+            raise OffsetBeyondEndError(
+                f"reader {self.name!r} is at offset {kept}, but message {after.offset - 1} is not the one that it has"
+                " read: the journal lost messages or was replaced, and others have their offsets now; reset the reader,"
+                " or open it with beyond_end='rewind'",
+                path=self._file_path,
+                offset=kept,
+            )
+        self._after = None
+        back = min(kept, Journal(self.path, disk=self._disk).find_time(after.timestamp + 1))
+        self._keep(back)
+        return back
+
+    def _time_before(self, offset: int) -> int | None:
+        """Return the timestamp of the message before an offset; None if it was deleted or cannot be read."""
+        last = self._tail.last
+        if last is not None and last[0] == offset - 1:
+            return last[1]
+        from sej.reading.scanner import Scanner  # here, because a reader that has read all does not come here
+
+        try:
+            with Scanner(self.path, offset - 1, timeout=0.0, disk=self._disk) as scanner:
+                found = scanner.read(1)
+        except SejError:
+            return None
+        return found[0].timestamp if found and found[0].offset == offset - 1 else None
 
     def _check(self, offset: int) -> None:
         if self._closed or not self._lock.held:
@@ -266,9 +311,20 @@ class Offset:
             self._disk.mkdir(self._directory.at("tmp"))
         queue = self._directory.at("ofs", f"{self.name}.queue")  # as long as the name of a twin
         is_queue = may_have_twin(self.name) and self._disk.status(queue) is not None
-        keep_offset(self._directory, self.name, offset, strict=is_queue)
+        self._after = self._known(offset)
+        keep_offset(self._directory, self.name, offset, strict=is_queue, after=self._after)
         self._value = offset
         self._kept = True
+
+    def _known(self, offset: int) -> After | None:
+        """Return what is known about the messages before an offset: the last message of the journal, or an earlier one.
+
+        Another message would have to be read for each commit.
+        """
+        last = self._tail.last
+        if last is not None and last[0] + 1 == offset:
+            return After(offset, last[1])
+        return self._after if self._after is not None and self._after.offset <= offset else None
 
 
 def _check_offset(offset: int) -> None:

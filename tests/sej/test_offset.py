@@ -291,3 +291,88 @@ def test_a_reader_needs_no_permission_to_write_segments(tmp_path: Path) -> None:
     with sej.Offset(tmp_path, "r", disk=ReadOnly()) as o:
         o.commit(5)
     assert sej.read_offset(tmp_path, "r") == 5
+
+
+def one_segment(path: Path) -> Path:
+    with sej.Writer(path) as w:
+        w.append_messages(sample(20))
+    return path
+
+
+def lost(path: Path, count: int) -> None:
+    """Remove the last messages of a journal, as damage or a restored copy may do."""
+    with sej.Scanner(path) as s:
+        messages = s.read(10**6)
+    shutil.rmtree(path / "jnl")
+    shutil.rmtree(path / "idx", ignore_errors=True)
+    (path / "jnl.lck").unlink()
+    with sej.Writer(path) as w:
+        w.append_messages(messages[:-count])
+
+
+def refilled(path: Path, count: int) -> None:
+    with sej.Writer(path) as w:
+        w.append_many([b"new"] * count)
+
+
+@pytest.mark.parametrize("more", [5, 6, 100])
+@pytest.mark.parametrize("behind", [0, 2])
+def test_other_messages_where_the_lost_ones_were_are_noticed(tmp_path: Path, more: int, behind: int) -> None:
+    path = one_segment(tmp_path / "j")
+    with sej.Offset(path, "r") as o:
+        o.commit(20)
+        refilled(path, behind)
+        o.commit(20 + behind)
+    if behind:  # what it knows is about an earlier message
+        with sej.Offset(path, "r") as o:
+            refilled(path, 1)
+            o.commit(22)
+    lost(path, 5 + behind + bool(behind))
+    refilled(path, more + behind)
+    with pytest.raises(OffsetBeyondEndError, match="is not the one that it has read") as raised:
+        sej.Offset(path, "r")
+    assert raised.value.offset == 20 + behind
+    with sej.Offset(path, "r", beyond_end="rewind") as o:
+        assert o.value == 15, "the first message that was not read"
+    with sej.Offset(path, "r") as o:
+        assert o.value == 15
+
+
+def test_a_reader_that_was_reset_does_not_miss_what_was_lost(tmp_path: Path) -> None:
+    path = one_segment(tmp_path / "j")
+    with sej.Offset(path, "r") as o:
+        o.commit(20)
+    lost(path, 5)
+    refilled(path, 10)
+    with sej.Offset(path, "r", beyond_end="rewind") as o:
+        o.reset(10)
+        o.commit(22)
+    assert sej.Offset(path, "r").value == 22
+
+
+def test_deleted_messages_and_those_of_the_original_are_not_missed(tmp_path: Path) -> None:
+    path = one_segment(tmp_path / "j")
+    with sej.Offset(path, "r") as o:
+        o.commit(20)
+    refilled(path, 10)
+    with sej.Writer(path, segment_bytes=1) as w:
+        w.append_many([b"x", b"y"])
+    (path / "ofs" / "r.ofs").write_bytes((31).to_bytes(8, "big"))  # by the original
+    sej.Journal(path).clean(max_bytes=1)
+    assert sej.Journal(path).first_offset >= 20
+    with sej.Offset(path, "r") as o:
+        assert o.value == 31
+
+
+def test_a_damaged_note_of_the_message_before_is_ignored(tmp_path: Path) -> None:
+    path = one_segment(tmp_path / "j")
+    with sej.Offset(path, "r") as o:
+        o.commit(20)
+    twin = path / "ofs" / "r.check"
+    data = bytearray(twin.read_bytes())
+    data[-1] ^= 1
+    twin.write_bytes(data)
+    lost(path, 5)
+    refilled(path, 5)
+    with sej.Offset(path, "r") as o:
+        assert o.value == 20
