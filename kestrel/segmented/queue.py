@@ -225,7 +225,7 @@ class Queue(Puts):
             now_ms=self._now_ms,
         )
         self.damage: list[Damage] = self._files.damage + damage
-        first = self._files.files[0].first_id
+        first = self._files.lowest_id
         for name, bookmark in (bookmarks or {"": Bookmark()}).items():
             self._add_reader(name, _over_done(fit(bookmark, first, self.tail_id)))
 
@@ -322,7 +322,7 @@ class Queue(Puts):
                     return default
                 self._states.remove(default.state)
                 default.close()
-            head = self.tail_id if start != "first" else self._files.files[0].first_id - 1
+            head = self.tail_id if start != "first" else self._files.lowest_id - 1
             return self._add_reader(name, Bookmark(max(head, 0)))
 
     def drop_reader(self, name: str) -> None:

@@ -78,6 +78,12 @@ class WriterFiles:
         self.end = Appending(self.tail.appender, min(journal_bytes, _MOST))
         self.fuse = self.tail.fuse
 
+    @property
+    def lowest_id(self) -> int:
+        """The lowest id of all items, 0 in an empty queue. It is that of the first item, unless its id was damaged."""
+        found = [(file.scanned.lowest_id if file.scanned else file.first_id) for file in self.files if file.first_id]
+        return min(found, default=0)
+
     def _require_one_file_system(self, directory: str | os.PathLike[str]) -> None:
         if self._archive is None:
             return

@@ -395,3 +395,19 @@ def test_a_close_that_fails_releases_the_lock(tmp_path: Path, end: str) -> None:
         item = again.reader("r").get()
         assert item is not None
         assert item.data == b"b"
+
+
+@pytest.mark.parametrize("start", ["kept", "first"])
+def test_a_damaged_id_of_the_first_item_hides_no_other(tmp_path: Path, start: str) -> None:
+    """The position of a reader is raised to the lowest id, not to the first one."""
+    with segmented.Queue(tmp_path, "jobs") as queue:
+        queue.put_many([b"a", b"b", b"c"])
+    (file,) = tmp_path.glob("jobs.[0-9]*")
+    data = bytearray(file.read_bytes())
+    data[16] ^= 0x10  # the fourth byte of the id, which becomes higher than all others
+    file.write_bytes(data)
+    state = segmented.load(tmp_path, "jobs")
+    with segmented.Queue(tmp_path, "jobs") as queue:
+        reader = queue.reader() if start == "kept" else queue.reader("new", start="first")
+        found = [item.data for item in iter(reader.get, None)]
+    assert sorted(found) == [b"a", b"b", b"c"] == sorted(item.data for item in state.items)
