@@ -1,6 +1,7 @@
+# cython: nonecheck=True
 """The compiled mutex, for the compiled modules that take it without a call into Python."""
 
-from cpython.pythread cimport PyThread_type_lock
+from cpython.pythread cimport PyThread_get_thread_ident, PyThread_type_lock
 
 cdef extern from *:
     """
@@ -29,3 +30,20 @@ cdef class Mutex:
     cdef int enter(self) except -1
     cdef int leave(self) except -1
     cdef bint _wait(self, unsigned long me, long long microseconds) except -1
+
+
+cdef inline int take(Mutex mutex) except -1:
+    """Take it, without a call if it is free."""
+    if mutex._count == 0 and mutex._waiting == 0:
+        mutex._owner = <unsigned long> PyThread_get_thread_ident()
+        mutex._count = 1
+        return 0
+    return mutex.enter()
+
+
+cdef inline int give(Mutex mutex) except -1:
+    """Release it once. The caller has taken it."""
+    if mutex._count == 1 and not mutex._locked:
+        mutex._count = mutex._owner = 0
+        return 0
+    return mutex.leave()

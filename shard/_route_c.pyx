@@ -16,7 +16,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from sej._mutex_c cimport Mutex
+from sej._mutex_c cimport Mutex, give, take
 from sej.codec._buffer_c cimport Buffer
 from sej.codec._layout cimport (
     MAX_KEY, MAX_TYPE, MAX_VALUE, OVERHEAD, Py_SIZE, PyList_GET_ITEM, fits, now_ns, put_message, raw_bytes,
@@ -337,7 +337,7 @@ cdef object pour_alone(Parts parts, int index, Buffer buffer):
     cdef Mutex mutex = buffer._mutex
     if mutex is None or buffer._busy or mutex.owned():
         return None
-    mutex.enter()
+    take(mutex)
     try:
         if buffer._busy:  # it failed or was closed while this thread waited
             return None
@@ -349,7 +349,7 @@ cdef object pour_alone(Parts parts, int index, Buffer buffer):
         finally:
             buffer._busy = buffer._refuse is not None or buffer._writing
     finally:
-        mutex.leave()
+        give(mutex)
     return span
 
 

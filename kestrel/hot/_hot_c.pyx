@@ -31,8 +31,6 @@ cdef extern from *:
     """
     Py_ssize_t raw_write "kestrel_write"(int fd, const void *data, size_t size) nogil
 
-cdef int64_t CHECK_NS = 100_000_000
-
 
 def tick_ns():
     """Return a clock that only ever runs forward, in ns; what it says is up to 4 ms old."""

@@ -17,7 +17,7 @@ from libc.errno cimport EINTR, errno
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.string cimport memcpy
 
-from sej._mutex_c cimport Mutex, alone
+from sej._mutex_c cimport Mutex, alone, give, take
 from sej.codec._layout cimport (
     MAX_KEY, MAX_TYPE, MAX_VALUE, OVERHEAD, Py_SIZE, PyList_GET_ITEM, coarse_ns, fits, now_ns, put_message,
 )
@@ -221,7 +221,7 @@ cdef class Buffer:
     cdef int _drain_alone(self) except -1:
         """Take the lock and drain, if the limit is still reached."""
         if self._mutex is not None:
-            self._mutex.enter()
+            take(self._mutex)
         else:
             self._lock.acquire()
         try:
@@ -231,7 +231,7 @@ cdef class Buffer:
                 self._run_drain()
         finally:
             if self._mutex is not None:
-                self._mutex.leave()
+                give(self._mutex)
             else:
                 self._lock.release()
         return 0

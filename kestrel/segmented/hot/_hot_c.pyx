@@ -1,6 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, nonecheck=True
 """The calls of a libkestrel queue that are made for each item, compiled: the same as ``reference``, which explains it."""
 
+from cython cimport final
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
@@ -10,8 +12,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memmove
 
-from kestrel.hot._hot_c cimport Appender, Entry, Fuse, Log, coarse_ns, put32, put64, wall_ms
-from sej._mutex_c cimport Mutex
+from kestrel.hot._hot_c cimport Appender, Entry, Fuse, Log, check, put32, put64, wall_ms
+from sej._mutex_c cimport Mutex, give, take
 
 from collections import deque as _deque
 from functools import update_wrapper as _update_wrapper
@@ -87,6 +89,7 @@ cdef class Appending:
         self.journal_bytes = journal_bytes
 
 
+@final
 cdef class Shared:
     """What a queue and its readers share; see the reference."""
 
@@ -115,6 +118,7 @@ cdef class Shared:
         self.count()
 
 
+@final
 cdef class Ids:
     """Ids in ascending order, removed from the lowest on; the reference has a heap."""
 
@@ -155,6 +159,7 @@ cdef class Ids:
             self.start = self.stop = 0
 
 
+@final
 cdef class Following:
     """What a reader has taken, and its position; see the reference."""
 
@@ -345,9 +350,9 @@ cdef class Gets:
         cdef object item
         if state.ageless:
             guard = state.shared.guard
-            guard.enter()
+            take(guard)
             try:
-                state.shared.appender.ready()
+                check(state.shared.appender)
                 if state.ahead is None and not state.reading and not state.returned:
                     item = state.next()
                     if item is not None and (<tuple> item)[2] is None:
@@ -357,7 +362,7 @@ cdef class Gets:
                         return item
                     state.ahead = item
             finally:
-                guard.leave()
+                give(guard)
         return self._long_get(timeout)
 
     def commit(self, item):
@@ -366,9 +371,9 @@ cdef class Gets:
         cdef Mutex guard = state.shared.guard
         cdef object key = item if PyLong_CheckExact(item) or not isinstance(item, _Item) else (<tuple> item)[0]
         cdef tuple held
-        guard.enter()
+        take(guard)
         try:
-            state.shared.appender.ready()
+            check(state.shared.appender)
             held = state.held(key)
             if held is None:
                 return False
@@ -376,7 +381,7 @@ cdef class Gets:
             state.committed += 1
             return True
         finally:
-            guard.leave()
+            give(guard)
 
 
 cdef class Puts:
@@ -427,7 +432,7 @@ cdef class Puts:
         cdef Py_ssize_t size
         if self._plain and expire_time is None and PyBytes_CheckExact(data):
             size = PyBytes_GET_SIZE(data)
-            guard.enter()
+            take(guard)
             try:
                 end = self._end
                 entry = <FileEntry?> end.appender.entry
@@ -452,7 +457,7 @@ cdef class Puts:
                         self._changed.notify_all()
                     return number
             finally:
-                guard.leave()
+                give(guard)
         return self._long_put(data, expire_time)
 
 

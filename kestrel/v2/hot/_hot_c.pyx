@@ -10,7 +10,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
 from kestrel.hot._hot_c cimport Appender, Fuse, get32, get64, put32, put64, wall_ms
-from sej._mutex_c cimport Mutex
+from sej._mutex_c cimport Mutex, give, take
 
 from collections import deque as _deque
 from functools import update_wrapper as _update_wrapper
@@ -409,7 +409,7 @@ cdef class Calls:
         cdef Mutex guard
         if self._plain and PyBytes_CheckExact(data) and not expiry and PyBytes_GET_SIZE(data) <= self._max_item_bytes:
             guard = self._guard
-            guard.enter()
+            take(guard)
             try:
                 if (
                     changes.may_add()
@@ -421,37 +421,37 @@ cdef class Calls:
                         self._changed.notify()
                     return None
             finally:
-                guard.leave()
+                give(guard)
         self._long_put(data, expiry)
 
     def get(self, timeout=0.0):
         """Take the head; see the reference."""
         cdef Mutex guard = self._guard
-        guard.enter()
+        take(guard)
         try:
             if self.is_short():
                 return item_of(self._changes.take(False))
         finally:
-            guard.leave()
+            give(guard)
         return self._long_get(timeout)
 
     def reserve(self, timeout=0.0):
         """Take the head until confirm; see the reference."""
         cdef Mutex guard = self._guard
-        guard.enter()
+        take(guard)
         try:
             if self.is_short():
                 self._transactions += 1
                 xid = self._changes.hold(None)
                 return xid, item_of(<tuple> self._changes.reserving.open[xid])
         finally:
-            guard.leave()
+            give(guard)
         return self._long_reserve(timeout)
 
     def confirm(self, xid):
         """The reserved item is done with. False if no such transaction is open."""
         cdef Mutex guard = self._guard
-        guard.enter()
+        take(guard)
         try:
             if xid in self._changes.reserving.open:
                 self._changes.end(xid)
@@ -459,7 +459,7 @@ cdef class Calls:
             self._changes.fuse.require_open()
             return False
         finally:
-            guard.leave()
+            give(guard)
 
 
 for _name in ("put", "get", "reserve", "confirm"):  # their documentation and types
