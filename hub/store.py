@@ -318,6 +318,7 @@ class Store:
                 end = writer.offset if writer is not None else -1
             if writer is not None:
                 try:
+                    writer.tail.require_in_place()
                     writer.sync()
                     return end
                 except WriterFailedError as error:
@@ -398,6 +399,8 @@ class Store:
                         due = writer.offset
                         if not new or due != batch.first:  # another process has just created it
                             admitted.close()
+                            if batch.first != due:  # otherwise an append finds this out
+                                writer.tail.require_in_place()
                             self._check(source, batch, due)
                             if batch.size:
                                 admitted.enter_context(self._limits.admitting(source.client, batch.size))

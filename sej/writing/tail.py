@@ -308,6 +308,14 @@ class Tail:
         """The offset of the next message."""
         return self.buffer.offset
 
+    def require_in_place(self) -> None:
+        """Check that another program has removed neither the lock file nor the last segment.
+
+        Raises:
+            WriterFailedError: it has, and what was appended after that is lost.
+        """
+        self.alone(self._check_names)
+
     def flush(self) -> None:
         """Write everything to the kernel."""
         life = self.life

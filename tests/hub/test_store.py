@@ -5,7 +5,7 @@ import os
 import shutil
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -510,3 +510,33 @@ def test_a_relative_root_means_the_directory_of_the_opening(tmp_path: Path, monk
         assert [message.timestamp for _, message in merge] == [1, 2, 3]
         merge.commit()
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+class TestAJournalThatIsRemovedWhileItsWriterIsOpen:
+    """The caller is asked to try again, and then finds what is there, whatever it sends."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[hub.Store]:
+        with hub.Store(tmp_path) as store:
+            store.put("a", "j", sample(6))
+            shutil.rmtree(tmp_path / "a.j")
+            yield store
+
+    @pytest.mark.parametrize("first", [0, 3, 6, 9])
+    def test_put(self, store: hub.Store, put: Put, first: int) -> None:
+        batch = sample(12)[first : first + 3]
+        with pytest.raises(hub.UnavailableError, match="try again later"):
+            put(store, "a", "j", batch)
+        assert put(store, "a", "j", batch) == first + 3
+        assert store.get("a", "j", first) == batch
+
+    def test_end_offset(self, store: hub.Store) -> None:
+        with pytest.raises(hub.UnavailableError, match="try again later"):
+            store.end_offset("a", "j")
+        assert store.end_offset("a", "j") == 0
+
+    def test_one_that_is_created_again(self, tmp_path: Path, store: hub.Store, put: Put) -> None:
+        fill(tmp_path / "a.j", sample(2))
+        with pytest.raises(hub.UnavailableError, match="try again later"):
+            put(store, "a", "j", sample(3))
+        assert put(store, "a", "j", sample(3)) == 3
