@@ -30,7 +30,7 @@ from sej.cli.options import SIZE
 from sej.cli.parameters import PATH, IntRange
 from sej.cli.supervising import MAX_PROCESSES, Supervised, Supervisor, supervised
 from sej.system.memory import keep_freed_memory
-from sej.system.signals import stop_on_signals
+from sej.system.signals import stop_on_signals, wait_for_signal
 
 if TYPE_CHECKING:
     from hub.page.views import HubCounts
@@ -174,7 +174,7 @@ def serve(
             click.echo(f"serving {root} on {server.address}")
         else:
             told.ready()
-        stop.wait()
+        wait_for_signal(stop)
 
 
 def _supervise(

@@ -8,10 +8,11 @@ import threading
 import time
 from typing import Final
 
-__all__ = ["set_from_handler", "stop_on_signals"]
+__all__ = ["set_from_handler", "stop_on_signals", "wait_for_signal"]
 
 _SETTING_S: Final = 0.05
 """Far longer than a thread takes to begin."""
+_LOOK_S: Final = 0.5
 
 
 def stop_on_signals() -> threading.Event:
@@ -20,6 +21,16 @@ def stop_on_signals() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: set_from_handler(stop))
     return stop
+
+
+def wait_for_signal(stop: threading.Event) -> None:
+    """Wait in the main thread, without a limit, for an event that a signal sets.
+
+    A signal that is sent while the process is stopped (SIGSTOP, Ctrl-Z) is given to any of its threads when it
+    continues. Only the main thread runs the handler, and nothing wakes it for that: so it wakes by itself.
+    """
+    while not stop.wait(_LOOK_S):
+        pass
 
 
 def set_from_handler(event: threading.Event) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from sej.cli.supervising import Supervisor
 from sej.queue.work import _until_signal
-from sej.system.signals import stop_on_signals
-from tests.sej.hooks import PATIENCE_S
+from sej.system.signals import stop_on_signals, wait_for_signal
+from tests.sej.hooks import PATIENCE_S, Worker, until
 
 pytestmark = pytest.mark.both_codecs
 NUMBERS = [signal.SIGTERM, signal.SIGINT]
@@ -50,3 +50,19 @@ def test_a_signal_while_the_main_thread_is_about_to_wait(
         with getattr(stop, "_cond"):  # noqa: B009 - as in wait(); private
             signal.raise_signal(number)
         assert stop.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_that_another_thread_gets(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after SIGSTOP: the main thread waits, and nothing wakes it to run the handler."""
+    monkeypatch.setattr("sej.system.signals._LOOK_S", 0.01)
+
+    def get() -> None:
+        until(lambda: bool(getattr(stop, "_cond")._waiters))  # noqa: B009 - the main thread waits; private
+        signal.pthread_kill(threading.get_ident(), number)
+
+    with by_command(threading.Event()) as stop:
+        worker = Worker(get)
+        wait_for_signal(stop)
+        worker.result()
+    assert stop.is_set()
