@@ -54,7 +54,7 @@ from sej.system.checksum import crc32c
 from sej.system.disk import File, Status, replace_file
 from sej.system.durable import renew
 
-__all__ = ["After", "drop_twin", "keep_offset", "may_have_twin", "read_kept", "read_place", "twin_path"]
+__all__ = ["After", "drop_twin", "keep_offset", "lowest_kept", "may_have_twin", "read_kept", "read_place", "twin_path"]
 
 _SLOTS: Final = 2
 _NAME_BYTES: Final = 255 - len(".check")
@@ -131,6 +131,24 @@ def read_place(directory: Directory, name: str) -> tuple[int | None, After | Non
                 path=directory.at("ofs", f"{name}.ofs"),
             )
         before = kept, slots
+
+
+def lowest_kept(directory: Directory, name: str) -> int | None:
+    """Return the lower offset of a work queue's ``.ofs`` and its twin, if they were copied while the queue was in use.
+
+    Then the ``.ofs`` is a file that no slot knows, and each of the two was right at its moment. The lower offset
+    repeats items, and loses none. The caller holds the queue's lock.
+
+    Returns:
+        The offset; None: the ``.ofs`` is in a file that a queue has written, so another program has changed it, or its
+        size is wrong. In a copy on the same file system this can be by chance, because inodes are used again.
+    """
+    kept, slots = _look(directory, name), _slots(directory, name)
+    if kept is None or len(kept.data) != OFFSET_SIZE or not slots or not slots[0].strict:
+        return None
+    if slots[0].offset == NOTHING or any(slot.inode == kept.status.inode for slot in slots):
+        return None
+    return min(kept.offset, slots[0].offset)
 
 
 def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool, after: After | None = None) -> None:

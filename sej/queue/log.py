@@ -25,13 +25,20 @@ import os
 import time
 from typing import Final
 
-from sej.errors import ClosedError, CorruptionError, OffsetBeyondEndError, SejError, WriterFailedError
+from sej.errors import (
+    BadOffsetFileError,
+    ClosedError,
+    CorruptionError,
+    OffsetBeyondEndError,
+    SejError,
+    WriterFailedError,
+)
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.medium import sync_up_to
 from sej.journal.recovery import keep
 from sej.journal.retention import readers_lock
-from sej.journal.twin import drop_twin, keep_offset
+from sej.journal.twin import drop_twin, keep_offset, lowest_kept
 from sej.journal.view import Journal
 from sej.message import FIRST, Start
 from sej.queue.clock import Clock
@@ -478,7 +485,13 @@ class QueueLog:
 
     def _read_kept(self) -> int | None:
         """Return the kept offset from the disk."""
-        there = read_offset(self._directory.path, self._name, disk=self._disk)
+        try:
+            there = read_offset(self._directory.path, self._name, disk=self._disk)
+        except BadOffsetFileError:
+            there = lowest_kept(self._directory, self._name)
+            if there is None:
+                raise
+            self._begin_a_copy(there)
         if there is not None and there > (end := self.tail.end_offset()):
             raise OffsetBeyondEndError(
                 f"queue {self._name!r} is at offset {there}, but the journal ends at {end}: it lost messages or was"
@@ -487,6 +500,15 @@ class QueueLog:
                 offset=there,
             )
         return there
+
+    def _begin_a_copy(self, there: int) -> None:
+        """Make the kept offset and its twin agree, which were copied while the queue was in use, and report it."""
+        self.recovered = (
+            f"{self.ofs_path}: this file and its twin differ, as in a copy of a queue in use; the queue continues at"
+            f" the lower offset, {there}, and items may be delivered twice"
+        )
+        self._disk.mkdir(self._directory.at("tmp"))
+        self.reserve.with_room(lambda: keep_offset(self._directory, self._name, there, strict=True))
 
     def _first_offset(self, kept: int | None) -> int:
         if kept is not None:
