@@ -64,7 +64,7 @@ nitpicky = True
 # Names of other projects cannot be resolved here. Annotations name types that are not part of the reference.
 nitpick_ignore_regex = [("py:.*", r"(?!(sej|shard|hub|textqueue|kestrel|pipeline)\.).*"), ("py:class", ".*")]
 
-highlight_language = "none"  # each block of code names its language
+highlight_language = "none"  # a block of code names its language; others are plain text
 html_theme = "furo"
 html_title = f"SEJ {release}"
 html_static_path = ["_static"]
