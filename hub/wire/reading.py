@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Self
 
+from hub.errors import UnavailableError
 from hub.naming import Source, source_path
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
@@ -18,7 +19,7 @@ from hub.wire.frames import get_response, large_get_response
 from hub.wire.status import TooLargeError
 from sej.codec import decode_many
 from sej.codec.format import INT32_SIZE, MAX_OFFSET, OVERHEAD_SIZE
-from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError, SejError
+from sej.errors import CorruptionError, FileTypeError, JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.gaps import count_messages
@@ -52,13 +53,17 @@ class Catalog:
 
         Raises:
             CorruptionError: its identity is damaged. Without one, a caller could take it for another journal.
+            FileTypeError: one of its files is a FIFO, a device, or the like.
+            UnavailableError: another process writes this directory, or the disk failed.
         """
         try:
             return self._listed(source)
         except (NotAJournalError, FileNotFoundError):
             return None
-        except CorruptionError as error:
-            raise CorruptionError(f"{source}: {error.reason}", path=error.path, offset=error.offset) from error
+        except (CorruptionError, FileTypeError, UnavailableError) as error:
+            if isinstance(error, UnavailableError) and self._store.first_offset(*source) is None:
+                return None  # it was removed, and the store has closed its writer
+            raise type(error)(f"{source}: {error.reason}", path=error.path, offset=error.offset) from error
 
     def _listed(self, source: Source) -> pb.Listed | None:
         path = source_path(self._store.root, source)

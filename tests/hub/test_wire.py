@@ -176,9 +176,10 @@ def test_the_list_of_journals_has_their_offsets(tmp_path: Path) -> None:
         assert client.journals("client-b") == [second]
 
 
+@pytest.mark.parametrize("is_open", [True, False])
 @pytest.mark.parametrize("looked", ["first_offset", "end_offset"])
 def test_a_journal_that_is_removed_meanwhile_is_not_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked: str, *, is_open: bool
 ) -> None:
     with connected(tmp_path) as (store, _):
         store.put("client-a", "gone", sample(5))
@@ -191,8 +192,20 @@ def test_a_journal_that_is_removed_meanwhile_is_not_listed(
         return found
 
     monkeypatch.setattr(hub.Store, looked, then_remove)
-    with connected(tmp_path) as (_, client):
+    with connected(tmp_path) as (store, client):
+        if is_open:
+            store.put("client-a", "gone", sample(6))
         assert [journal.journal_dir for journal in client.journals()] == ["j"]
+
+
+def test_a_journal_with_a_foreign_file_is_named(tmp_path: Path) -> None:
+    with connected(tmp_path) as (store, client):
+        store.put("client-b", "j", sample(5))
+        (tmp_path / "client-a.odd" / "jnl").mkdir(parents=True)
+        os.mkfifo(tmp_path / "client-a.odd" / "jnl" / f"{0:016x}.jnl")
+        with pytest.raises(hub.UnavailableError, match=r"client-a\.odd: this is a FIFO"):
+            client.journals()
+        assert [journal.journal_dir for journal in client.journals("client-b")] == ["j"]
 
 
 def test_a_journal_with_a_damaged_identity_is_named(tmp_path: Path) -> None:
