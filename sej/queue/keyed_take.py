@@ -315,7 +315,8 @@ class KeyedTaker:
             self._pass_all(batch, order, stop)
             end = _End.DONE
         if batch.rows or batch.gap:
-            batch.records.append(scanned(batch.offset, order.count + len(batch.rows), batch.stamp))
+            count = min(order.count + len(batch.rows), batch.offset)  # what is read may be nonsense
+            batch.records.append(scanned(batch.offset, count, batch.stamp))
         if batch.records:
             log.append(*batch.records)
         if batch.rows:

@@ -240,6 +240,7 @@ def absurd_records(draw: st.DrawFn) -> bytes:
 @example([made.done(0, 2**63)], 100, True, queue_replay.apply)
 @example([made.lost(2**63, 2**64 - 1)], 100, False, QueueState.apply)
 @example([made.starts(2**63, 7, 7)], 100, False, queue_replay.apply)
+@example([made.scanned(0, 2**64 - 1, 0)], 5, True, queue_replay.apply)
 def test_absurd_numbers_cost_neither_time_nor_memory(
     log: list[bytes], at: int, keyed: bool, applied: Callable[[QueueState, bytes], None]
 ) -> None:
