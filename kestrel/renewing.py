@@ -116,6 +116,10 @@ class Renewing:
             self._stored = file, self._synced
             self._kept.store(file, 0, self._synced, 0)
 
+    def close(self) -> None:
+        """Close the record, which stays open between two stores."""
+        self._kept.forget()
+
     def fresh(self, file: File, position: int) -> None:
         """The file and its name were just made and synced, and it is the only file."""
         self._whole = True

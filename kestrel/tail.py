@@ -158,5 +158,6 @@ class Tail:
         finally:
             with contextlib.suppress(OSError):
                 self.close_file()
+            self.renewing.close()
             self._lock.release()
             self.closed = True

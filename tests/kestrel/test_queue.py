@@ -1,6 +1,7 @@
 """What a Kestrel 2 queue does, verb by verb, on real files."""
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -13,6 +14,7 @@ import kestrel
 import sej
 from kestrel import segmented
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, ShutError, TooLargeError
+from kestrel.files import durable_path
 from kestrel.segmented.writing import LEAST_BYTES
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.directory import Queues
@@ -519,6 +521,22 @@ def test_sync_is_named(sync: Any, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="sync must be"):
             kestrel.Queue(tmp_path, "cars", sync=wrong)
     kestrel.Queue(tmp_path, "cars").close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_closed_queue_has_no_file_open(tmp_path: Path) -> None:
+    """Its record of what is on the disk stays open between two syncs."""
+    record = durable_path(tmp_path, "cars")
+
+    def is_open() -> bool:
+        links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+        return record in [os.readlink(link) for link in links if link.is_symlink()]
+
+    with kestrel.Queue(tmp_path, "cars", sync="always") as queue:
+        for _ in range(3):
+            queue.put(b"v" * 70_000)  # a record is stored when so much was synced
+        assert is_open()
+    assert not is_open()
 
 
 def test_a_forked_child_cannot_write(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
