@@ -2,6 +2,19 @@
 
 This package has no network code: :class:`Store` stores messages, :class:`Merge` reads all directories back as one
 stream. ``hub.wire`` adds gRPC; importing ``hub`` loads none of it. Public names are imported at their first use.
+The modules, in the order in which they are best read::
+
+    naming, store, pool                    names of directories; what stores messages; its open writers
+    batch, compare, limits                 what a client sends, sends again, and may send
+    readers, jobs                          readers and jobs of programs on other machines
+    merge, slot, ordering, vector          all journals as one stream, and what of it is committed
+    overview, retention                    what is there, and how long it stays
+    tokens, certificates                   who may call
+    cli, connecting, following             sej hub; its connection to a hub; follow
+    serving, serving_lock                  sej hub serve, in one process or several
+    process_folder, siblings               what these processes share
+    budget, counters, errors               memory that threads share, numbers for metrics, the errors
+    wire, page                             gRPC; the web page
 """
 
 # Of the distribution sej-journals: sej/names.py looks for this name.

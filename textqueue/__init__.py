@@ -1,4 +1,18 @@
-"""TextQueue: message queues in plain text files that users edit while programs work on them."""
+"""TextQueue: message queues in plain text files that users edit while programs work on them.
+
+The modules and folders, in the order in which they are best read::
+
+    queue, errors     TextQueue, the public class; the errors
+    format            bytes as entries: the grammar, the parser, the mutex. No I/O
+    reading           files, the next message, waiting for new ones, check
+    editing           changes of a file, each proven first; what an editor saved meanwhile
+    ledger            the files next to a queue: the lock, and the log of all edits
+    claims            one worker for each message; moving messages into a journal
+    hot               the parts that are also compiled
+    backend           a .tq file as a work queue
+    commands, lsp     sej tq; the language server
+    main              names for scripts of the published package
+"""
 
 # Of the distribution sej-journals: sej/names.py looks for this name.
 

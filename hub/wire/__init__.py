@@ -1,6 +1,17 @@
 """The hub over gRPC: a server for a store, a client, and a copier that copies a journal and keeps the copy up to date.
 
-Needs the extra ``hub`` (grpcio). The protocol is ``hub.proto``, explained in docs/formats/hub.md.
+Needs the extra ``hub`` (grpcio). The protocol is ``hub.proto``, explained in docs/formats/hub.md. The
+modules, in the order in which they are best read::
+
+    client, server, service                a connection; the server; its calls, as calls of hub.Store
+    frames, rows, status                   messages, columns and errors as bytes
+    reading, answers, named                reading from a hub, memory of its answers, named readers
+    copier, feed, copy_session             copies a journal: all of it, one directory, the call on the server
+    job_calls, job_service                 jobs: on the client, on the server
+    access, tls                            who may call what
+    lanes, processes, forks                threads, processes, and programs that fork
+    counts, metrics                        numbers, and Prometheus
+    hub_pb2, hub_pb2_grpc                  generated from hub.proto
 """
 
 from __future__ import annotations

@@ -12,6 +12,17 @@
 
     SharedWriter -- SharedEnd                  the journal's lock, for one turn at a time
       |------------ Lifecycle, Syncer
+
+The modules, in the order in which they are best read::
+
+    writer, tail                       the exclusive writer: its methods, and the work
+    last_segment, blocks, end          the file it appends to, its index, and where it ends
+    clean                              opens a journal that its last writer closed, by one compiled call
+    taking, opening                    opens any other one: take the lock, cut a torn tail
+    shared_writer, shared_end          many processes, one turn at a time
+    staging, exactly_once              rows in tmp/, and append_once
+    idle                               writers for an owner of very many journals
+    guarded, overlap                   the original SEJ as a second writer: notice it, repair what it overwrote
 """
 
 __all__: list[str] = []

@@ -33,14 +33,22 @@ def test_settings_name_the_same_packages() -> None:
 @pytest.mark.parametrize(
     "folder",
     [
+        "hub",
+        "hub/wire",
         "kestrel",
         "kestrel/segmented",
         "kestrel/v2",
         "pipeline/reading",
         "pipeline/tables",
         "sej/cli",
+        "sej/journal",
         "sej/queue",
+        "sej/system",
+        "sej/writing",
         "shard",
+        "textqueue",
+        "textqueue/commands",
+        "textqueue/editing",
     ],
 )
 def test_the_map_of_a_large_folder_has_every_module(folder: str) -> None:
