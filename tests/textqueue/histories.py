@@ -15,6 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -235,6 +236,7 @@ class _World:
             new = self.path.with_name("new")
             new.write_bytes(self._version())
             new.replace(self.path)
+            self._ticked()
             self._note("the editor has saved by rename")
 
     def save(self) -> None:
@@ -338,8 +340,9 @@ class _World:
             self._ticked()
 
     def _ticked(self) -> None:
-        """Give the file a time of its own: the system's clock may have ticks of 10 ms."""
-        os.utime(self.path)
+        """Give the file a time of its own: the file system's clock may have ticks of 10 ms, and this one has not."""
+        now = time.time_ns()
+        os.utime(self.path, ns=(now, now))
 
     def _wrong(self, what: str) -> None:
         self.fault = self.fault or what
