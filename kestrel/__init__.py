@@ -6,7 +6,7 @@
     files, spool, magic, pinned          names, locks and kept bytes; all queues of a directory; files that may change
     tail, renewing, syncing              the end of the newest file: append, sync, and what is known to be on disk
     limits, clock, hot, errors           limits of a queue, its clock, the compiled part, the errors
-    transfer                             what moving to a SEJ journal and back has in common
+    transfer, imported                   what moving to a SEJ journal and back has in common; an import that finished
 """
 
 # Of the distribution sej-journals: sej/names.py looks for this name.

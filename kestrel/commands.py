@@ -240,6 +240,8 @@ def _export(
 def import_(journals: JournalsLike, directory: Path, name: str, journal: Path, three: bool, drop_keys: bool) -> None:
     """Add the messages of a SEJ journal to a queue: all, or none (with Kestrel 3, those before a refused one).
 
+    If it is cut short or fails, repeat the command. It adds nothing twice, unless the queue has changed meanwhile.
+
     Example: sej kestrel import spool cars cars
     """
     move = segmented.import_ if _segmented(directory, name, three=three) else moving.import_

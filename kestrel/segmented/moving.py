@@ -7,13 +7,15 @@ messages are counted, and their checksum is compared.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from itertools import islice
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, Literal
+from zlib import crc32
 
 from kestrel.clock import wall_clock_ms
 from kestrel.errors import MissingError, MoveError
 from kestrel.files import KEPT, check_place, join, opening
+from kestrel.imported import Imported
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark
 from kestrel.segmented.queue import Queue, refuse_kestrel_2
@@ -21,6 +23,7 @@ from kestrel.segmented.snapshot import Snapshot
 from kestrel.transfer import (
     BATCH,
     Expired,
+    Fields,
     MessageLike,
     Moved,
     Progress,
@@ -110,6 +113,9 @@ def import_(
 ) -> Moved:
     """Put messages into a queue that no process has open, for all of its readers; those before a refused one are in.
 
+    A second call with the same messages after it has finished adds nothing, as in :func:`kestrel.import_`, if each
+    message has a timestamp.
+
     Args:
         directory: where the queue's files are; made if missing.
         name: the queue.
@@ -119,8 +125,8 @@ def import_(
         now_ms: the clock, for messages without a timestamp.
 
     Raises:
-        MoveError: a message has a key or type, the messages are not those of a call that was cut short, or what was
-            written reads as something else.
+        MoveError: a message has a key or type, the messages are not those of a call that was cut short, what was
+            written reads as something else, or the record of an import cannot be read.
         BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 2 queue.
     """
@@ -129,11 +135,19 @@ def import_(
     with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
         disk.mkdir(join(directory, KEPT))
         progress = Progress(join(directory, join(KEPT, f"{name}.import")), ["messages"], disk)
+        imported = Imported(directory, name, disk)
         state = progress.load()
+        last = imported.load(_state(queue)) if state is None else None
+        items: Iterator[Fields] = (fields_of(message, keys, now_ms) for message in messages)
+        if last is not None:
+            first, count, found = last
+            left = _unless_same(queue, first, items)
+            if left is None:
+                return Moved(count, found, None, queue.damage)
+            items = left
         start = queue.tail_id if state is None else state["start"]
         if state is None:
             progress.save(start, 0)
-        items = (fields_of(message, keys, now_ms) for message in messages)
         count, found = 0, 0
         for there, item in zip(queue.items_after(start), items, strict=False):
             if there.data != item.data:
@@ -157,5 +171,29 @@ def import_(
                 "the items that were read back differ from those written; check the disk, and do not remove the source",
                 path=progress.path,
             )
+        if count:
+            imported.save(_state(queue), [start, count, found])
         progress.remove()
         return moved
+
+
+def _state(queue: Queue) -> list[Any]:
+    """The state of a queue, as JSON has it; an item that is put or committed changes it."""
+    marks = {reader: queue.reader(reader).bookmark for reader in queue.readers}
+    return [queue.tail_id, {name: [one.head, crc32(repr(sorted(one.done)).encode())] for name, one in marks.items()}]
+
+
+def _unless_same(queue: Queue, start: int, fields: Iterator[Fields]) -> Iterator[Fields] | None:
+    """All of the messages; None if they are the items above an id. Those that were read are taken from the items."""
+    there = queue.items_after(start)
+    same = 0
+    for field in fields:
+        item = next(there, None)
+        if item is None or _fields(item) != field:
+            return chain(map(_fields, islice(queue.items_after(start), same)), (field,), fields)
+        same += 1
+    return None if next(there, None) is None else map(_fields, islice(queue.items_after(start), same))
+
+
+def _fields(item: Item) -> Fields:
+    return Fields(item.data, item.add_time, item.expire_time or 0)

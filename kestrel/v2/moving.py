@@ -18,6 +18,7 @@ from typing import Final, Literal
 from kestrel.clock import wall_clock_ms
 from kestrel.errors import DamageError, MoveError
 from kestrel.files import KEPT, check_place, join, opening
+from kestrel.imported import Imported
 from kestrel.transfer import (
     BATCH,
     Expired,
@@ -27,6 +28,7 @@ from kestrel.transfer import (
     WriterLike,
     check_export,
     check_import,
+    checksum,
     export_rows,
     fields_of,
     rows_of,
@@ -130,6 +132,9 @@ def import_(
 ) -> Moved:
     """Add messages to a queue that no process has open, after its items: all of them or none.
 
+    If it is called again with the same messages after it has finished, and the queue has not changed since, it adds
+    nothing and returns the same: the file ``kept/<name>.imported`` records it. To add them twice, remove that file.
+
     Args:
         directory: where the queue's files are; made if missing.
         name: the queue.
@@ -142,8 +147,8 @@ def import_(
         What was moved.
 
     Raises:
-        MoveError: a message has a key or type, the messages are not those of a call that was cut short, or what was
-            written reads as something else.
+        MoveError: a message has a key or type, the messages are not those of a call that was cut short, what was
+            written reads as something else, or the record of an import cannot be read.
         BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 3 queue.
     """
@@ -163,11 +168,16 @@ def import_(
                 # A call that was cut short came as far as the rename, so the same messages must not be added twice.
                 disk.rename(marker, published)
                 disk.unlink(staged)
-            count, found = _stage(staged, (Item(*fields_of(message, keys, now_ms)) for message in messages), disk)
+            imported = Imported(directory, name, disk)
+            last = imported.load(_files(storage))
+            passed = _Passed(messages)
+            count, found = _stage(staged, (Item(*fields_of(message, keys, now_ms)) for message in passed), disk)
             mark = {"count": count, "checksum": found}
-            if count and _read(published, disk) != mark:
-                replace_file(disk, f"{marker}.part", marker, seal(_MARK, mark))
-                storage.adopt(staged)
+            if count and [count, passed.checksum] != last:
+                if _read(published, disk) != mark:
+                    replace_file(disk, f"{marker}.part", marker, seal(_MARK, mark))
+                    storage.adopt(staged)
+                imported.save(_files(storage), [count, passed.checksum])
             for path in (staged, published, marker):
                 if disk.status(path) is not None:
                     disk.unlink(path)
@@ -175,6 +185,24 @@ def import_(
         finally:
             backlog.close()
             storage.tail.close()
+
+
+class _Passed:
+    """Messages, and a checksum of those that were read, with the times that a queue does not store exactly."""
+
+    def __init__(self, messages: Iterable[MessageLike]) -> None:
+        self.checksum = 0
+        self._messages = messages
+
+    def __iter__(self) -> Iterator[MessageLike]:
+        for message in self._messages:
+            self.checksum = checksum([message], self.checksum)[1]
+            yield message
+
+
+def _files(storage: Storage) -> list[list[str | int]]:
+    """The state of a queue: an item that is put or taken makes the current file longer, or replaces files."""
+    return [[os.path.basename(piece.path), piece.size] for piece in storage.pieces if piece.size]
 
 
 def _adopted(staged: str, storage: Storage, disk: Disk) -> bool:
