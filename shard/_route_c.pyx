@@ -8,7 +8,7 @@ wording and one truth.
 from cython cimport binding
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
-from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.list cimport PyList_CheckExact, PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
@@ -527,13 +527,13 @@ cdef class Appender:
         cdef Batch batch
         cdef int64_t kind, time
         if (
-            values.__class__ is not list or keys.__class__ is not list or type.__class__ is not int
-            or timestamp is not None and timestamp.__class__ is not int or self._under_way()
+            not PyList_CheckExact(values) or not PyList_CheckExact(keys) or not PyLong_CheckExact(type)
+            or timestamp is not None and not PyLong_CheckExact(timestamp) or self._under_way()
         ):
             return None
         batch = Batch(values, keys, self._mask + 1)
-        if len(<list> keys) != batch.count or not batch.sort(self._fnv, self._mask):
-            return None
+        if not batch.count or len(<list> keys) != batch.count or not batch.sort(self._fnv, self._mask):
+            return None  # an empty one needs no shard, but only the owner knows whether it is closed
         kind = number(0, "type", type, 0, MAX_TYPE)
         time = now_ns() if timestamp is None else number(0, "timestamp", timestamp, INT64_MIN, INT64_MAX)
         if not batch.reserve(self._buffers):
@@ -549,6 +549,8 @@ cdef class Appender:
         if self._under_way():
             return
         for index in parts.indexes:
+            if not 0 <= index <= <int> self._mask:
+                raise IndexError(index)
             buffer = self._buffers[index]
             if buffer is None:
                 continue

@@ -191,8 +191,33 @@ def test_a_batch_to_open_shards_is_what_one_batch_a_shard_would_have_written(
     assert found.state() == expected.state()
 
 
+class Claims:
+    """An object that claims another class. Its comparisons are Python code, which could change the lists of a batch."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return self.kind
+
+    def __ge__(self, other: object) -> bool:
+        raise AssertionError("compared with a limit")
+
+    __le__ = __ge__
+
+
 COMPILED = pytest.mark.skipif(routing.Appender is _route_py.Appender, reason="the reference leaves all to the owner")
 KEYS = [b"key-%d" % number for number in range(20)]
+
+
+@COMPILED
+def test_parts_of_more_shards_than_the_appender_knows_are_refused() -> None:
+    shards = Shards(0, "fnv")
+    before = shards.state()
+    with pytest.raises(IndexError):
+        shards.appender.pour(routing.Parts(KEYS, KEYS, 3, [5] * 20, 0, 0), {}, {})
+    assert shards.state() == before
 
 
 @COMPILED
@@ -217,6 +242,11 @@ def test_a_batch_to_open_shards_is_taken() -> None:
         (KEYS, KEYS, 0, [0] * 20),
         (KEYS, KEYS, 0, True),
         (["text"], [b""], 256, 1 << 63),
+        ([], [], 0, None),
+        (Claims(list), KEYS, 0, None),
+        (KEYS, Claims(list), 0, None),
+        (KEYS, KEYS, Claims(int), None),
+        (KEYS, KEYS, 0, Claims(int)),
     ],
 )
 def test_other_batches_are_left_to_the_owner(arguments: tuple[Any, Any, Any, Any]) -> None:

@@ -347,6 +347,8 @@ def test_a_batch_for_open_shards_is_like_the_first_one(path: shard.Path, appende
             writer.append_many([b"v"], KEYS[:1])  # as a signal handler that interrupts another call of this writer
     with pytest.raises(sej.ClosedError, match="the writer is closed"):
         writer.append_many([b"v"], KEYS[:1])
+    with pytest.raises(sej.ClosedError, match="the writer is closed"):
+        writer.append_many([], [])
     assert {index: [message.value for message in found] for index, found in contents(path).items()} == expected
 
 
