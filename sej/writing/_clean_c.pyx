@@ -14,7 +14,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_XDECREF
 from libc.errno cimport ENOENT, errno
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset, strchr, strcmp, strcpy, strlen, strncmp, strrchr, strspn, strstr
 
 from sej.codec._buffer_c cimport Buffer
@@ -165,8 +165,11 @@ def take(str prefix not None, Descriptor lock not None, kind):
 
     Args:
         prefix: the path of the directory with its separator.
-        lock: a closed file with the path of the lock file. It is open and locked if this succeeds.
+        lock: a closed file with the path of the lock file. It is open and locked if this succeeds, else perhaps.
         kind: the class of the segment's file.
+
+    A file that is not needed any more is unlocked before it is closed: a child that was just forked by another thread
+    may have a copy of its descriptor, and the reference locks the file again. So the caller releases the lock.
 
     Returns:
         None, or the segment, its file, its size, the number of entries in its index, the last one, the offset after it,
@@ -190,7 +193,6 @@ def take(str prefix not None, Descriptor lock not None, kind):
             and is_swept(&journal)
         )
     if not found:
-        lock.close()
         return None
     segment = sej_new(kind, ())
     segment._path = path_of(&journal, journal.segment)
@@ -200,8 +202,8 @@ def take(str prefix not None, Descriptor lock not None, kind):
     with nogil:
         found = is_opened(&journal, segment) and is_indexed(&journal, segment._fd) and is_durable(&journal, segment._fd)
     if not found:
+        segment.unlock()
         segment.close()
-        lock.close()
         return None
     last = &journal.last
     return (
@@ -545,7 +547,7 @@ def record(Buffer buffer not None, str kept not None, uint64_t name, uint64_t in
     cdef const char *to_kept = kept_path
     cdef const char *to_index = index_path
     first = buffer.first_timestamp if first_timestamp is None else first_timestamp
-    if not is_fast() or buffer._used == 0 or end + buffer._used != buffer.position or not 0 < messages < 1 << 32:
+    if not is_fast() or buffer._used == 0 or end + buffer._used != buffer.position or not 0 < messages <= UINT32_MAX:
         return False
     audit(kept, O_RDWR)
     audit(index, O_RDWR)

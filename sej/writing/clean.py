@@ -76,6 +76,7 @@ def take_clean_end(directory: Directory, kept: KeptPosition, lock: Lock) -> End 
             return End(segment, file, *durable, *durable, newest, index_file, known, [], partial, short, None, batches)
     except BaseException:
         if found is not None:
+            found[1].unlock()  # a child that was just forked may have a copy of the descriptor
             found[1].close()  # its lock must not live as long as the traceback
         raise
     lock.release()

@@ -15,7 +15,7 @@ from sej.journal.index import Block, IndexFile
 from sej.journal.medium import kept_position
 from sej.journal.writer_lock import writer_lock
 from sej.system.checksum import crc32c
-from sej.system.disk import OS, File, file_system
+from sej.system.disk import OS, File, OsFile, file_system
 from sej.system.durable import KeptPosition
 from sej.system.durable_format import BODY, CHECK, MAGIC
 from sej.system.locks import Lock
@@ -351,7 +351,7 @@ AUDITED = """if True:
     sys.addaudithook(lambda event, values: event == "open" and seen.append(values[0]))
     for _ in range(2):
         sej.Writer(sys.argv[1]).close()
-        print(*[path for path in seen if path.startswith(sys.argv[1])])
+        print(*[path for path in seen if str(path).startswith(sys.argv[1])])  # a number: a new .pyc
         seen.clear()
         clean._take = None
 """
@@ -418,3 +418,21 @@ def test_an_opening_of_a_clean_journal_that_is_interrupted_leaves_no_lock(tmp_pa
         assert locked_below(tmp_path) == open_below(tmp_path) == [], place
     assert place > 50 and all(taken)
     assert len(values(read_all(tmp_path))) == 6
+
+
+def test_a_copy_of_the_lock_in_a_child_does_not_stop_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path)
+    remove(DURABLE)(tmp_path)
+    take, copies = clean._take, []
+    assert take is not None
+
+    def forked_meanwhile(prefix: str, lock: OsFile, kind: type[OsFile]) -> object:
+        found = take(prefix, lock, kind)
+        copies.append(os.dup(lock.fileno()))
+        return found
+
+    monkeypatch.setattr(clean, "_take", forked_meanwhile)
+    sej.Writer(tmp_path).close()
+    os.close(copies.pop())
