@@ -6,6 +6,8 @@ bytes. A block that is not as its entry describes ends the call before it: the c
 way, which knows stale entries, damage and its errors. So everything here accepts less than that way or the same.
 """
 
+from cython cimport boundscheck
+
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
@@ -230,6 +232,7 @@ def unpack(data, make):
     return found
 
 
+@boundscheck(True)
 def is_block(int fd, block):
     """Return whether a block is what :func:`sej.journal.index.check_block` accepts."""
     cdef tuple fields = tuple(block)  # the items of a subclass take longer
@@ -238,7 +241,7 @@ def is_block(int fd, block):
     try:
         entry.position, entry.end, entry.first_offset, entry.messages = fields[0], fields[1], fields[2], fields[3]
         entry.first_timestamp, entry.last_timestamp = fields[5], fields[6]
-        if entry.first_offset > INT64_MAX - entry.messages:
+        if entry.first_offset < 0 or not 0 < entry.messages <= INT64_MAX - entry.first_offset:
             return False
     except OverflowError:  # no entry of a real segment
         return False

@@ -82,7 +82,7 @@ cdef inline bint is_in_segment(int fd, const Entry *entry) noexcept nogil:
     cdef unsigned char head[HEADS]
     cdef const unsigned char *last = tail
     cdef int64_t size, start, room
-    if not 0 <= entry.position <= entry.end - OVERHEAD:
+    if not 0 <= entry.position < entry.end or entry.end - entry.position < OVERHEAD:
         return False
     room = min(entry.end, <int64_t> TAIL)
     start = entry.end - room

@@ -5,7 +5,7 @@ The reference is ``sej.system.descriptor``. As there, a call that a signal inter
 have run, unless one of them raises an exception.
 """
 
-from cython cimport binding
+from cython cimport binding, boundscheck
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -341,7 +341,8 @@ def status_of(path):
 
 
 @binding(False)
-def is_at(str path not None, identity):
+@boundscheck(True)
+def is_at(str path not None, tuple identity not None):
     """Return whether a path is the file of a device and inode."""
     cdef bytes name = _encoded(path)
     cdef const char *there = name

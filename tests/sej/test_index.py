@@ -8,6 +8,7 @@ import pytest
 
 import sej
 from sej import CorruptionError
+from sej.imports import compiled
 from sej.journal.index import Block, check_block
 from sej.system.checksum import crc32c
 from sej.system.disk import OS, OsFile
@@ -17,6 +18,8 @@ from tests.sej.hooks import CountingDisk, HookedDisk
 from tests.sej.support import encoded, packed, read_all, segment, segments
 
 COUNT = 12_000
+_twin = compiled("sej.journal._blocks_c")
+is_block = _twin.is_block if _twin else lambda *_: False
 ROWS = [sej.Message(n, n * 10, 0, b"", bytes([n % 251]) * 130) for n in range(COUNT)]
 
 
@@ -300,6 +303,8 @@ def test_both_ways_to_check_a_block_agree(tmp_path: Path) -> None:
             for field in ("position", "end", "first_offset", "messages", "first_timestamp", "last_timestamp"):
                 for change in (1, 26, 2**62):
                     assert not accepted(block._replace(**{field: getattr(block, field) + change}))
+                for limit in (-(2**63), -1, 2**63 - 1):
+                    assert not is_block(file.fileno(), block._replace(**{field: limit}))
             for at in (start, start + 9, end - 4, end - 1):
                 file.write_at(bytes([data[at] ^ 0x81]), at)
                 assert not accepted(block)
