@@ -19,7 +19,7 @@ from kestrel.errors import BusyError
 from kestrel.files import join, lock_path
 from sej.system.disk import Disk, File
 
-__all__ = ["Pinned"]
+__all__ = ["Pinned", "written"]
 
 _TRIES: Final = 20
 
@@ -138,3 +138,8 @@ class Pinned:
         while self.files:
             self.files.popitem()[1].close()
         self.sizes.clear()
+
+
+def written(file: File) -> tuple[str, int]:
+    """The name of a file, and when it was written last, ns since the epoch."""
+    return os.path.basename(file.path), file.status().mtime_ns

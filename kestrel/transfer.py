@@ -130,15 +130,31 @@ class Progress:
     may not have learnt that the export finished, and then calls it again.
     """
 
-    def __init__(self, path: str, source: list[Any], disk: Disk) -> None:
+    def __init__(self, path: str, source: list[Any], disk: Disk, written: list[tuple[str, int]] | None = None) -> None:
+        """Name it.
+
+        Args:
+            path: the file.
+            source: what the queue holds, as JSON.
+            disk: the seam.
+            written: each file of the queue, and when it was written last: a queue that was emptied and filled again may
+                have the same source.
+        """
         self.path = path
         self._source = source
+        self._written = [list(one) for one in written or ()]
         self._disk = disk
         self._time_ms: int | None = None
 
     @classmethod
     def of_export(
-        cls, directory: str | os.PathLike[str], name: str, writer: WriterLike, source: list[Any], disk: Disk
+        cls,
+        directory: str | os.PathLike[str],
+        name: str,
+        writer: WriterLike,
+        source: list[Any],
+        disk: Disk,
+        written: list[tuple[str, int]],
     ) -> Progress:
         """The progress of an export of ``name``: a file in the SEJ journal, because the queue is only read.
 
@@ -153,7 +169,7 @@ class Progress:
                 path = os.path.join(str(journal), f"{name}.export")
             else:
                 disk.mkdir(os.path.dirname(path))
-        return cls(path, source, disk)
+        return cls(path, source, disk, written)
 
     def load(self) -> dict[str, Any] | None:
         """What a call that was cut short left; None if there was no such call."""
@@ -180,7 +196,7 @@ class Progress:
         return found
 
     def finished(self) -> dict[str, Any] | None:
-        """What a call left that finished; None if there was none, or if the queue has changed since."""
+        """What a call left that finished; None if there was none, or if the queue was written since."""
         try:
             found = unseal(self._record, read_small(self._disk, self._record, _PROGRESS_BYTES), ("source", "checksum"))
             for name in ("start", "count", "checksum", "time"):
@@ -192,7 +208,7 @@ class Progress:
                 f"this record of an export cannot be read ({error}); remove it to export all items again",
                 path=self._record,
             ) from error
-        return found if found["source"] == self._source else None
+        return found if (found["source"], found.get("written")) == (self._source, self._written) else None
 
     def time_ms(self, now_ms: Callable[[], int]) -> int:
         """When the first call began, ms since the epoch; so that every call finds the same items expired."""
@@ -211,7 +227,7 @@ class Progress:
         """Record that an export has finished, and remove the progress."""
         if os.path.basename(os.path.dirname(self.path)) != KEPT and moved.first_offset is not None:
             state = {"source": self._source, "start": moved.first_offset, "count": moved.count, "time": self._time_ms}
-            record = seal(self._record, {**state, "checksum": moved.checksum})
+            record = seal(self._record, {**state, "checksum": moved.checksum, "written": self._written})
             replace_file(self._disk, f"{self._record}.part", self._record, record)
         self.remove()
 

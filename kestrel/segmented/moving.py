@@ -93,7 +93,7 @@ def export(
                 )
             bookmark = readers[reader]
             source = [snapshot.tail_id, bookmark.head, sorted(bookmark.done)]
-            progress = Progress.of_export(directory, f"{name}.read.{reader}", writer, source, disk)
+            progress = Progress.of_export(directory, f"{name}.read.{reader}", writer, source, disk, snapshot.written())
             at = progress.time_ms(now_ms)
             items = ((item.data, item.add_time, item.expire_time) for item in snapshot.items(bookmark))
             rows = rows_of(items, at, at + 1, expired)  # an item expires at its time, not after it

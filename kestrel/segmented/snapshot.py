@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 
 from kestrel.errors import Damage, DamageError
-from kestrel.pinned import Pinned
+from kestrel.pinned import Pinned, written
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import BEYOND_END, Bookmark, Reading, after_zeros, list_files, read_bookmarks
 from kestrel.segmented.scanning import Scan, scan, settle
@@ -94,6 +94,10 @@ class Snapshot:
             for item in Reading(file, end=end).items():
                 if bookmark is None or (item.id > bookmark.head and item.id not in bookmark.done):
                     yield item
+
+    def written(self) -> list[tuple[str, int]]:
+        """The writer files, and when each one was written last. Opening a queue replaces its reader files."""
+        return [written(file) for _, _, file in self._readings]
 
     def check(self) -> None:
         """Check that the queue has not changed since it was opened; as :meth:`~kestrel.pinned.Pinned.check`."""

@@ -111,7 +111,9 @@ def export(
             source = [[os.path.basename(piece.path), piece.size] for piece in snapshot.pieces]
             first = [machine.open[xid] for xid in sorted(machine.open)] if open_transactions == "first" else []
             waiting = (row for part in (first, backlog.rows()) for row in part)
-            progress = Progress.of_export(directory, name, writer, [open_transactions, source], disk)
+            progress = Progress.of_export(
+                directory, name, writer, [open_transactions, source], disk, snapshot.written()
+            )
             at = progress.time_ms(now_ms)
             items = ((data, add_time, expiry or None) for _, data, add_time, expiry, _ in waiting)
             rows = rows_of(items, at, at, expired)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from kestrel.hot import Fuse
-from kestrel.pinned import Pinned
+from kestrel.pinned import Pinned, written
 from kestrel.v2.listing import list_parts
 from kestrel.v2.storage import Piece
 from sej.system.disk import OS, Disk, File
@@ -37,6 +37,10 @@ class Snapshot:
 
     def release(self, file: File) -> None:
         """The file stays open until ``close``."""
+
+    def written(self) -> list[tuple[str, int]]:
+        """The files, and when each one was written last."""
+        return [written(file) for file in self._pinned.files.values()]
 
     def check(self) -> None:
         """Check that the queue has not changed since it was opened; as :meth:`~kestrel.pinned.Pinned.check`."""

@@ -138,10 +138,10 @@ def _index(path: Path) -> list[Any]:
 def _progress(path: Path, name: str = "cars.export") -> Progress:
     file = path / "to" / name
     try:
-        source = unseal(file, file.read_bytes())["source"]
+        found = unseal(file, file.read_bytes())
     except ValueError:
-        source = []
-    return Progress(str(path / "to" / "cars.export"), source, OS)
+        found = {"source": []}
+    return Progress(str(path / "to" / "cars.export"), found["source"], OS, found.get("written"))
 
 
 def _job(path: Path) -> Any:

@@ -1,5 +1,6 @@
 """Out of Kestrel and into it, cut short anywhere, verified."""
 
+import os
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -208,6 +209,36 @@ def test_an_export_is_made_again_if_the_queue_has_changed_or_its_record_is_remov
             queue.put(b"b")
         assert kestrel.export(tmp_path / "from", "cars", writer).first_offset == 3
     assert [value for _, value in exported(tmp_path / "sej")] == [b"old", b"a", b"a", b"old", b"a", b"b"]
+
+
+def refill(kind: str, spool: Path, now_ms: int) -> None:
+    """Remove a queue if it exists, and fill it with the same two items."""
+    time: Any = {"now_ms": lambda: now_ms}
+    for delete in (True, False):
+        queue: Any = kestrel.Queue(spool, "cars", **time) if kind == "two" else segmented.Queue(spool, "cars", **time)
+        if delete:
+            queue.delete()
+        else:
+            with queue:
+                queue.put_many([b"a", b"b"])
+
+
+@pytest.mark.parametrize("kind", ["two", "three"])
+@pytest.mark.parametrize("later_ms", [0, 7])
+def test_a_queue_that_was_emptied_and_filled_with_equal_items_is_exported_again(
+    kind: str, later_ms: int, tmp_path: Path
+) -> None:
+    export: Any = kestrel.export if kind == "two" else segmented.export
+    spool = tmp_path / "spool"
+    with sej.Writer(tmp_path / "sej") as writer:
+        for second, first_offset in ((1, 0), (2, 2)):
+            refill(kind, spool, 1000 + later_ms * second)
+            for file in spool.glob("cars*"):
+                os.utime(file, ns=(second * 10**9, second * 10**9))
+            for _ in range(2):
+                moved = export(spool, "cars", writer)
+                assert (moved.count, moved.first_offset) == (2, first_offset)
+    assert [value for _, value in exported(tmp_path / "sej")] == [b"a", b"b"] * 2
 
 
 def test_an_export_is_not_finished_on_another_queue_or_journal(tmp_path: Path) -> None:
