@@ -83,7 +83,9 @@ def push(
     if terminal:
         click.echo(err=True)
     if not follow and not copier.progress.journals:
-        raise NotAJournalError("there is nothing to copy: this directory has no journal", path=path)
+        raise NotAJournalError(
+            "there is nothing to copy: this directory has no journal; `--follow` waits for one", path=path
+        )
     click.echo(copied)
 
 
@@ -251,7 +253,10 @@ def _holder_row(remote: Holder | None, lock: str | None) -> dict[str, Any] | Non
 def _require_some(root: Path, held: Sized) -> None:
     """Check that a directory without the marker is a hub's root."""
     if not held and not is_root(root):
-        raise NotAJournalError("no client has a journal here: this is not a hub's root", path=root)
+        raise NotAJournalError(
+            "no client has a journal here: this is not a hub's root; pass the directory that `sej hub serve` serves",
+            path=root,
+        )
 
 
 def _hidden(command: click.Command) -> click.Command:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.journal.directory import is_journal
-from sej.system.disk import OS, Disk
+from sej.system.disk import OS, Disk, Status
 from shard.name_format import RECORDS_DIR
 
 __all__ = [
@@ -160,10 +160,7 @@ def make_root(root: str, *, disk: Disk = OS) -> None:
             Nothing was changed.
     """
     there = disk.status(root)
-    if there is not None and not there.is_dir:
-        raise NotAJournalError("this is a file; a hub's root must be a directory", path=root)
-    if disk.status(os.path.join(root, "jnl")) is not None:
-        raise NotAJournalError("this is a SEJ directory; a hub's root holds those of its clients", path=root)
+    _require_no_journal(root, there, disk)
     if there is None:
         disk.mkdir(root)
     if not is_root(root, disk=disk):
@@ -192,6 +189,18 @@ def _require_clients_only(root: str, disk: Disk) -> None:
             )
 
 
+def _require_no_journal(root: str, there: Status | None, disk: Disk) -> None:
+    """Check that a path is not a file or a single journal."""
+    if there is not None and not there.is_dir:
+        raise NotAJournalError("this is a file; expected a hub's root, a directory", path=root)
+    if disk.status(os.path.join(root, "jnl")) is not None:
+        raise NotAJournalError(
+            "this is a SEJ directory; expected a hub's root, which has one for each journal: pass the directory that"
+            " `sej hub serve` serves, or a new one for a new hub",
+            path=root,
+        )
+
+
 def require_root(root: str, *, disk: Disk = OS) -> None:
     """Check that a directory can be read as a hub's root, marked or not.
 
@@ -201,8 +210,5 @@ def require_root(root: str, *, disk: Disk = OS) -> None:
     """
     there = disk.status(root)
     if there is None:
-        raise JournalNotFoundError("there is no hub here; hub.Store creates one", path=root)
-    if not there.is_dir:
-        raise NotAJournalError("this is a file; a hub's root must be a directory", path=root)
-    if disk.status(os.path.join(root, "jnl")) is not None:
-        raise NotAJournalError("this is a SEJ directory; a hub's root holds those of its clients", path=root)
+        raise JournalNotFoundError("there is no hub here; `sej hub serve` or hub.Store creates one", path=root)
+    _require_no_journal(root, there, disk)

@@ -55,17 +55,19 @@ class _Loan:
 class WriterPool:
     """Opens writers at their first use, and closes the least recently used one to make room."""
 
-    def __init__(self, open_writer: Callable[[Source, int], Writer], max_open: int) -> None:
+    def __init__(self, open_writer: Callable[[Source, int], Writer], max_open: int, root: str) -> None:
         """Create a pool without writers.
 
         Args:
             open_writer: opens the writer of a source; the number is the first offset of a new journal.
             max_open: the most writers open at one time.
+            root: the directory of the store, for errors.
         """
         if max_open < 1:
             raise ValueError(f"max_open must be at least 1, got {max_open}")
         self._open_writer = open_writer
         self._max_open = max_open
+        self._root = root
         self._entries: OrderedDict[Source, Entry] = OrderedDict()
         self._condition = threading.Condition(threading.Lock())
         self._open = 0
@@ -92,7 +94,7 @@ class WriterPool:
             if source in self._leaving:
                 self._condition.wait_for(lambda: source not in self._leaving)
             if self._closed:
-                raise ClosedError("the store is closed")
+                raise ClosedError("the store is closed; open another one", path=self._root)
             entry = self._entries.get(source)
             if entry is None:
                 entry = self._entries[source] = Entry()

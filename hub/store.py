@@ -141,7 +141,7 @@ class Store:
         )
         room = make_room(_FILES_A_WRITER * max_open + _OTHER_FILES)
         most = max(room - _OTHER_FILES, room // 2) // _FILES_A_WRITER
-        self._pool = WriterPool(self._open_writer, max(min(max_open, most), 1))
+        self._pool = WriterPool(self._open_writer, max(min(max_open, most), 1), self.root)
 
     # --- writing
 
@@ -388,7 +388,8 @@ class Store:
                         new = entry.writer is None and not self._has(source)
                         if new and not create:
                             raise GapError(
-                                f"{source}: the hub does not have this journal, and the batch is not its beginning",
+                                f"{source}: the hub does not have this journal, and the batch is not its beginning;"
+                                " send its first messages before",
                                 expected=0,
                                 offset=batch.first,
                             )

@@ -118,9 +118,10 @@ class Tokens:
             if hmac.compare_digest(grant.digest, digest):  # no early return: every call compares with all of them
                 found = grant
         if found is None:
-            raise AccessError("unknown token")
+            raise AccessError("unknown token; the hub's operator adds it with a line of `sej hub token`")
         if found.until is not None and now >= found.until:
-            raise AccessError(f"the token expired at {datetime.fromtimestamp(found.until, UTC).isoformat()}")
+            when = datetime.fromtimestamp(found.until, UTC).isoformat()
+            raise AccessError(f"the token expired at {when}; the hub's operator makes a new one with `sej hub token`")
         return found
 
     def _current(self) -> list[Grant]:

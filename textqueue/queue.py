@@ -503,4 +503,6 @@ class TextQueue:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("this queue was closed; reopen it")
+            raise ClosedError(
+                "this queue was closed; reopen it", path=next((one.path for one in self._inputs.sources), None)
+            )

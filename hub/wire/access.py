@@ -38,13 +38,19 @@ class Guard:
         if self._mutual:
             names = _certified(context)
             if client_id not in names and not (role in ("read", "reader") and self._tokens is not None):
-                raise AccessError(f"the certificate is for client {names[0]!r}, not {client_id!r}", known=True)
+                raise AccessError(
+                    f"the certificate is for client {names[0]!r}, not {client_id!r}; use that client's certificate",
+                    known=True,
+                )
         if self._tokens is None:
             return
         grant = self._tokens.grant(_shown(context), now)
         if not grant.allows(role, client_id):
             what = " or ".join(_ALLOWS.get(each, each) for each in (role, *others))
-            raise AccessError(f"the token does not allow to {what} for {client_id!r}", known=True)
+            raise AccessError(
+                f"the token does not allow to {what} for {client_id!r}; use one that does, from the hub's operator",
+                known=True,
+            )
 
     def identify(self, context: grpc.ServicerContext, now: float, role: Role | None = None) -> None:
         """Check that the hub knows the caller; :meth:`check` decides what it may do.
@@ -67,7 +73,10 @@ def _certified(context: grpc.ServicerContext) -> list[str]:
     shown = cast("dict[str, list[bytes]]", context.auth_context())
     names = [name.decode("utf-8", "replace") for name in shown.get("x509_common_name", [])]
     if not names:
-        raise AccessError("no client certificate was sent")
+        raise AccessError(
+            "this hub requires a client certificate, and none was sent: pass ClientTLS(certificate=, key=), or"
+            " --certificate and --key"
+        )
     return names
 
 

@@ -550,7 +550,7 @@ class Client:
     def _open(self) -> grpc.Channel:
         with self._lock:
             if self._closed:
-                raise ClosedError("the client is closed")
+                raise ClosedError("the client is closed; open another one", path=f"hub at {self.address}")
             use_grpc(f"the client of {self.address}")
             if self._channel is None:
                 watch_forks(self)
@@ -582,7 +582,9 @@ class Client:
             raise meant from error
         except ValueError as error:
             if self._closed:
-                raise ClosedError("the client was closed during the call") from error
+                raise ClosedError(
+                    "the client was closed during the call; open another one", path=f"hub at {self.address}"
+                ) from error
             raise
 
 

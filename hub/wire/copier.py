@@ -266,7 +266,9 @@ class Copier:
         """
         there = self._disk.status(self.path)
         if there is None:
-            raise JournalNotFoundError("there is nothing to copy here", path=self.path)
+            raise JournalNotFoundError(
+                "the path does not exist; expected a SEJ directory or a directory of them", path=self.path
+            )
         if not there.is_dir:
             raise NotAJournalError("this is a file; expected a SEJ directory or a directory of them", path=self.path)
         found = self._directories()
@@ -292,9 +294,13 @@ class Copier:
             return found
         if self._journal_dir is not None:
             if not self._disk.list(self.path) or is_journal(self._disk, self.path):  # it may be in the making
-                raise JournalNotFoundError("this directory is empty: there is nothing to copy yet", path=self.path)
+                raise JournalNotFoundError(
+                    "this directory is empty: there is nothing to copy yet; append a message first", path=self.path
+                )
             raise NotAJournalError(
-                "journal_dir names one SEJ directory, and this is a directory of several", path=self.path
+                "this is not a SEJ directory, but maybe a directory of several: pass one of them, or leave --journal"
+                " (journal_dir) out to copy all of them",
+                path=self.path,
             )
         return {name: os.path.join(self.path, name) for name in journals_in(self._disk, self.path)}
 

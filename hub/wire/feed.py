@@ -186,8 +186,9 @@ class Feed:
         if self.acknowledged < self._cursor.due:
             raise GapError(
                 f"{self.name}: the hub acknowledged only up to offset {self.acknowledged}, {self._cursor.due} were"
-                " sent",
+                " sent; copy again, which sends the rest",
                 expected=self.acknowledged,
+                path=self.path,
             )
         self._cursor.park()
         return copied
@@ -233,7 +234,10 @@ class Feed:
                     synced = max(cursor.due, end)
                     sync_up_to(self._directory, synced, self._tail)
                 if self._is_another():
-                    raise ConflictError(f"{self.name}: the journal was re-created while it was copied", path=self.path)
+                    raise ConflictError(
+                        f"{self.name}: the journal was re-created while it was copied; copy it under another name",
+                        path=self.path,
+                    )
                 self.sent_bytes += len(data)
             yield data
 

@@ -346,7 +346,10 @@ class Cursor:
             if parked is None or not self._unpark(segments[at], reader, *parked):
                 self._enter(segments[at], reader)
             return reader
-        raise CorruptionError("segments keep disappearing while they are opened", path=self._directory.jnl)
+        raise CorruptionError(
+            "segments keep disappearing while they are opened: find the program that removes them, then open again",
+            path=self._directory.jnl,
+        )
 
     def _reader_of(self, segment: Segment) -> SegmentReader:
         return SegmentReader(

@@ -151,11 +151,14 @@ def clean(
     if lock is None:
         return []
     with lock:
-        readers = {entry.removesuffix(".ofs") for entry in directory.disk.list(directory.at("ofs"))}
+        entries = directory.disk.list(directory.at("ofs"))
+        readers = sorted(entry.removesuffix(".ofs") for entry in entries if entry.endswith(".ofs"))
         for name in ignore_readers:
             if name not in readers:
                 raise InvalidNameError(
-                    f"ignore_readers must name existing readers, got {name!r}", path=directory.at("ofs")
+                    f"ignore_readers must name existing readers, got {name!r}; this journal has"
+                    f" {', '.join(map(repr, readers)) or 'none'}",
+                    path=directory.at("ofs"),
                 )
         slowest = slowest_reader(directory, ignore_readers)
         if not dry_run:

@@ -301,7 +301,8 @@ def require_stored(file: File, data: bytes, position: int) -> None:
     if file.stored(len(data), position) not in (None, data):
         raise OSError(
             errno.EIO,
-            f"the medium does not have the bytes that were written, after a second attempt, at position {position}",
+            f"the medium does not have the bytes that were written at position {position}, after a second attempt; read"
+            " the system's log of this disk, and move the file to another one",
             file.path,
         )
 

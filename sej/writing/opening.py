@@ -67,9 +67,13 @@ def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True
         return
     there = disk.status(directory.path)
     if there is not None and not there.is_dir:
-        raise NotAJournalError("this is a file; expected a directory", path=directory.path)
+        raise NotAJournalError(
+            "this is a file; expected a SEJ directory, or a path that does not exist yet", path=directory.path
+        )
     if there is None and not create:
-        raise JournalNotFoundError("there is no journal here", path=directory.path)
+        raise JournalNotFoundError(
+            "there is no journal here; sej.Writer or `sej append` creates one", path=directory.path
+        )
     if not allow_network_fs:
         kind = network_file_system(directory.path, there)
         if kind is not None:

@@ -251,8 +251,9 @@ def test_closed_stores_say_so(tmp_path: Path) -> None:
     store.put("a", "j", sample(1))
     store.close()
     store.close()
-    with pytest.raises(sej.ClosedError):
+    with pytest.raises(sej.ClosedError, match="the store is closed; open another one") as refused:
         store.put("a", "j", sample(2))
+    assert refused.value.path == str(tmp_path)
     with sej.Writer(tmp_path / "a.j") as writer:  # its lock was let go
         assert writer.offset == 1
 

@@ -124,7 +124,7 @@ def test_copy_acknowledges_what_came_before_a_wrong_chunk(tmp_path: Path) -> Non
 
 def test_what_is_not_the_beginning_does_not_become_one(tmp_path: Path) -> None:
     with connected(tmp_path) as (store, client):
-        with pytest.raises(hub.GapError, match="not its beginning"):
+        with pytest.raises(hub.GapError, match="not its beginning; send its first messages before"):
             list(client.copy("j", [packed(sample(5, 10))], create=False))
         assert store.sources() == []
         assert list(client.copy("j", [packed(sample(5, 10))])) == [15]
@@ -600,7 +600,10 @@ def test_an_unread_stream_ends_with_its_token(tmp_path: Path) -> None:
 def test_a_refused_token_is_logged_with_the_peers_address(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokens = Tokens([Grant(hash_token("known"), "write", ("a",))])
     with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=tokens) as server:
-        for token, said in (("known", "does not allow to write for 'b'"), ("secret", "unknown token")):
+        for token, said in (
+            ("known", "does not allow to write for 'b'; use one that does"),
+            ("secret", "unknown token"),
+        ):
             caplog.clear()
             with Client(server.address, client_id="b", token=token) as client, pytest.raises(hub.AccessError):
                 client.put("j", sample(1))
@@ -990,8 +993,9 @@ def test_a_client_that_was_closed_says_so(tmp_path: Path) -> None:
         client.put("j", sample(1))
         client.close()
         client.close()
-        with pytest.raises(sej.ClosedError):
+        with pytest.raises(sej.ClosedError, match="the client is closed; open another one") as refused:
             client.put("j", sample(2))
+        assert refused.value.path == f"hub at {client.address}"
 
 
 def test_no_server_at_the_address(tmp_path: Path) -> None:

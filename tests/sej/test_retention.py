@@ -94,6 +94,8 @@ def test_what_a_reader_needs_stays_unless_the_reader_is_named(path: Path) -> Non
     assert values(path, 20) == list(range(20, COUNT))
     with pytest.raises(sej.InvalidNameError, match="nobody"):
         sej.Journal(path).clean(max_bytes=0, ignore_readers=["nobody"])
+    with pytest.raises(sej.InvalidNameError, match=r"got 'slow\.check'; this journal has 'fast', 'slow'"):
+        sej.Journal(path).clean(max_bytes=0, ignore_readers=["slow.check"])
     sej.Journal(path).clean(max_bytes=0, ignore_readers=["slow"])
     assert 20 < sej.Journal(path).first_offset <= 50
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import sej
 import textqueue
 from tests.textqueue.claiming import MUTEX
 from textqueue import MessageStatus, TextQueue
@@ -350,3 +351,11 @@ def test_a_directory_may_have_a_name_like_a_pattern(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "[a]*"))[-2:] == ["jobs.tq", "other.tq"]
     with pytest.raises(textqueue.TextQueueError, match="only the last part of a path may be a pattern"):
         TextQueue(tmp_path / "[b]" / "jobs.tq")
+
+
+def test_a_closed_queue_names_its_file(tmp_path: Path) -> None:
+    queue = TextQueue(tmp_path / "jobs.tq")
+    queue.close()
+    with pytest.raises(sej.ClosedError, match="this queue was closed; reopen it") as refused:
+        queue.append("a")
+    assert refused.value.path == str(tmp_path / "jobs.tq")

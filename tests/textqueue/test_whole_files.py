@@ -429,6 +429,14 @@ def test_check_reports_line_column_and_fix(tmp_path: Path) -> None:
     assert ["begin with byte 0xff" in p.what and "as UTF-8" in p.mend for p in check(path)[:1]] == [True]
 
 
+def test_check_names_the_path_that_is_no_file_and_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"does not exist; .*`sej tq add` creates it.*absent.tq"):
+        textqueue.check(tmp_path / "absent.tq")
+    with pytest.raises(sej.FileTypeError, match="got a directory; check each of its files") as refused:
+        textqueue.check(tmp_path)
+    assert refused.value.path == str(tmp_path)
+
+
 def test_check_reports_a_claim_whose_worker_has_ended(tmp_path: Path) -> None:
     from sej.system.locks import host_name
 

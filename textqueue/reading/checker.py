@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
 from sej.checks import DISK, PATH, require
+from sej.errors import FileTypeError
 from sej.system.disk import OS, Disk, is_mount_point
 from textqueue.format.grammar import BOM, CONTROLS, MUTEX, RETRIES, MessageStatus
 from textqueue.format.mutex import ROOM, is_alive, mutex_of
@@ -70,13 +71,21 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
 
     Raises:
         FileNotFoundError: the file does not exist.
+        FileTypeError: the path is a directory.
     """
     require(path=(path, PATH), disk=(disk, DISK))
     name = os.fspath(path)
     if is_special(name):
         what = "this is a pipe, a socket or a device, which the queue of a directory skips"
         return [Problem(name, 1, 1, what, "move it out of the directory, or rename it", 0, "error")]
-    file = disk.open(name, "read")
+    there = disk.status(name)
+    if there is not None and there.is_dir:
+        raise FileTypeError("expected a .tq file, got a directory; check each of its files", path=name)
+    try:
+        file = disk.open(name, "read")
+    except FileNotFoundError as error:
+        why = "the file does not exist; TextQueue(path).append or `sej tq add` creates it"
+        raise FileNotFoundError(error.errno, why, name) from None
     found = [*_unfinished(name, disk), *_other_names(name, disk)]
     line = 1
     try:
