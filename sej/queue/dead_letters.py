@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
-from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError
+from sej.errors import CorruptionError, JournalNotFoundError, OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.queue.clock import Clock
 from sej.queue.log import QueueLog
-from sej.queue.records import dead, exhausted, headers_of, message_check, picked, stamp_of
+from sej.queue.records import dead, exhausted, headers_of, message_check, picked, redriven, stamp_of
+from sej.queue.state import QueueState
 from sej.reading.dead_letters import DeadLetter, append_dead_letter, dead_letters, source_of, sync_dead_letters
 from sej.reading.offset import Offset, read_offset
 from sej.system.disk import Disk, of_system
 
-__all__ = ["DeadLetterJournal", "redrive_reader", "remaining_letters"]
+__all__ = ["DeadLetterJournal", "letters_left", "letters_lost", "redrive_reader", "remaining_letters"]
 
 _BATCH: Final = 256
 _NAME_BYTES: Final = 192
@@ -55,6 +56,47 @@ def remaining_letters(path: str, first: int, disk: Disk) -> Iterator[DeadLetter]
             return
         except OffsetTooSmallError as error:
             first = error.first_available
+
+
+def letters_left(directory: Directory, name: str, path: str, state: QueueState) -> Iterator[DeadLetter]:
+    """Yield the letters of a queue that were not put back, oldest first.
+
+    Raises:
+        JournalNotFoundError: the journal of the letters does not exist.
+    """
+    number, first = _position(directory, name, path, state)
+    source = source_of(directory)
+    for letter in remaining_letters(path, first, directory.disk):
+        mine = (letter.source, letter.reader) == (source, name)
+        if mine and not state.dedupe.requeued(number, letter.letter_offset):
+            yield letter
+
+
+def letters_lost(directory: Directory, name: str, path: str, state: QueueState) -> bytes:
+    """Return the record of the letters that retention removed before they were put back; empty if there are none."""
+    if not state.dead:
+        return b""
+    try:
+        number, first = _position(directory, name, path, state)
+        begin = Journal(path, disk=directory.disk).first_offset
+        if begin <= first:
+            return b""
+        # The item of a letter whose writer died is not counted yet: it still waits.
+        left = sum(letter.message.offset not in state.waiting for letter in letters_left(directory, name, path, state))
+    except (JournalNotFoundError, CorruptionError):  # reading the letters reports damage; counting items does not
+        return b""
+    return redriven(number, begin, max(state.dead - left, 0))
+
+
+def _position(directory: Directory, name: str, path: str, state: QueueState) -> tuple[int, int]:
+    """Return the number of a journal of dead letters, and its first letter that was not put back.
+
+    The position is in the state, and next to the letters: a state that was rebuilt, as after a reset, has none.
+    """
+    identity = Journal(path, disk=directory.disk).id or b""
+    number = int.from_bytes(identity[:8], "big")
+    kept = read_offset(path, redrive_reader(directory, name, path), disk=directory.disk)
+    return number, max(state.redriven.get(number, 0), kept or 0)
 
 
 class DeadLetterJournal:
@@ -126,6 +168,12 @@ class DeadLetterJournal:
         left = row[0] - self._clock.boot_ns()
         return max(left + self._clock.wall_ns() - message.timestamp, left, 0) / 1e9
 
+    def look_for_losses(self) -> None:
+        """Stop counting letters that retention removed before they were put back; under the queue's lock."""
+        record = letters_lost(self._directory, self._name, self.path, self._log.state)
+        if record:
+            self._log.append(record)
+
     def _is_there(self, message: Message) -> bool:
         """Return whether this message has a letter that was not put back."""
         disk, source = self._directory.disk, source_of(self._directory)
@@ -193,13 +241,8 @@ class DeadLetterJournal:
         return None
 
     def _first_letter(self) -> int:
-        """Return the first letter that was not put back: from the state, or from the position next to the letters.
-
-        A state that was rebuilt, as after a reset, has no position.
-        """
-        reader = redrive_reader(self._directory, self._name, self.path)
-        kept = read_offset(self.path, reader, disk=self._directory.disk)
-        return max(self._log.state.redriven.get(self._number(), 0), kept or 0)
+        """Return the first letter that was not put back."""
+        return _position(self._directory, self._name, self.path, self._log.state)[1]
 
     def _number(self) -> int:
         """Return the number of this journal of dead letters."""

@@ -389,6 +389,7 @@ class JournalQueue(WorkQueue):
 
     def _count(self) -> Stats:
         self._taker.look_for_losses()
+        self._dead_letters.look_for_losses()
         return counted(self._log.state, self._clock.boot_ns(), self._log.tail.end_offset())
 
     def peek(self, n: int = 1) -> list[QueuedItem]:
@@ -456,7 +457,7 @@ class JournalQueue(WorkQueue):
         the name ends with a hash of the queue's journal. The new messages have the time of the redrive.
         """
         optional(COUNT)("limit", limit)
-        self._life.require()
+        self._locked(self._dead_letters.look_for_losses)
         return self._dead_letters.redrive(limit, partial(self._in_turn, self._putter.put_back))
 
     def _in_turn(self, act: Callable[[int, _Letters], _T], journal: int, letters: _Letters) -> _T:

@@ -25,7 +25,7 @@ from sej.journal.end import Tail
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.queue.clock import SYSTEM, Clock
-from sej.queue.dead_letters import redrive_reader, remaining_letters
+from sej.queue.dead_letters import letters_left, letters_lost
 from sej.queue.interface import require_known
 from sej.queue.key_order import KeyOrder, key_hash
 from sej.queue.liveness import Holders
@@ -40,7 +40,6 @@ from sej.queue.serializers import Serializer
 from sej.queue.snapshot import Contents
 from sej.queue.state import QueueState, WrongRecordError
 from sej.queue.values import QueuedItem, Stats
-from sej.reading.dead_letters import source_of
 from sej.reading.offset import read_offset
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
@@ -170,7 +169,7 @@ class Listing:
         self._name = name
         self._holders = Holders(directory, name)
         self._clock = clock
-        self._dead_letter = dead_letter
+        self.dead_letter = dead_letter
 
     def items(self, state: QueueState, rows: Iterable[Row], serializer: Serializer | None) -> Iterator[QueuedItem]:
         """Yield the items whose messages exist."""
@@ -204,20 +203,11 @@ class Listing:
 
     def dead(self, state: QueueState, after: int, serializer: Serializer | None) -> Iterator[QueuedItem]:
         """Yield the dead letters that were not put back, oldest letter first."""
-        disk, source = self._directory.disk, source_of(self._directory)
-        try:
-            identity = Journal(self._dead_letter, disk=disk).id or b""
-            reader = redrive_reader(self._directory, self._name, self._dead_letter)
-            kept = read_offset(self._dead_letter, reader, disk=disk) or 0
-        except JournalNotFoundError:
-            return
-        number = int.from_bytes(identity[:8], "big")
-        first = max(kept, state.redriven.get(number, 0))
-        for letter in remaining_letters(self._dead_letter, first, disk):
-            mine = (letter.source, letter.reader) == (source, self._name)
-            if mine and letter.message.offset > after and not state.dedupe.requeued(number, letter.letter_offset):
-                yield QueuedItem(letter.message.offset, "dead", letter.attempts, None, None, letter.priority,
-                                 letter.reason, letter.message, serializer, letter.headers)  # fmt: skip
+        with contextlib.suppress(JournalNotFoundError):
+            for letter in letters_left(self._directory, self._name, self.dead_letter, state):
+                if letter.message.offset > after:
+                    yield QueuedItem(letter.message.offset, "dead", letter.attempts, None, None, letter.priority,
+                                     letter.reason, letter.message, serializer, letter.headers)  # fmt: skip
 
 
 class QueueLook:
@@ -248,7 +238,9 @@ class QueueLook:
 
     def stats(self) -> Stats:
         """Return how many items there are."""
-        return counted(self._state(), self._clock.boot_ns(), self._end())
+        state = self._state()
+        state.apply(letters_lost(self._directory, self._name, self._listing.dead_letter, state))
+        return counted(state, self._clock.boot_ns(), self._end())
 
     def peek(self, n: int = 1, *, serializer: Serializer | None = None) -> list[QueuedItem]:
         """Return the next n items, as :meth:`sej.WorkQueue.peek`."""

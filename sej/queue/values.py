@@ -29,7 +29,7 @@ class Stats(_Counts):
         delayed: items that wait for their time.
         leased: items that workers hold.
         done: items that were done, as far as the queue remembers.
-        dead: items that were given up and not put back.
+        dead: items that were given up and not put back, without those whose letters retention removed.
         lost: items that retention removed from the journal before they were delivered, because its
             caller ignored this queue.
         paused: whether ``pause`` was called: no item is delivered until ``resume``.

@@ -267,8 +267,11 @@ class TestRequeue:
         assert [(item.value, item.attempts) for item in q] == [(b"b", 1), (b"a", 1), (b"c", 1)]
         assert not q._log.state.dedupe.known
 
+    @pytest.mark.parametrize("counted", [False, True])
     @pytest.mark.parametrize("act", ["items", "requeue", "discard", "redrive"])
-    def test_the_letters_that_retention_has_left(self, q: JournalQueue, act: str) -> None:
+    def test_the_letters_that_retention_has_left(
+        self, q: JournalQueue, clock: FakeClock, act: str, counted: bool
+    ) -> None:
         q.put_many([b"a", b"b", b"c", b"d"])
         for item in q.get_many(4, timeout=0):
             item.fail("why")
@@ -277,6 +280,10 @@ class TestRequeue:
         left = [letter.message.offset for letter in sej.dead_letters(q.dead_letter)]
         offset = left[-1]
         assert 0 < len(left) < 4
+        look = QueueLook(q.path, "worker", clock=clock)
+        assert look.stats().dead == len(left)
+        if counted:
+            assert q.stats().dead == len(left)
         if act == "items":
             assert [item.offset for item in q.items("dead")] == left
         elif act == "requeue":
@@ -285,6 +292,8 @@ class TestRequeue:
             assert (q.discard(0), q.discard(offset)) == (False, True)
         else:
             assert (q.redrive(), q.redrive()) == (len(left), 0)
+        dead = len(left) - {"items": 0, "redrive": len(left)}.get(act, 1)
+        assert (q.stats().dead, look.stats().dead, len(q.items("dead"))) == (dead, dead, dead)
 
     def test_without_letters_there_is_nothing_to_requeue(self, q: JournalQueue) -> None:
         q.put(b"a")
