@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
-from sej.errors import CorruptionError, JournalNotFoundError, OffsetTooSmallError, SejError
+from sej.errors import CorruptionError, JournalNotFoundError, LockedError, OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.message import Message
@@ -194,11 +194,18 @@ class DeadLetterJournal:
 
     def redrive(self, limit: int | None, put_back: Callable[[int, list[DeadLetter]], int]) -> int:
         """Pass this queue's letters to ``put_back``, oldest first; the position is stored next to them."""
-        disk = self._directory.disk
+        disk, reader = self._directory.disk, redrive_reader(self._directory, self._name, self.path)
         try:
-            place = Offset(self.path, redrive_reader(self._directory, self._name, self.path), disk=disk)
+            place = Offset(self.path, reader, disk=disk)
         except JournalNotFoundError:
             return 0
+        except LockedError as error:
+            raise LockedError(
+                f"another redrive() of the queue {self._name!r} is running in {error.holder or 'another process'}, and"
+                " puts the letters back; call it again when that one has returned",
+                path=error.path,
+                holder=error.holder,
+            ) from None
         try:
             with place:
                 return self._put_back(place, limit, put_back)

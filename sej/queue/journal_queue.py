@@ -455,6 +455,9 @@ class JournalQueue(WorkQueue):
         Each is put back once, whatever crashes. The position is stored in the queue's state, and for retention next to
         the journal of the dead letters, under the name ``redrive-<name>``; if that is not the queue's own journal,
         the name ends with a hash of the queue's journal. The new messages have the time of the redrive.
+
+        Raises:
+            LockedError: another call of any process is putting letters of this queue back. It does not wait for it.
         """
         optional(COUNT)("limit", limit)
         self._locked(self._dead_letters.look_for_losses)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import sej
+from sej.queue.dead_letters import redrive_reader
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.look import QueueLook
 from sej.system.disk import OS, File, Mode
@@ -294,6 +295,19 @@ class TestRequeue:
             assert (q.redrive(), q.redrive()) == (len(left), 0)
         dead = len(left) - {"items": 0, "redrive": len(left)}.get(act, 1)
         assert (q.stats().dead, look.stats().dead, len(q.items("dead"))) == (dead, dead, dead)
+
+    def test_a_second_redrive_says_what_to_do_while_the_first_one_runs(self, q: JournalQueue) -> None:
+        q.put(b"a")
+        q.get_many(1, timeout=0)[0].fail("why")
+        reader = redrive_reader(q._directory, "worker", q.dead_letter)
+        with (
+            sej.Offset(q.dead_letter, reader),
+            pytest.raises(sej.LockedError, match="call it again when that one") as it,
+        ):
+            q.redrive()
+        assert (it.value.holder or "").startswith("pid")
+        assert "another redrive() of the queue 'worker' is running in pid" in str(it.value)
+        assert q.redrive() == 1
 
     def test_without_letters_there_is_nothing_to_requeue(self, q: JournalQueue) -> None:
         q.put(b"a")
