@@ -22,6 +22,7 @@ from sej.codec._layout cimport (
     MAX_KEY, MAX_TYPE, MAX_VALUE, OVERHEAD, Py_SIZE, PyList_GET_ITEM, fits, now_ns, put_message, raw_bytes,
 )
 
+from sej.codec.arguments import full
 from shard import _route_py as _reference
 
 cdef extern from *:
@@ -320,6 +321,8 @@ cdef class Parts:
         cdef bint own_types = self._types is not None, own_times = self._times is not None
         if not 0 <= index < self._shards:
             raise IndexError(index)
+        if first > INT64_MAX - (self._starts[index + 1] - self._starts[index]):
+            raise full()
         for at in range(self._starts[index], self._starts[index + 1]):
             place = self._places[at]
             if own_types:

@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence, Sized
 from xxhash import xxh64_intdigest
 
 from sej.codec import Buffer, Run, encode
-from sej.codec.format import MAX_KEY_SIZE, MAX_MESSAGE_SIZE, MAX_TIMESTAMP, MAX_TYPE, NO_TIMESTAMP, OVERHEAD_SIZE
+from sej.codec.arguments import full
+from sej.codec.format import (
+    MAX_KEY_SIZE,
+    MAX_MESSAGE_SIZE,
+    MAX_OFFSET,
+    MAX_TIMESTAMP,
+    MAX_TYPE,
+    NO_TIMESTAMP,
+    OVERHEAD_SIZE,
+)
 from sej.errors import InvalidMessageError
 from shard.name_format import FNV_BASIS, FNV_PRIME, HASH_SEED, Hash
 
@@ -154,6 +163,8 @@ class Parts:
         scratch = bytearray()
         stamps: list[int] = []
         rows = self._rows.get(index, [])
+        if first > MAX_OFFSET - len(rows):
+            raise full()
         for number, (stamp, kind, key, value) in enumerate(rows, 1):
             scratch += encode(offset, stamp, kind, key, value)
             stamps.append(stamp)

@@ -320,6 +320,16 @@ def test_a_shard_that_fails_keeps_no_part_from_the_others(error: BaseException) 
 
 
 @pytest.mark.parametrize("parts", [_route_py.Parts, routing.Parts], ids=["python", "chosen"])
+def test_parts_end_at_the_largest_offset(parts: type[routing.Parts]) -> None:
+    found, last = parts(KEYS, KEYS, 0, None, 0, 0), 2**63 - 1
+    sink, full = Sink(last - len(KEYS), 1 << 20), Sink(last - len(KEYS) + 1, 1 << 20)
+    assert found.pour(0, sink.buffer) == range(last - len(KEYS), last)
+    with pytest.raises(sej.InvalidMessageError, match="has reached its largest offset"):
+        found.pour(0, full.buffer)
+    assert (full.buffer.offset, len(full.buffer)) == (last - len(KEYS) + 1, 0)
+
+
+@pytest.mark.parametrize("parts", [_route_py.Parts, routing.Parts], ids=["python", "chosen"])
 def test_parts_take_what_bytes_and_ints_there_are(parts: type[routing.Parts]) -> None:
     class Kind(enum.IntEnum):
         THREE = 3
