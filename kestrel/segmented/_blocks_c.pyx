@@ -125,6 +125,8 @@ def decode_totals(bytes data not None):
     cdef const uint8_t *p = start
     cdef const uint8_t *end = start + PyBytes_GET_SIZE(data)
     cdef int64_t head, size, items = 0, first = 0, lowest = 0, highest = 0, before = 0, last = 0, data_bytes = 0
+    cdef int64_t begin = 0
+    cdef bint rising = True
     with nogil:
         while True:
             head = head_size(p, end - p)
@@ -132,6 +134,10 @@ def decode_totals(bytes data not None):
                 break
             before = last
             last = le64(p + 9)
+            if items == 0:
+                begin = last
+            elif last <= before:
+                rising = False
             if first <= 0 < last:
                 first = last
             if items == 0 or last < lowest:
@@ -142,4 +148,6 @@ def decode_totals(bytes data not None):
             data_bytes += size
             items += 1
             p += head + size
-    return [_Totals(items, first, lowest, highest, before, last, data_bytes)] if items else [], p - start
+    if items == 0:
+        return [], p - start
+    return [_Totals(items, first, lowest, highest, before, last, data_bytes, begin, bool(rising))], p - start

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import lt
 from typing import Final, NamedTuple
 
 from kestrel.errors import DamageError
@@ -191,6 +192,8 @@ class Totals(NamedTuple):
         before_last: the id before the last one.
         last_id: the id of the last item.
         data_bytes: the data of all items.
+        start_id: the id of the first item.
+        rising: whether each id is above the one before it.
     """
 
     items: int
@@ -200,6 +203,8 @@ class Totals(NamedTuple):
     before_last: int
     last_id: int
     data_bytes: int
+    start_id: int
+    rising: bool
 
     def then(self, more: Totals) -> Totals:
         """The sum of this run and the one after it."""
@@ -211,6 +216,8 @@ class Totals(NamedTuple):
             more.before_last if more.items > 1 else self.last_id,
             more.last_id,
             self.data_bytes + more.data_bytes,
+            self.start_id,
+            self.rising and more.rising and self.last_id < more.start_id,
         )
 
 
@@ -219,7 +226,10 @@ def totals_of(found: Sequence[tuple[int, int]]) -> Totals:
     numbers, sizes = zip(*found, strict=True)
     first = next((number for number in numbers if number > 0), 0)
     before = numbers[-2] if len(numbers) > 1 else 0
-    return Totals(len(numbers), first, min(numbers), max(0, *numbers), before, numbers[-1], sum(sizes))
+    rising = all(map(lt, numbers, numbers[1:]))
+    return Totals(
+        len(numbers), first, min(numbers), max(0, *numbers), before, numbers[-1], sum(sizes), numbers[0], rising
+    )
 
 
 def decode_totals(data: bytes) -> tuple[list[Totals], int]:

@@ -3,7 +3,8 @@
 The ids in a file ascend. A power failure in the middle of a put may leave the size of the file without the bytes of its
 end: the last PUT is then whole by its size, and its id is zero, or half written. The original takes the id of the last
 PUT for the queue's last id, and delivers nothing above it. So a last PUT whose id is not above the one before it is
-damage here.
+damage here. Elsewhere in a file an id that is not above the one before it is damage too: one of the two is wrong. The
+items are whole, so it is reported and nothing is cut.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Scan(NamedTuple):
         data_bytes: the data of all items.
         ended: whether a zero command byte ends the file there.
         reason: why what follows is damage; None: the file ends there, or zeros follow.
+        fall: where the first item is whose id is not above the one before it, and what is wrong; None: all ids rise.
     """
 
     size: int
@@ -41,6 +43,7 @@ class Scan(NamedTuple):
     data_bytes: int = 0
     ended: bool = False
     reason: str | None = None
+    fall: tuple[int, str] | None = None
 
 
 def scan(file: File, size: int) -> Scan:
@@ -63,8 +66,22 @@ def scan(file: File, size: int) -> Scan:
         last, before = totals.last_id, totals.before_last
         reason = f"the last item has the id {last}, expected one above {before}; a power failure tore it"
         return scan(file, _last_put(file, end))._replace(ended=reading.ended, reason=reason)
-    items, first, lowest, highest, _, _, data_bytes = totals
-    return Scan(end, items, first, lowest, highest, data_bytes, reading.ended, reason)
+    items, first, lowest, highest, _, _, data_bytes, _, rising = totals
+    fall = None if rising else _first_fall(file, end)
+    return Scan(end, items, first, lowest, highest, data_bytes, reading.ended, reason, fall)
+
+
+def _first_fall(file: File, size: int) -> tuple[int, str] | None:
+    """Where the first item is whose id is not above the one before it, and what is wrong."""
+    before: int | None = None
+    for record in Reading(file, end=size).records():
+        if record.command == PUT:
+            number = item_of(record).id
+            if before is not None and number <= before:
+                reason = f"an item with the id {number} follows one with {before}: one of the two ids is damaged"
+                return record.position, f"{reason}; nothing was cut"
+            before = number
+    return None
 
 
 def _last_put(file: File, size: int) -> int:

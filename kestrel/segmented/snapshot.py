@@ -32,7 +32,8 @@ class Snapshot:
         tail_id: the last id; 0 in an empty queue.
         readers: what each reader has confirmed, fitted to the items in the files.
         unreadable: the readers whose file is not a reader file.
-        damage: what was unreadable; each file counts up to there.
+        damage: what was unreadable; each file counts up to there. An id that is not above the one before it hides
+            nothing.
         beyond_end: bytes after the zero byte that ends a file.
     """
 
@@ -80,6 +81,8 @@ class Snapshot:
                 self.damage.append(Damage(path, 0, error.reason))
         settled = settle([found for _, found in scans])
         for (file, _), found in zip(scans, settled, strict=True):
+            if found.fall is not None:
+                self.damage.append(Damage(file.path, *found.fall))
             if found.reason is not None:
                 self.damage.append(Damage(file.path, found.size, found.reason))
             elif found.ended and after_zeros(file, found.size) < self._pinned.sizes[file.path]:
@@ -103,7 +106,8 @@ class Snapshot:
         """Check that the queue has not changed since it was opened; as :meth:`~kestrel.pinned.Pinned.check`."""
         self._pinned.check()
         for _, end, file in self._readings:
-            if file.read(1, end) not in (b"", b"\0") and not any(file.path == one.path for one in self.damage):
+            known = any((file.path, end) == (one.path, one.position) for one in self.damage)
+            if not known and file.read(1, end) not in (b"", b"\0"):
                 self._pinned.refuse(file.path)
 
     def close(self) -> None:

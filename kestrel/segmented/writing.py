@@ -111,6 +111,8 @@ class WriterFiles:
                 file.close()
         settled = settle([one for *_, one in scans])
         for (stamp, path, size, _), found in zip(scans, settled, strict=True):
+            if found.fall is not None:
+                self.damage.append(Damage(path, *found.fall))
             if self._keep(path, size, found):
                 self.files.append(WriterFile(path, stamp, found.size, found.first_id, found.last_id, found))
         self.files.sort(key=lambda file: (file.first_id, file.stamp))
