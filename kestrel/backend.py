@@ -3,6 +3,11 @@
 Thin layers over ``reserve`` and ``confirm``, and over a reader's ``get`` and ``commit``. One process has such a queue
 open; its threads share it. Dead letters are in a second queue, ``<name>_dead``, without a reason: the formats have no
 room for one. Attempts are counted by the object that has the queue open.
+
+An item that is given up has its letter on the disk before it is confirmed. If the process dies between the two, the
+item is delivered again and its letter remains: at least one of them exists, and perhaps both. A later opening cannot
+tell that they are the same: neither format stores where an item came from, and equal items may be added in the same
+millisecond. The same is true of a letter that ``redrive`` puts back.
 """
 
 from __future__ import annotations
