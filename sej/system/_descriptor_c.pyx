@@ -10,8 +10,6 @@ from cython cimport binding, boundscheck
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_XDECREF
 from libc.errno cimport EACCES, EAGAIN, EINTR, EINVAL, EIO, EISDIR, ELOOP, ENOENT, ENOTDIR, ENXIO, errno
 from libc.stdint cimport int64_t
 
@@ -32,8 +30,6 @@ cdef extern from *:
     #define st_mtim st_mtimespec
     #endif
     #define sej_mtime_ns(found) ((int64_t)(found)->st_mtim.tv_sec * 1000000000 + (found)->st_mtim.tv_nsec)
-    #define sej_new_tuple(kind, row) (PyTuple_Type.tp_new((PyTypeObject *)(kind), row, NULL))
-    #define sej_new(kind, nothing) (((PyTypeObject *)(kind))->tp_new((PyTypeObject *)(kind), nothing, NULL))
     """
     int64_t sej_mtime_ns(stat_t *found)
     bint S_ISREG(unsigned int mode)
@@ -47,12 +43,6 @@ cdef extern from *:
     ssize_t c_pread "pread"(int fd, void *data, size_t size, int64_t position) nogil
     ssize_t c_write "write"(int fd, const void *data, size_t size) nogil
     ssize_t c_pwrite "pwrite"(int fd, const void *data, size_t size, int64_t position) nogil
-    object sej_new_tuple(object kind, tuple row)
-    object sej_new(object kind, tuple nothing)
-
-cdef extern from "Python.h":
-    int PyUnicode_FSConverter(object path, PyObject **result) except 0
-    int PySys_Audit(const char *event, const char *format, ...) except -1
 
 cdef Py_ssize_t LIMIT = 1 << 30
 
@@ -270,12 +260,12 @@ def opened(kind, str path not None, int flags):
 
 
 cdef Descriptor _opened(kind, str path, int flags, stat_t *found):
-    cdef bytes name = _encoded(path)
+    cdef bytes name = encoded(path)
     cdef const char *there = name
     cdef int fd, failed = 0, no_wait = O_NONBLOCK
-    cdef Descriptor file = sej_new(kind, ())
+    cdef Descriptor file = new(kind, ())
     file._path = path
-    PySys_Audit("open", "OOi", <PyObject *> path, <PyObject *> None, flags)  # as os.open does
+    audit(path, flags)
     while True:
         with nogil:
             fd = c_open(there, flags | no_wait, 0o666)
@@ -327,7 +317,7 @@ def overwrite(str path not None, int flags, data, int64_t position=0, int64_t si
 @binding(False)
 def status_of(path):
     """Return the status of a path, or None."""
-    cdef bytes name = _encoded(path)
+    cdef bytes name = encoded(path)
     cdef const char *there = name
     cdef stat_t found
     cdef int failed
@@ -344,7 +334,7 @@ def status_of(path):
 @boundscheck(True)
 def is_at(str path not None, tuple identity not None):
     """Return whether a path is the file of a device and inode."""
-    cdef bytes name = _encoded(path)
+    cdef bytes name = encoded(path)
     cdef const char *there = name
     cdef stat_t found
     cdef int failed
@@ -363,17 +353,8 @@ cdef int _raise(int number, path=None, str where="") except -1:
     raise OSError(number, text) if path is None else OSError(number, text, path)
 
 
-cdef bytes _encoded(path):
-    """Return a path as the system has it."""
-    cdef PyObject *found = NULL
-    PyUnicode_FSConverter(path, &found)
-    name = <bytes> found
-    Py_XDECREF(found)
-    return name
-
-
 cdef object _status(stat_t *found):
     cdef bint is_dir = S_ISDIR(found.st_mode)
-    return sej_new_tuple(
+    return new_tuple(
         Status, ((found.st_size, found.st_dev, found.st_ino, sej_mtime_ns(found), found.st_nlink, is_dir),)
     )

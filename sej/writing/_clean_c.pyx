@@ -11,8 +11,6 @@ reference writes both of them again: :class:`sej.system.durable.KeptPosition` an
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.object cimport PyObject
-from cpython.ref cimport Py_XDECREF
 from libc.errno cimport ENOENT, errno
 from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset, strchr, strcmp, strcpy, strlen, strncmp, strrchr, strspn, strstr
@@ -21,7 +19,7 @@ from sej.codec._buffer_c cimport Buffer
 from sej.codec._layout cimport get32, get64, put32, put64
 from sej.journal._entry cimport ENTRY, Entry, is_in_segment, load, read_whole, sej_pread
 from sej.system._checksum_c cimport fast_crc32c, is_fast
-from sej.system._descriptor_c cimport Descriptor, stat_t
+from sej.system._descriptor_c cimport Descriptor, audit, encoded, new, new_tuple, stat_t
 
 from sej.journal.directory import Segment
 from sej.journal.identity import ID_SIZES
@@ -63,8 +61,6 @@ cdef extern from *:
     #else
     #define sej_is_local(path, there) 0
     #endif
-    #define sej_new_tuple(kind, row) (PyTuple_Type.tp_new((PyTypeObject *)(kind), row, NULL))
-    #define sej_new(kind, nothing) (((PyTypeObject *)(kind))->tp_new((PyTypeObject *)(kind), nothing, NULL))
     #define sej_no_error() (errno = 0)
     """
     ctypedef struct DIR:
@@ -96,13 +92,9 @@ cdef extern from *:
     int clock_gettime(int clock, timespec *now) nogil
     tm *gmtime_r(const long *seconds, tm *parts) nogil
     int closedir(DIR *folder) nogil
-    object sej_new_tuple(object kind, tuple row)
-    object sej_new(object kind, tuple nothing)
 
 cdef extern from "Python.h":
-    int PyUnicode_FSConverter(object path, PyObject **result) except 0
     str PyUnicode_DecodeFSDefault(const char *path)
-    int PySys_Audit(const char *event, const char *format, ...) except -1
 
 cdef enum:
     PATH = 4096
@@ -194,7 +186,7 @@ def take(str prefix not None, Descriptor lock not None, kind):
         )
     if not found:
         return None
-    segment = sej_new(kind, ())
+    segment = new(kind, ())
     segment._path = path_of(&journal, journal.segment)
     audit(segment._path, O_RDWR | O_APPEND)
     audit(path_of(&journal, journal.index), O_RDONLY)
@@ -207,11 +199,11 @@ def take(str prefix not None, Descriptor lock not None, kind):
         return None
     last = &journal.last
     return (
-        sej_new_tuple(Segment, ((journal.first_offset, segment._path),)),
+        new_tuple(Segment, ((journal.first_offset, segment._path),)),
         segment,
         journal.size,
         journal.entries,
-        sej_new_tuple(Block, ((
+        new_tuple(Block, ((
             last.position, last.end, last.first_offset, last.messages, last.crc32c,
             last.first_timestamp, last.last_timestamp, last.newest_timestamp,
         ),)),
@@ -238,11 +230,6 @@ cdef bint set_path(Journal *journal, str prefix) except -1:
 cdef str path_of(Journal *journal, const char *name):
     """Return the path of a file in the directory, as text."""
     return PyUnicode_DecodeFSDefault(in_journal(journal, name))
-
-
-cdef int audit(str path, int flags) except -1:
-    """Report that a file is about to be opened, as ``os.open`` does."""
-    return PySys_Audit("open", "OOi", <PyObject *> path, <PyObject *> None, flags)
 
 
 cdef const char *in_journal(Journal *journal, const char *name) noexcept nogil:
@@ -573,16 +560,6 @@ def record(Buffer buffer not None, str kept not None, uint64_t name, uint64_t in
             is_overwritten(to_kept, durable, RECORD, 0, -1) and is_overwritten(to_index, entry, ENTRY, place, size)
         )
     return written
-
-
-cdef bytes encoded(str path):
-    """Return a path as the system has it."""
-    cdef PyObject *found = NULL
-    cdef bytes name
-    PyUnicode_FSConverter(path, &found)
-    name = <bytes> found
-    Py_XDECREF(found)
-    return name
 
 
 cdef bint is_overwritten(const char *path, const void *data, size_t count, int64_t position, int64_t size
