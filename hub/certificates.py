@@ -13,8 +13,9 @@ from urllib.parse import quote, unquote
 from sej.checks import PATH, optional, require
 from sej.system.paths import absolute_path
 
-__all__ = ["PEM", "absolute_address", "check_certificates", "is_loopback", "pem_of"]
+__all__ = ["PEM", "absolute_address", "check_certificates", "check_port", "is_loopback", "pem_of"]
 
+_LAST_PORT: Final = 65535
 _SOCKET_BYTES: Final = 107
 """The longest path of a Unix socket on Linux."""
 PEM: Final = "-----BEGIN "
@@ -84,6 +85,17 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_port(address: str) -> None:
+    """Refuse a port that cannot be. gRPC uses the lowest 16 bits of it, so another program would get the calls.
+
+    Raises:
+        ValueError: the port of ``host:port`` is above 65535.
+    """
+    port = address.rpartition(":")[2]
+    if not address.startswith("unix") and port.isdecimal() and int(port) > _LAST_PORT:
+        raise ValueError(f"the port of {address} must be 0 to {_LAST_PORT}, got {port}")
 
 
 def absolute_address(address: str) -> str:

@@ -14,14 +14,14 @@ import click
 
 from hub.connecting import connecting
 from hub.errors import UnavailableError
-from hub.naming import Source
+from hub.naming import Source, no_such_journal
 from sej.cli.options import PLACE, form_options
 from sej.cli.output import print_messages
 from sej.cli.parameters import PATH
 from sej.cli.pipes import until_reader_leaves
 from sej.cli.units import Moment
 from sej.codec.format import MAX_OFFSET
-from sej.errors import BadOffsetFileError, JournalNotFoundError
+from sej.errors import BadOffsetFileError
 from sej.message import Message
 from sej.system.disk import OS, read_small, replace_file
 
@@ -76,10 +76,7 @@ def follow(
     with connect() as hub, until_reader_leaves():
         state = hub.where(journal, client_id=client_id)
         if not state.known:
-            raise JournalNotFoundError(
-                f"the hub has no journal {journal!r} of client {client_id!r}; `sej hub ls` on its machine lists them",
-                path=hub.address,
-            )
+            raise no_such_journal(Source(client_id, journal), hub.address)
         if isinstance(start, Moment):
             start = hub.find_time(journal, start.timestamp, client_id=client_id)
         if reader is not None:

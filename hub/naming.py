@@ -29,6 +29,7 @@ __all__ = [
     "find_sources",
     "is_root",
     "make_root",
+    "no_such_journal",
     "parse_source",
     "require_root",
     "source_path",
@@ -72,6 +73,7 @@ def check_client(client_id: str) -> str:
         raise InvalidNameError(
             "a client id must be ASCII letters, digits, '_', '-' and single dots between them, at most"
             f" {_NAME_BYTES} bytes, got {client_id[:80]!r}"
+            f"{'' if client_id else '; pass client_id to Client, or to the call'}"
         )
     return client_id
 
@@ -199,6 +201,15 @@ def _require_no_journal(root: str, there: Status | None, disk: Disk) -> None:
             " `sej hub serve` serves, or a new one for a new hub",
             path=root,
         )
+
+
+def no_such_journal(source: Source, path: str) -> JournalNotFoundError:
+    """Return the error of a caller that names a journal which the hub does not have."""
+    return JournalNotFoundError(
+        f"the hub has no journal {source.journal_dir!r} of client {source.client!r}; `sej hub ls` on its machine lists"
+        " them",
+        path=path,
+    )
 
 
 def require_root(root: str, *, disk: Disk = OS) -> None:

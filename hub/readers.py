@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from hub.errors import HubError, ReaderHeldError, UnavailableError
-from hub.naming import Source, check_journal, source_path
+from hub.naming import Source, check_journal, no_such_journal, source_path
 from hub.store import Store
 from sej.errors import (
     ClosedError,
@@ -342,7 +342,10 @@ class Readers:
         """Return the journal's path; refuse names that have another meaning there."""
         path = source_path(self._store.root, source)
         directory = Directory(path, OS)
-        directory.require()
+        try:
+            directory.require()
+        except JournalNotFoundError:
+            raise no_such_journal(source, path) from None
         if OS.status(directory.at("ofs", f"{reader}.queue")) is not None:
             raise InvalidNameError(f"{reader!r} is a work queue of {source}; choose another name for the reader")
         if OS.status(os.path.join(self._store.root, ".merge", f"{reader}.json")) is not None:

@@ -25,7 +25,7 @@ from hub.compare import compare
 from hub.counters import Counters
 from hub.errors import DiskLowError, GapError, UnavailableError
 from hub.limits import Limits
-from hub.naming import Source, check_client, check_journal, find_sources, make_root, source_path
+from hub.naming import Source, check_client, check_journal, find_sources, make_root, no_such_journal, source_path
 from hub.pool import WriterPool
 from hub.serving_lock import serving
 from hub.siblings import ASK_S, TURN_S, Siblings
@@ -43,7 +43,15 @@ from sej.checks import (
     require_messages,
 )
 from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
-from sej.errors import DecodeError, InvalidMessageError, LockedError, NotAJournalError, SejError, WriterFailedError
+from sej.errors import (
+    DecodeError,
+    InvalidMessageError,
+    JournalNotFoundError,
+    LockedError,
+    NotAJournalError,
+    SejError,
+    WriterFailedError,
+)
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
@@ -292,8 +300,12 @@ class Store:
             max_messages=(max_messages, POSITIVE),
             max_bytes=(max_bytes, optional(COUNT)),
         )
-        directory = self._directory(check_journal(client_id, journal_dir))
-        directory.require()
+        source = check_journal(client_id, journal_dir)
+        directory = self._directory(source)
+        try:
+            directory.require()
+        except JournalNotFoundError:
+            raise no_such_journal(source, directory.path) from None
         cursor = Cursor(directory, offset)
         found: list[Message] = []
         size = 0

@@ -40,6 +40,7 @@ __all__ = ["TextQueue"]
 
 _QUEUED: Final = frozenset({MessageStatus.queued})
 _STATUS: Final = a(MessageStatus)
+_WRITER: Final = with_methods("a sej.Writer, or an object", "append_once", "sync")
 _MESSAGE: Final = a(Message)
 
 
@@ -328,7 +329,9 @@ class TextQueue:
         self._check_open()
         for status in statuses:
             if not isinstance(status, MessageStatus):
-                raise TypeError(f"statuses must be textqueue.MessageStatus, got {status!r}")
+                raise TypeError(
+                    f"statuses must be some of textqueue.MessageStatus, as in [MessageStatus.queued], got {statuses!r}"
+                )
         self._inputs.discover()
         return itertools.chain.from_iterable(walk(source, statuses) for source in self._inputs.sources)
 
@@ -462,6 +465,7 @@ class TextQueue:
                 batch is put back.
         """
         self._check_open()
+        require(writer=(writer, _WRITER))
         if batch < 1:
             raise InvalidTextError(f"batch must be at least 1, got {batch}")
         with self._threads:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from hub.errors import UnavailableError
-from hub.naming import Source, source_path
+from hub.naming import Source, no_such_journal, source_path
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.answers import LEAST_BYTES
@@ -173,6 +173,8 @@ class Reader:
         directory = Directory(source_path(store.root, source), OS)
         try:
             directory.require()
+        except JournalNotFoundError:
+            raise no_such_journal(source, directory.path) from None
         except NotAJournalError as error:
             raise JournalNotFoundError(error.reason, path=error.path) from error
         self.jnl = directory.jnl

@@ -998,6 +998,26 @@ def test_a_client_that_was_closed_says_so(tmp_path: Path) -> None:
         assert refused.value.path == f"hub at {client.address}"
 
 
+def test_an_unknown_journal_and_a_missing_client_id_are_named(tmp_path: Path) -> None:
+    with connected(tmp_path) as (store, client):
+        unknown = r"the hub has no journal 'j' of client 'client-a'; `sej hub ls` on its machine lists them"
+        with pytest.raises(sej.JournalNotFoundError, match=unknown):
+            store.get("client-a", "j", 0)
+        for attempt in (lambda: client.get("j", 0), lambda: next(client.read_encoded("j", 0))):
+            with pytest.raises(sej.JournalNotFoundError, match=unknown):
+                attempt()
+        with pytest.raises(sej.InvalidNameError, match=r"got ''; pass client_id to Client, or to the call"):
+            client.get("j", 0, client_id="")
+
+
+def test_a_port_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    wrong = r"the port of 127\.0\.0\.1:99999 must be 0 to 65535"
+    with pytest.raises(ValueError, match=wrong):
+        Client("127.0.0.1:99999")
+    with hub.Store(tmp_path) as store, pytest.raises(ValueError, match=wrong):
+        Server(store, "127.0.0.1:99999")
+
+
 def test_no_server_at_the_address(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, server):
         address = server.address

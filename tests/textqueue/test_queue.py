@@ -359,3 +359,14 @@ def test_a_closed_queue_names_its_file(tmp_path: Path) -> None:
     with pytest.raises(sej.ClosedError, match="this queue was closed; reopen it") as refused:
         queue.append("a")
     assert refused.value.path == str(tmp_path / "jobs.tq")
+
+
+def test_wrong_arguments_are_named(tmp_path: Path) -> None:
+    queue = TextQueue(tmp_path / "jobs.tq")
+    message = queue.append("a", variables=["x=1"])
+    with pytest.raises(TypeError, match=r"index must be an int, got 'x' \(str\)"):
+        message.set_variable("x", "2")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"statuses must be .* as in \[MessageStatus.queued\], got 'queued'"):
+        queue.messages("queued")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"writer must be a sej.Writer, .*got 'orders' \(str\)"):
+        queue.drain_to("orders")  # type: ignore[arg-type]

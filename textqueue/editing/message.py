@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Never
 
+from sej.checks import refuse_type
 from textqueue.editing.place import Change, place_of
 from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariableError, VariableTooLongError
@@ -160,6 +161,8 @@ class Message(Core):
             NoSuchVariableError: the message has no variable of that number.
             MessageMovedError: as in ``mark_as_cleared``.
         """
+        if type(index) is not int and not hasattr(index, "__index__"):
+            refuse_type("index", "an int", index)
         data = encode(value)
         if data.find(b"\n") >= 0 or data.endswith(b"\r"):  # not "in", which is slow for bytes
             raise InvalidTextError(
