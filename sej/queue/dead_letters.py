@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
-from sej.errors import CorruptionError, JournalNotFoundError, LockedError, OffsetTooSmallError, SejError
+from sej.errors import JournalNotFoundError, LockedError, OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.message import Message
@@ -77,13 +77,15 @@ def letters_lost(directory: Directory, name: str, path: str, state: QueueState) 
     if not state.dead:
         return b""
     try:
-        number, first = _position(directory, name, path, state)
         begin = Journal(path, disk=directory.disk).first_offset
+        if not begin:  # the ordinary case, without reading the position
+            return b""
+        number, first = _position(directory, name, path, state)
         if begin <= first:
             return b""
         # The item of a letter whose writer died is not counted yet: it still waits.
         left = sum(letter.message.offset not in state.waiting for letter in letters_left(directory, name, path, state))
-    except (JournalNotFoundError, CorruptionError):  # reading the letters reports damage; counting items does not
+    except (SejError, PermissionError):  # reading the letters reports it; counting items does not
         return b""
     return redriven(number, begin, max(state.dead - left, 0))
 

@@ -296,6 +296,15 @@ class TestRequeue:
         dead = len(left) - {"items": 0, "redrive": len(left)}.get(act, 1)
         assert (q.stats().dead, look.stats().dead, len(q.items("dead"))) == (dead, dead, dead)
 
+    def test_items_are_counted_though_the_letters_cannot_be_read(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put_many([b"a", b"b"])
+        q.get_many(1, timeout=0)[0].fail("why")
+        shutil.rmtree(q.dead_letter)
+        look = QueueLook(q.path, "worker", clock=clock)
+        for _ in range(2):  # missing, and then not a journal
+            assert look.stats() == q.stats() == (1, 0, 0, 0, 1)
+            Path(q.dead_letter).write_bytes(b"")
+
     def test_a_second_redrive_says_what_to_do_while_the_first_one_runs(self, q: JournalQueue) -> None:
         q.put(b"a")
         q.get_many(1, timeout=0)[0].fail("why")
