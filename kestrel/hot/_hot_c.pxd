@@ -1,7 +1,10 @@
 # cython: nonecheck=True
 """The compiled appends, for the compiled modules of both formats."""
 
+from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from sej._mutex_c cimport alone
 
 cdef extern from *:
     """
@@ -42,7 +45,15 @@ cdef extern from *:
         return (PyObject *)made;
     }
     #define kestrel_decref(x) Py_DECREF(x)
+    #if defined(_WIN32)
+    #include <io.h>
+    #define kestrel_write(fd, data, size) _write(fd, data, (unsigned int)(size))
+    #else
+    #include <unistd.h>
+    #define kestrel_write(fd, data, size) write(fd, data, size)
+    #endif
     """
+    Py_ssize_t raw_write "kestrel_write"(int fd, const void *data, size_t size) nogil
     int32_t get32 "kestrel_get32"(const uint8_t *p) nogil
     int64_t get64 "kestrel_get64"(const uint8_t *p) nogil
     void put32 "kestrel_put32"(uint8_t *p, int32_t x) nogil
@@ -74,6 +85,7 @@ cdef class Output:
     cdef int _descriptor
 
     cdef int put(self, const void *data, Py_ssize_t size) except -1
+    cdef int finish(self, const void *data, Py_ssize_t size, Py_ssize_t done, int failure) except -1
 
 
 cdef class Appender:
@@ -87,6 +99,7 @@ cdef class Appender:
     cdef int64_t tick  # of the last call of ready
 
     cdef int add(self, const void *data, Py_ssize_t size, bint midway) except -1
+    cdef int finish(self, const void *data, Py_ssize_t size, Py_ssize_t done, int failure) except -1
     cdef int ready(self) except -1
 
 
@@ -98,6 +111,7 @@ cdef class Log:
     cdef public int64_t enough
 
     cdef int add(self, const void *record, Py_ssize_t size) except -1
+    cdef int finish(self, const void *record, Py_ssize_t size, Py_ssize_t done, int failure) except -1
 
 
 cdef inline int check(Appender appender) except -1:
@@ -107,3 +121,38 @@ cdef inline int check(Appender appender) except -1:
         appender.tick = tick
         return 0
     return appender.ready()
+
+
+cdef inline int append(Appender appender, const void *data, Py_ssize_t size) except -1:
+    """Do what add does, without a call but the write as long as there is nothing else to do."""
+    cdef Fuse fuse = appender.fuse
+    cdef Output output = appender.output
+    cdef Py_ssize_t done
+    if (
+        fuse.live
+        and not appender.active
+        and output._descriptor >= 0
+        and 0 <= coarse_ns() - appender._checked_ns < CHECK_NS
+        and alone()
+    ):
+        fuse.live = False
+        done = raw_write(output._descriptor, data, size)
+        if done != size:
+            appender.finish(data, size, done, errno)
+        appender.entry.size += size
+        return 0
+    return appender.add(data, size, False)
+
+
+cdef inline int append_record(Log log, const void *record, Py_ssize_t size) except -1:
+    """Do what add does, without a call but the write as long as there is nothing else to do."""
+    cdef Output output = log.output
+    cdef Py_ssize_t done
+    if log.fuse.live and output._descriptor >= 0 and alone():
+        done = raw_write(output._descriptor, record, size)
+        if done != size:
+            log.finish(record, size, done, errno)
+        log.grown += size
+        log.unsynced = True
+        return 0
+    return log.add(record, size)

@@ -19,19 +19,6 @@ from kestrel.hot import reference as _reference
 from sej.errors import ClosedError, LockLostError
 from sej.system.lifecycle import watch_forks
 
-cdef extern from *:
-    """
-    #if defined(_WIN32)
-    #include <io.h>
-    #define kestrel_write(fd, data, size) _write(fd, data, (unsigned int)(size))
-    #else
-    #include <unistd.h>
-    #define kestrel_write(fd, data, size) write(fd, data, size)
-    #endif
-    """
-    Py_ssize_t raw_write "kestrel_write"(int fd, const void *data, size_t size) nogil
-
-
 def tick_ns():
     """Return a clock that only ever runs forward, in ns; what it says is up to 4 ms old."""
     return coarse_ns()
@@ -74,26 +61,27 @@ cdef class Output:
 
     cdef int put(self, const void *data, Py_ssize_t size) except -1:
         cdef Py_ssize_t done
-        cdef int failure
+        cdef int failure = 0
         if self._descriptor < 0:
             done = self._write(PyBytes_FromStringAndSize(<const char *> data, size))
+        elif alone():
+            done = raw_write(self._descriptor, data, size)
+            failure = errno
         else:
-            while True:
-                if alone():
-                    done = raw_write(self._descriptor, data, size)
-                    failure = errno
-                else:
-                    with nogil:
-                        done = raw_write(self._descriptor, data, size)
-                        failure = errno
-                if done >= 0:
-                    break
-                if failure != EINTR:
-                    raise OSError(failure, os.strerror(failure))
-                PyErr_CheckSignals()
-        if done != size:
+            with nogil:
+                done = raw_write(self._descriptor, data, size)
+                failure = errno
+        return 0 if done == size else self.finish(data, size, done, failure)
+
+    cdef int finish(self, const void *data, Py_ssize_t size, Py_ssize_t done, int failure) except -1:
+        """Continue after a write that did not write all of it."""
+        if done >= 0:
             self._rest(PyBytes_FromStringAndSize(<const char *> data + done, size - done))
-        return 0
+            return 0
+        if failure != EINTR:
+            raise OSError(failure, os.strerror(failure))
+        PyErr_CheckSignals()
+        return self.put(data, size)
 
     def out(self, bytes data not None):
         """Write all of it."""
@@ -128,6 +116,14 @@ cdef class Appender:
                 self._by_policy()
         except (OSError, LockLostError, ClosedError) as error:
             fuse.blow(error)
+        return 0
+
+    cdef int finish(self, const void *data, Py_ssize_t size, Py_ssize_t done, int failure) except -1:
+        """Continue after a write that did not write all of it."""
+        try:
+            self.output.finish(data, size, done, failure)
+        except (OSError, LockLostError, ClosedError) as error:
+            self.fuse.blow(error)
         return 0
 
     cdef int ready(self) except -1:
@@ -170,6 +166,14 @@ cdef class Log:
             fuse.blow(error)
         self.grown += size
         self.unsynced = True
+        return 0
+
+    cdef int finish(self, const void *record, Py_ssize_t size, Py_ssize_t done, int failure) except -1:
+        """Continue after a write that did not write all of it."""
+        try:
+            self.output.finish(record, size, done, failure)
+        except OSError as error:
+            self.fuse.blow(error)
         return 0
 
     def append(self, bytes record not None):

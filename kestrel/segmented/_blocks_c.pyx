@@ -1,6 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Whole blocks of records decoded, compiled: the same results as the functions of ``codec``, which are the reference."""
 
+from cython cimport final
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_NoMemory
 from cpython.object cimport PyObject, PyTypeObject
@@ -29,7 +31,37 @@ cdef extern from *:
         return (PyObject *)made;
     }
     #define kestrel_decref(x) Py_DECREF(x)
+    /* Give an item that nothing but the caller refers to an id, its other numbers and as much data as it has.
+       Return 0 if it cannot be reused. */
+    static inline int kestrel_reuse(
+        PyObject *item, PyTypeObject *type, PyObject *number, PyObject *add_time, PyObject *errors,
+        const char *data, Py_ssize_t size
+    ) {
+    #if defined(PYPY_VERSION) || defined(Py_GIL_DISABLED) || PY_VERSION_HEX >= 0x030E0000
+        return 0;
+    #else
+        PyObject *old, *bytes;
+        if (Py_REFCNT(item) != 1 || Py_TYPE(item) != type || PyTuple_GET_ITEM(item, 2) != Py_None) return 0;
+        bytes = PyTuple_GET_ITEM(item, 4);
+        if (Py_REFCNT(bytes) != 1 || !PyBytes_CheckExact(bytes) || PyBytes_GET_SIZE(bytes) != size) return 0;
+        _Py_COMP_DIAG_PUSH
+        _Py_COMP_DIAG_IGNORE_DEPR_DECLS
+        ((PyBytesObject *)bytes)->ob_shash = -1;
+        _Py_COMP_DIAG_POP
+        memcpy(PyBytes_AS_STRING(bytes), data, size);
+    #define KESTREL_SET(i, value) \
+        old = PyTuple_GET_ITEM(item, i); \
+        if (old != (value)) { Py_INCREF(value); PyTuple_SET_ITEM(item, i, value); Py_DECREF(old); }
+        KESTREL_SET(0, number)
+        KESTREL_SET(1, add_time)
+        KESTREL_SET(3, errors)
+    #undef KESTREL_SET
+        return 1;
+    #endif
+    }
     """
+    bint reuse "kestrel_reuse"(
+        PyObject *item, PyTypeObject *type, object number, object add_time, object errors, const char *data, Py_ssize_t size)
     int32_t le32 "kestrel_le32"(const uint8_t *p) nogil
     int64_t le64 "kestrel_le64"(const uint8_t *p) nogil
     PyObject *new_tuple "kestrel_tuple"(PyTypeObject *type, Py_ssize_t size)
@@ -60,10 +92,8 @@ cdef inline int64_t head_size(const uint8_t *p, int64_t room) noexcept nogil:
     return 0 if size < 0 or size > MAX_DATA or size > room - head else head
 
 
-cdef object item_at(const uint8_t *p, int64_t head, object add_time):
-    cdef object number = le64(p + 9)
+cdef inline object item_at(const uint8_t *p, int64_t head, object number, object add_time, object errors):
     cdef object expire_time = le64(p + 25) if head == HEAD_EXPIRING else None
-    cdef object errors = le32(p + 5)
     cdef object data = PyBytes_FromStringAndSize(<const char *> p + head, le32(p + 1))
     # Never tracked by the collector: it refers to numbers and bytes only.
     cdef PyObject *raw = new_tuple(ITEM, 5)
@@ -100,7 +130,75 @@ def decode_items(bytes data not None):
         if le64(p + 17) != before:
             before = le64(p + 17)
             add_time = before
-        found.append(item_at(p, head, add_time))
+        found.append(item_at(p, head, le64(p + 9), add_time, le32(p + 5)))
+        p += head + le32(p + 1)
+
+
+@final
+cdef class Items:
+    """The items of whole, ordinary PUTs, each made when it is taken."""
+
+    def __cinit__(self):
+        self._add_time = self._errors = 0  # shared with the item before if they are equal
+
+    def __len__(self):
+        """Return how many are left."""
+        return self._count
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        item = self.take(NULL)
+        if item is None:
+            raise StopIteration
+        return item
+
+    cdef object take(self, PyObject *spare):
+        """Return the next item, or None after the last one.
+
+        It may be the spare one with other values, if only the caller of this refers to that one.
+        """
+        cdef const uint8_t *p
+        cdef int64_t head
+        cdef int32_t size
+        cdef object item, number
+        if self._count == 0:
+            return None
+        p = <const uint8_t *> PyBytes_AS_STRING(self._data) + self._at
+        head = HEAD if p[0] == PUT else HEAD_EXPIRING
+        size = le32(p + 1)
+        if le64(p + 17) != self._before:
+            self._add_time = le64(p + 17)
+            self._before = le64(p + 17)
+        if le32(p + 5) != self._errors_before:
+            self._errors = le32(p + 5)
+            self._errors_before = le32(p + 5)
+        number = le64(p + 9)
+        if spare != NULL and head == HEAD and reuse(
+            spare, ITEM, number, self._add_time, self._errors, <const char *> p + head, size
+        ):
+            item = <object> spare
+        else:
+            item = item_at(p, head, number, self._add_time, self._errors)
+        self._count -= 1
+        self._at += head + size
+        return item
+
+
+def items_in(bytes data not None):
+    """As decode_items, but each item is made when it is taken."""
+    cdef const uint8_t *start = <const uint8_t *> PyBytes_AS_STRING(data)
+    cdef const uint8_t *p = start
+    cdef const uint8_t *end = start + PyBytes_GET_SIZE(data)
+    cdef int64_t head
+    cdef Items found = Items()
+    found._data = data
+    while True:
+        head = head_size(p, end - p)
+        if head == 0:
+            return found, p - start
+        found._count += 1
         p += head + le32(p + 1)
 
 

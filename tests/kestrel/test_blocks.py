@@ -16,6 +16,8 @@ def agrees(data: bytes) -> None:
     found, used = blocks.decode_items(data)
     assert (found, used) == codec.decode_items(data)
     assert all(type(item) is Item for item in found)
+    later, used_later = blocks.items_in(data)
+    assert (len(later), list(later), used_later) == (len(found), found, used)
     assert blocks.decode_totals(data) == codec.decode_totals(data)
     assert blocks.decode_sizes(data) == codec.decode_sizes(data) == ([(i.id, len(i.data)) for i in found], used)
 

@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -310,6 +312,83 @@ def test_items_are_committed_in_any_order(order: tuple[int, ...]) -> None:
             waiting = {1, 2, 3, 4} - done
             assert reader.head == min(waiting, default=5) - 1
             assert segmented.load("/q", "jobs", disk=disk).pending("") == sorted(waiting)
+
+
+SHORT_ITEMS = [b"%d" % (number % 7) * (number // 8 % 3 + 1) for number in range(40)]
+ITEMS = [*SHORT_ITEMS, bytes(5000), bytes(5000), b"", b"", b"1", b"2"]
+
+
+@pytest.mark.parametrize("keep", ["item", "data", "id", "view", "nothing"])
+def test_what_a_caller_keeps_of_an_item_never_changes(keep: str) -> None:
+    clock = [0]
+    with segmented.Queue("/q", "jobs", disk=CrashDisk(), now_ms=lambda: clock[0]) as queue:
+        expected = []
+        for number, data in enumerate(ITEMS, 1):
+            clock[0] = 100 + number // 2
+            expected.append((number, clock[0], 2**60 if number % 5 == 4 else None, 0, data))
+            queue.put(data, expire_time=expected[-1][2])
+        reader = queue.reader()
+        seen, kept = [], list[Any]()
+        while (item := reader.get()) is not None:
+            assert reader.commit(item if item.id % 2 else item.id)
+            copy = bytes(bytearray(item.data))  # so that nothing but the item refers to its data
+            assert {item.data: item.id}[copy] == item.id  # by its own hash
+            seen.append((*item[:4], copy))
+            parts = {"item": item, "data": item.data, "id": item.id, "view": memoryview(item.data)}
+            kept.append(parts.get(keep) if item.id % 4 else None)  # one of four is dropped
+            del parts
+        assert seen == expected
+        for one, there in zip(kept, expected, strict=True):
+            parts = {"item": there, "data": there[4], "id": there[0], "view": there[4]}
+            assert one == (parts.get(keep) if there[0] % 4 else None)
+
+
+def test_an_item_that_is_looked_at_or_given_back_is_not_used_again() -> None:
+    with segmented.Queue("/q", "jobs", disk=CrashDisk()) as queue:
+        queue.put_many([b"%02d" % number for number in range(20)])
+        reader = queue.reader()
+        found = []
+        for number in range(1, 21):
+            ahead = reader.peek()
+            item = reader.get()
+            assert item is ahead
+            assert item is not None
+            if number % 3 == 0:
+                assert reader.unget(item)
+                item = reader.get()
+                assert item is not None
+            found.append((item.id, item.error_count, bytes(bytearray(item.data))))
+            assert reader.commit(item)
+        assert found == [(number, int(number % 3 == 0), b"%02d" % (number - 1)) for number in range(1, 21)]
+
+
+@pytest.mark.parametrize("room", [0, 4])
+@pytest.mark.parametrize("call", ["put", "commit"])
+def test_a_file_that_cannot_grow_takes_a_part_of_a_record(call: str, room: int, tmp_path: Path) -> None:
+    queue = segmented.Queue(tmp_path, "jobs", checkpoint_s=3600)
+    with contextlib.closing(queue):
+        for data in (b"0", b"1", b"2"):
+            queue.put(data)
+        reader = queue.reader()
+        items = [reader.get() for _ in range(3)]
+        assert items[0] is not None
+        assert items[1] is not None
+        assert reader.commit(items[0])
+        pattern = "jobs~~read.*" if call == "commit" else "jobs.[0-9]*"
+        (path,) = tmp_path.glob(pattern)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        size = path.stat().st_size
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + room, hard))
+            with pytest.raises(FailedError, match="File too large"):
+                _ = queue.put(b"3") if call == "put" else reader.commit(items[1])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert path.stat().st_size == size + room
+        with pytest.raises(FailedError, match="File too large"):
+            queue.put(b"3")
+    with segmented.Queue(tmp_path, "jobs") as queue:
+        assert [item.data for item in iter(queue.reader().get, None)] == [b"1", b"2"]
 
 
 def test_the_item_that_was_taken_last_is_given_back_and_dropped() -> None:

@@ -12,7 +12,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memmove
 
-from kestrel.hot._hot_c cimport Appender, Entry, Fuse, Log, check, put32, put64, wall_ms
+from kestrel.hot._hot_c cimport Appender, Entry, Fuse, Log, append, append_record, check, put32, put64, wall_ms
+from kestrel.segmented._blocks_c cimport Items
 from sej._mutex_c cimport Mutex, give, take
 
 from collections import deque as _deque
@@ -45,14 +46,14 @@ cdef int add_put(Appender appender, int64_t number, int64_t add_time, bytes data
     put64(p + 9, number)
     put64(p + 17, add_time)
     memcpy(p + PUT_HEAD, PyBytes_AS_STRING(data), size)
-    return appender.add(p, PUT_HEAD + size, False)
+    return append(appender, p, PUT_HEAD + size)
 
 
 cdef inline int log_head(Log log, int64_t number) except -1:
     cdef uint8_t record[9]
     record[0] = READ_HEAD
     put64(record + 1, number)
-    return log.add(record, 9)
+    return append_record(log, record, 9)
 
 
 cdef inline int log_done(Log log, int64_t number) except -1:
@@ -60,7 +61,7 @@ cdef inline int log_done(Log log, int64_t number) except -1:
     record[0] = READ_DONE
     put32(record + 1, 8)
     put64(record + 5, number)
-    return log.add(record, 13)
+    return append_record(log, record, 13)
 
 
 cdef class FileEntry(Entry):
@@ -106,7 +107,7 @@ cdef class Shared:
         self._touched = touched
         self._checkpoint = checkpoint
 
-    cdef int count(self) except -1:
+    cdef inline int count(self) except -1:
         if self.appender.active:
             self._touched()
         if self.appender.tick >= self.due_ns:
@@ -173,9 +174,14 @@ cdef class Following:
     # The item that was taken last, as long as it is not in these two. If it is committed before the next one is taken,
     # it never is, which saves 580 instructions.
     cdef tuple _last
+    # The short items that were committed last, _spare_next after _spare. The caller still has the last one when it calls
+    # get. If it has dropped _spare, the next item is made in its memory.
+    cdef tuple _spare
+    cdef tuple _spare_next
     cdef public object given_back
     cdef public set returned
-    cdef public list batch
+    cdef list _batch
+    cdef Items _unread  # in place of a batch
     cdef public Py_ssize_t at
     cdef public object ahead
     cdef public bint reading
@@ -197,7 +203,7 @@ cdef class Following:
         self._lowest = Ids()
         self.given_back = _deque()
         self.returned = set()
-        self.batch = []
+        self._batch = []
         self.shared = shared
         self.ageless = ageless
         self._log = log
@@ -216,6 +222,16 @@ cdef class Following:
             self._outstanding[item[0]] = item
             self._last = None
         return 0
+
+    @property
+    def batch(self):
+        """Items that were read."""
+        return self._batch if self._unread is None else self._unread
+
+    @batch.setter
+    def batch(self, items):
+        self._unread = <Items> items if isinstance(items, Items) else None
+        self._batch = [] if self._unread is not None else items
 
     @property
     def outstanding(self):
@@ -238,9 +254,16 @@ cdef class Following:
         cdef tuple item
         cdef object key
         cdef int64_t number
-        while self.at < PyList_GET_SIZE(self.batch):
-            item = <tuple> PyList_GET_ITEM(self.batch, self.at)
-            self.at += 1
+        while True:
+            if self._unread is not None:
+                item = <tuple> self._unread.take(NULL if self._spare is None else <PyObject *> self._spare)
+                if item is None:
+                    return None
+            elif self.at < PyList_GET_SIZE(self._batch):
+                item = <tuple> PyList_GET_ITEM(self._batch, self.at)
+                self.at += 1
+            else:
+                return None
             key = item[0]
             number = key
             if number > self.after and number > self.head:
@@ -250,7 +273,6 @@ cdef class Following:
                 self.skip.discard(key)
             if number > self.seen:
                 self.seen = number
-        return None
 
     cdef int add(self, tuple item) except -1:
         cdef object key = item[0]
@@ -296,6 +318,9 @@ cdef class Following:
             self.head = head
         if item is self._last:
             self._last = None
+            if PyBytes_GET_SIZE(item[4]) <= SHORT:  # so that no long ones remain in memory
+                self._spare = self._spare_next
+                self._spare_next = item
         else:
             del self._outstanding[key]
             if lowest.start < lowest.stop and lowest.ids[lowest.start] == number:
@@ -369,7 +394,7 @@ cdef class Gets:
         """The item, or the item of this id, is done with; see the reference."""
         cdef Following state = self._state
         cdef Mutex guard = state.shared.guard
-        cdef object key = item if PyLong_CheckExact(item) or not isinstance(item, _Item) else (<tuple> item)[0]
+        cdef object key = (<tuple> item)[0] if not PyLong_CheckExact(item) and isinstance(item, _Item) else item
         cdef tuple held
         take(guard)
         try:
