@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from zlib import crc32
 
 from kestrel.clock import wall_clock_ms
@@ -40,6 +40,9 @@ from sej.checks import TEXT
 from sej.system.disk import OS, Disk
 
 __all__ = ["export", "import_"]
+
+_NOW: Final = -1
+"""The time of adding of a message that has none, for ``Queue.restore``."""
 
 
 def export(
@@ -113,8 +116,7 @@ def import_(
 ) -> Moved:
     """Put messages into a queue that no process has open, for all of its readers; those before a refused one are in.
 
-    A second call with the same messages after it has finished adds nothing, as in :func:`kestrel.import_`, if each
-    message has a timestamp.
+    A second call with the same messages after it has finished adds nothing, as in :func:`kestrel.import_`.
 
     Args:
         directory: where the queue's files are; made if missing.
@@ -138,7 +140,7 @@ def import_(
         imported = Imported(directory, name, disk)
         state = progress.load()
         last = imported.load(_state(queue)) if state is None else None
-        items: Iterator[Fields] = (fields_of(message, keys, now_ms) for message in messages)
+        items: Iterator[Fields] = (fields_of(message, keys, lambda: _NOW) for message in messages)
         if last is not None:
             first, count, found = last
             left = _unless_same(queue, first, items)
@@ -186,14 +188,19 @@ def _state(queue: Queue) -> list[Any]:
 def _unless_same(queue: Queue, start: int, fields: Iterator[Fields]) -> Iterator[Fields] | None:
     """All of the messages; None if they are the items above an id. Those that were read are taken from the items."""
     there = queue.items_after(start)
-    same = 0
+    now = bytearray()  # of each message, whether it has no time
     for field in fields:
         item = next(there, None)
-        if item is None or _fields(item) != field:
-            return chain(map(_fields, islice(queue.items_after(start), same)), (field,), fields)
-        same += 1
-    return None if next(there, None) is None else map(_fields, islice(queue.items_after(start), same))
+        if item is None or _fields(item, field.add_time == _NOW) != field:
+            return chain(_again(queue, start, now), (field,), fields)
+        now.append(field.add_time == _NOW)
+    return None if next(there, None) is None else _again(queue, start, now)
 
 
-def _fields(item: Item) -> Fields:
-    return Fields(item.data, item.add_time, item.expire_time or 0)
+def _again(queue: Queue, start: int, now: bytearray) -> Iterator[Fields]:
+    """The items above an id as messages; now: of each one, whether its time is that of this import."""
+    return map(_fields, queue.items_after(start), now)
+
+
+def _fields(item: Item, now: int) -> Fields:
+    return Fields(item.data, _NOW if now else item.add_time, item.expire_time or 0)

@@ -332,6 +332,16 @@ def test_an_import_that_finished_adds_nothing_if_it_is_repeated(kind: str, tmp_p
 
 
 @pytest.mark.parametrize("kind", IMPORTS)
+def test_messages_without_a_timestamp_are_recognised_too(kind: str, tmp_path: Path) -> None:
+    """A queue stores the time of the import for them: that of the second one, if there is one more message."""
+    timeless = [message._replace(timestamp=sej.NO_TIMESTAMP) for message in messages(3)]
+    load: Any = kestrel.replay if kind == "two" else segmented.load
+    for now_ms, given in ((10, timeless[:2]), (20, timeless[:2]), (30, timeless)):
+        IMPORTS[kind](tmp_path, "cars", given, now_ms=lambda at=now_ms: at)
+    assert [item.add_time for item in load(tmp_path, "cars").items] == [10, 10, 30, 30, 30]
+
+
+@pytest.mark.parametrize("kind", IMPORTS)
 def test_whichever_call_of_an_import_fails_a_second_one_adds_nothing_twice(kind: str) -> None:
     """Also one that fails after it has acted."""
     due = [message.value for message in messages(2)]
