@@ -4,7 +4,16 @@
 
 ``pipeline.session("app")`` returns a session that has the sources; ``pipeline.register(spark)`` adds them to any other
 session. Then ``spark.read.format("sej").load(root)`` works. docs/pipeline.md lists every option. Public names are
-imported at their first use: importing ``pipeline`` loads neither Spark nor Arrow.
+imported at their first use: importing ``pipeline`` loads neither Spark nor Arrow. The modules and
+folders, in the order in which they are best read::
+
+    columns, schema, options, paths        what a table has, and what a reader may pass
+    reading                                journals as tables and streams
+    tables                                 tables without Spark
+    formats, writing                       Spark's formats; rows into journals, exactly once
+    jobs, cli                              jobs over journals; sej spark
+    connection, retrying, hub_options      reaching a hub
+    sessions, daemon, needs, health        sessions, their Python workers, what is missing, what dead jobs left
 """
 
 # Of the distribution sej-journals: sej/names.py looks for this name.

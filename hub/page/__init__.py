@@ -15,7 +15,15 @@ that the browser listens to a stream of events, and the server sends the parts t
 So each page exists once, on the server, and the script in the browser only puts HTML into its place.
 
 The page reads; only :mod:`hub.page.changes` writes. It needs the extra ``ui`` (starlette, uvicorn, jinja2), which this
-package imports only where it serves.
+package imports only where it serves. The modules, in the order in which they are best read::
+
+    command, serving, guard                          sej ui; the server; who may ask
+    site, views, rendering                           addresses, what the functions of pages share, templates
+    places, sampler, history                         what may be shown, and samples of it
+    overview, rows, pauses                           the first page
+    journal, queue, text_queue, groups               the other pages
+    streams                                          events: what changed, and new messages
+    changes                                          what a viewer may change
 """
 
 from __future__ import annotations
