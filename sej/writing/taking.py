@@ -60,6 +60,7 @@ def take_end(
                 pass  # start again
             if end is not None:
                 end.index_file.close()
+                end.file.unlock()  # a child that was just forked may have a copy of the descriptor
                 end.file.close()
                 end = None
             lock.release()

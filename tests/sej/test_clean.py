@@ -20,6 +20,7 @@ from sej.system.durable import KeptPosition
 from sej.system.durable_format import BODY, CHECK, MAGIC
 from sej.system.locks import Lock
 from sej.writing import clean, opening
+from sej.writing.overlap import open_mended_end
 from sej.writing.taking import take_end
 from tests.sej.hooks import output
 from tests.sej.interrupts import interrupt, locked_below, open_below, places, swallowed
@@ -434,5 +435,26 @@ def test_a_copy_of_the_lock_in_a_child_does_not_stop_the_reference(
         return found
 
     monkeypatch.setattr(clean, "_take", forked_meanwhile)
+    sej.Writer(tmp_path).close()
+    os.close(copies.pop())
+
+
+def test_a_copy_of_the_segment_in_a_child_does_not_stop_an_opening_that_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path)
+    lock_file = tmp_path / "jnl.lck"
+    lock_file.write_bytes(b"")  # an original has closed
+    copies: list[int] = []
+
+    def forked_meanwhile(*arguments: object, **options: object) -> object:
+        end = open_mended_end(*arguments, **options)  # type: ignore[arg-type]
+        if not copies:
+            copies.append(os.dup(end.file.fileno()))
+            lock_file.unlink()  # the last step of the original's close
+        return end
+
+    monkeypatch.setattr("sej.writing.overlap.open_mended_end", forked_meanwhile)
+    monkeypatch.setattr("sej.journal.writer_lock._DYING_S", 0.0)
     sej.Writer(tmp_path).close()
     os.close(copies.pop())
