@@ -107,7 +107,7 @@ cdef class Shared:
         self._touched = touched
         self._checkpoint = checkpoint
 
-    cdef inline int count(self) except -1:
+    cdef int count(self) except -1:
         if self.appender.active:
             self._touched()
         if self.appender.tick >= self.due_ns:
@@ -281,7 +281,8 @@ cdef class Following:
             self.returned.discard(key)
             self.given_back.popleft()
             return 0
-        self.settle()
+        if self._last is not None:
+            self.settle()
         self._last = item
         if number > self.seen:
             self.seen = number
@@ -296,6 +297,7 @@ cdef class Following:
     cdef int end(self, object key, tuple item) except -1:
         cdef Ids lowest = self._lowest
         cdef Log log = self._log
+        cdef Shared shared
         cdef int64_t number = key, head = self.seen
         cdef Py_ssize_t at = lowest.start
         while at < lowest.stop:
@@ -329,7 +331,9 @@ cdef class Following:
         self.bytes -= PyBytes_GET_SIZE(item[4])
         if log.grown > log.enough:
             self._checkpoint()
-        self.shared.count()
+        shared = self.shared
+        if shared.appender.active or shared.appender.tick >= shared.due_ns:
+            shared.count()
         return 0
 
     def in_batch(self):
