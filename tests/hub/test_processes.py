@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 import re
+import select
 import signal
 import socket
 import threading
@@ -254,8 +255,11 @@ def test_what_is_left_when_all_are_killed_is_removed_by_the_next(tmp_path: Path)
         pids = [served.process.pid, *served.pids()]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)  # no server process sees that the supervisor has ended
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        with ExitStack() as stack:
+            for handle in [os.pidfd_open(pid) for pid in pids]:
+                stack.callback(os.close, handle)
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                select.select([handle], [], [])  # until it has ended, and its locks with it
         (folder,) = os.listdir(served.folder)
         (served.folder / folder).rename(tmp_path / folder)
     (tmp_path / folder).rename(tmp_path / "tmp" / folder)
