@@ -133,9 +133,14 @@ def append_dead_letter(
     if headers:
         head["headers"] = dict(headers)
     value = json.dumps(head).encode() + b"\n" + message.value
-    with Writer(path, lock_timeout=lock_timeout, disk=disk) as writer:
-        writer.append(value, message.key, message.type, message.timestamp)
-        writer.sync()
+    writer = Writer(path, lock_timeout=lock_timeout, disk=disk)
+    try:
+        with writer:
+            writer.append(value, message.key, message.type, message.timestamp)
+            writer.sync()
+    except BaseException:
+        writer.close()  # an exception of a signal handler may have interrupted the exit before it released the lock
+        raise
 
 
 def sync_dead_letters(path: str | os.PathLike[str], disk: Disk = OS) -> None:
