@@ -32,7 +32,7 @@ class Interrupt(BaseException):
 
 
 class LateError(Exception):
-    """What another handler raises, which is no more than an error."""
+    """What another handler raises: an ordinary error."""
 
 
 def interrupted(

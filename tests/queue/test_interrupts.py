@@ -4,14 +4,12 @@ Afterwards the locks are free, the operation has happened or not, and the state 
 object continues as one that was just opened would.
 """
 
-import gc
 import os
 import random
 import signal
 import sys
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -149,10 +147,6 @@ def step_interrupted(path: Path, name: str, place: int, kind: type[BaseException
     if reached:
         assert type(error) is kind or swallowed(kind, error), f"{name} at its place {place}: {error!r}"
         held = {"ofs/worker.lck", "ofs/worker.slots/0.lck", "ofs/worker.slots/1.lck"}
-        if set(locked_below(stage.path)) != held:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ResourceWarning)
-                gc.collect()  # a writer that was made and not stored yet; what a frame still has stays
         assert set(locked_below(stage.path)) == held, f"{name} at its place {place}"
     in_time(lambda: stage.q.put(b"of a thread"))
     stage.judge(new, gone)

@@ -259,7 +259,7 @@ CLEAN: dict[str, tuple[Change, dict[str, object]]] = {
     "many segments": (lambda _: None, {"segment_bytes": 100, "lengths": (5, 100, 7, 80, 3)}),
     "a merge without its marker": (merged, {"segment_bytes": 100, "lengths": (5, 100, 7, 80, 3)}),
     "batches that were completed": (write("txn/name.done", b"x"), {}),
-    "a batch that is due": (write("txn/name.intent", b"x"), {}),
+    "a batch to complete": (write("txn/name.intent", b"x"), {}),
     "a last message that is longer than one read": (lambda _: None, {"lengths": (5, 3000)}),
     "a last block that is full": (lambda _: None, {"lengths": (1 << 18,)}),
     "an index of many entries": (index_each, {"lengths": (1, 2, 3, 4, 5, 6, 7, 8) * 8}),
