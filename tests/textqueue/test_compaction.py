@@ -113,7 +113,8 @@ def test_a_compaction_forgets_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
         q.append("taken and given back")  # a ledger of several epochs is reconciled instead
         monkeypatch.setattr(queue_file, "is_wasteful", lambda ledger, file: False)
         for _ in range(100):  # most of the ledger
-            assert (claim := q.take()) is not None
+            claim = q.take()
+            assert claim is not None
             assert claim.give_back()
         before = dict(counts)
         monkeypatch.setattr(queue_file, "is_wasteful", lambda ledger, file: True)
