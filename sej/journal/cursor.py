@@ -553,7 +553,11 @@ class Cursor:
             return False
         if not damage.torn:
             raise damage.error(reader.path) from error
-        if containing(segments, reader.due) + 1 >= len(segments):
+        at = containing(segments, reader.due)
+        there = self._disk.status(segments[at].path) if at >= 0 else None
+        if there is not None and there.identity != reader.status().identity:
+            return self._reopen()  # the next segment has the next offset: no message is missing
+        if at + 1 >= len(segments):
             return False
         raise CorruptionError(error.reason, path=error.path, position=error.position, offset=error.offset)
 

@@ -98,9 +98,9 @@ class Tail:
             position, due = self._position, self._due
             while due < offset:
                 damage = find_damage(file, position, due)
-                if damage is None or damage.follower is None or file.status().identity != self._identity:
+                if damage is None or damage.resume is None or file.status().identity != self._identity:
                     return None
-                position, due = good_end(file, damage.follower.position, damage.follower.offset)
+                position, due = good_end(file, *damage.resume)
             return Place(self._identity, position)
         finally:
             file.close()

@@ -93,6 +93,18 @@ class Damage(NamedTuple):
         return self.follower is None and self.indexed is None
 
     @property
+    def resume(self) -> tuple[int, int] | None:
+        """The position and expected offset from which on messages may be good again; None: unknown.
+
+        An older message that is there again, or one with an offset that no message has, is a part of the damage.
+        """
+        if self.follower is None:
+            return None
+        if self.offset <= self.follower.offset < MAX_OFFSET:
+            return self.follower.position, self.follower.offset
+        return self.follower.end, self.offset
+
+    @property
     def found(self) -> str:
         """What was found, and what shows that it is corruption."""
         if self.follower is not None:
@@ -155,20 +167,21 @@ def _look(file: File, position: int, due: int, size: int) -> _Look | None:
         claimed = message_size(head, 0, len(head))
     except DecodeError as error:
         return _Look(error.reason)
-    offset = OFFSET.unpack_from(head)[0] if len(head) >= OFFSET.size else None
     if claimed is None:
         return _Look(f"{size - position} bytes are too few for a message")
+    (offset,) = OFFSET.unpack_from(head)
     if claimed > size - position:
         reason = f"a message of {claimed} bytes begins here, but the file holds {size - position} of them"
         return _Look(reason, chained=offset == due)
     trailer = size_before(file, position + claimed)
     if trailer != claimed:
         return _Look(f"the size field at the message's end must be {claimed}, got {trailer}")
-    if offset is None or offset >= MAX_OFFSET:
-        return _Look(f"offset {offset} exceeds the largest offset, {MAX_OFFSET - 1}")
-    if offset == due:
+    if offset == due < MAX_OFFSET:
         return None
-    reason = f"the message must have offset {due}, got {offset}"
+    if offset >= MAX_OFFSET:
+        reason = f"offset {offset} exceeds the largest offset, {MAX_OFFSET - 1}"
+    else:
+        reason = f"the message must have offset {due}, got {offset}"
     return _Look(reason, Candidate(position, position + claimed, offset))
 
 

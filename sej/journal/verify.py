@@ -140,11 +140,8 @@ def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) 
 
 
 def _problem(segment: Segment, damage: Damage, *, last: bool) -> Problem:
-    if damage.follower is not None:
-        end, due = damage.follower.position, damage.follower.offset
-        if due < damage.offset:  # an older message again
-            end, due = damage.follower.end, damage.offset
-        return Problem("corruption", segment.path, damage.position, damage.offset, damage.found, end, due)
+    if damage.resume is not None:
+        return Problem("corruption", segment.path, damage.position, damage.offset, damage.found, *damage.resume)
     if damage.indexed is not None:
         return Problem("corruption", segment.path, damage.position, damage.offset, damage.found)
     if last:

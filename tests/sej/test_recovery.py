@@ -196,10 +196,11 @@ def test_only_a_message_that_is_reachable_could_belong(passed: int, follower: in
     (assert_corrupt if corrupt else assert_torn)(tail)
 
 
-@pytest.mark.parametrize("other", [0, 4, 6, 19, 2**40])
+@pytest.mark.parametrize("other", [0, 4, 6, 19, 2**40, 2**63 - 1, 2**63 + 5, 2**64 - 1])
 def test_a_well_formed_message_with_another_offset_is_corruption(other: int) -> None:
-    assert_corrupt(encoded(other, STAMP, 0, b"k", b"v"))
-    assert_corrupt(encoded(other, STAMP, 0, b"k", b"v") + packed(sample(2, start=5)))
+    message = other.to_bytes(8, "big") + encoded(0, STAMP, 0, b"k", b"v")[8:]
+    assert_corrupt(message)
+    assert_corrupt(message + packed(sample(2, start=5)))
 
 
 @settings(max_examples=60)

@@ -473,3 +473,19 @@ def test_a_scanner_that_saw_zeros_at_the_end_continues_when_a_writer_has_cut_the
         with sej.SharedWriter(tmp_path) as w:
             w.append(b"behind")
             assert [message.value for message in s.read(10)] == [b"behind"]
+
+
+@pytest.mark.parametrize("mode", ["raise", "skip"])
+@pytest.mark.parametrize(
+    "rest",
+    [bytes(1), bytes(30), bytes(5000), b"?" * 40, encoded(3, STAMP, 0, b"", b"v")[:-2]],
+    ids=["zero", "30 zeros", "5000 zeros", "garbage", "torn"],
+)
+def test_a_scanner_passes_what_is_no_message_at_the_end_of_a_segment_if_no_message_is_missing(
+    tmp_path: Path, rest: bytes, mode: Any
+) -> None:
+    by_hand(tmp_path, (0, packed(sample(3)) + rest), (3, packed(sample(2, start=3))))
+    with sej.Scanner(tmp_path, on_corruption=mode) as s:
+        assert list(s) == sample(5)
+        assert s.gaps == []
+    assert [problem.kind for problem in sej.Journal(tmp_path).verify()] == ["corruption"]
