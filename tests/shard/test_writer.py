@@ -551,7 +551,7 @@ def test_one_thread_syncs_all_shards_in_the_background(path: shard.Path, max_ope
         due -= {os.path.dirname(os.path.dirname(disk.told.get(timeout=60)))}
     names = [thread.name for thread in threading.enumerate() if thread.name.startswith("sej-s")]
     assert [name for name in names if not name.startswith("sej-shard_")] == ["sej-shard-sync"]
-    writer.sync()  # a shard may have been synced in the middle of the batch, and be due again
+    writer.sync()  # it may sync some shards in the middle of the batch, and again here
     disk.broken = path.dir(broken)
     writer.append(b"v", KEYS[0])
     while disk.told.get(timeout=60) != "failed":
