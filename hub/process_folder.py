@@ -59,8 +59,13 @@ def using(folder: str) -> Iterator[None]:
         yield
 
 
-def remove(folder: str) -> None:
-    """Remove a folder unless a process uses it."""
+def remove(folder: str, *, wait: bool = False) -> None:
+    """Remove a folder unless a process uses it.
+
+    Args:
+        folder: the folder.
+        wait: wait until no process uses it.
+    """
     with suppress(OSError):
         try:
             file = OS.open(os.path.join(folder, _LOCK), "edit")
@@ -68,7 +73,7 @@ def remove(folder: str) -> None:
             os.rmdir(folder)  # the process was killed before it locked the folder, or is about to
             return
         with file.closing():
-            if file.lock():
+            if file.lock(wait=wait):
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -270,8 +270,8 @@ def _others(told: Supervised) -> Iterator[Processes]:
     folder = told.given["folder"]
     with process_folder.using(folder), Processes(folder, told.number, told.given["count"]) as others:
         yield others
-    if told.is_orphan:  # the supervisor was killed, and cannot remove the folder
-        process_folder.remove(folder)
+    if told.is_orphan:  # the supervisor was killed, and cannot remove the folder: its pipe may end before its lock
+        process_folder.remove(folder, wait=True)
 
 
 @contextmanager

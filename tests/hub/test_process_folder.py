@@ -2,6 +2,8 @@
 
 import os
 import tempfile
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,23 @@ def test_one_in_use_stays(place: Path) -> None:
         assert sorted(os.listdir(place)) == sorted([folder.name, os.path.basename(other)])
     assert os.listdir(place) == [folder.name]
     remove(os.fspath(folder))
+    assert os.listdir(place) == []
+
+
+def test_the_last_one_waits_for_a_process_that_is_ending(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipe of a killed supervisor ends before its lock."""
+    folder, ending = left(place), ExitStack()
+
+    class Disk(OsDisk):
+        def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+            file = super().open(path, mode)
+            threading.Thread(target=ending.close).start()
+            return file
+
+    with ending:
+        ending.enter_context(using(os.fspath(folder)))
+        monkeypatch.setattr(process_folder, "OS", Disk())
+        remove(os.fspath(folder), wait=True)
     assert os.listdir(place) == []
 
 
