@@ -17,7 +17,7 @@ from typing import Final, Self
 from sej.checks import DISK, ITERABLE, PATH, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require, with_methods
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
-from sej.queue.clock import SYSTEM, Clock
+from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 from textqueue.claims.claim import Claim, Claiming

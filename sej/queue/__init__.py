@@ -14,7 +14,7 @@ The modules, in the order in which they are best read::
       state, schedule, key_order, parked   what it adds up to, without I/O; dedupe_keys: those that are remembered
       replay, snapshot                     apply records to a state, and write a state as records
       proof, reserve, convert              compare it with the journal, keep room on the disk, change the order
-    reader, clock                          messages by offset; time as a parameter
+    reader                                 messages by offset
     work, adapter, held                    worker loops, other interfaces, what backends without leases share
 """
 

@@ -46,7 +46,6 @@ from sej.errors import InvalidNameError, LockLostError, QueueFullError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Start
 from sej.queue.ack import Acknowledger, Backoff
-from sej.queue.clock import SYSTEM, Clock, span_ns
 from sej.queue.convert import ON_DEAD, ORDERS, settle_order
 from sej.queue.dead_letters import DeadLetterJournal
 from sej.queue.flow import Flow, parse_rate, require_rate
@@ -63,6 +62,7 @@ from sej.queue.remove import Remover
 from sej.queue.take import PROBE_NS, Taker
 from sej.queue.values import QueuedItem
 from sej.reading.dead_letters import DeadLetter, letters_path
+from sej.system.clock import SYSTEM, Clock, span_ns
 from sej.system.disk import OS, Disk, full_disk_advice
 from sej.system.group_commit import Syncer
 from sej.system.lifecycle import Lifecycle

@@ -41,7 +41,6 @@ from sej.journal.retention import readers_lock
 from sej.journal.twin import drop_twin, keep_offset, lowest_kept
 from sej.journal.view import Journal
 from sej.message import FIRST, Start
-from sej.queue.clock import Clock
 from sej.queue.interface import require_known
 from sej.queue.key_order import KeyOrder
 from sej.queue.lock import QueueLock
@@ -56,6 +55,7 @@ from sej.queue.schedule import NEVER
 from sej.queue.snapshot import Contents
 from sej.queue.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
+from sej.system.clock import Clock
 from sej.system.disk import File, is_full, replace_file, way_out
 from sej.system.durable import KeptPosition, renew
 from sej.system.group_commit import is_failure

@@ -24,7 +24,6 @@ from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.view import Journal
 from sej.message import Message
-from sej.queue.clock import SYSTEM, Clock
 from sej.queue.dead_letters import letters_left, letters_lost
 from sej.queue.interface import require_known
 from sej.queue.key_order import KeyOrder, key_hash
@@ -41,6 +40,7 @@ from sej.queue.snapshot import Contents
 from sej.queue.state import QueueState, WrongRecordError
 from sej.queue.values import QueuedItem, Stats
 from sej.reading.offset import read_offset
+from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 

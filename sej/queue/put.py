@@ -15,7 +15,6 @@ from typing import NamedTuple
 from sej.codec import decode_many
 from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
-from sej.queue.clock import Clock, span_ns
 from sej.queue.dedupe_keys import hashed, requeue_key
 from sej.queue.headers import packed
 from sej.queue.interface import Wishes
@@ -39,6 +38,7 @@ from sej.queue.records import (
 from sej.queue.schedule import NEVER
 from sej.queue.state import QueueState
 from sej.reading.dead_letters import DeadLetter
+from sej.system.clock import Clock, span_ns
 from sej.system.watch import Watch, wait_any
 from sej.writing.shared_writer import SharedWriter
 

@@ -12,7 +12,6 @@ from typing import Final
 from sej.errors import OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.message import NO_TIMESTAMP, Message
-from sej.queue.clock import Clock
 from sej.queue.flow import UNLIMITED, Flow
 from sej.queue.key_order import key_hash
 from sej.queue.keyed_take import KeyedTaker
@@ -22,6 +21,7 @@ from sej.queue.parked import parked_offsets
 from sej.queue.reader import MessageReader
 from sej.queue.records import done, dropped, exhausted, freed, lost, message_check, stamp_of, waits
 from sej.queue.replay import leased, picked
+from sej.system.clock import Clock
 from sej.system.disk import of_system
 
 __all__ = ["PROBE_NS", "Taker"]

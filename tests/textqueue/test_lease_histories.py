@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sej.queue.clock import span_ns
+from sej.system.clock import span_ns
 from tests.queue.support import FakeClock
 from tests.textqueue.claiming import MUTEX
 from textqueue import Claim, TextQueue

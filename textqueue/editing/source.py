@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Literal
 
-from sej.queue.clock import SYSTEM, Clock
+from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import Disk, File
 from sej.system.locks import end_lease, leased
 from textqueue.editing.conflicts import Conflict

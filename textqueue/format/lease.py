@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Final
 
-from sej.queue.clock import Clock, span_ns
+from sej.system.clock import Clock, span_ns
 
 __all__ = ["Leases", "claimant"]
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection
 from typing import NamedTuple
 
-from sej.queue.clock import Clock
+from sej.system.clock import Clock
 from sej.system.disk import Disk
 from textqueue.claims.claim import Claimer
 from textqueue.editing.conflicts import Conflict

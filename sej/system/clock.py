@@ -1,4 +1,4 @@
-"""The clocks of a queue, as a parameter: tests move a clock instead of sleeping.
+"""The clocks, as a parameter: tests move a clock instead of sleeping.
 
 Deadlines and delays use the boot-time clock, which cannot be set and which continues while the machine sleeps. The wall
 clock is used only to carry delays over a reboot.
@@ -27,7 +27,7 @@ def span_ns(seconds: float) -> int:
 
 
 class Clock(Protocol):
-    """The clocks that a queue uses."""
+    """The clocks of queues, for deadlines and delays."""
 
     def boot_ns(self) -> int:
         """Return nanoseconds since the machine started; the same for every process."""
