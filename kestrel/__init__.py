@@ -1,7 +1,9 @@
 """Kestrel's two journals: read what the originals left, run queues that they could read.
 
-``v2`` and ``segmented`` have a format each and do not import each other. What they share::
+``v2`` and ``segmented`` have a format each and do not import each other. They share the modules next to them. In the
+order in which they are best read::
 
+    v2, segmented                        Kestrel 2; libkestrel, which Kestrel 3 uses
     backend, commands                    the queues as work queues; sej kestrel
     files, spool, magic, pinned          names, locks and kept bytes; all queues of a directory; files that may change
     tail, renewing, syncing              the end of the newest file: append, sync, and what is known to be on disk

@@ -1,6 +1,7 @@
 """The command ``sej``: one program, to which each package contributes subcommands.
 
-The core imports terminal libraries only here, and only when the command runs. The modules, starting where to read::
+The core imports terminal libraries only here, and only when the command runs. The modules, in the order in
+which they are best read::
 
     app, installed, exits                    finds a subcommand and loads only that one; errors as exit codes
     writing, reading, offsets, lookup        append; count, scan, tail, dump; offset, reset, follow; file, old
