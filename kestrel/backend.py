@@ -29,8 +29,9 @@ from kestrel.v2.listing import queue_names
 from kestrel.v2.queue import Queue
 from sej.checks import options_of, refuse_unknown
 from sej.durations import Seconds
-from sej.queue.held import HeldItem, HoldingQueue
-from sej.queue.interface import OPENING, Stats, Wishes, WorkQueue, require_known
+from sej.queue.interface.held import HeldItem, HoldingQueue
+from sej.queue.interface.queue import OPENING, WorkQueue, require_known
+from sej.queue.interface.values import Stats, Wishes
 from sej.system.paths import absolute_path
 
 __all__ = ["KestrelWorkQueue", "SegmentedWorkQueue", "open_kestrel", "open_libkestrel"]

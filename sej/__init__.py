@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     from sej.message import FIRST, LAST, NO_TIMESTAMP, Message
     from sej.queue.adapter import AsyncQueue, QueueAdapter
     from sej.queue.backends import open_queue
-    from sej.queue.interface import Item, QueuedItem, Stats, WorkQueue
+    from sej.queue.interface.item import Item
+    from sej.queue.interface.queue import WorkQueue
+    from sej.queue.interface.values import QueuedItem, Stats
     from sej.queue.work import work
     from sej.reading.consumer import Consumer
     from sej.reading.dead_letters import DeadLetter, dead_letters
@@ -79,7 +81,9 @@ else:
         "sej.reading.scanner": ("Scanner",),
         "sej.writing.shared_writer": ("SharedWriter",),
         "sej.journal.verify": ("Problem",),
-        "sej.queue.interface": ("Item", "QueuedItem", "Stats", "WorkQueue"),
+        "sej.queue.interface.item": ("Item",),
+        "sej.queue.interface.queue": ("WorkQueue",),
+        "sej.queue.interface.values": ("QueuedItem", "Stats"),
         "sej.writing.writer": ("Writer",),
         "sej.queue.work": ("work",),
     }, ("aio", "codec"))  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from sej.errors import LockedError, SejError
 from sej.journal.directory import Directory, is_journal
-from sej.queue.interface import Stats
+from sej.queue.interface.values import Stats
 from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import Disk, File
 from sej.system.locks import Lock

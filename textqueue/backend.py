@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 from sej.checks import POSITIVE_SECONDS, options_of, refuse_unknown
 from sej.durations import Seconds, seconds
 from sej.errors import InvalidMessageError
-from sej.queue.held import HeldItem, HoldingQueue
-from sej.queue.interface import OPENING, Stats, Wishes, WorkQueue, require_known
+from sej.queue.interface.held import HeldItem, HoldingQueue
+from sej.queue.interface.queue import OPENING, WorkQueue, require_known
+from sej.queue.interface.values import Stats, Wishes
 from sej.system.disk import OS
 from sej.system.paths import absolute_path
 from textqueue.claims.claim import Claim

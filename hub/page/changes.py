@@ -23,7 +23,7 @@ from sej.journal.directory import Directory
 from sej.journal.kept_offsets import check_reader
 from sej.journal.view import Journal
 from sej.queue.backends import open_queue
-from sej.queue.look import QueueLook
+from sej.queue.items.look import QueueLook
 from sej.system.disk import OS
 
 __all__ = [

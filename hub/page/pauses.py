@@ -12,8 +12,8 @@ from typing import Final
 
 from sej.errors import SejError
 from sej.journal.directory import Directory
-from sej.queue.log import queue_names
-from sej.queue.look import QueueLook
+from sej.queue.disk.log import queue_names
+from sej.queue.items.look import QueueLook
 from sej.system.disk import OS, Status
 
 __all__ = ["Pauses"]

@@ -8,8 +8,8 @@ from typing import Any, Final
 from hub.page.journal import cells
 from hub.page.rendering import address
 from hub.page.views import Context, View
-from sej.queue.look import QueueLook
-from sej.queue.values import QueuedItem
+from sej.queue.interface.values import QueuedItem
+from sej.queue.items.look import QueueLook
 
 __all__ = ["queue"]
 

@@ -23,7 +23,7 @@ from sej.cli.reader_state import stuck
 from sej.cli.watched import Sample, Watched
 from sej.errors import CorruptionError, SejError
 from sej.journal.view import Journal
-from sej.queue.look import QueueLook
+from sej.queue.items.look import QueueLook
 
 __all__ = ["STUCK_S", "Round", "Sampler"]
 

@@ -13,8 +13,8 @@ import click
 from sej.cli.parameters import PATH
 from sej.journal.directory import Directory
 from sej.queue.backends import BACKENDS, open_queue
-from sej.queue.interface import WorkQueue, require_known
-from sej.queue.log import queue_names
+from sej.queue.disk.log import queue_names
+from sej.queue.interface.queue import WorkQueue, require_known
 from sej.system.disk import OS
 
 __all__ = ["Place", "placed_command"]

@@ -26,7 +26,8 @@ from sej.cli.programs import ProgramCommand, ending, require_program
 from sej.cli.queue_items import cancel, ls, pause, peek, requeue, resume, show, stats
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message
-from sej.queue.interface import Item, WorkQueue
+from sej.queue.interface.item import Item
+from sej.queue.interface.queue import WorkQueue
 from sej.system.signals import set_from_handler
 
 __all__ = ["dead", "get", "purge", "put", "queue", "redrive"]

@@ -19,9 +19,9 @@ from sej.cli.output import as_json, as_text, shown
 from sej.cli.parameters import IntRange
 from sej.cli.places import Place, placed_command
 from sej.cli.units import iso_time
-from sej.queue.interface import WorkQueue
-from sej.queue.look import QueueLook
-from sej.queue.values import STATES, QueuedItem
+from sej.queue.interface.queue import WorkQueue
+from sej.queue.interface.values import STATES, QueuedItem
+from sej.queue.items.look import QueueLook
 
 __all__ = ["cancel", "ls", "pause", "peek", "requeue", "resume", "show", "stats"]
 

@@ -1,21 +1,16 @@
 """Work queues: the interface, its backends, and the queue on a journal with its log.
 
-The modules, in the order in which they are best read::
+The modules and rooms, in the order in which they are best read. Each imports only from those below it::
 
-    interface, item_interface, values      what every queue and every item can do
-    backends                               open_queue: which backend a path has
-    journal_queue                          the queue on a journal, composed of the parts below; item: its items
-      put                                  an item is a message, and a record if it has options; serializers, headers
-      take, keyed_take                     which items come next, in the order of readiness or of keys; flow: limits
-      ack, remove, dead_letters            how an item ends
-      look                                 lists items without a lock
-    log                                    the log on disk, under its lock; liveness: dead processes
-      log_format, kinds, records           its bytes
-      state, schedule, key_order, parked   what it adds up to, without I/O; dedupe_keys: those that are remembered
-      replay, snapshot                     apply records to a state, and write a state as records
-      proof, reserve, convert              compare it with the journal, keep room on the disk, change the order
-    reader                                 messages by offset
-    work, adapter, held                    worker loops, other interfaces, what backends without leases share
+    journal_queue                      the queue on a journal, composed of items, disk and log
+    backends                           open_queue: which backend a path has
+    work, adapter                      worker loops; the interfaces of queue.Queue and asyncio
+    items                              what happens to items: put, take, ack, remove, look
+    disk                               the log on disk, the lock, dead processes, messages by offset
+    log                                the log's bytes and the state that they add up to, without I/O
+    interface                          what every queue and every item can do
+
+``work``, ``adapter`` and ``backends`` use the interface alone, as do the queues of other packages.
 """
 
 __all__: list[str] = []

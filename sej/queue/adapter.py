@@ -18,7 +18,9 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from sej.checks import FLAG, WAIT, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidMessageError, LeaseLostError, QueueFullError
-from sej.queue.interface import Item, Stats, WorkQueue, require_queue
+from sej.queue.interface.item import Item
+from sej.queue.interface.queue import WorkQueue, require_queue
+from sej.queue.interface.values import Stats
 
 __all__ = ["AsyncQueue", "QueueAdapter"]
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sej.checks import FLAG, PATH, TEXT, optional, require
-from sej.queue.interface import WorkQueue
-from sej.queue.serializers import serializer as serializer_of
+from sej.queue.interface.queue import WorkQueue
+from sej.queue.interface.serializers import serializer as serializer_of
 from sej.system.disk import OS
 
 __all__ = ["BACKENDS", "open_queue"]

@@ -1,8 +1,8 @@
 """The work queue on a journal: any number of processes and threads put, take and end items.
 
-The messages stay in the journal. The shared writer puts (:mod:`sej.queue.put`). The state log records the holders of
-items (:mod:`sej.queue.log`); every operation first reads its new records, under the queue's lock. A lease is fenced by
-its attempt: a later delivery of the same item has a higher one, and the earlier holder's ``done`` raises
+The messages stay in the journal. The shared writer puts (:mod:`sej.queue.items.put`). The state log records the holders
+of items (:mod:`sej.queue.disk.log`); every operation first reads its new records, under the queue's lock. A lease is
+fenced by its attempt: a later delivery of the same item has a higher one, and the earlier holder's ``done`` raises
 :class:`~sej.LeaseLostError`.
 
 Ready items of one priority are delivered in order. An item that was put is never lost, and an item that was done is not
@@ -45,22 +45,23 @@ from sej.durations import Seconds, seconds
 from sej.errors import InvalidNameError, LockLostError, QueueFullError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Start
-from sej.queue.ack import Acknowledger, Backoff
-from sej.queue.convert import ON_DEAD, ORDERS, settle_order
-from sej.queue.dead_letters import DeadLetterJournal
-from sej.queue.flow import Flow, parse_rate, require_rate
-from sej.queue.interface import CAPABILITIES, OPENING, Item, Stats, Wishes, WorkQueue, require_known, require_listing
-from sej.queue.item import JournalItem
-from sej.queue.key_order import KeyOrder
-from sej.queue.liveness import Holders
-from sej.queue.log import QueueLog, queue_names, register_queue
-from sej.queue.log_format import MAX_ATTEMPT
-from sej.queue.look import QueueLook, counted
-from sej.queue.put import Putter
-from sej.queue.records import freed, headers_of, paused
-from sej.queue.remove import Remover
-from sej.queue.take import PROBE_NS, Taker
-from sej.queue.values import QueuedItem
+from sej.queue.disk.convert import ON_DEAD, ORDERS, settle_order
+from sej.queue.disk.liveness import Holders
+from sej.queue.disk.log import QueueLog, queue_names, register_queue
+from sej.queue.interface.item import Item
+from sej.queue.interface.queue import CAPABILITIES, OPENING, WorkQueue, require_known, require_listing
+from sej.queue.interface.values import QueuedItem, Stats, Wishes
+from sej.queue.items.ack import Acknowledger, Backoff
+from sej.queue.items.dead_letters import DeadLetterJournal
+from sej.queue.items.flow import Flow, parse_rate, require_rate
+from sej.queue.items.item import JournalItem
+from sej.queue.items.look import QueueLook, counted
+from sej.queue.items.put import Putter
+from sej.queue.items.remove import Remover
+from sej.queue.items.take import PROBE_NS, Taker
+from sej.queue.log.format import MAX_ATTEMPT
+from sej.queue.log.key_order import KeyOrder
+from sej.queue.log.records import freed, headers_of, paused
 from sej.reading.dead_letters import DeadLetter, letters_path
 from sej.system.clock import SYSTEM, Clock, span_ns
 from sej.system.disk import OS, Disk, full_disk_advice

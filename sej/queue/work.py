@@ -31,8 +31,9 @@ from sej.checks import (
 )
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError, SejError
-from sej.queue.headers import handled_under
-from sej.queue.interface import Item, WorkQueue, require_queue
+from sej.queue.interface.headers import handled_under
+from sej.queue.interface.item import Item
+from sej.queue.interface.queue import WorkQueue, require_queue
 from sej.system.signals import set_from_handler
 
 __all__ = ["MAX_THREADS", "work"]

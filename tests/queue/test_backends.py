@@ -10,7 +10,7 @@ import pytest
 
 import sej
 from sej.queue.backends import BACKENDS
-from sej.queue.interface import CAPABILITIES
+from sej.queue.interface.queue import CAPABILITIES
 
 ROOT = Path(__file__).parent.parent.parent
 PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestrel": "jobs"}

@@ -9,11 +9,11 @@ import pytest
 
 from kestrel.backend import KestrelWorkQueue, SegmentedWorkQueue
 from sej.queue.backends import BACKENDS
-from sej.queue.interface import CAPABILITIES
+from sej.queue.interface.queue import CAPABILITIES
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.kinds import KINDS
-from sej.queue.log_format import RECORD, WORDS
-from sej.queue.records import (
+from sej.queue.log.format import RECORD, WORDS
+from sej.queue.log.kinds import KINDS
+from sej.queue.log.records import (
     blocked,
     booted,
     counted,
@@ -45,7 +45,7 @@ from sej.queue.records import (
     starts,
     waits,
 )
-from sej.queue.state import HANDLERS
+from sej.queue.log.state import HANDLERS
 from textqueue.backend import TextWorkQueue
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.queue.flow import parse_rate
+from sej.queue.items.flow import parse_rate
+from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.log_format import RECORD_SIZE
-from sej.queue.look import QueueLook
-from sej.queue.records import rated
+from sej.queue.log.format import RECORD_SIZE
+from sej.queue.log.records import rated
 from tests.queue.support import FakeClock, kill, opened
 from tests.sej.hooks import until
 

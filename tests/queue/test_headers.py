@@ -12,12 +12,13 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import TracerProvider
 
 import sej
-from sej.queue.headers import MAX_HEADERS_BYTES, packed
+from sej.queue.interface.headers import MAX_HEADERS_BYTES
+from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.log_format import HEADERS, RECORD_SIZE
-from sej.queue.look import QueueLook
-from sej.queue.records import headed
-from sej.queue.state import QueueState
+from sej.queue.log.format import HEADERS, RECORD_SIZE
+from sej.queue.log.headers import packed
+from sej.queue.log.records import headed
+from sej.queue.log.state import QueueState
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
 

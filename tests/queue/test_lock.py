@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from sej.journal.directory import Directory
-from sej.queue import lock as queue_lock
-from sej.queue.lock import QueueLock
-from sej.queue.log_format import CLAIM
+from sej.queue.disk import lock as queue_lock
+from sej.queue.disk.lock import QueueLock
+from sej.queue.log.format import CLAIM
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 
 TURN_NS = queue_lock._TURN_NS

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import sej
-from sej.queue.dead_letters import redrive_reader
+from sej.queue.items.dead_letters import redrive_reader
+from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.look import QueueLook
 from sej.system.disk import OS, File, Mode
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.queue.support import NS, FakeClock, kill, opened
@@ -145,7 +145,7 @@ class TestListing:
 
 
 def _intent(offset: int) -> bytes:
-    from sej.queue.records import intended
+    from sej.queue.log.records import intended
 
     return intended(offset, 7, 7, 2**62, 1)
 

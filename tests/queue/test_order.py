@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.queue import keyed_take
+from sej.queue.items import keyed_take
+from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.log_format import KEY, PARK, RECORD_SIZE
-from sej.queue.look import QueueLook
-from sej.queue.records import read_fields
+from sej.queue.log.format import KEY, PARK, RECORD_SIZE
+from sej.queue.log.records import read_fields
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
 from tests.queue.test_dedupe import DiedError, dies_before_the_message

@@ -10,7 +10,7 @@ import pytest
 
 import sej
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.log_format import RECORD_SIZE
+from sej.queue.log.format import RECORD_SIZE
 from sej.system.disk import File
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import sej
+from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.log_format import RECORD_SIZE
-from sej.queue.look import QueueLook
+from sej.queue.log.format import RECORD_SIZE
 from sej.system.disk import OS
 from tests.crash.disk import FaultyDisk
 from tests.queue.support import NS, FakeClock, kill, opened

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 import sej
 import sej.codec
-from sej.queue import log as queue_log
-from sej.queue import look as queue_look
-from sej.queue import records as made
-from sej.queue import replay as queue_replay
-from sej.queue.key_order import key_hash
-from sej.queue.kinds import KINDS
-from sej.queue.log_format import CHECK, DONE, LEASE, LOST, RECORD_BODY, RECORD_SIZE
-from sej.queue.state import QueueState
+from sej.queue.disk import log as queue_log
+from sej.queue.items import look as queue_look
+from sej.queue.log import records as made
+from sej.queue.log import replay as queue_replay
+from sej.queue.log.format import CHECK, DONE, LEASE, LOST, RECORD_BODY, RECORD_SIZE
+from sej.queue.log.key_order import key_hash
+from sej.queue.log.kinds import KINDS
+from sej.queue.log.state import QueueState
 from sej.system.checksum import crc32c
 from tests.queue.support import FakeClock, kill, opened
 
 try:
-    TWIN: Any = importlib.import_module("sej.queue._replay_c")
+    TWIN: Any = importlib.import_module("sej.queue.log._replay_c")
 except ImportError:
     TWIN = None
 compiled = pytest.mark.skipif(TWIN is None, reason="the compiled twin is not built here")

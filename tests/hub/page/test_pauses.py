@@ -8,7 +8,7 @@ import pytest
 import sej
 from hub.page import pauses
 from hub.page.pauses import Pauses
-from sej.queue.look import QueueLook
+from sej.queue.items.look import QueueLook
 
 
 @pytest.fixture

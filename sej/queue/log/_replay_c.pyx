@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The hot half of a queue's state log, compiled: the same names, results and effects as the reference.
 
-The reference is :mod:`sej.queue.records` for records as bytes, and ``QueueState.apply`` for what they do to a state.
+The reference is :mod:`sej.queue.log.records` for records as bytes, and ``QueueState.apply`` for what they do to a state.
 Here the two records that every item has, a LEASE and a DONE, are applied without Python. Any other one is applied by
 its handler in the table.
 """
@@ -17,16 +17,16 @@ from libc.stdint cimport int8_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from sej.codec._layout cimport get32, get64, put32, put64
 
-from sej.queue.key_order import key_hash
-from sej.queue.log_format import CHECKED as _CHECKED
-from sej.queue.log_format import DONE as _DONE
-from sej.queue.log_format import LEASE as _LEASE
-from sej.queue.log_format import PICK as _PICK
-from sej.queue.log_format import RECORD as _RECORD
-from sej.queue.log_format import RECORD_SIZE as _RECORD_SIZE
-from sej.queue.records import Checked
-from sej.queue.schedule import Lease as _Lease
-from sej.queue.state import HANDLERS as _HANDLERS
+from sej.queue.log.key_order import key_hash
+from sej.queue.log.format import CHECKED as _CHECKED
+from sej.queue.log.format import DONE as _DONE
+from sej.queue.log.format import LEASE as _LEASE
+from sej.queue.log.format import PICK as _PICK
+from sej.queue.log.format import RECORD as _RECORD
+from sej.queue.log.format import RECORD_SIZE as _RECORD_SIZE
+from sej.queue.log.records import Checked
+from sej.queue.log.schedule import Lease as _Lease
+from sej.queue.log.state import HANDLERS as _HANDLERS
 
 __all__ = ["apply", "good_bytes", "leased", "one_done", "picked", "picked_run"]
 

@@ -8,7 +8,7 @@ A head of 40 bytes, then records of 40 bytes, appended under the queue's lock. I
 ``check`` is the CRC32C of the 36 bytes before it, lowest byte first, so that the CRC32C of a whole record is always
 :data:`CHECKED`. ``epoch`` is a random number that changes when the state was rebuilt: older leases are void. ``queue``
 is the CRC32C of the queue's name, and 0 in logs of older versions. Times are nanoseconds of the boot-time clock of the
-last :data:`BOOT`. Each kind of record is one row in :data:`sej.queue.kinds.KINDS`.
+last :data:`BOOT`. Each kind of record is one row in :data:`sej.queue.log.kinds.KINDS`.
 """
 
 from __future__ import annotations

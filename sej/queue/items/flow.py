@@ -15,8 +15,8 @@ import re
 from typing import Any, Final, NamedTuple
 
 from sej.checks import TEXT
-from sej.queue.records import rated
-from sej.queue.state import QueueState
+from sej.queue.log.records import rated
+from sej.queue.log.state import QueueState
 from sej.system.clock import LONGEST_NS
 
 __all__ = ["UNLIMITED", "Flow", "Rate", "parse_rate", "require_rate"]

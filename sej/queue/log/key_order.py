@@ -16,8 +16,8 @@ holds its key only from the time when it is ready. The head's priority is the pr
 
 **The size.** Of parked items only the lowest offset of each key is kept (``parked``), and their total number. Every
 message of that key from there to the frontier is parked, unless it is leased, waiting or in ``ended``. Which messages
-these are is found in the journal (:mod:`sej.queue.parked`), or remembered by the process that passed them. So the state
-is as large as what is in flight, plus the keys that wait, however many items they have.
+these are is found in the journal (:mod:`sej.queue.disk.parked`), or remembered by the process that passed them. So the
+state is as large as what is in flight, plus the keys that wait, however many items they have.
 
 The bound of a key only rises. It may be too low: then no message of the key is there, or the next one is later. It is
 never too high: an item would be lost. A bound without messages is removed when the key is free and looked up.
@@ -38,7 +38,7 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-from sej.queue.schedule import NEVER, Waiting
+from sej.queue.log.schedule import NEVER, Waiting
 
 __all__ = ["KeyOrder", "key_hash"]
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from sej.imports import compiled
 
 if TYPE_CHECKING:  # type checkers see the reference
-    from sej.queue.records import good_bytes, leased, one_done, picked, picked_run
-    from sej.queue.state import QueueState
+    from sej.queue.log.records import good_bytes, leased, one_done, picked, picked_run
+    from sej.queue.log.state import QueueState
 
     def apply(state: QueueState, data: bytes | memoryview) -> None:
-        """Apply whole, checked records: :meth:`sej.queue.state.QueueState.apply`."""
-elif _twin := compiled("sej.queue._replay_c"):
+        """Apply whole, checked records: :meth:`sej.queue.log.state.QueueState.apply`."""
+elif _twin := compiled("sej.queue.log._replay_c"):
     apply, good_bytes = _twin.apply, _twin.good_bytes
     leased, one_done = _twin.leased, _twin.one_done
     picked, picked_run = _twin.picked, _twin.picked_run
 else:
-    from sej.queue.records import good_bytes, leased, one_done, picked, picked_run
-    from sej.queue.state import QueueState
+    from sej.queue.log.records import good_bytes, leased, one_done, picked, picked_run
+    from sej.queue.log.state import QueueState
 
     apply = QueueState.apply
 

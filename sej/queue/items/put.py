@@ -15,14 +15,14 @@ from typing import NamedTuple
 from sej.codec import decode_many
 from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
-from sej.queue.dedupe_keys import hashed, requeue_key
-from sej.queue.headers import packed
-from sej.queue.interface import Wishes
-from sej.queue.key_order import key_hash
-from sej.queue.log import QueueLog
-from sej.queue.log_format import MAX_PRIORITY
-from sej.queue.reader import MessageReader
-from sej.queue.records import (
+from sej.queue.disk.log import QueueLog
+from sej.queue.disk.reader import MessageReader
+from sej.queue.interface.values import Wishes
+from sej.queue.log.dedupe_keys import hashed, requeue_key
+from sej.queue.log.format import MAX_PRIORITY
+from sej.queue.log.headers import packed
+from sej.queue.log.key_order import key_hash
+from sej.queue.log.records import (
     blocked,
     dead,
     deduped,
@@ -35,8 +35,8 @@ from sej.queue.records import (
     redriven,
     waits,
 )
-from sej.queue.schedule import NEVER
-from sej.queue.state import QueueState
+from sej.queue.log.schedule import NEVER
+from sej.queue.log.state import QueueState
 from sej.reading.dead_letters import DeadLetter
 from sej.system.clock import Clock, span_ns
 from sej.system.watch import Watch, wait_any

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from sej.checks import POSITIVE_SECONDS, SECONDS, TEXT, a
 from sej.errors import LeaseLostError
 from sej.message import Message
-from sej.queue.interface import Item
-from sej.queue.item import JournalItem
-from sej.queue.liveness import Holders
-from sej.queue.log import QueueLog
-from sej.queue.records import done, extended, stamp_of, waits
-from sej.queue.replay import one_done
+from sej.queue.disk.liveness import Holders
+from sej.queue.disk.log import QueueLog
+from sej.queue.interface.item import Item
+from sej.queue.items.item import JournalItem
+from sej.queue.log.records import done, extended, stamp_of, waits
+from sej.queue.log.replay import one_done
 from sej.system.clock import Clock, span_ns
 
 __all__ = ["Acknowledger", "Backoff"]

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sej.journal.directory import Directory
-from sej.queue.log_format import CLAIM
+from sej.queue.log.format import CLAIM
 from sej.system.disk import File, Tolerated
 
 __all__ = ["QueueLock"]

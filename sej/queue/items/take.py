@@ -12,15 +12,15 @@ from typing import Final
 from sej.errors import OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.message import NO_TIMESTAMP, Message
-from sej.queue.flow import UNLIMITED, Flow
-from sej.queue.key_order import key_hash
-from sej.queue.keyed_take import KeyedTaker
-from sej.queue.liveness import Holders
-from sej.queue.log import QueueLog
-from sej.queue.parked import parked_offsets
-from sej.queue.reader import MessageReader
-from sej.queue.records import done, dropped, exhausted, freed, lost, message_check, stamp_of, waits
-from sej.queue.replay import leased, picked
+from sej.queue.disk.liveness import Holders
+from sej.queue.disk.log import QueueLog
+from sej.queue.disk.parked import parked_offsets
+from sej.queue.disk.reader import MessageReader
+from sej.queue.items.flow import UNLIMITED, Flow
+from sej.queue.items.keyed_take import KeyedTaker
+from sej.queue.log.key_order import key_hash
+from sej.queue.log.records import done, dropped, exhausted, freed, lost, message_check, stamp_of, waits
+from sej.queue.log.replay import leased, picked
 from sej.system.clock import Clock
 from sej.system.disk import of_system
 

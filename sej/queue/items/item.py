@@ -8,8 +8,8 @@ from typing import Protocol
 from sej.durations import Seconds, seconds
 from sej.errors import LeaseLostError
 from sej.message import Message
-from sej.queue.held import QueueItem
-from sej.queue.interface import WorkQueue
+from sej.queue.interface.held import QueueItem
+from sej.queue.interface.queue import WorkQueue
 
 __all__ = ["Acks", "JournalItem"]
 

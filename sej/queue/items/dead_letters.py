@@ -12,9 +12,9 @@ from sej.errors import JournalNotFoundError, LockedError, OffsetTooSmallError, S
 from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.message import Message
-from sej.queue.log import QueueLog
-from sej.queue.records import dead, exhausted, headers_of, message_check, picked, redriven, stamp_of
-from sej.queue.state import QueueState
+from sej.queue.disk.log import QueueLog
+from sej.queue.log.records import dead, exhausted, headers_of, message_check, picked, redriven, stamp_of
+from sej.queue.log.state import QueueState
 from sej.reading.dead_letters import DeadLetter, append_dead_letter, dead_letters, source_of, sync_dead_letters
 from sej.reading.offset import Offset, read_offset
 from sej.system.clock import Clock

@@ -6,10 +6,10 @@ from typing import Final
 
 from sej.errors import LockedError
 from sej.journal.directory import Directory
-from sej.queue.log import QueueLog
-from sej.queue.parked import missing_keys, parked_offsets
-from sej.queue.records import blocked, ordered, waits
-from sej.queue.state import QueueState
+from sej.queue.disk.log import QueueLog
+from sej.queue.disk.parked import missing_keys, parked_offsets
+from sej.queue.log.records import blocked, ordered, waits
+from sej.queue.log.state import QueueState
 
 __all__ = ["ON_DEAD", "ORDERS", "settle_order"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
-from sej.queue.log_format import HEADERS_PART
-from sej.queue.records import (
+from sej.queue.log.format import HEADERS_PART
+from sej.queue.log.records import (
     blocked,
     booted,
     counted,
@@ -32,8 +32,8 @@ from sej.queue.records import (
     starts,
     waits,
 )
-from sej.queue.schedule import NEVER, Lease, Waiting
-from sej.queue.state import QueueState
+from sej.queue.log.schedule import NEVER, Lease, Waiting
+from sej.queue.log.state import QueueState
 
 __all__ = ["Contents"]
 

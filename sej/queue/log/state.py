@@ -36,14 +36,14 @@ transitions (a fresh message is ready and needs no record)::
     ready, delayed  -- LOST ---->  lost  (retention removed the message)
     ready, delayed  -- DROP ---->  fresh (no message matches the INTENT)
 
-:data:`sej.queue.kinds.KINDS` has one row for each kind of record: its fields, and the words of the record that hold
-them. :data:`HANDLERS` at the end of this module has the handlers, and :mod:`sej.queue.records` the constructors.
+:data:`sej.queue.log.kinds.KINDS` has one row for each kind of record: its fields, and the words of the record that hold
+them. :data:`HANDLERS` at the end of this module has the handlers, and :mod:`sej.queue.log.records` the constructors.
 
 Three things do not come from records. None of them changes who holds what:
 
-- the time: which delays have ended and which leases have expired (:class:`~sej.queue.schedule.Schedule`);
+- the time: which delays have ended and which leases have expired (:class:`~sej.queue.log.schedule.Schedule`);
 - whether a record that was written before its message matches that message (:meth:`QueueState.matched`,
-  :class:`~sej.queue.dedupe_keys.DedupeKeys`): a process that compared them does not do so again;
+  :class:`~sej.queue.log.dedupe_keys.DedupeKeys`): a process that compared them does not do so again;
 - what is remembered of a result that can be computed (:meth:`QueueState.head`, :attr:`QueueState.first_expiry`).
 """
 
@@ -52,10 +52,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from sej.queue.dedupe_keys import DedupeKey, DedupeKeys
-from sej.queue.key_order import KeyOrder
-from sej.queue.kinds import KINDS
-from sej.queue.log_format import (
+from sej.queue.log.dedupe_keys import DedupeKey, DedupeKeys
+from sej.queue.log.format import (
     BACK,
     BLOCK,
     BOOT,
@@ -86,7 +84,9 @@ from sej.queue.log_format import (
     START,
     WAIT,
 )
-from sej.queue.schedule import NEVER, Lease, Schedule, Waiting
+from sej.queue.log.key_order import KeyOrder
+from sej.queue.log.kinds import KINDS
+from sej.queue.log.schedule import NEVER, Lease, Schedule, Waiting
 
 __all__ = ["HANDLERS", "QueueState", "WrongRecordError"]
 
@@ -109,7 +109,7 @@ class QueueState:
         intents: (timestamp, check) that the message of a waiting item must have, until it was compared.
         expires: (when the item expires, timestamp, check): the message must match.
         first_expiry: nothing expires before this.
-        headers: the headers of items, as :mod:`sej.queue.headers` packs them, by offset.
+        headers: the headers of items, as :mod:`sej.queue.log.headers` packs them, by offset.
         dedupe: the dedupe keys.
         done: how many items were done.
         dead: how many are dead letters.

@@ -1,6 +1,6 @@
 """The kinds of records of a queue's state log: their fields, and what they mean. No I/O.
 
-:class:`sej.queue.state.QueueState` has a handler for each kind, and :mod:`sej.queue.records` a constructor.
+:class:`sej.queue.log.state.QueueState` has a handler for each kind, and :mod:`sej.queue.log.records` a constructor.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from sej.queue.log_format import (
+from sej.queue.log.format import (
     BACK,
     BLOCK,
     BOOT,

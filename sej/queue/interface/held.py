@@ -16,8 +16,9 @@ from typing import Any
 from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError
-from sej.queue.interface import Item, WorkQueue
-from sej.queue.serializers import decoded
+from sej.queue.interface.item import Item
+from sej.queue.interface.queue import WorkQueue
+from sej.queue.interface.serializers import decoded
 from sej.system.watch import Watch
 
 __all__ = ["HeldItem", "HoldingQueue", "QueueItem"]

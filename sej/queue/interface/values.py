@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
-from sej.queue.serializers import Serializer, decoded
+from sej.queue.interface.serializers import Serializer, decoded
 
 __all__ = ["PLAIN", "STATES", "QueuedItem", "Stats", "Wishes"]
 

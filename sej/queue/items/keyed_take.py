@@ -1,4 +1,4 @@
-"""Take items in the order of their keys; the rules are in :mod:`sej.queue.key_order`.
+"""Take items in the order of their keys; the rules are in :mod:`sej.queue.log.key_order`.
 
 The next item is the head of a free key, by priority, then by offset. Heads come from three places:
 
@@ -28,13 +28,13 @@ from typing import Final, NoReturn
 from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.message import Message
-from sej.queue.key_order import KeyOrder, key_hash
-from sej.queue.log import QueueLog
-from sej.queue.parked import ParkedItems, UnfinishedError
-from sej.queue.reader import MessageReader
-from sej.queue.records import done, parked, scanned, stamp_of
-from sej.queue.replay import picked, picked_run
-from sej.queue.schedule import NEVER
+from sej.queue.disk.log import QueueLog
+from sej.queue.disk.parked import ParkedItems, UnfinishedError
+from sej.queue.disk.reader import MessageReader
+from sej.queue.log.key_order import KeyOrder, key_hash
+from sej.queue.log.records import done, parked, scanned, stamp_of
+from sej.queue.log.replay import picked, picked_run
+from sej.queue.log.schedule import NEVER
 from sej.system.disk import of_system
 
 __all__ = ["KeyedTaker"]

@@ -1,11 +1,4 @@
-"""Headers of items: names with texts, kept in the queue's log and not in the message. No I/O.
-
-In the log, the headers of an item are bytes in parts of 24, one HEADERS record for each::
-
-    timestamp(i64) check(u32) size(u32) text(size)
-
-The text is a JSON object. Timestamp and check name the message, as in INTENT and EXPIRE: the record is written before
-the message, so the message with this offset may be another one.
+"""Headers of items: names with texts, kept by the backend and not in the message. No I/O.
 
 The trace context is passed on in them, as W3C Trace Context says, if the program uses OpenTelemetry: ``put`` adds what
 the propagators of OpenTelemetry write, ``traceparent`` in the first place, and a worker loop calls the handler under
@@ -23,15 +16,13 @@ from typing import Any, Final
 
 from sej.checks import a
 from sej.errors import InvalidMessageError
-from sej.queue.log_format import HEADERS_HEAD, HEADERS_PART
 
-__all__ = ["MAX_HEADERS_BYTES", "TRACED", "check_headers", "handled_under", "packed", "read_headers", "with_trace"]
+__all__ = ["MAX_HEADERS_BYTES", "TRACED", "check_headers", "encoded", "handled_under", "with_trace"]
 
 MAX_HEADERS_BYTES: Final = 8192
 """The most bytes that the headers of an item have as JSON, in UTF-8."""
 TRACED: Final = "opentelemetry.context"
 """This module is loaded if the program uses OpenTelemetry: otherwise there is no trace context."""
-_PART_SIZE: Final = HEADERS_PART.size
 _NAME: Final = a(str)
 
 
@@ -52,7 +43,7 @@ def check_headers(name: str, headers: object) -> None:
             raise ValueError(f"a name in {name} must not be empty, got ''")
         _NAME(f"{name}[{header[:80]!r}]", text)
     try:
-        size = len(_encoded(headers))
+        size = len(encoded(headers))
     except UnicodeEncodeError as error:
         raise InvalidMessageError(f"{name} must be valid Unicode text: {error}") from error
     if size > MAX_HEADERS_BYTES:
@@ -61,22 +52,8 @@ def check_headers(name: str, headers: object) -> None:
         )
 
 
-def packed(headers: Mapping[str, str], timestamp: int, check: int) -> Iterator[bytes]:
-    """Yield the parts of headers for the message with this timestamp and CRC32C; the last one ends with zeros."""
-    text = _encoded(headers)
-    data = HEADERS_HEAD.pack(timestamp, check, len(text)) + text
-    for at in range(0, len(data), _PART_SIZE):
-        yield data[at : at + _PART_SIZE].ljust(_PART_SIZE, b"\0")
-
-
-def read_headers(data: bytes, timestamp: int, check: int) -> dict[str, str]:
-    """Return the headers that all parts hold together; none if they belong to another message, or a part is missing."""
-    *link, size = HEADERS_HEAD.unpack_from(data)
-    text = data[HEADERS_HEAD.size : HEADERS_HEAD.size + size]
-    return json.loads(text) if link == [timestamp, check] and len(text) == size else {}
-
-
-def _encoded(headers: Mapping[str, str]) -> bytes:
+def encoded(headers: Mapping[str, str]) -> bytes:
+    """Return headers as JSON, in UTF-8."""
     return json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -93,7 +70,7 @@ def with_trace(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     parent = {name: text for name, text in carrier.items() if name == "traceparent"}
     for added in (carrier, parent):
         found = {**added, **given}
-        if len(_encoded(found)) <= MAX_HEADERS_BYTES:
+        if len(encoded(found)) <= MAX_HEADERS_BYTES:
             return found
     return headers
 

@@ -11,10 +11,10 @@ from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.message import Message
-from sej.queue.log_format import DEAD, DEDUPE, DONE, EXPIRE, INTENT, LEASE, PICK, SCAN, START, WAIT
-from sej.queue.reader import MessageReader
-from sej.queue.records import message_check, read_fields, stamp_of
-from sej.queue.schedule import NEVER
+from sej.queue.disk.reader import MessageReader
+from sej.queue.log.format import DEAD, DEDUPE, DONE, EXPIRE, INTENT, LEASE, PICK, SCAN, START, WAIT
+from sej.queue.log.records import message_check, read_fields, stamp_of
+from sej.queue.log.schedule import NEVER
 
 __all__ = ["holds", "proven"]
 

@@ -24,21 +24,21 @@ from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.view import Journal
 from sej.message import Message
-from sej.queue.dead_letters import letters_left, letters_lost
-from sej.queue.interface import require_known
-from sej.queue.key_order import KeyOrder, key_hash
-from sej.queue.liveness import Holders
-from sej.queue.log import queue_names
-from sej.queue.log_format import RECORD_SIZE
-from sej.queue.parked import parked_offsets
-from sej.queue.reader import MessageReader
-from sej.queue.records import booted, freed, headers_of, lost, message_check, paused, read_head
-from sej.queue.replay import apply, good_bytes
-from sej.queue.schedule import NEVER, Lease, Waiting
-from sej.queue.serializers import Serializer
-from sej.queue.snapshot import Contents
-from sej.queue.state import QueueState, WrongRecordError
-from sej.queue.values import QueuedItem, Stats
+from sej.queue.disk.liveness import Holders
+from sej.queue.disk.log import queue_names
+from sej.queue.disk.parked import parked_offsets
+from sej.queue.disk.reader import MessageReader
+from sej.queue.interface.queue import require_known
+from sej.queue.interface.serializers import Serializer
+from sej.queue.interface.values import QueuedItem, Stats
+from sej.queue.items.dead_letters import letters_left, letters_lost
+from sej.queue.log.format import RECORD_SIZE
+from sej.queue.log.key_order import KeyOrder, key_hash
+from sej.queue.log.records import booted, freed, headers_of, lost, message_check, paused, read_head
+from sej.queue.log.replay import apply, good_bytes
+from sej.queue.log.schedule import NEVER, Lease, Waiting
+from sej.queue.log.snapshot import Contents
+from sej.queue.log.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
 from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sej.errors import OffsetTooSmallError
-from sej.queue.key_order import key_hash
-from sej.queue.log import QueueLog
-from sej.queue.put import set_aside
-from sej.queue.records import blocked, done, stamp_of
-from sej.queue.take import Taker
+from sej.queue.disk.log import QueueLog
+from sej.queue.items.put import set_aside
+from sej.queue.items.take import Taker
+from sej.queue.log.key_order import key_hash
+from sej.queue.log.records import blocked, done, stamp_of
 
 __all__ = ["Remover"]
 

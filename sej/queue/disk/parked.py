@@ -1,8 +1,8 @@
 """Find the parked items of a queue with an order of keys, in the journal.
 
-The state has only the lowest offset of each key that waits (:mod:`sej.queue.key_order`). :class:`ParkedItems` remembers
-the others: those that this process passed by, and those that it read in the journal because another process passed
-them. It is a cache: what it does not know, it reads again.
+The state has only the lowest offset of each key that waits (:mod:`sej.queue.log.key_order`). :class:`ParkedItems`
+remembers the others: those that this process passed by, and those that it read in the journal because another process
+passed them. It is a cache: what it does not know, it reads again.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final
 from sej.errors import OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.message import Message
-from sej.queue.key_order import key_hash
-from sej.queue.reader import MessageReader
-from sej.queue.records import keyed, message_check
-from sej.queue.state import QueueState
+from sej.queue.disk.reader import MessageReader
+from sej.queue.log.key_order import key_hash
+from sej.queue.log.records import keyed, message_check
+from sej.queue.log.state import QueueState
 
 __all__ = ["ParkedItems", "UnfinishedError", "missing_keys", "parked_offsets"]
 

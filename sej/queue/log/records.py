@@ -1,6 +1,6 @@
 """The records of a queue's state log as bytes, and back: no I/O.
 
-There is one constructor for each kind of record; :data:`sej.queue.kinds.KINDS` says how its fields become bytes.
+There is one constructor for each kind of record; :data:`sej.queue.log.kinds.KINDS` says how its fields become bytes.
 :func:`good_bytes` says how far bytes are records. What follows is a torn tail if no good record is in it, else damage.
 """
 
@@ -12,10 +12,7 @@ from typing import NamedTuple
 
 from sej.codec import encode
 from sej.message import Message
-from sej.queue.headers import read_headers
-from sej.queue.key_order import key_hash
-from sej.queue.kinds import KINDS
-from sej.queue.log_format import (
+from sej.queue.log.format import (
     BACK,
     BLOCK,
     BOOT,
@@ -55,6 +52,9 @@ from sej.queue.log_format import (
     WAIT,
     WORDS,
 )
+from sej.queue.log.headers import read_headers
+from sej.queue.log.key_order import key_hash
+from sej.queue.log.kinds import KINDS
 from sej.system.checksum import crc32c
 
 __all__ = [

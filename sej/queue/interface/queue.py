@@ -36,20 +36,15 @@ from sej.checks import (
 )
 from sej.durations import Seconds, seconds
 from sej.errors import LeaseLostError, QueueNotFoundError, UnsupportedError
-from sej.queue.headers import TRACED, check_headers, with_trace
-from sej.queue.item_interface import Item
-from sej.queue.serializers import Serializer
-from sej.queue.values import PLAIN, STATES, QueuedItem, Stats, Wishes
+from sej.queue.interface.headers import TRACED, check_headers, with_trace
+from sej.queue.interface.item import Item
+from sej.queue.interface.serializers import Serializer
+from sej.queue.interface.values import PLAIN, STATES, QueuedItem, Stats, Wishes
 from sej.system.watch import Watch, wait_any
 
 __all__ = [
     "CAPABILITIES",
     "OPENING",
-    "PLAIN",
-    "Item",
-    "QueuedItem",
-    "Stats",
-    "Wishes",
     "WorkQueue",
     "require_known",
     "require_listing",

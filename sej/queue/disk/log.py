@@ -41,19 +41,19 @@ from sej.journal.retention import readers_lock
 from sej.journal.twin import drop_twin, keep_offset, lowest_kept
 from sej.journal.view import Journal
 from sej.message import FIRST, Start
-from sej.queue.interface import require_known
-from sej.queue.key_order import KeyOrder
-from sej.queue.lock import QueueLock
-from sej.queue.log_format import PAUSE, RECORD_SIZE
-from sej.queue.parked import missing_keys, parked_offsets
-from sej.queue.proof import holds, proven
-from sej.queue.reader import MessageReader
-from sej.queue.records import booted, deduped, head, kept, message_check, paused, purged, read_head
-from sej.queue.replay import apply, good_bytes
-from sej.queue.reserve import RESERVE_BYTES, Reserve
-from sej.queue.schedule import NEVER
-from sej.queue.snapshot import Contents
-from sej.queue.state import QueueState, WrongRecordError
+from sej.queue.disk.lock import QueueLock
+from sej.queue.disk.parked import missing_keys, parked_offsets
+from sej.queue.disk.proof import holds, proven
+from sej.queue.disk.reader import MessageReader
+from sej.queue.disk.reserve import RESERVE_BYTES, Reserve
+from sej.queue.interface.queue import require_known
+from sej.queue.log.format import PAUSE, RECORD_SIZE
+from sej.queue.log.key_order import KeyOrder
+from sej.queue.log.records import booted, deduped, head, kept, message_check, paused, purged, read_head
+from sej.queue.log.replay import apply, good_bytes
+from sej.queue.log.schedule import NEVER
+from sej.queue.log.snapshot import Contents
+from sej.queue.log.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
 from sej.system.clock import Clock
 from sej.system.disk import File, is_full, replace_file, way_out

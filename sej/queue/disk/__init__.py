@@ -1,0 +1,13 @@
+"""What a queue on a journal keeps on the disk, under its lock.
+
+The modules, in the order in which they are best read::
+
+    log                                reads the state log, appends to it, writes it again without its history
+    lock, liveness                     the queue's lock; which processes are alive
+    reader                             messages by offset
+    proof                              compares the log with the journal after a power loss
+    parked, convert                    what a queue with an order of keys reads in the journal; change the order
+    reserve                            keeps room on the disk for ending items
+"""
+
+__all__: list[str] = []
