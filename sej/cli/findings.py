@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,16 +12,19 @@ from typing import Final, Literal, NamedTuple
 
 from sej.cli.options import good_end_of
 from sej.cli.output import counted
-from sej.cli.reader_state import holder_of, readers_of, stuck
+from sej.cli.reader_state import Reader, holder_of, readers_of, stuck
 from sej.cli.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
 from sej.journal.directory import Directory
+from sej.journal.end import Tail
 from sej.journal.gaps import read_gaps
 from sej.journal.index import Block, IndexFile, read_blocks
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import kept_position
+from sej.journal.twin import read_place
 from sej.journal.view import Journal
+from sej.reading.offset import Misplaced, misplaced
 from sej.system.disk import OS, network_file_system
 from sej.writing.overlap import KEPT
 
@@ -71,7 +75,7 @@ def findings(
             yield from look()
         except (SejError, OSError, ValueError) as error:
             if str(error) not in failed:  # one fault may fail several checks
-                do = f"sej repair {journal.path}" if isinstance(error, CorruptionError) else _DO_OS
+                do = f"sej repair {shlex.quote(journal.path)}" if isinstance(error, CorruptionError) else _DO_OS
                 yield Finding("journal", "problem", str(error), do)
             failed.add(str(error))
 
@@ -135,7 +139,11 @@ def _disk(places: Directory) -> Iterator[Finding]:
         )
     free = OS.free_bytes(places.path)
     full = free < _FREE_BYTES
-    do = f"run sej clean --max-bytes SIZE {places.path} to remove segments that no reader needs" if full else ""
+    do = ""
+    if full and len(places.segments()) > 1:
+        do = f"run sej clean --max-bytes SIZE {shlex.quote(places.path)} to remove segments that no reader needs"
+    elif full:
+        do = "free space on this disk in another way: this journal has one segment, and sej clean keeps the last one"
     yield Finding("disk", "problem" if full else "ok", f"{human_size(free)} free", do, {"free_bytes": free})
     status = os.statvfs(places.path)
     if status.f_files and status.f_favail < _FREE_FILES:
@@ -207,7 +215,7 @@ def _messages(
         elif problem.kind == "foreign file":
             yield Finding("foreign file", "problem", str(problem), f"move {problem.path} out of jnl/")
         else:
-            yield Finding("damage", "problem", str(problem), f"sej repair {journal.path}")
+            yield Finding("damage", "problem", str(problem), f"sej repair {shlex.quote(journal.path)}")
     lost = [] if writing else list(_lost(places, end))
     yield from lost
     if not problems and all(one.level != "problem" for one in lost):
@@ -217,7 +225,9 @@ def _messages(
 
 
 def _lost(places: Directory, end: int) -> Iterator[Finding]:
-    """Report whether the last segment is shorter than what was synced. Only the disk or a user can do this.
+    """Report whether messages are gone that were synced. Only the disk or a user can do this.
+
+    The last segment is shorter than it was, or a torn tail begins before its synced end.
 
     Args:
         places: the journal.
@@ -227,21 +237,33 @@ def _lost(places: Directory, end: int) -> Iterator[Finding]:
         file = OS.open(segment.path, "read")
         try:
             kept = kept_position(places)
-            kept.load(file, segment.first_offset)
+            known = kept.load(file, segment.first_offset)
             size = file.status().size
         finally:
             file.close()
-        if kept.lost is not None and kept.lost.offset > end:
-            found = (
-                f"{segment.path} has {size} bytes, but {kept.lost.position} bytes of it were on the disk: messages"
-                f" {end} to {kept.lost.offset - 1} are gone"
-            )
-            do = (
-                "before a writer appends: use a second copy, or run sej reset for each reader that is past the end."
-                " New messages get these offsets, and such a reader would skip them"
-            )
-            lost = kept.lost.offset - end
-            yield Finding("lost messages", "problem" if lost > 1 else "note", found, do, {"messages": lost})
+        on_disk = kept.lost or known
+        if on_disk is None or on_disk.offset <= end or (kept.lost is None and _is_damaged(places)):
+            continue
+        now = f"it has {size} bytes" if kept.lost else "a torn tail begins before that"
+        lost = on_disk.offset - end
+        found = (
+            f"{on_disk.position} bytes of {segment.path} were on the disk, but {now}: messages"
+            f" {end} to {on_disk.offset - 1} are gone"
+        )
+        do = (
+            "before a writer appends: use a second copy, or run sej reset for each reader that is past the end."
+            " New messages get these offsets, and such a reader would skip them"
+        )
+        yield Finding("lost messages", "problem" if lost > 1 else "note", found, do, {"messages": lost})
+
+
+def _is_damaged(places: Directory) -> bool:
+    """Return whether the bytes after the last good message are something else than a torn tail."""
+    try:
+        Tail(places).end_offset(judge=True)
+    except CorruptionError:
+        return True
+    return False
 
 
 @dataclass
@@ -302,7 +324,8 @@ def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Find
         )
         yield Finding("time order", "note", found, do)
     if times.unindexed:
-        do = f"run sej verify {journal.path} && sej index {journal.path}"
+        at = shlex.quote(journal.path)
+        do = f"run sej verify {at} && sej index {at}"
         found = f"{human_size(times.unindexed)} are not indexed: opening and seeking read them"
         yield Finding("index", "note", found, do, {"bytes": times.unindexed})
 
@@ -326,20 +349,38 @@ def _apart(later: int, earlier: int) -> str:
 
 
 def _readers(journal: Journal) -> Iterator[Finding]:
+    places, at = Directory(journal.path, OS), shlex.quote(journal.path)
+    tail = Tail(places)
     for reader in readers_of(journal):
         what = f"reader {reader.name}"
+        name = shlex.quote(reader.name)
         values = {"behind": reader.behind, "idle_s": reader.idle_s}
         last_commit = f"last commit {human_duration(reader.idle_s)} ago"
+        behind = f"{counted(reader.behind, 'message')} behind"
         halted = stuck(journal.path, reader, _STUCK_S, journal.first_offset) if reader.error is None else None
-        if reader.error is not None:
-            do = f"run sej reset {journal.path} {reader.name} first, or with another offset"
+        wrong = _misplaced(places, reader, tail)
+        if wrong is not None:
+            found = reader.error or f"it is at offset {reader.offset}, but {wrong.reason}"
+            do = f"run sej reset {at} {name} {wrong.unread}: the first message that it has not read"
+            yield Finding(what, "problem", found, do, values)
+        elif reader.error is not None:
+            do = f"run sej reset {at} {name} first, or with another offset"
             yield Finding(what, "problem", reader.error, do, values)
         elif halted is not None:
             yield Finding(what, "problem", halted, "check what it does with this message, or restart it", values)
         elif reader.holder is None and reader.behind:
-            found = f"{reader.behind} messages behind, not running, {last_commit}"
-            do = f"start it, or if it is gone for good, run sej reset --remove {journal.path} {reader.name}"
-            yield Finding(what, "note", found, do, values)
+            do = f"start it, or if it is gone for good, run sej reset --remove {at} {name}"
+            yield Finding(what, "note", f"{behind}, not running, {last_commit}", do, values)
         else:
-            found = f"{reader.behind} messages behind, {reader.holder or 'not running'}"
-            yield Finding(what, "ok", found, "", values)
+            yield Finding(what, "ok", f"{behind}, {reader.holder or 'not running'}", "", values)
+
+
+def _misplaced(places: Directory, reader: Reader, tail: Tail) -> Misplaced | None:
+    """Return how a reader's offset contradicts the journal; None: it does not, or the file cannot be read."""
+    if reader.offset is None:
+        return None
+    try:
+        offset, after = read_place(places, reader.name)
+        return None if offset is None else misplaced(places, offset, after, tail)
+    except SejError:
+        return None

@@ -26,7 +26,7 @@ from sej.cli.options import (
     wait_option,
     waited_for,
 )
-from sej.cli.output import as_text, print_messages, shown
+from sej.cli.output import as_text, counted, print_messages, shown
 from sej.cli.reader_state import Reader, complete_reader, find_reader, no_reader, readers_of
 from sej.cli.units import Moment
 from sej.errors import BadOffsetFileError, LockedError, SejError
@@ -229,15 +229,18 @@ def reset_target(journal: Journal, place: str) -> int:
 
 def describe_reset(journal: Journal, now: int | None, target: int) -> str:
     """Describe the effect of a reset, with the message that is read next."""
+    end = good_end_of(journal)
     since = journal.first_offset if now is None else now
     words = f"to {target}: "
-    if target < since:
-        words += f"{since - target} messages will be read again"
+    if since > end:
+        words += f"{counted(end - target, 'message')} will be read"
+    elif target < since:
+        words += f"{counted(since - target, 'message')} will be read again"
     elif target > since:
-        words += f"{target - since} messages will be skipped"
+        words += f"{counted(target - since, 'message')} will be skipped"
     else:
         words += "the offset does not change"
-    if target < good_end_of(journal):
+    if target < end:
         from sej.reading.scanner import Scanner
 
         try:

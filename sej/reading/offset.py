@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from sej.checks import DISK, FLAG, START, WAIT, one_of, refuse_pickling, require
 from sej.checks import OFFSET as AN_OFFSET
@@ -40,7 +40,7 @@ from sej.system.disk import OS, Disk
 from sej.system.lifecycle import is_mine
 from sej.system.locks import Lock
 
-__all__ = ["Offset", "check_arguments", "read_offset"]
+__all__ = ["Misplaced", "Offset", "check_arguments", "misplaced", "read_offset"]
 
 _BEYOND_END: Final = one_of(("raise", "rewind"))
 
@@ -114,9 +114,8 @@ class Offset:
             name: letters, digits, ``_``, ``-`` and ``.`` (not first).
             default: where a reader that never committed starts: an offset, FIRST or LAST. LAST is kept on opening, so
                 that it means the end at the first opening, not at a later one.
-            beyond_end: ``"raise"``, or ``"rewind"`` to move back to the journal's end if the kept offset is past it. If
-                other messages have been appended there, ``"rewind"`` moves back to the first one that is newer than
-                those that were read.
+            beyond_end: ``"raise"``, or ``"rewind"`` to move back if the journal lost messages that were read: to its
+                end, or to the first message that is newer than those that were read, if others have been appended.
             wait: wait for a journal that does not exist yet. All its messages are new then: LAST begins with the first
                 one.
             timeout: with ``wait``, the most seconds to wait, or a duration such as ``"1h"``; None: no limit.
@@ -253,51 +252,19 @@ class Offset:
         self._disk.sync_dir(
             os.path.dirname(self._file_path)
         )  # the process that kept it may have died before its name was durable
-        end = self._tail.end_offset()
-        if kept > end and self._tail.past_damage(kept) is None:
-            if self._beyond_end == "raise":
-                raise OffsetBeyondEndError(
-                    f"reader {self.name!r} is at offset {kept}, but the journal ends at {end}: it lost messages or"
-                    " was replaced; reset the reader, or open it with beyond_end='rewind'",
-                    path=self._file_path,
-                    offset=kept,
-                )
-            self._keep(end)
-            return end
-        self._after = after
-        return kept if after is None else self._still_there(kept, after)
-
-    def _still_there(self, kept: int, after: After) -> int:
-        """Return a kept offset if the messages before it are those that were read; otherwise raise, or rewind."""
-        there = self._time_before(after.offset)
-        if there is None or there == after.timestamp:
+        wrong = misplaced(self._directory, kept, after, self._tail)
+        if wrong is None:
+            self._after = after
             return kept
         if self._beyond_end == "raise":
             raise OffsetBeyondEndError(
-                f"reader {self.name!r} is at offset {kept}, but message {after.offset - 1} is not the one that it has"
-                " read: the journal lost messages or was replaced, and others have their offsets now; reset the reader,"
-                " or open it with beyond_end='rewind'",
+                f"reader {self.name!r} is at offset {kept}, but {wrong.reason}; reset the reader with the command that"
+                " `sej doctor` prints, or open it with beyond_end='rewind'",
                 path=self._file_path,
                 offset=kept,
             )
-        self._after = None
-        back = min(kept, Journal(self.path, disk=self._disk).find_time(after.timestamp + 1))
-        self._keep(back)
-        return back
-
-    def _time_before(self, offset: int) -> int | None:
-        """Return the timestamp of the message before an offset; None if it was deleted or cannot be read."""
-        last = self._tail.last
-        if last is not None and last[0] == offset - 1:
-            return last[1]
-        from sej.reading.scanner import Scanner  # here, because a reader that has read all does not come here
-
-        try:
-            with Scanner(self.path, offset - 1, timeout=0.0, disk=self._disk) as scanner:
-                found = scanner.read(1)
-        except SejError:
-            return None
-        return found[0].timestamp if found and found[0].offset == offset - 1 else None
+        self._keep(wrong.unread)
+        return wrong.unread
 
     def _check(self, offset: int) -> None:
         if self._closed or not self._lock.held:
@@ -329,6 +296,56 @@ class Offset:
 
 def _check_offset(offset: int) -> None:
     AN_OFFSET("offset", offset)
+
+
+class Misplaced(NamedTuple):
+    """Why a kept offset cannot be right, and the first message that its reader has not read."""
+
+    reason: str
+    unread: int
+
+
+def misplaced(directory: Directory, kept: int, after: After | None, tail: Tail) -> Misplaced | None:
+    """Compare a kept offset with the journal; None: the messages before it are those that were read.
+
+    If the journal lost messages, others may have their offsets now, whether or not it has grown past the kept offset
+    again. The messages that were not read are those after the last one with a timestamp that is known (``after``). If
+    none is known, the end of the journal is taken.
+
+    Args:
+        directory: the journal.
+        kept: the offset.
+        after: what is known about the messages before it.
+        tail: of this journal.
+    """
+    end = tail.end_offset()
+    if kept > end and tail.past_damage(kept) is None:
+        reason = f"the journal ends at {end}: it lost messages or was replaced"
+    else:
+        there = None if after is None else _time_before(directory, after.offset, tail)
+        if after is None or there is None or there == after.timestamp:
+            return None
+        reason = (
+            f"message {after.offset - 1} is not the one that it has read: the journal lost messages or was replaced,"
+            " and others have their offsets now"
+        )
+    newer = end if after is None else Journal(directory.path, disk=directory.disk).find_time(after.timestamp + 1)
+    return Misplaced(reason, min(kept, end, newer))
+
+
+def _time_before(directory: Directory, offset: int, tail: Tail) -> int | None:
+    """Return the timestamp of the message before an offset; None if it was deleted or cannot be read."""
+    last = tail.last
+    if last is not None and last[0] == offset - 1:
+        return last[1]
+    from sej.reading.scanner import Scanner  # here, because a reader that has read all does not come here
+
+    try:
+        with Scanner(directory.path, offset - 1, timeout=0.0, disk=directory.disk) as scanner:
+            found = scanner.read(1)
+    except SejError:
+        return None
+    return found[0].timestamp if found and found[0].offset == offset - 1 else None
 
 
 def read_offset(path: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> int | None:

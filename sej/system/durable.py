@@ -161,15 +161,20 @@ class KeptPosition:
             if not of_system(error):
                 raise
 
-    def lower(self, file: File, name: int, position: int, offset: int) -> None:
+    def lower(self, file: File, name: int, position: int, offset: int) -> Kept | None:
         """Store a position, if the stored one is above it: the caller is about to cut the file there.
 
         Without this, the record would cover bytes that another program appends after the cut.
+
+        Returns:
+            The stored position, if it is above the new one: what was on the medium in between is lost. Else None.
         """
         known = self.load(file, name)
-        if known is not None and known.position > position:
-            self.forget()
-            self.store(file, name, position, offset)
+        if known is None or known.position <= position:
+            return None
+        self.forget()
+        self.store(file, name, position, offset)
+        return known
 
     def forget(self) -> None:
         """Release the file whose position was stored last, and the small file; each is closed with its last owner."""

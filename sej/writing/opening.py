@@ -190,24 +190,27 @@ def _open_end(
         else:
             partial = block
     damage = find_damage(file, position, offset) if size > position else None
-    recovery = None
+    recovery = gone = None
     if damage is not None:
         if damage.follower is not None:
             raise damage.error(segment.path)
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         copy = keep(directory, file, position, damage.size, f"{segment.name}.{position:012x}.torn.{stamp}")
-        kept.lower(file, segment.first_offset, position, offset)  # if the size of a synced message was changed
+        gone = kept.lower(file, segment.first_offset, position, offset)  # if synced bytes were changed
         file.truncate(position)
         recovery = Recovery(segment.path, position, offset, damage.size, copy, damage.reason)
         _warn("%s: cut %d torn bytes at %d, kept in %s", segment.path, damage.size, position, copy)
     end = Kept(position, offset)
     synced = end if durable else min(end, durable_position(directory, kept, segment, file, alone=alone))
     if not durable and kept.lost is not None:
-        text = (
-            "%s: it has %d bytes, but %d were on the disk: messages %d to %d are gone, and new ones get their offsets"
-        )
-        _warn(text, segment.path, size, kept.lost.position, offset, kept.lost.offset - 1)
+        gone = kept.lost
         kept.store(file, segment.first_offset, *synced)
+    if gone is not None:
+        text = (
+            "%s: %d bytes of it were on the disk, but its good messages end at %d: messages %d to %d are gone, and new"
+            " ones get their offsets"
+        )
+        _warn(text, segment.path, gone.position, position, offset, gone.offset - 1)
     if position - synced.position <= _SYNC_BYTES:
         if position > synced.position:  # earlier writers may have left these bytes to the kernel
             if renewed:

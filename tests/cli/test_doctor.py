@@ -1,8 +1,10 @@
 """sej doctor: one page, every ill named with what to do, and exit codes that scripts can trust."""
 
 import json
+import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 import sej as library
+from sej.cli import findings
 from tests.cli.command import ENV, sej
 from tests.cli.inside import inside
 from tests.cli.terminal import ended, terminal
@@ -101,6 +104,59 @@ def test_messages_that_were_on_the_disk_and_are_gone(tmp_path: Path, left: int) 
         assert "lost messages" not in found(tmp_path), "it is an old position of the file"
         assert (writer.offset, writer.recovery) == (left, None)
     assert "lost messages" not in found(tmp_path)
+
+
+def test_a_torn_tail_of_zeros_where_messages_were_on_the_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As after a power failure on a disk that had promised them."""
+    with library.Writer(tmp_path) as writer:
+        writer.append_many([b"value"] * 90)
+    segment = tmp_path / "jnl" / "0000000000000000.jnl"
+    size = segment.stat().st_size
+    os.truncate(segment, 40 * 31)
+    os.truncate(segment, size)
+    for words in ((), ("--quick",)):
+        assert "messages 40 to 89 are gone" in found(tmp_path, *words, code=1)["lost messages"]["found"]
+    with caplog.at_level(logging.WARNING, "sej"), library.Writer(tmp_path) as writer:
+        assert writer.offset == 40
+    assert "messages 40 to 89 are gone" in caplog.text
+    assert "lost messages" not in found(tmp_path)
+    data = bytearray(segment.read_bytes())
+    data[31:62] = bytes(31)
+    segment.write_bytes(data)
+    next((tmp_path / "idx").glob("*.idx")).unlink()
+    assert "lost messages" not in found(tmp_path, code=1), "this is damage"
+
+
+@pytest.mark.parametrize("more", [0, 1, 8])
+def test_a_reader_whose_messages_were_lost_gets_its_command(tmp_path: Path, more: int) -> None:
+    path = tmp_path / "a b"
+    with library.Writer(path) as writer:
+        writer.append_many([b"value"] * 5)
+        writer.append_many([b"value"] * 85)
+    with library.Offset(path, "r") as kept:
+        kept.commit(90)
+    os.truncate(path / "jnl" / "0000000000000000.jnl", 85 * 31)
+    with library.Writer(path) as writer:
+        writer.append_many([b"other"] * more)
+    row = found(path, code=1)["reader r"]
+    assert row["level"] == "problem"
+    command = shlex.split(row["do"].removeprefix("run sej ").partition(":")[0])
+    assert command == ["reset", str(path), "r", "85"]
+    moved = sej(*command, "--yes")
+    assert moved.returncode == 0
+    assert (b"again" in moved.stdout) is (more > 5)
+    assert found(path)["reader r"]["level"] == ("note" if more else "ok")
+    assert library.read_offset(path, "r") == 85
+
+
+def test_a_full_disk_and_a_journal_of_one_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "_FREE_BYTES", 1 << 62)
+    for count, advice in (1, "sej clean keeps the last one"), (300, "sej clean --max-bytes SIZE "):
+        with library.Writer(tmp_path, segment_bytes=2000) as writer:
+            for _ in range(count):
+                writer.append(b"value")
+        rows = findings.findings(library.Journal(tmp_path), quick=True)
+        assert next(advice in row.do for row in rows if row.what == "disk")
 
 
 def test_a_replaced_segment_has_lost_no_messages(tmp_path: Path) -> None:

@@ -315,6 +315,21 @@ def refilled(path: Path, count: int) -> None:
         w.append_many([b"new"] * count)
 
 
+@pytest.mark.parametrize("more", [1, 4])
+def test_fewer_messages_than_were_lost_are_not_skipped(tmp_path: Path, more: int) -> None:
+    path = one_segment(tmp_path / "j")
+    with sej.Offset(path, "r") as o:
+        o.commit(20)
+    lost(path, 5)
+    refilled(path, more)
+    with pytest.raises(OffsetBeyondEndError, match=f"ends at {15 + more}"):
+        sej.Offset(path, "r")
+    with sej.Offset(path, "r", beyond_end="rewind") as o, sej.Scanner(path, o.value) as s:
+        assert [message.value for message in s] == [b"new"] * more
+    with sej.Offset(path, "r") as o:
+        assert o.value == 15
+
+
 @pytest.mark.parametrize("more", [5, 6, 100])
 @pytest.mark.parametrize("behind", [0, 2])
 def test_other_messages_where_the_lost_ones_were_are_noticed(tmp_path: Path, more: int, behind: int) -> None:
