@@ -24,6 +24,7 @@ from sej.system.disk import (
     replace_file,
 )
 from tests.sej.hooks import output
+from tests.sej.interrupts import open_below
 
 
 def test_modes_say_what_must_exist(tmp_path: Path) -> None:
@@ -292,7 +293,6 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "directory").mkdir()
     (tmp_path / "link").symlink_to("missing")
-    before = os.listdir("/proc/self/fd")
     modes: list[Mode] = ["read", "edit", "append", "temp"]
     for name, kind in ("fifo", "a FIFO"), ("directory", "a directory"), ("link", "a broken symbolic link"):
         for mode in modes:
@@ -303,7 +303,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
             read_start(OS, tmp_path / name, 10)
         with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
             overwrite_file(OS, tmp_path / name, b"new")
-    assert os.listdir("/proc/self/fd") == before
+    assert open_below(tmp_path) == []
 
 
 def test_a_signal_handler_may_end_the_wait_for_a_lock(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_timeout_is_kept_to(tmp_path: Path) -> None:
     with Watch(tmp_path, safety_s=LONG_S) as watch:
         start = time.monotonic()
         assert watch.wait(0.03) is False
-        assert 0.03 <= time.monotonic() - start < 5
+        assert 0.03 <= time.monotonic() - start < LONG_S / 2
 
 
 def test_the_safety_net_returns_by_itself(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_safety_net_returns_by_itself(tmp_path: Path) -> None:
         start = time.monotonic()
         assert watch.wait(None) is True
         assert watch.wait(LONG_S) is True
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < LONG_S / 2
 
 
 def test_each_watch_hears_of_its_own_directory(tmp_path: Path) -> None:
@@ -179,6 +179,7 @@ def test_an_interrupt_as_the_leader_returns_leaves_no_leader(tmp_path: Path, mon
 
 
 def test_a_forgotten_watch_is_no_watch_any_more(tmp_path: Path) -> None:
+    gc.collect()  # watches that other tests have forgotten
     kept = Watch(tmp_path)
     before = len(kept._hub._ears)
     (tmp_path / "other").mkdir()
