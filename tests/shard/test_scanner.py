@@ -14,6 +14,7 @@ import sej
 import shard
 from sej import codec
 from sej.system.disk import OsDisk, Status
+from tests.sej.hooks import Worker
 
 
 @pytest.fixture
@@ -123,18 +124,25 @@ def test_following_notices_appends_and_new_shards(path: shard.Path, by: str) -> 
     assert got == expected
 
 
-def test_a_timeout_ends_a_wait_and_close_does_too(path: shard.Path) -> None:
+def test_a_timeout_ends_a_wait_and_close_does_too(path: shard.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
     fill(path, 0, [b"a"])
     with shard.Scanner(path, timeout=0.05) as scanner:
         assert [message.value for _, message in scanner] == [b"a"]
         fill(path, 1, [b"b"])
         assert [message.value for _, message in scanner] == [b"b"]
         assert scanner.read(timeout=0.01) == []
-        waiting = threading.Thread(target=scanner.read, kwargs={"timeout": None})
-        waiting.start()
+        wait = scanner._sources.wait
+
+        def noted(timeout: float | None) -> tuple[list[int], bool]:
+            begun.set()
+            return wait(timeout)
+
+        monkeypatch.setattr(scanner._sources, "wait", noted)
+        waiting = Worker(lambda: scanner.read(timeout=None))
+        assert begun.wait(60)  # a read that begins after the close raises
         scanner.close()
-        waiting.join(20)
-        assert not waiting.is_alive()
+        assert waiting.result() == []
         with pytest.raises(sej.ClosedError):
             scanner.read()
 

@@ -19,6 +19,8 @@ import sej
 import shard
 from sej import codec
 from shard.liveness import LiveWorker, WorkerRank
+from shard.worker import _BALANCE_S
+from tests.sej.hooks import PATIENCE_S
 from tests.shard.worker_process import RECORD, VIOLATION
 
 ROOT = FilePath(__file__).resolve().parent.parent.parent
@@ -411,23 +413,22 @@ def test_a_new_worker_gets_its_share_and_a_dead_ones_shards_move(group: Group) -
     group.ticks(64 * 20)
     with shard.Writer(group.path, route=lambda message: message.type) as writer:
         second = group.join()
-        shares: dict[int, set[int]] = {}
-        for _ in range(400):  # until the second has its half, by what it handles
+        shares: dict[int, set[int]] = {first: set(), second: set()}
+        until = time.monotonic() + PATIENCE_S
+        while len(shares[second]) != 32:  # until the second has its half, by what it handles
+            assert time.monotonic() < until, shares
             append_round(writer)
             group.ticks(64)
             shares = {first: set(), second: set()}
             for row in list(group.handled())[-64:]:
                 shares[row[4]].add(row[2])
-            if len(shares[second]) == 32:
-                break
-        assert len(shares[first]) == len(shares[second]) == 32
-        killed_at = time.monotonic()
+        assert len(shares[first]) == 32
         group.kill(second)
         append_round(writer)
-        group.ticks(64)
-    late = [end for begin, end, *_ in group.handled() if begin > killed_at]
-    assert len(late) >= 64
-    assert max(late) - killed_at < 2.0
+        newest = {(index, end - 1) for index, end in writer.offsets.items()}
+    while newest - {(index, offset) for _, _, index, offset, pid in group.handled() if pid == first}:
+        group.ticks(1)  # what the dead one had not committed comes again, too
+    assert _BALANCE_S < 1.0, "a worker looks which ones are alive more often than the tutorial says"
     group.terminate(first)
     assert sum(row.messages for row in shard.lag(group.path, "w")) == 0
 
