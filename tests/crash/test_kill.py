@@ -133,10 +133,10 @@ with sej.Offset(path, "r") as o, sej.Scanner(path, o.value, timeout=None) as s:
 
 
 def test_a_killed_reader_continues_where_it_committed(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path, segment_bytes=500) as w:
-        w.append_many([b"v"] * 200)
     handled: list[int] = []
     for _ in range(3):
+        with sej.Writer(tmp_path, segment_bytes=500) as w:
+            w.append_many([b"v"] * 200)  # the reader before may have read everything
         reader: subprocess.Popen[str] = script(READER, tmp_path)
         assert reader.stdout is not None
         lines = [next(reader.stdout) for _ in range(20)]
