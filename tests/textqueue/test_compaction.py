@@ -8,6 +8,7 @@ import pytest
 
 from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
+from tests.textqueue.ticks import next_tick
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing import queue_file
 from textqueue.format.kinds import IN_LEDGER
@@ -140,6 +141,8 @@ def churn(q: TextQueue, done: list[str]) -> None:
 
 def left_after_a_stale_save(path: str, disk: Disk) -> list[str]:
     """Save the old buffer, and return the texts that are delivered."""
+    if disk is OS:
+        next_tick(Path(path))
     file = disk.open(path, "edit")
     file.write_at(BEFORE, 0)
     file.truncate(len(BEFORE))

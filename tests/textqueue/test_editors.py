@@ -15,6 +15,7 @@ import pytest
 from tests.cli.command import ENV, sej
 from tests.cli.inside import inside
 from tests.cli.terminal import terminal
+from tests.textqueue.ticks import next_tick
 from textqueue import TextQueue
 from textqueue.format.grammar import CONTROLS
 
@@ -67,6 +68,7 @@ def test_vim_shows_what_workers_mark(home: Path, path: Path) -> None:
         assert second is not None
         assert first.done()
         shown.expect(b"=one")
+        next_tick(path)
         assert second.give_up()
         shown.expect(b"!two")
         q.append("three")

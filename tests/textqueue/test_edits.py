@@ -9,6 +9,7 @@ import pytest
 
 from sej.system.disk import File, Mode, OsDisk, OsFile
 from sej.system.locks import end_lease
+from tests.textqueue.ticks import next_tick
 from textqueue import MessageMovedError, MessageStatus, TextQueue
 from textqueue.editing import reconcile
 from textqueue.editing.edits import Changes
@@ -425,6 +426,7 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
         nonlocal stale
         assert not session.alone
         if stale:
+            next_tick(path)
             editor.seek(0)
             editor.write(stale)
             stale = b""
@@ -449,10 +451,9 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
         monkeypatch.setattr("textqueue.editing.queue_file.MOMENT_S", 60.0)
         monkeypatch.setattr("textqueue.editing.plan.STEPS_NS", 0)
         four.mark_as_cleared()
+        next_tick(path)
         editor.seek(0)
         editor.write(b"=one\n-two\n=three\n=four\n")
-        later = path.stat().st_mtime_ns + 10_000_000  # the clock of some file systems is coarse
-        os.utime(path, ns=(later, later))
         again = q.get_next()
         assert again is not None and again.value == "two"
 
@@ -501,8 +502,6 @@ def test_a_person_may_reopen_a_message_after_marks_were_made_again_without_a_lea
             assert q.take() is None
             assert path.read_bytes() == b"=a\n=b\n=c\n"
         path.write_bytes(b"-a\n=b\n=c\n")
-        later = path.stat().st_mtime_ns + 10_000_000  # the clock of some file systems is coarse
-        os.utime(path, ns=(later, later))
         claim = q.take()
         assert claim is not None and claim.message.value == "a"
 

@@ -15,6 +15,7 @@ import pytest
 from sej.system.disk import OS
 from sej.system.locks import end_lease, lease
 from tests.crash.disk import FaultyDisk
+from tests.textqueue.ticks import next_tick
 from textqueue import Message, MessageStatus, NoSuchVariableError, TextQueue, hot
 from textqueue.editing import hold, marks
 from textqueue.editing.keeper import Keeper
@@ -295,12 +296,14 @@ def test_a_sync_after_lines_of_a_hold_were_lost_makes_everything_durable(path: P
         next(q.messages()).mark_as_cleared()
         q.sync()
     if end == "kill":
-        code = DIE_HOLDING.replace("message.mark_as_cleared()", 'message["retries"] = "8"')
+        edit = 'next_tick(Path(sys.argv[1]))\n    message["retries"] = "8"'
+        code = DIE_HOLDING.replace("message.mark_as_cleared()", edit)
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         subprocess.run([sys.executable, "-c", code, str(path), str(int(signal.SIGKILL))], env=env, check=False)
     else:
         with TextQueue(path, disk=disk) as q:
             messages = begun(q)
+            next_tick(path)  # after the newest line in the ledger
             for message in messages[3:10]:
                 message["retries"] = "8"
             assert held(q)
@@ -321,6 +324,8 @@ def test_a_sync_after_lines_of_a_hold_were_lost_makes_everything_durable(path: P
 
 DIE_HOLDING = """
 import os, sys
+from pathlib import Path
+from tests.textqueue.ticks import next_tick
 from textqueue import TextQueue
 from textqueue.editing import hold, marks
 marks._HOLD_S = marks._ROW_S = 600.0

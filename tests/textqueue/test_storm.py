@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.textqueue.saving import MISSING, SAVERS, git
+from tests.textqueue.ticks import next_tick
 from textqueue import TextQueue
 from textqueue.hot import essence
 
@@ -86,6 +87,7 @@ class Storm:
                 self.work()
             now = self.path.read_bytes()
             data = self.change(before)
+            next_tick(self.path)
             save(data)
         saved = self.path.read_bytes()
         if saved != data and name == "git":
