@@ -26,6 +26,8 @@ from textqueue.ledger.log import Ledger
 ROOT = Path(__file__).parent.parent.parent
 COUNT = 50
 LINES = [b"-message %02d\n" % n for n in range(COUNT)]
+LIMITS = marks._HOLD_S, marks._ROW_S
+TICK = hold.Hold.tick
 
 
 @pytest.fixture
@@ -147,15 +149,15 @@ def test_an_editor_gets_the_file_from_the_mark_that_notices_it(path: Path) -> No
 
 
 def test_an_idle_worker_does_not_block_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+    begins = threading.Event()
+    monkeypatch.setattr(hold.Hold, "tick", lambda one, last=False: begins.is_set() and TICK(one, last=last))
     with TextQueue(path) as q:
-        found = list(q.messages())
-        while not held(q):
-            found.pop(0).mark_as_cleared()
-        assert path.read_bytes().count(b"=") == COUNT - len(found), "this waits for the keeper, and for nothing else"
+        messages = begun(q)
+        begins.set()
+        assert path.read_bytes() == cleared(3), "this waits for the keeper, and for nothing else"
         assert not held(q)
-        found[0].mark_as_cleared()
-    assert path.read_bytes() == cleared(COUNT - len(found) + 1)
+        messages[3].mark_as_cleared()
+    assert path.read_bytes() == cleared(4)
 
 
 def test_after_a_rename_into_place_the_next_mark_is_in_the_new_file(path: Path) -> None:
@@ -185,7 +187,9 @@ def test_a_stale_buffer_renamed_into_place_is_found(path: Path) -> None:
 
 
 def test_two_queues_in_one_thread_take_turns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+    monkeypatch.setattr(marks, "_HOLD_S", LIMITS[0])
+    monkeypatch.setattr(marks, "_ROW_S", LIMITS[1])
+    monkeypatch.setattr(hold.Hold, "tick", TICK)
     with TextQueue(path) as one, TextQueue(path) as two:
         first, second = list(one.messages()), list(two.messages())
         for number in range(COUNT):
@@ -421,8 +425,7 @@ def test_the_keeper_survives_a_hold_that_fails_to_end() -> None:
         assert one.ticked.wait(60)
 
 
-def test_the_end_of_a_process_ends_its_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+def test_the_end_of_a_process_ends_its_holds(path: Path) -> None:
     ends = (
         "import sys\nfrom textqueue import TextQueue\nfrom textqueue.editing import keeper, marks\n"
         "marks._HOLD_S = marks._ROW_S = keeper.TICK_S = 600.0\n"
