@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -240,6 +241,20 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     path = tmp_path_factory.getbasetemp() / f"{next(_numbers)}_{name}"
     path.mkdir(0o700)
     return path
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port of this machine for a server that starts later, or again: no other program gets it meanwhile.
+
+    A socket has it that does not listen, and shares it with a socket that has one of these options, as servers do.
+    """
+    with socket.socket() as reserved:
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            reserved.setsockopt(socket.SOL_SOCKET, option, 1)
+        reserved.bind(("127.0.0.1", 0))
+        number: int = reserved.getsockname()[1]
+        yield number
 
 
 @pytest.fixture

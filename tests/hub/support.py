@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -61,14 +60,6 @@ def until(condition: Callable[[], object], most_s: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < end
         pause.wait(0.01)
-
-
-def free_port() -> int:
-    """Return a port that is free at the moment, for a server that must restart at the same port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def old_client(tmp_path: Path) -> Callable[[str, str, str], str]:

@@ -175,17 +175,17 @@ def test_follow_ends_with_1_if_another_program_takes_its_reader(tmp_path: Path) 
         assert (follower.wait(), "is not held by this program any more" in error) == (1, True)
 
 
-def test_follow_waits_for_a_hub_that_is_out_of_reach(tmp_path: Path) -> None:
+def test_follow_waits_for_a_hub_that_is_out_of_reach(tmp_path: Path, port: int) -> None:
+    address = f"127.0.0.1:{port}"
     fill(tmp_path / "source", sample(3))
     with hub.Store(tmp_path / "hub") as store:
-        with Server(store, "127.0.0.1:0") as server:
-            address = server.address
+        with Server(store, address):
             run("push", "--client", "EWR", "--journal", "flights", tmp_path / "source", address)
             follower = start("follow", "--json", "--start", "2", address, "EWR", "flights")
             follower.stdout.readline()
         with follower:
             assert b"trying again" in follower.stderr.readline()
-            with Server(store, address) as server, Client(address, client_id="EWR") as client:
+            with Server(store, address), Client(address, client_id="EWR") as client:
                 client.put("flights", [sej.Message(3, 1, 0, b"", b"again")])
                 assert json.loads(follower.stdout.readline())["value"] == "again"
                 follower.terminate()

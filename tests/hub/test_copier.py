@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import queue
 import random
 import shutil
 import signal
@@ -19,7 +20,7 @@ import hub
 import sej
 from hub.wire import Client, Copier, JournalState, Progress, Server, Tokens
 from sej.system.disk import Mode, OsDisk, OsFile, Status
-from tests.hub.support import connected, fill, free_port, is_prefix, same_bytes, serving
+from tests.hub.support import connected, fill, is_prefix, same_bytes, serving
 from tests.hub.transport import Transport
 from tests.sej.hooks import script
 from tests.sej.support import packed, sample, segments
@@ -144,12 +145,10 @@ def test_another_journal_of_the_same_name_is_noticed(tmp_path: Path) -> None:
             assert store.get("client-a", "good", 0) == sample(5)  # the others were copied
 
 
-def test_local_retention_waits_for_the_hub(tmp_path: Path) -> None:
+def test_local_retention_waits_for_the_hub(tmp_path: Path, port: int) -> None:
     fill(tmp_path / "journal", sample(100), segment_bytes=200)
     journal = sej.Journal(tmp_path / "journal")
-    with serving(tmp_path / "hub") as (_, server):
-        address = server.address
-    with Client(address, client_id="a", timeout_s=1.0) as client, pytest.raises(hub.UnavailableError):
+    with Client(f"127.0.0.1:{port}", client_id="a") as client, pytest.raises(hub.UnavailableError):
         Copier(tmp_path / "journal", client).run_once()
     assert journal.clean(max_bytes=0) == []  # the reader "hub" is there and has nothing yet
     with connected(tmp_path / "hub") as (_, client):
@@ -416,10 +415,10 @@ def test_following_brings_appends_and_new_shards(tmp_path: Path) -> None:
         same_bytes(tmp_path / "tree" / name, tmp_path / "hub" / f"client-a.{name}")
 
 
-def test_it_survives_a_hub_that_restarts(tmp_path: Path) -> None:
+def test_it_survives_a_hub_that_restarts(tmp_path: Path, port: int) -> None:
     stop, some, rest = threading.Event(), threading.Event(), threading.Event()
     fill(tmp_path / "journal", sample(100))
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{port}"
 
     def look(progress: Progress) -> None:
         (some if progress.messages < 300 else rest).set()
@@ -473,26 +472,26 @@ def test_backoff_doubles_with_jitter(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_fails_does_not_slow_the_others(tmp_path: Path) -> None:
-    stop, good = threading.Event(), threading.Event()
+    stop, told = threading.Event(), queue.SimpleQueue[int]()
     fill(tmp_path / "tree" / "bad", [sej.Message(0, 7, 0, b"", b"other")])
     fill(tmp_path / "tree" / "good", sample(5))
-    end = 5
 
-    def look(progress: Progress) -> None:
-        if progress.messages >= end:
-            good.set()
+    def reach(messages: int) -> None:
+        while told.get(timeout=60) < messages:
+            pass
 
     with connected(tmp_path / "hub") as (store, client):
         store.put("client-a", "bad", sample(3))
-        copier = Copier(tmp_path / "tree", client, on_progress=look, backoff_s=1e6, max_backoff_s=1e9)
+        copier = Copier(
+            tmp_path / "tree", client, on_progress=lambda progress: told.put(progress.messages),
+            backoff_s=1e6, max_backoff_s=1e9,
+        )  # fmt: skip
         runner = threading.Thread(target=copier.run, args=(stop,))
         runner.start()
-        for _ in range(3):
-            until(good)
-            good.clear()
-            end += 5
-            fill(tmp_path / "tree" / "good", sample(5, end - 5))
-        until(good)
+        for end in (5, 10, 15):
+            reach(end)
+            fill(tmp_path / "tree" / "good", sample(5, end))
+        reach(20)
         stop.set()
         runner.join(30)
         assert list(copier.progress.failures) == ["bad"]
@@ -649,9 +648,8 @@ Copier(sys.argv[1], Client(sys.argv[2], client_id="client-a", timeout_s=5.0), on
 """
 
 
-def kill_either_side(root: Path, rng: random.Random, rounds: int) -> int:
+def kill_either_side(root: Path, address: str, rng: random.Random, rounds: int) -> int:
     """Kill hub or copier at a moment of its own choosing, again and again; returns how many messages went over."""
-    address = f"127.0.0.1:{free_port()}"
     trees = [root / "tree" / f"s.1.00{shard}" for shard in range(2)]
     ends = [0, 0]
 
@@ -680,7 +678,7 @@ def kill_either_side(root: Path, rng: random.Random, rounds: int) -> int:
             for path in trees:
                 copy = root / "hub" / f"client-a.{path.name}"
                 kept = sej.read_offset(path, "hub") or 0
-                if copy.exists() and (copy / "jnl").exists():
+                if (copy / "jnl").exists() and segments(copy):
                     mine, theirs = b"".join(segments(path).values()), b"".join(segments(copy).values())
                     assert mine.startswith(theirs[: sej.Journal(copy).segments[0].size])
                     assert sej.Journal(copy).end_offset >= kept
@@ -696,16 +694,17 @@ def kill_either_side(root: Path, rng: random.Random, rounds: int) -> int:
     return sum(ends)
 
 
-def test_sigkill_of_either_side(tmp_path: Path) -> None:
-    assert kill_either_side(tmp_path, random.Random(7), 3) > 600
+def test_sigkill_of_either_side(tmp_path: Path, port: int) -> None:
+    assert kill_either_side(tmp_path, f"127.0.0.1:{port}", random.Random(7), 3) > 600
 
 
 @pytest.mark.torture
-def test_sigkill_of_either_side_for_long(tmp_path: Path, torture_s: float) -> None:
+def test_sigkill_of_either_side_for_long(tmp_path: Path, port: int, torture_s: float) -> None:
     deadline = time.monotonic() + torture_s
     seed = random.SystemRandom().randrange(1 << 32)
     while True:
-        kill_either_side(tmp_path / str(seed), random.Random(seed), 3 if torture_s < 10 else 20)
+        rounds = 3 if torture_s < 10 else 20
+        kill_either_side(tmp_path / str(seed), f"127.0.0.1:{port}", random.Random(seed), rounds)
         seed += 1
         if time.monotonic() >= deadline:
             break

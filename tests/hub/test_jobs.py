@@ -29,7 +29,7 @@ from sej.system.disk import OsFile
 from sej.system.locks import Lock
 from shard.commits.committing import discard_dead_jobs
 from shard.commits.staging import StagedRowsError
-from tests.hub.support import ROOT, connected, free_port, until
+from tests.hub.support import ROOT, connected, until
 from tests.sej.hooks import HookedDisk
 
 HUB = [sys.executable, "-c", "from hub.cli import app; app(prog_name='sej hub')"]
@@ -544,10 +544,10 @@ def run_job(
 
 
 @pytest.mark.torture
-def test_every_row_once_though_the_hub_is_killed(tmp_path: Path, torture_s: float) -> None:
+def test_every_row_once_though_the_hub_is_killed(tmp_path: Path, port: int, torture_s: float) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     dice = random.Random(seed)
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{port}"
     server = [serve(tmp_path, address)]
     count = max(3, int(torture_s))
     try:

@@ -20,7 +20,7 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.access import Grant, hash_token
 from hub.wire.named import HeldReaders
 from tests.cli.inside import inside
-from tests.hub.support import ROOT, fill, free_port, serving, until
+from tests.hub.support import ROOT, fill, serving, until
 from tests.sej.support import sample
 
 ORDERS = Source("EWR", "orders")
@@ -490,9 +490,9 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def test_every_message_is_read_though_the_hub_is_killed_again_and_again(tmp_path: Path) -> None:
+def test_every_message_is_read_though_the_hub_is_killed_again_and_again(tmp_path: Path, port: int) -> None:
     fill(tmp_path / "EWR.orders", [sej.Message(at, at, 0, b"", b"%d" % at) for at in range(300)])
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{port}"
     process = serve_at(tmp_path, address)
     done, found = threading.Event(), []
 
@@ -566,9 +566,11 @@ def test_a_killed_program_is_followed_by_the_next_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("others", [0, 5, 9])
-def test_a_reader_of_messages_that_the_hub_lost_does_not_wait_for_others(tmp_path: Path, others: int) -> None:
+def test_a_reader_of_messages_that_the_hub_lost_does_not_wait_for_others(
+    tmp_path: Path, port: int, others: int
+) -> None:
     """As after a hub's disk was restored: messages that get the same offsets would be left out."""
-    root, address = tmp_path / "hub", f"127.0.0.1:{free_port()}"
+    root, address = tmp_path / "hub", f"127.0.0.1:{port}"
     fill(root / "EWR.orders", sample(5))
     shutil.copytree(root / "EWR.orders", tmp_path / "older")
     with hub.Store(root) as store:

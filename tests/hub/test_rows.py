@@ -261,7 +261,7 @@ def test_errors_name_hub_and_journal(tmp_path: Path) -> None:
         with pytest.raises(hub.GapError, match=r"^hub at 127.0.0.1:\d+, journal a.j, offset 5: "):
             client.put(JOURNAL, [*sample(1), sej.Message(5, 1, 0, b"", b"")])
     with (
-        Client("127.0.0.1:1", client_id="a", timeout_s=1) as client,
+        Client("127.0.0.1:1", client_id="a") as client,
         pytest.raises(hub.UnavailableError, match=r"^hub at 127.0.0.1:1, journal a.j: UNAVAILABLE"),
     ):
         client.get(JOURNAL, 0)

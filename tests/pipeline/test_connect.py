@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pipeline
-from tests.hub.support import ROOT, free_port
+from tests.hub.support import ROOT
 
 pytestmark = pytest.mark.spark
 
@@ -64,9 +64,9 @@ def client(text: str, *words: object, **environment: str) -> str:
 
 
 @pytest.fixture
-def server(spark: SparkSession) -> Iterator[str]:
+def server(spark: SparkSession, port: int) -> Iterator[str]:
     """The address of a server of Spark Connect in the shared session."""
-    jvm, port = spark.sparkContext._jvm, free_port()
+    jvm = spark.sparkContext._jvm
     assert jvm is not None
     conf = spark.sparkContext._jsc.sc().conf()
     conf.set("spark.connect.grpc.binding.address", "127.0.0.1")

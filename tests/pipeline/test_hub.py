@@ -18,7 +18,7 @@ from pipeline import jobs
 from pipeline.connection import Remote
 from pipeline.reading import remote
 from pipeline.reading.places import Origin, Slice
-from tests.hub.support import CERTIFICATES, free_port, until
+from tests.hub.support import CERTIFICATES, until
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
@@ -196,10 +196,10 @@ def test_a_stream_keeps_its_progress_on_the_hub(spark: SparkSession, hub_root: P
         assert {journal.source.client for journal in hub.stats(hub_root) if "report" in journal.lag} == {"tokyo"}
 
 
-def test_reading_continues_when_the_hub_is_back(tmp_path: Path) -> None:
+def test_reading_continues_when_the_hub_is_back(tmp_path: Path, port: int) -> None:
     with sej.Writer(tmp_path / "berlin.large") as writer:
         writer.append_many([b"x" * 1000] * 20_000)
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{port}"
     with hub.Store(tmp_path) as store:
         first = Server(store, address)
         rows = remote.read(Remote((address,)), Slice(Origin("", "berlin.large", "berlin"), 0, 20_000, 1), ("value",))

@@ -25,7 +25,7 @@ from pipeline.connection import Remote
 from pipeline.options import WRITE, parse
 from pipeline.writing.on_hub import OnHub
 from pipeline.writing.sink import SejStreamWriter, SejWriter
-from tests.hub.support import CERTIFICATES, ROOT, free_port, until
+from tests.hub.support import CERTIFICATES, ROOT, until
 from tests.pipeline.conftest import fill
 from tests.pipeline.copying import copy
 
@@ -53,10 +53,10 @@ def serving(root: Path, address: str) -> "subprocess.Popen[str]":
 
 @pytest.mark.timeout(60)
 def test_a_stream_ends_though_the_hub_is_out_of_reach(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("pipeline.writing.on_hub._SOON_S", 0.2)
-    given = {"hub": f"127.0.0.1:{free_port()}", "prefix": "orders"}
+    given = {"hub": f"127.0.0.1:{port}", "prefix": "orders"}
     options, schema = parse(WRITE, {**given, "txnAppId": "copy"}), StructType().add("value", "binary")
     assert options["hubRetryFor"] == 600
     writer = SejStreamWriter("berlin", options, schema, overwrite=False, checkpoint=None)
@@ -152,8 +152,8 @@ def test_a_stream_writes_every_row_once_though_spark_replays_a_batch(
     assert values(tmp_path / "hub") == wanted(130)
 
 
-def test_a_job_continues_when_a_killed_hub_is_back(spark: SparkSession, tmp_path: Path) -> None:
-    address, root = f"127.0.0.1:{free_port()}", tmp_path / "hub"
+def test_a_job_continues_when_a_killed_hub_is_back(spark: SparkSession, tmp_path: Path, port: int) -> None:
+    address, root = f"127.0.0.1:{port}", tmp_path / "hub"
 
     server = [serving(root, address)]
 
@@ -179,9 +179,9 @@ def test_a_job_continues_when_a_killed_hub_is_back(spark: SparkSession, tmp_path
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
 def test_every_message_once_though_drivers_executors_and_the_hub_are_killed(
-    spark: SparkSession, spark_home: Path, tmp_path: Path, torture_s: float
+    spark: SparkSession, spark_home: Path, tmp_path: Path, port: int, torture_s: float
 ) -> None:
-    address, root, source = f"127.0.0.1:{free_port()}", tmp_path / "hub", tmp_path / "from" / "orders.1.000"
+    address, root, source = f"127.0.0.1:{port}", tmp_path / "hub", tmp_path / "from" / "orders.1.000"
     fill(source, 4000)
     server = serving(root, address)
     deadline, due = time.monotonic() + torture_s, 1000

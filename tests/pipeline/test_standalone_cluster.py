@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import sej
 from hub.naming import find_sources
-from tests.hub.support import free_port, until
+from tests.hub.support import until
 from tests.pipeline.cluster import WORKERS, Cluster, copy, driver_process, hub_process
 from tests.pipeline.conftest import fill
 
@@ -44,9 +44,9 @@ def driver(cluster: Cluster) -> SparkSession:
 
 
 @pytest.fixture
-def address() -> str:
+def address(port: int) -> str:
     """Where a hub listens, also after it was killed."""
-    return f"127.0.0.1:{free_port()}"
+    return f"127.0.0.1:{port}"
 
 
 @contextmanager

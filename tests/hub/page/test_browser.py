@@ -25,7 +25,7 @@ import shard
 from hub.page.serving import PageServer
 from hub.tokens import hash_token, make_token
 from tests.hub.page.browsing import address_of, filled, started
-from tests.hub.support import at, free_port
+from tests.hub.support import at
 
 pytestmark = pytest.mark.browser
 SWITCHES = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
@@ -265,8 +265,8 @@ def test_a_token_that_is_missing_or_wrong(tmp_path: Path, opened: Opener) -> Non
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
-def test_the_hub_restarts_while_the_page_is_open(tmp_path: Path, opened: Opener) -> None:
-    root, port = tmp_path / "hub", free_port()
+def test_the_hub_restarts_while_the_page_is_open(tmp_path: Path, opened: Opener, port: int) -> None:
+    root = tmp_path / "hub"
     with hub.Store(root) as store:
         store.put("EWR", "flights", [at(0, 5)])
     words = ("hub", "serve", "--address", "127.0.0.1:0", "--page", str(port), root)
