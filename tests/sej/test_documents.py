@@ -1,14 +1,20 @@
 """docs/formats/sej.md says what the code does: its tables are the code's layouts, its dumps the code's bytes."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+import sej
 from sej.codec import encode, format
 from sej.journal import index_format, twin_format
+from sej.journal.directory import Directory
 from sej.journal.index import Block
+from sej.reading.attempts import Attempts
 from sej.system.checksum import crc32c
+from sej.system.disk import OS
+from tests.sej.support import by_hand, packed, sample
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "formats" / "sej.md").read_text()
 CODES = {"uint64": "Q", "int64": "q", "uint32": "I", "int32": "i", "uint8": "B", "int8": "b"}
@@ -40,7 +46,7 @@ def test_the_message_is_as_the_table_says() -> None:
 
 
 def test_the_index_entry_is_as_the_table_says() -> None:
-    rows = tables()[3]
+    rows = tables()[5]
     assert [row[0] for row in rows[:8]] == list(Block._fields)
     assert ">" + "".join(CODES[row[2]] for row in rows) == index_format.ENTRY.format
     assert sum(int(row[1]) for row in rows) == index_format.ENTRY_SIZE
@@ -52,6 +58,24 @@ def test_the_twin_is_as_the_table_says() -> None:
     assert magic[:2] == ["magic", str(len(twin_format.MAGIC))]
     assert ">8s" + "".join(CODES[row[2]] for row in rows) == twin_format.SLOT.format
     assert f"at bytes 0 and {twin_format.STRIDE}" in PAGE
+
+
+def test_the_small_files_have_the_members_of_the_table(tmp_path: Path) -> None:
+    members = {row[0].split("`")[1]: re.findall(r"`(\w+)`", row[1]) for row in tables()[3]}
+    by_hand(tmp_path, (0, packed(sample(2))), (5, packed(sample(2, start=5))))
+    sej.Journal(tmp_path).repair()
+    for _ in range(2):
+        Attempts(Directory(str(tmp_path), OS), "worker", 9).begin(1, 9)
+    with sej.Writer(tmp_path) as w:
+        w.append_once("sender", 1, [b"value"])
+    for name, row in {
+        "gaps/0000000000000002.gap": "gaps/<start>.gap",
+        "ofs/worker.tries": "ofs/<name>.tries",
+        "txn/sender.done": "txn/<name>.done",
+    }.items():
+        digits, text = (tmp_path / name).read_text().splitlines()[0].rstrip().split(" ", 1)
+        assert int(digits, 16) == crc32c(Path(name).name.encode() + bytes(1) + text.encode())
+        assert list(json.loads(text)) == members[row]
 
 
 @pytest.mark.parametrize("number", [0, 1])
