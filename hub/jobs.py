@@ -283,5 +283,7 @@ class Jobs:
 
 def _checked(name: str) -> str:
     if not _ID.fullmatch(name):
-        raise InvalidNameError(f"the id of a job or task must be 1 to 64 hexadecimal digits, got {name!r}")
+        raise InvalidNameError(
+            f"the id of a job or task must be 1 to 64 hexadecimal digits in lower case, got {name!r}"
+        )
     return name
