@@ -140,7 +140,7 @@ def test_a_replay_gives_what_the_page_says(tmp_path: Path) -> None:
         for name in names:
             (path / name).write_bytes(file(dice))
         if packed and not (path / f"cars.{packed}.pack").read_bytes():
-            packed = 0  # an empty one is no pack
+            packed = 0  # an empty one does not count
         state, damage = State(), []
         for name in names:
             time = int(name.split(".")[1]) if "." in name else 2**63
