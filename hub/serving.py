@@ -1,8 +1,9 @@
 """``sej hub serve``: one process, or several that a supervisor starts, behind one address.
 
-With several, this process only supervises (:mod:`sej.cli.supervising`), and serves the metrics and the web page of all.
-It reserves the port: it binds it, and does not listen. So another hub on this port is refused, and a port 0 is chosen
-once. The processes listen there too, and the kernel divides the connections among them (:mod:`hub.wire.processes`).
+With several, this process only supervises (:mod:`sej.cli.shared.supervising`), and serves the metrics and the web page
+of all. It reserves the port: it binds it, and does not listen. So another hub on this port is refused, and a port 0 is
+chosen once. The processes listen there too, and the kernel divides the connections among them
+(:mod:`hub.wire.processes`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from hub.connecting import PLAINTEXT, host_and_port, option_names
 from hub.naming import make_root
 from hub.serving_lock import serving
 from hub.store import MIN_FREE_BYTES, Store
-from sej.cli.options import SIZE
-from sej.cli.parameters import PATH, IntRange
-from sej.cli.supervising import MAX_PROCESSES, Supervised, Supervisor, supervised
+from sej.cli.shared.options import SIZE
+from sej.cli.shared.parameters import PATH, IntRange
+from sej.cli.shared.supervising import MAX_PROCESSES, Supervised, Supervisor, supervised
 from sej.system.memory import keep_freed_memory
 from sej.system.signals import stop_on_signals, wait_for_signal
 

@@ -20,7 +20,7 @@ from kestrel.transfer import Expired, MessageLike, Moved, WriterLike
 from kestrel.v2 import moving, packing
 from kestrel.v2.journal import read_journal
 from kestrel.v2.replay import replay
-from sej.cli.parameters import PATH
+from sej.cli.shared.parameters import PATH
 
 __all__ = ["JournalsLike", "app", "dump", "export", "export_all", "import_", "list_", "pack", "state"]
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pipeline.hub_options import hub_way
-from sej.cli.parameters import PATH, IntRange
-from sej.cli.progress import progress_bar
+from sej.cli.shared.parameters import PATH, IntRange
+from sej.cli.shared.progress import progress_bar
 from sej.errors import JournalNotFoundError, SejError
 
 if TYPE_CHECKING:

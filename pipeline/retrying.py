@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from hub.errors import UnavailableError
-from sej.cli.units import human_duration
+from sej.cli.shared.units import human_duration
 
 __all__ = ["ANSWER_S", "RETRY_S", "Retry"]
 

@@ -17,8 +17,8 @@ import click
 from hub.page.journal import cells
 from hub.page.rendering import address
 from hub.page.views import Context, MissingError, View, number_in
-from sej.cli.offsets import describe_reset, move_reader, reset_target
-from sej.cli.reader_state import readers_of
+from sej.cli.commands.offsets import describe_reset, move_reader, reset_target
+from sej.cli.state.readers import readers_of
 from sej.journal.directory import Directory
 from sej.journal.kept_offsets import check_reader
 from sej.journal.view import Journal

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sej.cli.parameters import PATH, IntRange
+from sej.cli.shared.parameters import PATH, IntRange
 from sej.system.signals import stop_on_signals
 
 __all__ = ["ui"]

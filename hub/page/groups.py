@@ -11,7 +11,7 @@ from hub.naming import parse_source
 from hub.page.places import Shards, shards_of
 from hub.page.rows import ROWS, row
 from hub.page.views import Context, MissingError, View, element, number_in
-from sej.cli.watched import Sample
+from sej.cli.state.watched import Sample
 from sej.system.disk import OS
 
 __all__ = ["hub_root", "sharded"]

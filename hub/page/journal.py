@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from hub.page.rendering import address
 from hub.page.views import Context, MissingError, View, number_in
-from sej.cli.doctor import findings_of
-from sej.cli.options import good_end_of
-from sej.cli.output import as_text
-from sej.cli.stat import journal_row
-from sej.cli.units import Moment, parse_place
+from sej.cli.commands.doctor import findings_of
+from sej.cli.commands.stat import journal_row
+from sej.cli.shared.options import good_end_of
+from sej.cli.shared.output import as_text
+from sej.cli.shared.units import Moment, parse_place
 from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.view import Journal

@@ -8,7 +8,7 @@ from typing import Any, Final
 from hub.page.places import shards_of, text_queues_of
 from hub.page.rows import ROWS, row
 from hub.page.views import Context, View, element, number_in
-from sej.cli.watched import SORTS
+from sej.cli.state.watched import SORTS
 
 __all__ = ["overview"]
 

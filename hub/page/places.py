@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from hub.naming import is_root, parse_source
-from sej.cli.reader_state import journals_below
+from sej.cli.state.readers import journals_below
 from sej.errors import JournalNotFoundError
 from shard.names import Path as ShardPath
 from shard.names import split_name

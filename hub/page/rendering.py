@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hub.page.history import HEIGHT, WIDTH, points
-from sej.cli.units import human_duration, human_size, iso_time
+from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 
 __all__ = ["Renderer", "address", "when"]

@@ -8,7 +8,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from hub.page.views import Context
-from sej.cli.watched import Sample
+from sej.cli.state.watched import Sample
 
 __all__ = ["ROWS", "changed_ns", "row"]
 

@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 
 from hub.page.history import History
 from hub.page.pauses import Pauses
-from sej.cli.doctor import findings_of
-from sej.cli.findings import Finding
-from sej.cli.reader_state import stuck
-from sej.cli.watched import Sample, Watched
+from sej.cli.commands.doctor import findings_of
+from sej.cli.state.findings import Finding
+from sej.cli.state.readers import stuck
+from sej.cli.state.watched import Sample, Watched
 from sej.errors import CorruptionError, SejError
 from sej.journal.view import Journal
 from sej.queue.items.look import QueueLook

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from pipeline.hub_options import hub_way
-from sej.cli.output import counted
-from sej.cli.parameters import DURATION, PATH, PLACE, SIZE
-from sej.cli.units import Moment, iso_time
+from sej.cli.shared.output import counted
+from sej.cli.shared.parameters import DURATION, PATH, PLACE, SIZE
+from sej.cli.shared.units import Moment, iso_time
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,7 @@ from typing import IO, Any, Final
 import pyarrow as pa
 
 from pipeline.options import OptionError
-from sej.cli.output import text_or_b64
+from sej.cli.shared.output import text_or_b64
 from sej.system.disk import OS
 
 __all__ = ["SUFFIXES", "format_of", "replaced", "write_file", "write_parquet", "write_text"]

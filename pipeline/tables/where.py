@@ -19,7 +19,7 @@ import pyarrow as pa
 from pipeline.options import OptionError
 from pipeline.reading.conditions import EPOCH, Condition
 from sej.checks import OFFSET
-from sej.cli.units import Moment, parse_moment, parse_place
+from sej.cli.shared.units import Moment, parse_moment, parse_place
 
 __all__ = ["Where", "bounds_of", "condition_of", "conditions_of", "expression_of"]
 

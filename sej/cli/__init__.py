@@ -1,19 +1,13 @@
 """The command ``sej``: one program, to which each package contributes subcommands.
 
-The core imports terminal libraries only here, and only when the command runs. The modules, in the order in
-which they are best read::
+The core imports terminal libraries only here, and only when the command runs. The modules and rooms, in the order in
+which they are best read. Each imports only from those below it::
 
-    app, installed, exits                    finds a subcommand and loads only that one; errors as exit codes
-    writing, reading, offsets, lookup        append; count, scan, tail, dump; offset, reset, follow; file, old
-    stat, top, watched, reader_state         the state of journals, once or live
-    checking, doctor, findings, packages     verify and doctor
-    maintenance                              repair, clean, merge, index
-    queue, queue_items, places               work queues; which queue is meant
-    worker, supervising                      worker, and the processes that it supervises
-    bench                                    measures this disk
-    options, parameters, units               options and their types, shared by commands
-    output, decoding, progress, keys, logs   lines, JSON, progress bars, a live table, log records
-    programs, pipes, journals                programs that a command starts; a closed pipe; journals for other packages
+    app, installed                     finds a subcommand and loads only that one; errors as exit codes
+    commands                           the subcommands of the core
+    journals                           opens journals for the commands of other packages
+    state                              the state of journals, once or live
+    shared                             what commands share: options, lines of output, exit codes, processes
 """
 
 from __future__ import annotations
@@ -33,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the arguments without the program's name; None uses those of the process.
 
     Returns:
-        The exit code; see :mod:`sej.cli.exits`.
+        The exit code; see :mod:`sej.cli.shared.exits`.
     """
     try:
         from sej.cli.app import run

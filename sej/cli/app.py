@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from sej.cli.exits import Exit, exit_of
 from sej.cli.installed import Found, own_commands
 from sej.cli.journals import Journals
+from sej.cli.shared.exits import Exit, exit_of
 from sej.errors import BadOffsetFileError, CorruptionError, SejError
 
 if TYPE_CHECKING:
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
 __all__ = ["app", "run"]
 
 _CORE: Final = {
-    "count": "sej.cli.reading",
-    "scan": "sej.cli.reading",
-    "tail": "sej.cli.reading",
-    "dump": "sej.cli.reading",
-    "append": "sej.cli.writing",
-    "follow": "sej.cli.offsets",
-    "offset": "sej.cli.offsets",
-    "reset": "sej.cli.offsets",
-    "timestamp": "sej.cli.lookup",
-    "file": "sej.cli.lookup",
-    "old": "sej.cli.lookup",
-    "stat": "sej.cli.stat",
-    "top": "sej.cli.top",
-    "bench": "sej.cli.bench",
-    "verify": "sej.cli.checking",
-    "doctor": "sej.cli.doctor",
-    "repair": "sej.cli.maintenance",
-    "clean": "sej.cli.maintenance",
-    "merge": "sej.cli.maintenance",
-    "index": "sej.cli.maintenance",
-    "queue": "sej.cli.queue",
-    "worker": "sej.cli.worker",
+    "count": "reading",
+    "scan": "reading",
+    "tail": "reading",
+    "dump": "reading",
+    "append": "writing",
+    "follow": "offsets",
+    "offset": "offsets",
+    "reset": "offsets",
+    "timestamp": "lookup",
+    "file": "lookup",
+    "old": "lookup",
+    "stat": "stat",
+    "top": "top",
+    "bench": "bench",
+    "verify": "checking",
+    "doctor": "doctor",
+    "repair": "maintenance",
+    "clean": "maintenance",
+    "merge": "maintenance",
+    "index": "maintenance",
+    "queue": "queue",
+    "worker": "worker",
 }
-"""Maps each subcommand to the module that holds a click command of its name."""
+"""Maps each subcommand to the module that holds a click command of its name, in ``sej.cli.commands``."""
 _GROUP: Final = "sej.commands"
 _EXTRAS: Final = {
     **dict.fromkeys(("bson", "msgpack"), "formats"),
@@ -81,7 +81,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of this name, or None."""
         if cmd_name in _CORE:
-            return _spelled_out(getattr(import_module(_CORE[cmd_name]), cmd_name))
+            return _spelled_out(getattr(import_module(f"sej.cli.commands.{_CORE[cmd_name]}"), cmd_name))
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         found = own_commands(_GROUP).get(cmd_name) or _contributed().get(cmd_name)
@@ -258,7 +258,7 @@ def _journal_of(error: SejError) -> str | None:
 
 
 def _reader_left(error: BaseException) -> bool:
-    pipes = sys.modules.get("sej.cli.pipes")  # loaded by the command that waits, if one does
+    pipes = sys.modules.get("sej.cli.shared.pipes")  # loaded by the command that waits, if one does
     return isinstance(error, KeyboardInterrupt) and pipes is not None and pipes.reader_left()
 
 
@@ -269,7 +269,7 @@ def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def _shown(text: str, error: object) -> str:
     """Return the text of an error, which may have names from a file, for the terminal; it may have several lines."""
-    from sej.cli.output import shown  # only an error needs it
+    from sej.cli.shared.output import shown  # only an error needs it
 
     path = getattr(error, "path", None) or getattr(error, "filename", None)
     if isinstance(path, str):
@@ -333,7 +333,7 @@ def app(context: click.Context, log_format: str | None, log_level: str | None) -
     """
     context.obj = Journals()
     if log_format is not None or log_level is not None:
-        from sej.cli.logs import configure  # logging is slow to import for a short command
+        from sej.cli.shared.logs import configure  # logging is slow to import for a short command
 
         configure(log_format or "text", log_level or "warning")
 

@@ -17,8 +17,8 @@ class Journals:
     """Opens journals; imports the core's classes at their first use."""
 
     def until_reader_leaves(self) -> AbstractContextManager[None]:
-        """End a wait when the reader of standard output has closed the pipe; see :mod:`sej.cli.pipes`."""
-        from sej.cli.pipes import until_reader_leaves
+        """End a wait when the reader of standard output has closed the pipe; see :mod:`sej.cli.shared.pipes`."""
+        from sej.cli.shared.pipes import until_reader_leaves
 
         return until_reader_leaves()
 

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = [sys.executable, "-W", "error", "-m", "sej"]
 # The commands whose imports cost most; those of the others are among them.
 COMMON = [
-    *("sej.cli.doctor", "sej.cli.queue", "textqueue.commands.group", "kestrel.commands", "shard.cli", "hub.cli"),
-    *("sej.cli.app", "sej.cli.checking", "sej.cli.reading", "sej.cli.stat", "sej.cli.writing"),
+    *("textqueue.commands.group", "kestrel.commands", "shard.cli", "hub.cli", "sej.cli.app"),
+    *(f"sej.cli.commands.{name}" for name in ("checking", "doctor", "queue", "reading", "stat", "writing")),
     *("sej.queue.journal_queue", "pipeline.health", "importlib.metadata", "ctypes", "mmap"),
 ]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 import sej as library
-from sej.cli.reader_state import holder_of, readers_of
-from sej.cli.top import _table
-from sej.cli.watched import Sample
+from sej.cli.commands.top import _table
+from sej.cli.state.readers import holder_of, readers_of
+from sej.cli.state.watched import Sample
 from sej.system.disk import OsFile
 from tests.cli.command import sej, start
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sej as library
-from sej.cli.reading import _count
+from sej.cli.commands.reading import _count
 from sej.journal.directory import Directory, Segment
 from sej.journal.retention import merge
 from sej.system.disk import OS

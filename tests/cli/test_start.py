@@ -146,7 +146,9 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize(
-    "words", [["click", "count"], ["sej.cli.reading", "count"], ["sej.cli.top", "--help"]], ids=" ".join
+    "words",
+    [["click", "count"], ["sej.cli.commands.reading", "count"], ["sej.cli.commands.top", "--help"]],
+    ids=" ".join,
 )
 def test_an_interrupt_of_an_import_is_130_and_no_traceback(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "interrupted.py").write_text(INTERRUPTED)

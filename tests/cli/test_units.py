@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sej.cli.units import Moment, human_duration, human_size, parse_moment, parse_place, parse_size
+from sej.cli.shared.units import Moment, human_duration, human_size, parse_moment, parse_place, parse_size
 from sej.durations import parse_duration
 
 NOW = 1_500_000_000_000_000_000  # 2017-07-14T02:40:00Z

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sej.cli.supervising import Supervised, _Child
-from sej.cli.worker import _stamps
+from sej.cli.commands.worker import _stamps
+from sej.cli.shared.supervising import Supervised, _Child
 from tests.cli.command import sej, start
 from tests.forking import Piped
 from tests.sej.hooks import until

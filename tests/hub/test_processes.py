@@ -26,7 +26,7 @@ from hub.serving import _others, _reserved
 from hub.wire import Client, Copier, Reader, Server
 from hub.wire.job_calls import JobCalls
 from sej import Message
-from sej.cli.supervising import Supervised
+from sej.cli.shared.supervising import Supervised
 from sej.system.checksum import crc32c
 from shard.commits.staging import StagedRowsError
 from tests.forking import Piped

@@ -62,7 +62,7 @@ with textqueue.TextQueue("jobs.tq") as text:
 assert open("jobs.tq").read() == "=ship order 1\\n"
 with shard.Writer(shard.Path("sharded", prefix="orders", bits=1)) as writer:
     writer.append(b"value", b"key")
-import sej.cli.bench, sej.cli.doctor, sej.cli.top
+import sej.cli.commands.bench, sej.cli.commands.doctor, sej.cli.commands.top
 print("well", len(full_syncs) > 0)
 """
 

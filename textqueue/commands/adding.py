@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sej.cli.parameters import FilePath
+from sej.cli.shared.parameters import FilePath
 from textqueue.commands.naming import name_of
 from textqueue.commands.opening import refuse_foreign, reporting
 from textqueue.commands.output import print_line

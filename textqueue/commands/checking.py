@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sej.cli.exits import Exit
+from sej.cli.shared.exits import Exit
 from textqueue.commands.opening import QUEUE, require
 from textqueue.commands.output import JSON, print_json, print_line
 from textqueue.queue import TextQueue

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.parameters import DURATION
-from sej.cli.programs import ProgramCommand, ending, require_program
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.parameters import DURATION
+from sej.cli.shared.programs import ProgramCommand, ending, require_program
 from textqueue.claims.claim import Claim
 from textqueue.commands.listing import show
 from textqueue.commands.naming import name_of

@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from sej.cli.exits import Exit
+from sej.cli.shared.exits import Exit
 from textqueue.commands.opening import QUEUE, opened_files
 from textqueue.commands.output import refuse, shown
 from textqueue.editing.save import save

@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 import textqueue
-from sej.cli.parameters import FilePath
+from sej.cli.shared.parameters import FilePath
 
 __all__ = ["editors", "install"]
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.parameters import DURATION
-from sej.cli.units import human_duration
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.parameters import DURATION
+from sej.cli.shared.units import human_duration
 from textqueue.commands.naming import hash_of, name_of
 from textqueue.commands.opening import QUEUE, JournalsLike, note_if_foreign, opened, report
 from textqueue.commands.output import JSON, print_json, print_line, shown

@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.parameters import IntRange
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.parameters import IntRange
 from textqueue.claims.claim import Claim
 from textqueue.commands.naming import NAMES, name_of, named, require_names
 from textqueue.commands.opening import QUEUE, opened, opened_files, shell

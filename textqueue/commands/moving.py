@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from sej.cli.parameters import PATH, IntRange
+from sej.cli.shared.parameters import PATH, IntRange
 from sej.system.disk import OS
 from textqueue.commands.opening import (
     QUEUE,

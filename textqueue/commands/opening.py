@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import click
 
-from sej.cli.parameters import PATH
+from sej.cli.shared.parameters import PATH
 from sej.system.disk import OS
 from sej.system.locks import host_name, process_start
 from textqueue.claims.drain import OnceWriter

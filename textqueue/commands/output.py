@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from sej.cli.exits import Exit
+from sej.cli.shared.exits import Exit
 
 __all__ = ["JSON", "print_json", "print_line", "refuse", "shown"]
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from sej.cli.keys import quiet_keys, wait
-from sej.cli.parameters import DURATION
-from sej.cli.units import human_duration, iso_time
+from sej.cli.shared.keys import quiet_keys, wait
+from sej.cli.shared.parameters import DURATION
+from sej.cli.shared.units import human_duration, iso_time
 from textqueue.commands.naming import name_of
 from textqueue.commands.opening import QUEUE, opened, report
 from textqueue.commands.output import JSON, print_json, print_line, shown

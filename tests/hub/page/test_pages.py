@@ -20,7 +20,7 @@ import sej
 from hub.page.history import LENGTH, History, points
 from hub.page.sampler import Sampler
 from hub.page.serving import PageServer
-from sej.cli.watched import Sample, Watched
+from sej.cli.state.watched import Sample, Watched
 from tests.hub.page.browsing import Client, address_of, filled, serving
 from tests.sej.hooks import until
 

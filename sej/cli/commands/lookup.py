@@ -10,10 +10,10 @@ from typing import Final
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.options import DIRECTORY, JSON, PLACE, offset_at
-from sej.cli.reader_state import find_reader, no_reader, readers_of
-from sej.cli.units import Moment, iso_time
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.options import DIRECTORY, JSON, PLACE, offset_at
+from sej.cli.shared.units import Moment, iso_time
+from sej.cli.state.readers import find_reader, no_reader, readers_of
 from sej.codec.format import NO_TIMESTAMP
 from sej.journal.directory import Directory, containing
 from sej.journal.view import Journal, SegmentInfo

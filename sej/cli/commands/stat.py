@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.options import DURATION, JSON, good_end_of
-from sej.cli.output import shown
-from sej.cli.parameters import PATH
-from sej.cli.reader_state import Reader, holder_of, journals_below, lag_s, readers_of, stuck
-from sej.cli.units import human_duration, human_size, iso_time
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.options import DURATION, JSON, good_end_of
+from sej.cli.shared.output import shown
+from sej.cli.shared.parameters import PATH
+from sej.cli.shared.units import human_duration, human_size, iso_time
+from sej.cli.state.readers import Reader, holder_of, journals_below, lag_s, readers_of, stuck
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
 from sej.journal.directory import Directory

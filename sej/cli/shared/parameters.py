@@ -1,4 +1,4 @@
-"""Types of parameters: paths, and offsets, times, durations and sizes, as :mod:`sej.cli.units` parses them."""
+"""Types of parameters: paths, and offsets, times, durations and sizes, as :mod:`sej.cli.shared.units` parses them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from sej.cli.units import parse_place, parse_size
+from sej.cli.shared.units import parse_place, parse_size
 from sej.durations import parse_duration
 
 __all__ = ["AGE", "DURATION", "PATH", "PLACE", "SIZE", "FilePath", "IntRange"]
@@ -34,7 +34,7 @@ class IntRange(click.IntRange):
 
 
 class _Parsed(click.ParamType[Any]):
-    """A parameter that a function of :mod:`sej.cli.units` parses."""
+    """A parameter that a function of :mod:`sej.cli.shared.units` parses."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name

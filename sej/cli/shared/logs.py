@@ -7,7 +7,7 @@ import logging
 import sys
 from typing import Final
 
-from sej.cli.units import iso_time
+from sej.cli.shared.units import iso_time
 
 __all__ = ["configure"]
 

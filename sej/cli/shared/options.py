@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from sej.cli.output import FORMS, form_named, shown
-from sej.cli.parameters import AGE, DURATION, PATH, PLACE, SIZE, IntRange
-from sej.cli.units import Moment
+from sej.cli.shared.output import FORMS, form_named, shown
+from sej.cli.shared.parameters import AGE, DURATION, PATH, PLACE, SIZE, IntRange
+from sej.cli.shared.units import Moment
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.gaps import Gap
@@ -115,7 +115,7 @@ def wait_option(command: _Command) -> _Command:
 
 def waited_for(directory: Path, timeout: float | None) -> bool:
     """Wait until a journal exists or the reader of the output leaves; return False if it was there already."""
-    from sej.cli.pipes import until_reader_leaves
+    from sej.cli.shared.pipes import until_reader_leaves
     from sej.journal.arrival import wait_for_journal
 
     with until_reader_leaves():

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.options import JSON
-from sej.cli.output import as_json, as_text, shown
-from sej.cli.parameters import IntRange
-from sej.cli.places import Place, placed_command
-from sej.cli.units import iso_time
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.options import JSON
+from sej.cli.shared.output import as_json, as_text, shown
+from sej.cli.shared.parameters import IntRange
+from sej.cli.shared.places import Place, placed_command
+from sej.cli.shared.units import iso_time
 from sej.queue.interface.queue import WorkQueue
 from sej.queue.interface.values import STATES, QueuedItem
 from sej.queue.items.look import QueueLook

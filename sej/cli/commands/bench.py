@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 import click
 
 import sej
-from sej.cli.options import DURATION, JSON, SIZE
-from sej.cli.parameters import PATH
+from sej.cli.shared.options import DURATION, JSON, SIZE
+from sej.cli.shared.parameters import PATH
 from sej.writing.writer import Durability
 
 __all__ = ["MEASUREMENTS", "Begin", "Measurement", "Work", "bench"]
@@ -178,7 +178,7 @@ def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: s
 
 def _measured(chosen: list[Measurement], root: Path, value: bytes, round_s: float) -> list[list[float]]:
     """Return the rates of each measurement, items a second, one for each round."""
-    from sej.cli.progress import progress_bar
+    from sej.cli.shared.progress import progress_bar
 
     rates: list[list[float]] = [[] for _ in chosen]
     turns = [(one, found) for _ in range(_ROUNDS) for one, found in zip(chosen, rates, strict=True)]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from sej.cli.options import good_end_of
-from sej.cli.output import counted
-from sej.cli.reader_state import Reader, holder_of, readers_of, stuck
-from sej.cli.units import human_duration, human_size, iso_time
+from sej.cli.shared.options import good_end_of
+from sej.cli.shared.output import counted
+from sej.cli.shared.units import human_duration, human_size, iso_time
+from sej.cli.state.readers import Reader, holder_of, readers_of, stuck
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
 from sej.journal.directory import Directory

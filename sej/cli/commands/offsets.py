@@ -10,8 +10,8 @@ from typing import Final
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.options import (
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.options import (
     BATCH,
     DIRECTORY,
     DURATION,
@@ -26,9 +26,9 @@ from sej.cli.options import (
     wait_option,
     waited_for,
 )
-from sej.cli.output import as_text, counted, print_messages, shown
-from sej.cli.reader_state import Reader, complete_reader, find_reader, no_reader, readers_of
-from sej.cli.units import Moment
+from sej.cli.shared.output import as_text, counted, print_messages, shown
+from sej.cli.shared.units import Moment
+from sej.cli.state.readers import Reader, complete_reader, find_reader, no_reader, readers_of
 from sej.errors import BadOffsetFileError, LockedError, SejError
 from sej.journal.directory import Directory
 from sej.journal.kept_offsets import check_reader
@@ -168,7 +168,7 @@ def follow(
 
     Example: sej follow --reader shipper --json orders | ./ship
     """
-    from sej.cli.pipes import until_reader_leaves
+    from sej.cli.shared.pipes import until_reader_leaves
     from sej.reading.scanner import Scanner
 
     if reader is not None and start is not None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from sej.cli.findings import Finding
+from sej.cli.state.findings import Finding
 from sej.names import ADVICE, PACKAGES, foreign
 
 __all__ = ["package_findings"]

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from sej.cli.options import (
+from sej.cli.shared.options import (
     BATCH,
     DIRECTORY,
     JSON,
@@ -26,9 +26,9 @@ from sej.cli.options import (
     wait_option,
     waited_for,
 )
-from sej.cli.output import print_messages
-from sej.cli.parameters import PATH, IntRange
-from sej.cli.units import Moment
+from sej.cli.shared.output import print_messages
+from sej.cli.shared.parameters import PATH, IntRange
+from sej.cli.shared.units import Moment
 from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
 from sej.errors import CorruptionError, NotAJournalError
 from sej.journal.directory import Directory
@@ -132,7 +132,7 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
             if messages[-1].offset < gap.start < messages[0].offset:
                 report_gap(directory, gap)
     if follow:
-        from sej.cli.pipes import until_reader_leaves
+        from sej.cli.shared.pipes import until_reader_leaves
         from sej.reading.scanner import Scanner
 
         start = journal.end_offset if end is None else end

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.keys import quiet_keys, wait
-from sej.cli.options import DURATION, JSON
-from sej.cli.output import shown
-from sej.cli.parameters import PATH
-from sej.cli.units import human_duration, human_size, iso_time
-from sej.cli.watched import SORTS, Sample, Watched
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.keys import quiet_keys, wait
+from sej.cli.shared.options import DURATION, JSON
+from sej.cli.shared.output import shown
+from sej.cli.shared.parameters import PATH
+from sej.cli.shared.units import human_duration, human_size, iso_time
+from sej.cli.state.watched import SORTS, Sample, Watched
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
-from sej.cli.units import iso_time
+from sej.cli.shared.units import iso_time
 
 __all__ = ["decoder"]
 

@@ -20,10 +20,10 @@ from typing import Any, Final
 import click
 
 from sej.checks import POSITIVE_SECONDS, handler_of
-from sej.cli.options import DURATION, MAX_ATTEMPTS
-from sej.cli.parameters import IntRange
-from sej.cli.places import Place, placed_command
-from sej.cli.supervising import MAX_PROCESSES, Supervisor, is_supervised, supervised
+from sej.cli.shared.options import DURATION, MAX_ATTEMPTS
+from sej.cli.shared.parameters import IntRange
+from sej.cli.shared.places import Place, placed_command
+from sej.cli.shared.supervising import MAX_PROCESSES, Supervisor, is_supervised, supervised
 from sej.queue.work import MAX_THREADS, work
 
 __all__ = ["worker"]

@@ -10,8 +10,8 @@ from typing import Final, get_args
 
 import click
 
-from sej.cli.output import counted
-from sej.cli.parameters import PATH, IntRange
+from sej.cli.shared.output import counted
+from sej.cli.shared.parameters import PATH, IntRange
 from sej.journal.directory import Directory
 from sej.system.disk import OS
 from sej.writing.writer import Durability, Writer

@@ -1,8 +1,8 @@
 """``sej doctor``: one page on the state of journals, each finding with what to do about it. Changes no journal.
 
 Other packages add checks through the entry-point group ``sej.doctor``: ``name = "module:function"``. The function takes
-the path from the command line (a ``pathlib.Path``) and yields :class:`sej.cli.findings.Finding` objects, or tuples with
-the same fields. Such a check may remove stale files of its own package, and then reports that.
+the path from the command line (a ``pathlib.Path``) and yields :class:`sej.cli.state.findings.Finding` objects, or
+tuples with the same fields. Such a check may remove stale files of its own package, and then reports that.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.findings import Finding, findings
-from sej.cli.options import JSON
-from sej.cli.output import coloured, shown
-from sej.cli.packages import package_findings
-from sej.cli.parameters import PATH
-from sej.cli.progress import progress_bar
-from sej.cli.reader_state import journals_below
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.options import JSON
+from sej.cli.shared.output import coloured, shown
+from sej.cli.shared.parameters import PATH
+from sej.cli.shared.progress import progress_bar
+from sej.cli.state.findings import Finding, findings
+from sej.cli.state.packages import package_findings
+from sej.cli.state.readers import journals_below
 from sej.errors import NotAJournalError, SejError
 from sej.journal.view import Journal
 from sej.names import PACKAGES

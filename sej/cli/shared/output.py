@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
-from sej.cli.units import iso_time
+from sej.cli.shared.units import iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.message import Message
 
@@ -101,7 +101,7 @@ def form_named(form: str) -> Callable[[Message], bytes]:
     if form in _LINES:
         text = _LINES[form]
         return lambda message: text(message).encode() + b"\n"
-    from sej.cli.decoding import decoder
+    from sej.cli.shared.decoding import decoder
 
     decode, encode = decoder(form), _encoder()
 

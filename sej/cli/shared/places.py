@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from sej.cli.parameters import PATH
+from sej.cli.shared.parameters import PATH
 from sej.journal.directory import Directory
 from sej.queue.backends import BACKENDS, open_queue
 from sej.queue.disk.log import queue_names

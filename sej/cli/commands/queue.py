@@ -1,4 +1,4 @@
-"""``sej queue``: work queues of any backend from the command line; :mod:`sej.cli.queue_items` has what only looks."""
+"""``sej queue``: work queues of any backend from the command line. What looks at items is in ``queue_items``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Final
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.options import AGE, DURATION, MAX_ATTEMPTS, form_options, wait_option, waited_for
-from sej.cli.output import as_json, counted, print_messages, shown, text_or_b64
-from sej.cli.parameters import PATH, IntRange
-from sej.cli.places import Place, placed_command
-from sej.cli.programs import ProgramCommand, ending, require_program
-from sej.cli.queue_items import cancel, ls, pause, peek, requeue, resume, show, stats
+from sej.cli.commands.queue_items import cancel, ls, pause, peek, requeue, resume, show, stats
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.options import AGE, DURATION, MAX_ATTEMPTS, form_options, wait_option, waited_for
+from sej.cli.shared.output import as_json, counted, print_messages, shown, text_or_b64
+from sej.cli.shared.parameters import PATH, IntRange
+from sej.cli.shared.places import Place, placed_command
+from sej.cli.shared.programs import ProgramCommand, ending, require_program
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message
 from sej.queue.interface.item import Item
@@ -226,7 +226,7 @@ def _until_sigterm() -> Iterator[_Stop]:
 @contextmanager
 def _until_reader_leaves() -> Iterator[_Stop]:
     """End the command between two items when the reader of its output has closed the pipe."""
-    from sej.cli.pipes import until_reader_leaves
+    from sej.cli.shared.pipes import until_reader_leaves
 
     stop = _Stop()
     with until_reader_leaves(stop.ask):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.output import counted, shown
-from sej.cli.parameters import PATH
-from sej.cli.progress import progress_bar
-from sej.cli.reader_state import holder_of
-from sej.cli.units import human_size
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.output import counted, shown
+from sej.cli.shared.parameters import PATH
+from sej.cli.shared.progress import progress_bar
+from sej.cli.shared.units import human_size
+from sej.cli.state.readers import holder_of
 from sej.journal.verify import Problem
 from sej.journal.view import Journal
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.options import DIRECTORY, JSON, SIZE, require_limit, retention_options
-from sej.cli.output import counted
-from sej.cli.progress import progress_bar
-from sej.cli.reader_state import find_reader, no_reader, readers_of
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.options import DIRECTORY, JSON, SIZE, require_limit, retention_options
+from sej.cli.shared.output import counted
+from sej.cli.shared.progress import progress_bar
+from sej.cli.state.readers import find_reader, no_reader, readers_of
 from sej.journal.repair import Repair
 from sej.journal.view import Journal
 

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 import click
 
-from sej.cli.exits import Exit
-from sej.cli.options import good_end_of
-from sej.cli.output import shown
-from sej.cli.units import human_duration
+from sej.cli.shared.exits import Exit
+from sej.cli.shared.options import good_end_of
+from sej.cli.shared.output import shown
+from sej.cli.shared.units import human_duration
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import SejError
 from sej.journal.directory import Directory
