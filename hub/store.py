@@ -26,7 +26,7 @@ from hub.counters import Counters
 from hub.errors import DiskLowError, GapError, UnavailableError
 from hub.limits import Limits
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, no_such_journal, source_path
-from hub.pool import WriterPool
+from hub.pool import Entry, WriterPool
 from hub.serving_lock import serving
 from hub.siblings import ASK_S, TURN_S, Siblings
 from sej.checks import (
@@ -392,39 +392,9 @@ class Store:
 
     def _take(self, source: Source, batch: Batch, *, sync: bool, create: bool = True) -> int:
         start = time.perf_counter()
-        writer: Writer | None = None
         try:
             with self._pool.borrow(source) as entry:
-                try:
-                    with entry.lock, ExitStack() as admitted:
-                        new = entry.writer is None and not self._has(source)
-                        if new and not create:
-                            raise GapError(
-                                f"{source}: the hub does not have this journal, and the batch is not its beginning;"
-                                " send its first messages before",
-                                expected=0,
-                                offset=batch.first,
-                            )
-                        if new:
-                            batch.look(None)
-                            admitted.enter_context(self._limits.admitting(source.client, batch.size))
-                        writer = self._pool.writer(source, entry, batch.first if new else 0)
-                        due = writer.offset
-                        if not new or due != batch.first:  # another process has just created it
-                            admitted.close()
-                            if batch.first != due:  # otherwise an append finds this out
-                                writer.tail.require_in_place()
-                            self._check(source, batch, due)
-                            if batch.size:
-                                admitted.enter_context(self._limits.admitting(source.client, batch.size))
-                        batch.append(writer)
-                        end = writer.offset
-                    if sync:
-                        writer.sync()
-                except WriterFailedError:
-                    if writer is not None:
-                        self._pool.drop(entry, writer)
-                    raise
+                due, end = self._append(source, entry, batch, sync=sync, create=create)
         except DecodeError as error:
             refusal: SejError = error
             if error.found is not None:
@@ -443,6 +413,41 @@ class Store:
             raise
         self.counters.took(end - due, batch.size, time.perf_counter() - start)
         return end
+
+    def _append(self, source: Source, entry: Entry, batch: Batch, *, sync: bool, create: bool) -> tuple[int, int]:
+        """Append what is new in a batch; return the next offset as it was before, and as it is now."""
+        writer: Writer | None = None
+        try:
+            with entry.lock, ExitStack() as admitted:
+                new = entry.writer is None and not self._has(source)
+                if new and not create:
+                    raise GapError(
+                        f"{source}: the hub does not have this journal, and the batch is not its beginning;"
+                        " send its first messages before",
+                        expected=0,
+                        offset=batch.first,
+                    )
+                if new:
+                    batch.look(None)
+                    admitted.enter_context(self._limits.admitting(source.client, batch.size))
+                writer = self._pool.writer(source, entry, batch.first if new else 0)
+                due = writer.offset
+                if not new or due != batch.first:  # another process has just created it
+                    admitted.close()
+                    if batch.first != due:  # otherwise an append finds this out
+                        writer.tail.require_in_place()
+                    self._check(source, batch, due)
+                    if batch.size:
+                        admitted.enter_context(self._limits.admitting(source.client, batch.size))
+                batch.append(writer)
+                end = writer.offset
+            if sync:
+                writer.sync()
+        except WriterFailedError:
+            if writer is not None:
+                self._pool.drop(entry, writer)
+            raise
+        return due, end
 
     def _check(self, source: Source, batch: Batch, due: int) -> None:
         """Check a batch for a directory that expects the offset ``due``."""

@@ -267,22 +267,14 @@ class _Planning:
             places = _oldest(places, marks)
         for number, record in marks:
             if number in places:
-                self._made.kept[number] = record._replace(position=places[number].position, owner=EMPTY)
-                if places[number].raw[0] == record.kind:  # the mark of a user does not show how new the buffer was
-                    self._is_there(number)
+                self._keep_mark(number, record, places[number])
         left = [one for one in marks if one[0] not in places]
         named = {(at.position, holder_of(at.raw)) for at in waiting.values()} if claims else set()
         # A message may have an older mark, which a user took back. A stale save reverts the newest marks.
         places |= self._paired([waits, left[::-1], claims], waiting)
         for number, record in waits:
             if number in places:
-                moved = record._replace(position=places[number].position)
-                if not self._follows(record, moved.position):  # perhaps it is the equal one
-                    moved = moved._replace(token=unknown(record.token))
-                self._made.kept[number] = moved
-                # A message that was given back may have been queued before as well.
-                if record.kind == APPENDED and sure and self._is_own(record, moved.position):
-                    self._is_there(number)
+                self._keep_waiting(number, record, places[number].position, sure=sure)
         for number, record in left:
             if number in places:
                 self._unmarked[number] = record, places[number]
@@ -293,6 +285,20 @@ class _Planning:
                 self._still_claimed(number, record, places[number])
         places |= self._paired([[one for one in waits if one[0] not in places]], marked)  # a user marked them
         return [one for one in (*waits, *left, *claims) if one[0] not in places]
+
+    def _keep_mark(self, number: int, record: Record, place: Seen) -> None:
+        self._made.kept[number] = record._replace(position=place.position, owner=EMPTY)
+        if place.raw[0] == record.kind:  # the mark of a user does not show how new the buffer was
+            self._is_there(number)
+
+    def _keep_waiting(self, number: int, record: Record, position: int, *, sure: bool) -> None:
+        moved = record._replace(position=position)
+        if not self._follows(record, position):  # perhaps it is the equal one
+            moved = moved._replace(token=unknown(record.token))
+        self._made.kept[number] = moved
+        # A message that was given back may have been queued before as well.
+        if record.kind == APPENDED and sure and self._is_own(record, position):
+            self._is_there(number)
 
     def _is_marked(self, claim: Record, waiting: _Places, marked: _Places) -> bool:
         """Return whether a user marked a claimed message: a mark is in its place, and not in that of an equal one."""
