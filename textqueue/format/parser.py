@@ -1,7 +1,7 @@
 """The parser: bytes in, entries out. No I/O. Any bytes can be parsed, so nothing raises.
 
-:func:`parse` yields three kinds of objects: an :class:`Entry`, a :class:`Stray` (a line outside of entries, and why),
-and :data:`NEED_MORE` (the rest may still grow). The ``raw`` bytes of all of them, joined, are the input.
+:func:`parse` yields two kinds of objects: an :class:`Entry`, and a :class:`Stray` (a line outside of entries, and why).
+The ``raw`` bytes of all of them, joined, are the input.
 
 For speed, the queue works with *chunks*: the raw bytes of an entry or of a stray line. It decodes a chunk only when a
 caller needs its text or variables: :func:`chunks`, :func:`whole`, :func:`value_of`, :func:`variables_of`.
@@ -10,7 +10,6 @@ caller needs its text or variables: :func:`chunks`, :func:`whole`, :func:`value_
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
@@ -32,9 +31,7 @@ from textqueue.format.grammar import (
 )
 
 __all__ = [
-    "NEED_MORE",
     "Entry",
-    "NeedMore",
     "Stray",
     "Variable",
     "chunks",
@@ -85,37 +82,24 @@ class Stray(NamedTuple):
     raw: bytes
 
 
-class NeedMore(enum.Enum):
-    """The type of :data:`NEED_MORE`: the last entry may still grow."""
-
-    NEED_MORE = "need more bytes"
-
-
-NEED_MORE: Final = NeedMore.NEED_MORE
-
-
-def parse(data: bytes, *, final: bool = True, start: bool = True) -> Iterator[Entry | Stray | NeedMore]:
-    """Parse a file, or a part of it.
+def parse(data: bytes, *, start: bool = True) -> Iterator[Entry | Stray]:
+    """Parse a file, or a part of it that ends where an entry ends.
 
     Args:
         data: the bytes, from the start of the file, or of a chunk.
-        final: whether these are the last bytes. If not, ``NEED_MORE`` replaces the entry that may still grow.
         start: whether data is the start of the file, which may have a byte order mark.
     """
     position = 0
     if start and data.startswith(BOM):
         yield Stray(0, "byte order mark", BOM)
         position = len(BOM)
-    end = len(data) if final else whole(data)
-    for raw in chunks(data[position:end]):
+    for raw in chunks(data[position:]):
         status = STATUS_OF.get(raw[0])
         if status is None:
             yield Stray(position, _kind(raw), raw)
         else:
             yield Entry(position, status, value_of(raw), tuple(v.data for v in variables_of(raw)), raw)
         position += len(raw)
-    if not final:
-        yield NEED_MORE
 
 
 def chunks(data: bytes) -> list[bytes]:

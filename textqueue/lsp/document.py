@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from textqueue.format.grammar import BOM, CONTROL_OF, MUTEX, REASON, RETRIES, VARIABLE, MessageStatus
 from textqueue.format.mutex import ROOM
-from textqueue.format.parser import Entry, NeedMore, decode, digest, encode, essence, name_of, parse
+from textqueue.format.parser import Entry, decode, digest, encode, essence, name_of, parse
 
 __all__ = ["TOKEN_MODIFIERS", "TOKEN_TYPES", "VARIABLES", "Document", "Item", "Token"]
 
@@ -77,8 +77,6 @@ class Document:
     def _items(self) -> Iterator[Item]:
         line = 0
         for part in parse(self.data):
-            if isinstance(part, NeedMore):
-                continue
             if isinstance(part, Entry):
                 lines = decode(part.raw).removesuffix("\n").split("\n")
                 yield Item(part, line, [one.removesuffix("\r") for one in lines])

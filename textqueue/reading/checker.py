@@ -14,7 +14,7 @@ from sej.errors import FileTypeError
 from sej.system.disk import OS, Disk, is_mount_point
 from textqueue.format.grammar import BOM, CONTROLS, MUTEX, RETRIES, MessageStatus
 from textqueue.format.mutex import ROOM, is_alive, mutex_of
-from textqueue.format.parser import Entry, NeedMore, Stray, decode, name_of, parse, retries_of, variables_of
+from textqueue.format.parser import Entry, Stray, decode, name_of, parse, retries_of, variables_of
 from textqueue.format.windows import scan
 from textqueue.ledger.sidecar import real_path, sidecar_path
 from textqueue.reading.files import is_special
@@ -136,8 +136,6 @@ def _mark(name: str) -> Problem:
 def _problems(name: str, data: bytes, position: int, line: int, *, end: bool) -> Iterator[Problem]:
     """Yield the problems of whole chunks that begin at a position and a line. end: they are the last ones."""
     for part in parse(data, start=False):
-        if isinstance(part, NeedMore):
-            continue
         for at, what, mend, severity in _entry(part) if isinstance(part, Entry) else _stray(part):
             before = part.raw[:at]
             column = len(decode(before[before.rfind(b"\n") + 1 :])) + 1
