@@ -15,7 +15,7 @@ from kestrel.v2.backlog import Backlog
 from kestrel.v2.listing import queue_names
 from kestrel.v2.packing import load
 from kestrel.v2.snapshot import Snapshot
-from sej.system.disk import OS, Disk
+from sej.system.disk import OS
 
 __all__ = ["Summary", "files_of", "formats_of", "magic_of", "queues_in", "summary_of"]
 
@@ -40,33 +40,33 @@ class Summary(NamedTuple):
     damage: list[Damage]
 
 
-def files_of(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> list[str]:
+def files_of(directory: str | os.PathLike[str], name: str) -> list[str]:
     """The paths of a queue's files: its name, or its name and a dot or ``~~``.
 
     Raises:
         MissingError: the directory does not exist.
     """
-    names = names_in(directory, disk)
+    names = names_in(directory, OS)
     return [join(directory, file) for file in names if file == name or file.startswith((f"{name}.", f"{name}~~"))]
 
 
-def magic_of(path: str | os.PathLike[str], disk: Disk = OS) -> bytes:
+def magic_of(path: str | os.PathLike[str]) -> bytes:
     """How a file begins."""
-    file = disk.open(path, "read")
+    file = OS.open(path, "read")
     try:
         return file.read(MAGIC_SIZE, 0)
     finally:
         file.close()
 
 
-def formats_of(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> set[bool]:
+def formats_of(directory: str | os.PathLike[str], name: str) -> set[bool]:
     """Whose the files of a queue are, by how they begin: True for libkestrel's, False for Kestrel 2's."""
     formats = set()
-    for path in files_of(directory, name, disk):
-        status = disk.status(path)
+    for path in files_of(directory, name):
+        status = OS.status(path)
         if status is not None and not status.is_dir and "~~" not in os.path.basename(path):
             try:
-                magic = magic_of(path, disk)
+                magic = magic_of(path)
             except FileNotFoundError:  # a running Kestrel has removed it
                 continue
             if magic:
@@ -74,29 +74,27 @@ def formats_of(directory: str | os.PathLike[str], name: str, disk: Disk = OS) ->
     return formats
 
 
-def queues_in(directory: str | os.PathLike[str], disk: Disk = OS) -> list[str]:
+def queues_in(directory: str | os.PathLike[str]) -> list[str]:
     """The queues of both formats that have files in a directory, sorted.
 
     Raises:
         MissingError: the directory does not exist.
     """
-    readers = {
-        file.partition(".read.")[0] for file in names_in(directory, disk) if ".read." in file and "~" not in file
-    }
-    return sorted({*queue_names(directory, disk), *filter(None, readers)})
+    readers = {file.partition(".read.")[0] for file in names_in(directory, OS) if ".read." in file and "~" not in file}
+    return sorted({*queue_names(directory), *filter(None, readers)})
 
 
-def summary_of(directory: str | os.PathLike[str], name: str, *, segmented: bool, disk: Disk = OS) -> Summary:
+def summary_of(directory: str | os.PathLike[str], name: str, *, segmented: bool) -> Summary:
     """What a queue holds, in bounded memory.
 
     Raises:
         BusyError: the files were replaced faster than they can be opened.
     """
-    return (_summary_3 if segmented else _summary_2)(directory, name, disk)
+    return (_summary_3 if segmented else _summary_2)(directory, name)
 
 
-def _summary_2(directory: str | os.PathLike[str], name: str, disk: Disk) -> Summary:
-    snapshot = Snapshot(directory, name, disk=disk)
+def _summary_2(directory: str | os.PathLike[str], name: str) -> Summary:
+    snapshot = Snapshot(directory, name)
     backlog = Backlog(snapshot, _MEMORY_BYTES)
     try:
         machine, damage = load(snapshot, backlog)
@@ -107,8 +105,8 @@ def _summary_2(directory: str | os.PathLike[str], name: str, disk: Disk) -> Summ
         snapshot.close()
 
 
-def _summary_3(directory: str | os.PathLike[str], name: str, disk: Disk) -> Summary:
-    snapshot = SegmentedSnapshot(directory, name, disk=disk)
+def _summary_3(directory: str | os.PathLike[str], name: str) -> Summary:
+    snapshot = SegmentedSnapshot(directory, name)
     try:
         readers = snapshot.readers or {"": Bookmark()}
         pending = dict.fromkeys(readers, 0)

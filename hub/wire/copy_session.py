@@ -1,8 +1,7 @@
 """One Copy call on the server: append on one thread, sync and acknowledge on another.
 
 During a sync the next chunks are appended already, so the disk and the network work concurrently; each sync is followed
-by one acknowledgement. Appending stops ``window_bytes`` ahead of the disk, and then gRPC's flow control stops the
-sender too.
+by one acknowledgement. Appending stops 16 MiB ahead of the disk, and then gRPC's flow control stops the sender too.
 """
 
 from __future__ import annotations
@@ -74,7 +73,6 @@ class CopySession:
         *,
         idle_s: float,
         ask_s: float,
-        window_bytes: int = _WINDOW_BYTES,
     ) -> None:
         """Create a session.
 
@@ -84,14 +82,12 @@ class CopySession:
             allow: raises if the sender may no longer write; called while no chunk arrives.
             idle_s: a sender that is silent for this long is disconnected.
             ask_s: seconds between two calls of ``allow``.
-            window_bytes: how far appending may be ahead of the disk.
         """
         self._append = append
         self._sync = sync
         self._allow = allow
         self._idle_s = idle_s
         self._ask_s = ask_s
-        self._window_bytes = window_bytes
         self._condition = threading.Condition()
         self._appended = -1
         self._unsynced = 0
@@ -163,7 +159,7 @@ class CopySession:
                     self._appended = offset
                     self._unsynced += len(chunk)
                     self._condition.notify_all()
-                    self._condition.wait_for(lambda: self._unsynced < self._window_bytes or self._stopped)
+                    self._condition.wait_for(lambda: self._unsynced < _WINDOW_BYTES or self._stopped)
                     if self._stopped:
                         return
         except Exception as error:

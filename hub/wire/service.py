@@ -117,7 +117,6 @@ class Service:
         limits: Limits,
         *,
         processes: Processes | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """Serve a store; threads start at their first use.
 
@@ -126,7 +125,6 @@ class Service:
             guard: decides which callers are allowed.
             limits: how much is done at one time.
             processes: the other processes that serve the root; None: this one does alone.
-            clock: seconds since the epoch, for tokens that expire.
         """
         self._store = store
         self._catalog = Catalog(store)
@@ -138,7 +136,6 @@ class Service:
         self.readers = Readers(store)
         self._guard = guard
         self._limits = limits
-        self._clock = clock
         self._lock = threading.Lock()
         self._sessions: set[CopySession] = set()
         self._stopping = threading.Event()
@@ -298,7 +295,7 @@ class Service:
     def _list(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         answer = b""
         with self._answering(context):
-            self._guard.identify(context, self._clock(), "read")
+            self._guard.identify(context, time.time(), "read")
             request = parse(pb.ListRequest, data)
             sources = [source for source in self._store.sources() if request.ClientID in ("", source.client)]
             clients = {client for client in {source.client for source in sources} if self._may_read(context, client)}
@@ -429,15 +426,15 @@ class Service:
         source = check_journal(client, journal_dir)
         for other in others:
             try:
-                self._guard.check(context, other, client, self._clock())
+                self._guard.check(context, other, client, time.time())
             except SejError:
                 continue
             return source
-        self._guard.check(context, role, client, self._clock(), others)
+        self._guard.check(context, role, client, time.time(), others)
         return source
 
     def _allow_job(self, context: grpc.ServicerContext, client: str) -> None:
-        self._guard.check(context, "append", check_client(client), self._clock())
+        self._guard.check(context, "append", check_client(client), time.time())
 
     def _reader(self, source: Source, offset: int, lease: Lease, *, skip: bool = False, verify: bool = False) -> Reader:
         most = max(self._limits.max_message_bytes - _ANSWER_HEAD_BYTES, 1)
@@ -458,7 +455,7 @@ class Service:
                 if client:
                     self._allow(context, role, client, journal_dir)
                 else:
-                    self._guard.identify(context, self._clock())
+                    self._guard.identify(context, time.time())
                 ask_at, asked = time.monotonic() + _ASK_AGAIN_S, (client, journal_dir)
 
         return ask
@@ -466,7 +463,7 @@ class Service:
     def _may_read(self, context: grpc.ServicerContext, client: str) -> bool:
         """Return whether the caller may read a client's journals; raises if the caller is unknown."""
         try:
-            self._guard.check(context, "read", client, self._clock())
+            self._guard.check(context, "read", client, time.time())
         except AccessError as error:
             if error.known:
                 return False
@@ -482,7 +479,7 @@ class Service:
         self, context: grpc.ServicerContext, kind: Literal["streams", "followers", "copiers"], most: int | None = None
     ) -> Iterator[None]:
         """Count a stream. Kinds that may last forever have a limit here, because waiting for one might never end."""
-        self._guard.identify(context, self._clock())  # unknown callers take no place
+        self._guard.identify(context, time.time())  # unknown callers take no place
         with self._lock:
             count = getattr(self, kind)
             if most is not None and count >= most:

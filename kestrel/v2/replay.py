@@ -106,18 +106,10 @@ def _replay(parts: list[Part], dialect: Dialect, disk: Disk) -> State:
     )
 
 
-def read_part(
-    part: Part,
-    damage: list[Damage],
-    *,
-    dialect: Dialect = "auto",
-    start: int = 0,
-    end: int | None = None,
-    disk: Disk = OS,
-) -> Iterator[Operation]:
+def read_part(part: Part, damage: list[Damage], *, dialect: Dialect, disk: Disk) -> Iterator[Operation]:
     """The operations of one file that count: up to damage, which is noted, or to the state dump that ends it."""
     try:
-        for operation in read_journal(part.path, dialect=dialect, start=start, end=end, disk=disk):
+        for operation in read_journal(part.path, dialect=dialect, disk=disk):
             if operation.count is not None:
                 return
             yield operation

@@ -131,7 +131,6 @@ class Root:
         make: Callable[[Origin], Follower],
         *,
         may_vanish: bool = False,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create a root that has not polled yet.
 
@@ -140,21 +139,19 @@ class Root:
             discover: returns the origins; its argument is whether a path may be missing.
             make: creates the follower of an origin.
             may_vanish: whether a journal may be removed; else that is an error.
-            clock: in seconds.
         """
         self.followers: dict[str, Follower] = {}
         self._paths = paths
         self._may_vanish = may_vanish
         self._discover = discover
         self._make = make
-        self._clock = clock
         self._marks: list[tuple[int, int, int] | None] = []
         self._scanned_at = float("-inf")
 
     def look(self) -> dict[str, Follower]:
         """Return the existing journals, each polled, without those that were removed."""
         marks = [None if (there := OS.status(path)) is None else _mark(there) for path in self._paths]
-        now = self._clock()
+        now = time.monotonic()
         if marks != self._marks or now - self._scanned_at >= _RESCAN_S:
             seen_before = self._scanned_at > float("-inf")
             found = {origin.name: origin for origin in self._discover(self._may_vanish and seen_before)}

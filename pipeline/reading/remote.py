@@ -176,16 +176,13 @@ class RemoteRoot:
         followers: by name.
     """
 
-    def __init__(
-        self, remote: Remote, names: Sequence[str], pattern: str | None, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, remote: Remote, names: Sequence[str], pattern: str | None) -> None:
         """Create it without a call."""
         self.followers: dict[str, RemoteFollower] = {}
         self._remote = remote
         self._line = Line(remote)
         self._names = names
         self._pattern = pattern
-        self._clock = clock
         self._looked_at = float("-inf")
 
     def check(self) -> None:
@@ -198,12 +195,12 @@ class RemoteRoot:
 
     def look(self) -> dict[str, RemoteFollower]:
         """Return the journals of the last list."""
-        if self._clock() - self._looked_at >= _LOOK_S:
+        if time.monotonic() - self._looked_at >= _LOOK_S:
             found = matching(self._line, self._names, self._pattern, may_be_empty=True)
             self.followers = {
                 origin.name: RemoteFollower(origin, listed, self._remote) for origin, listed in found.items()
             }
-            self._looked_at = self._clock()
+            self._looked_at = time.monotonic()
         return self.followers
 
     def again(self, name: str) -> RemoteFollower:

@@ -38,12 +38,9 @@ from sej.journal.segment import CHUNK_BYTES, Place, SegmentReader
 from sej.message import Message
 from sej.system.disk import Disk
 
-__all__ = ["Cursor", "Skipped"]
+__all__ = ["Cursor"]
 
 _Found = TypeVar("_Found")
-
-Skipped = Gap
-"""The reason of gaps that ``on_corruption="skip"`` passed and that were not recorded."""
 
 _PASSED_AT_ONCE: Final = 4096
 _PIECES: Final = 16

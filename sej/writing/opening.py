@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from sej.codec.format import NO_TIMESTAMP
-from sej.errors import JournalNotFoundError, NetworkFileSystemError, NotAJournalError
+from sej.errors import NetworkFileSystemError, NotAJournalError
 from sej.imports import compiled
 from sej.journal.directory import Directory, Segment, is_still
 from sej.journal.identity import ID_SIZES
@@ -53,13 +53,12 @@ if not TYPE_CHECKING and (_twin := compiled("sej.writing._clean_c")):
     _is_prepared = _twin.is_prepared
 
 
-def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True) -> None:
+def prepare(directory: Directory, *, allow_network_fs: bool) -> None:
     """Create the directories of a journal if they are missing, and nothing else.
 
     Raises:
         NotAJournalError: the path is a file, or a directory that holds something else, or its ``id`` is not a
             journal's.
-        JournalNotFoundError: the journal is missing and create is False.
         NetworkFileSystemError: the path is on a file system whose locks and syncs cannot be trusted.
     """
     disk = directory.disk
@@ -69,10 +68,6 @@ def prepare(directory: Directory, *, allow_network_fs: bool, create: bool = True
     if there is not None and not there.is_dir:
         raise NotAJournalError(
             "this is a file; expected a SEJ directory, or a path that does not exist yet", path=directory.path
-        )
-    if there is None and not create:
-        raise JournalNotFoundError(
-            "there is no journal here; sej.Writer or `sej append` creates one", path=directory.path
         )
     if not allow_network_fs:
         kind = network_file_system(directory.path, there)

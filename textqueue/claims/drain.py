@@ -65,7 +65,6 @@ def drain(
     *,
     key: Callable[[Message], bytes] | None,
     batch: int,
-    owner: str | None = None,
 ) -> int:
     """Move every free message of a file into a journal, and return their number.
 
@@ -87,7 +86,7 @@ def drain(
             claims: list[Claim] = []
             before = intent.number
             try:
-                while len(claims) < batch and (claim := claimer.take(owner, pull=False)) is not None:
+                while len(claims) < batch and (claim := claimer.take(None, pull=False)) is not None:
                     claims.append(claim)
                 if not claims:
                     return count

@@ -93,7 +93,7 @@ def read_window(file: File, position: int, size: int, *, settled: Callable[[], b
         size *= 2
 
 
-def scan(file: File, *, window_bytes: int = FIRST_WINDOW) -> Iterator[Window]:
+def scan(file: File) -> Iterator[Window]:
     """Yield the windows of the whole file, to its last byte.
 
     The caller checks afterwards that the file did not change. If the caller has a lease, a process that opens the file
@@ -102,7 +102,7 @@ def scan(file: File, *, window_bytes: int = FIRST_WINDOW) -> Iterator[Window]:
     position = 0
     while True:
         let_in(file)
-        window = read_window(file, position, window_bytes, settled=lambda: True)
+        window = read_window(file, position, FIRST_WINDOW, settled=lambda: True)
         yield window
         if window.at_end:
             return

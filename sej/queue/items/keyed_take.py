@@ -188,7 +188,7 @@ class KeyedTaker:
                 schedule.push(head, state.waiting[head].priority)
                 continue
             if order.parked.get(key, offset) < offset:
-                first = self._lookup(order, key)
+                first = self._lookup(key)
                 if first is not None and first < offset:
                     schedule.put_off(priority)
                     self._queue(order, key)
@@ -212,7 +212,7 @@ class KeyedTaker:
             if key not in order.parked or not order.free(key, self._per_key):
                 self._unqueue()
                 continue
-            first = self._lookup(order, key)
+            first = self._lookup(key)
             if first is None:
                 self._unqueue()
                 continue
@@ -227,7 +227,7 @@ class KeyedTaker:
             return first, key
         return None
 
-    def _lookup(self, order: KeyOrder, key: int) -> int | None:
+    def _lookup(self, key: int) -> int | None:
         """Return the first parked item of a key; if it has none, record that."""
         log = self._log
         first = self._items.first(log.state, log.epoch, key, self._spend)
