@@ -94,6 +94,12 @@ _CODES: Final[tuple[tuple[type[BaseException], grpc.StatusCode, str], ...]] = (
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT, "argument"),
 )
 """The first match counts; subclasses precede their bases."""
+_NAMED: Final[dict[str, type[SejError]]] = {
+    **{name: kind for kind, _, name in reversed(_CODES) if issubclass(kind, SejError)},
+    "directory": DirectoryUnavailableError,
+    "argument": InvalidMessageError,
+}
+"""Maps each name to the caller's error; of several errors with one name, the first."""
 _LATER: Final = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -158,27 +164,9 @@ def from_rpc_error(error: grpc.RpcError, address: str, journal: str = "", *, tls
         return OffsetTooSmallError(details, first_available=int(said.get("sej-first", "0")), path=hub, offset=offset)
     if name == "access" or code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return AccessError(details, known=code is grpc.StatusCode.PERMISSION_DENIED, path=hub)
-    plain: dict[str, type[SejError]] = {
-        "conflict": ConflictError,
-        "quota": QuotaError,
-        "busy": BusyError,
-        "too-large": TooLargeError,
-        "disk-low": DiskLowError,
-        "unavailable": UnavailableError,
-        "directory": DirectoryUnavailableError,
-        "name": InvalidNameError,
-        "message": InvalidMessageError,
-        "unknown": JournalNotFoundError,
-        "staged": StagedRowsError,
-        "held": ReaderHeldError,
-        "lease-lost": LeaseLostError,
-        "beyond-end": OffsetBeyondEndError,
-        "corruption": CorruptionError,
-        "argument": InvalidMessageError,
-    }
-    if name in plain:
+    if name in _NAMED:
         reason = f"the hub's copy is damaged: {details}" if name == "corruption" else details
-        found = plain[name](reason, path=hub)
+        found = _NAMED[name](reason, path=hub)
         found.offset = offset
         return found
     where = f"{hub}: {code.name}: {details}"
