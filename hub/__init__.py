@@ -7,7 +7,7 @@ The modules, in the order in which they are best read::
     naming, store, pool                    names of directories; what stores messages; its open writers
     batch, compare, limits                 what a client sends, sends again, and may send
     readers, jobs                          readers and jobs of programs on other machines
-    merge, slot, ordering, vector          all journals as one stream, and what of it is committed
+    merging                                all journals as one stream, and what of it is committed
     overview, retention                    what is there, and how long it stays
     tokens, certificates                   who may call
     cli, connecting, following             sej hub; its connection to a hub; follow
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         SourceError,
         UnavailableError,
     )
-    from hub.merge import Merge
+    from hub.merging.merge import Merge
     from hub.naming import Source
     from hub.overview import JournalStats, stats
     from hub.retention import clean
@@ -49,7 +49,7 @@ else:
             "AccessError", "ConflictError", "DiskLowError", "GapError", "HubError", "NotSupportedError",
             "QuotaError", "ReaderHeldError", "SourceError", "UnavailableError",
         ),
-        "hub.merge": ("Merge",),
+        "hub.merging.merge": ("Merge",),
         "hub.naming": ("Source",),
         "hub.retention": ("clean",),
         "hub.overview": ("JournalStats", "stats"),

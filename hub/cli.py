@@ -21,7 +21,7 @@ import click
 
 from hub.connecting import connecting
 from hub.following import follow
-from hub.merge import Merge
+from hub.merging.merge import Merge
 from hub.naming import Source, find_sources, is_root, require_root, source_path
 from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root

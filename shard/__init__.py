@@ -8,7 +8,7 @@ docs/formats/shard.md. The modules, in the order in which they are best read::
     writer, fan_out                        a writer for all shards, and calls on many of them
     scanner, sources                       all shards as one iterator
     worker, claims, liveness, lagging      worker groups, and how far they are behind
-    resharding, plans, copying             change the number of shards; source_locks: no writer meanwhile
+    resharding                             change the number of shards
     checking, watching, files              problems of a root, new shards, the limit of open files
     commits                                rows into many journals, all or none: staged and committed once
     cli, errors                            sej shard; the errors
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shard.errors import RouteError, ShardsBrokenError, ShardsFailedError, ShardsLockedError
     from shard.lagging import Lag, lag
     from shard.names import Path
-    from shard.resharding import Resharded, reshard
+    from shard.resharding.reshard import Resharded, reshard
     from shard.routing import index_of
     from shard.scanner import Scanner
     from shard.trees import Found, Tree, find
@@ -42,7 +42,7 @@ else:
             "shard.errors": ("RouteError", "ShardsBrokenError", "ShardsFailedError", "ShardsLockedError"),
             "shard.lagging": ("Lag", "lag"),
             "shard.names": ("Path",),
-            "shard.resharding": ("Resharded", "reshard"),
+            "shard.resharding.reshard": ("Resharded", "reshard"),
             "shard.routing": ("index_of",),
             "shard.scanner": ("Scanner",),
             "shard.trees": ("Found", "Tree", "find"),

@@ -111,7 +111,7 @@ def reshard(source: str, target: str, route: Hash | None) -> None:
 
     Example: sej shard reshard data/orders.3 data/orders.5
     """
-    from shard.resharding import reshard as run
+    from shard.resharding.reshard import reshard as run
 
     with progress_bar("messages") as progress:
         done = run(tree_of(source), tree_of(target), route=route, progress=progress)

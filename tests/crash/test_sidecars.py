@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hub.vector import read_vector
+from hub.merging.vector import read_vector
 from kestrel.transfer import Progress
 from pipeline.formats.textqueue import _read_ledger
 from sej.errors import SejError
@@ -25,8 +25,8 @@ from sej.system.sealed import unseal
 from sej.writing.exactly_once import Batches
 from shard import Path as ShardPath
 from shard.commits import committing
-from shard.plans import load_plan
 from shard.records import read_record
+from shard.resharding.plans import load_plan
 from tests.crash.bounded import bounded
 from tests.crash.harness import seeded_random
 from tests.crash.sidecars import (

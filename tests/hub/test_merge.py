@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import hub
 import sej
-from hub import Source, _merge_py
+from hub import Source
+from hub.merging import _merge_py
 from hub.naming import find_sources
 from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk, LostName
@@ -27,7 +28,7 @@ from tests.sej.support import GOLDEN, segment
 
 def compiled() -> ModuleType | None:
     try:
-        return importlib.import_module("hub._merge_c")
+        return importlib.import_module("hub.merging._merge_c")
     except ImportError:
         return None
 

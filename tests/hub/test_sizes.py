@@ -19,7 +19,7 @@ from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
 
 WINDOWS = {
     "hub.wire.feed": ["_CHUNK_BYTES", "_COMMIT_BYTES"],
-    "hub.merge": ["_LEAST_CHUNK_BYTES", "CHUNK_BYTES"],
+    "hub.merging.merge": ["_LEAST_CHUNK_BYTES", "CHUNK_BYTES"],
 }
 LEAST = 200
 """No window is smaller than the head of a message."""

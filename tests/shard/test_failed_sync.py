@@ -10,8 +10,8 @@ import pytest
 import sej
 import shard
 from sej.system.disk import OsDisk
-from shard.copying import copy
-from shard.plans import Plan, load_plan, make_plan, next_round, save_plan, staging
+from shard.resharding.copying import copy
+from shard.resharding.plans import Plan, load_plan, make_plan, next_round, save_plan, staging
 from tests.crash.disk import CrashDisk
 from tests.crash.test_failed_sync import FaultyOnly
 

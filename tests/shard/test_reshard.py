@@ -17,7 +17,8 @@ import pytest
 import sej
 import shard
 from sej.system.disk import Mode, OsDisk, OsFile
-from shard import copying, resharding
+from shard.resharding import copying
+from shard.resharding import reshard as resharding
 from shard.routing import Route
 
 KEYS = [b"key %d" % number for number in range(60)]

@@ -14,7 +14,7 @@ from sej.message import Message
 from sej.reading.scanner import Scanner
 from sej.system.disk import Disk
 from shard.names import Path
-from shard.plans import Plan, Step, save_plan, staging
+from shard.resharding.plans import Plan, Step, save_plan, staging
 from shard.routing import Route, group, routed
 from shard.writer import Writer
 

@@ -12,8 +12,8 @@ end. The target is built next to the plan, out of readers' sight, and moved into
 does not change; its owner may remove it.
 
 No message is lost to a writer that starts in the meantime: the writer lock of every source shard is held to the end
-(:mod:`shard.source_locks`). If the source grows anyway, by a new shard for example, new messages are copied in further
-rounds, and messages after the last round are named by an error.
+(:mod:`shard.resharding.source_locks`). If the source grows anyway, by a new shard for example, new messages are copied
+in further rounds, and messages after the last round are named by an error.
 """
 
 from __future__ import annotations
@@ -27,13 +27,22 @@ from sej.journal.directory import check_name, is_journal
 from sej.reading.offset import Offset
 from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
-from shard.copying import Progress, copy
 from shard.name_format import RESHARD_DIR
 from shard.names import TREE, Path
-from shard.plans import FUNCTION, Plan, load_plan, make_plan, next_round, refuse_recreated, save_plan, staging
 from shard.records import Records, read_record
+from shard.resharding.copying import Progress, copy
+from shard.resharding.plans import (
+    FUNCTION,
+    Plan,
+    load_plan,
+    make_plan,
+    next_round,
+    refuse_recreated,
+    save_plan,
+    staging,
+)
+from shard.resharding.source_locks import Hold, refuse_queues
 from shard.routing import Route, check_route
-from shard.source_locks import Hold, refuse_queues
 
 __all__ = ["Resharded", "reshard"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from sej.imports import twin
 
 if TYPE_CHECKING:  # type checkers see the reference
-    from hub._merge_py import Merger
+    from hub.merging._merge_py import Merger
 else:
-    Merger = twin("hub._merge_c", "hub._merge_py").Merger
+    Merger = twin("hub.merging._merge_c", "hub.merging._merge_py").Merger
 
 __all__ = ["Merger"]

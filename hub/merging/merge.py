@@ -1,7 +1,7 @@
 """Many clients' journals as one stream: by timestamp, then client, then offset.
 
-Built on one slot for each directory (:mod:`hub.slot`), a merger for the order (:mod:`hub.ordering`), a vector of kept
-offsets (:mod:`hub.vector`) and watches for new messages.
+Built on one slot for each directory (:mod:`hub.merging.slot`), a merger for the order (:mod:`hub.merging.ordering`), a
+vector of kept offsets (:mod:`hub.merging.vector`) and watches for new messages.
 
 It returns every message once and leaves none out without an error. Messages of one directory are ordered by offset,
 whatever its clocks say; existing messages of different directories are ordered by time. When it follows, a silent
@@ -22,10 +22,10 @@ from itertools import islice
 from typing import Final, Literal, Self
 
 from hub.errors import SourceError
+from hub.merging.ordering import Merger
+from hub.merging.slot import SAMPLES, Slot, weigh
+from hub.merging.vector import Vector
 from hub.naming import Source, find_sources, require_root
-from hub.ordering import Merger
-from hub.slot import SAMPLES, Slot, weigh
-from hub.vector import Vector
 from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, WAIT, one_of, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, SejError
