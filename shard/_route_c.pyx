@@ -438,7 +438,7 @@ cdef class Batch:
                 return False
             buffer = <Buffer> found
             if (
-                buffer._busy or buffer._used - buffer._drained + share.size > buffer.batch_limit
+                buffer._busy or buffer._used - buffer._drained + share.size >= buffer.batch_limit
                 or buffer.offset > INT64_MAX - share.messages
             ):
                 return False

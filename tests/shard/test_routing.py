@@ -7,7 +7,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import sej
@@ -165,6 +165,7 @@ class Shards:
     st.sampled_from(("xxh64", "fnv")),
     st.booleans(),
 )
+@example([(b"abc", b"abc")], 0, (0, 0), 32, "xxh64", True)  # a part that reaches the limit exactly
 def test_a_batch_to_open_shards_is_what_one_batch_a_shard_would_have_written(
     batch: list[tuple[bytes, bytes]], bits: int, number: tuple[int, int], batch_limit: int, route: Hash, whole: bool
 ) -> None:
