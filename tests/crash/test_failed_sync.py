@@ -6,7 +6,7 @@ sync succeeds without writing them. The disk of these tests does the same. The j
 
 import contextlib
 import itertools
-import time
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from sej.system.disk import Disk, File
 from sej.writing.idle import IdleWriter
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.queue.support import FakeClock, opened
+from tests.sej.hooks import PATIENCE_S, HookedDisk, until
 
 ROOT = "/j"
 # An index that cannot be written costs time and nothing else; the writer warns.
@@ -317,14 +318,16 @@ def test_what_a_killed_process_left_is_synced_by_the_next_one(opens: Callable[[C
 
 
 def test_more_than_a_little_is_synced_in_the_background() -> None:
-    disk = CrashDisk()
+    disk, ready = CrashDisk(), threading.Event()
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            assert ready.wait(PATIENCE_S)
+
     killed(disk, 30_000)
-    w = sej.Writer(ROOT, disk=disk)
+    w = sej.Writer(ROOT, disk=HookedDisk(hook, disk))
     assert w.durable_offset == 0 and w.offset == 100
-    thread = w.tail.syncer._thread
-    assert thread is not None
-    deadline = time.monotonic() + 60
-    while w.durable_offset < 100 and time.monotonic() < deadline:
-        thread.join(0.005)
+    ready.set()
+    until(lambda: w.durable_offset == 100)
     assert len(values(disk.crash())) == 100
     w.close()

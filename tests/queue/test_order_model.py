@@ -273,17 +273,16 @@ def history(dice: random.Random, operations: int) -> None:
         machine.teardown()
 
 
-def histories(operations: int) -> None:
-    dice = seeded_random()
+def histories(operations: int, dice: random.Random) -> None:
     for _ in range(operations // 2000):
         history(dice, 2000)
 
 
 def test_many_random_operations() -> None:
-    histories(4_000)
+    histories(4_000, random.Random(1))
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(4 * 3600)
 def test_ten_million_random_operations(torture_s: float) -> None:
-    histories(2_000 if torture_s < 10 else 10_000_000)
+    histories(2_000 if torture_s < 10 else 10_000_000, seeded_random())
