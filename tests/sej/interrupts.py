@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
@@ -20,7 +21,17 @@ from typing import Any
 from sej.system.checksum import crc32c
 
 crc32c(bytes(1000))  # it may import a library at its first use: an interrupt within the import system is not the point
-__all__ = ["KINDS", "Interrupt", "free", "interrupt", "locked_below", "open_below", "places", "swallowed"]
+__all__ = [
+    "KINDS",
+    "Interrupt",
+    "free",
+    "interrupt",
+    "locked_below",
+    "open_below",
+    "places",
+    "swallowed",
+    "uncollected",
+]
 
 _CHECKING = {
     number
@@ -161,27 +172,33 @@ def _next(code: CodeType, last: int) -> int:
     return next((step.offset for step in dis.get_instructions(code) if step.offset > last), last)
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector off: it calls functions of other objects, and swallows what they raise."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def interrupt(
     step: Callable[[], object], place: int, kind: Callable[[], BaseException | None]
 ) -> tuple[bool, BaseException | None]:
     """Run a step and raise at its place-th place; whether it got so far, and what came out, with its traceback.
 
     A kind that is a function handles the signal, and may return None.
-
-    The garbage collector is off meanwhile: it calls functions of other libraries, and swallows what they raise.
     """
     tracer = _Tool(place, kind)
     error: BaseException | None = None
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with tracer:
-            step()
-    except BaseException as raised:
-        error = raised
-    finally:
-        if collecting:
-            gc.enable()
+    with uncollected():
+        try:
+            with tracer:
+                step()
+        except BaseException as raised:
+            error = raised
     return not tracer.left, error
 
 

@@ -10,6 +10,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +23,7 @@ from sej.system.disk import File
 from sej.system.lifecycle import Lifecycle
 from sej.writing.opening import start_segment
 from tests.sej.hooks import HookedDisk, Worker, output, until
+from tests.sej.interrupts import uncollected
 from tests.sej.support import encoded, read_all, segment, values
 
 CALLS: dict[str, Callable[[sej.Writer], object]] = {
@@ -264,13 +266,12 @@ def test_an_interrupt_at_any_call_leaves_whole_messages_once(tmp_path: Path, mon
 
         w = sej.Writer(path)
         w.append(b"first")
-        sys.setprofile(profile)
-        try:
-            w.append(b"struck")
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.setprofile(None)
+        with uncollected(), suppress(KeyboardInterrupt):
+            sys.setprofile(profile)
+            try:
+                w.append(b"struck")
+            finally:
+                sys.setprofile(None)
         w.append(b"next")
         w.close()
         sej.Writer(path).close()
@@ -631,13 +632,8 @@ def test_a_closed_writer_is_freed_without_the_garbage_collector(durability: Any,
             w.sync()
         return weakref.ref(w.tail)
 
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         assert use()() is None
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def test_a_writer_that_could_not_open_does_not_warn(tmp_path: Path) -> None:
