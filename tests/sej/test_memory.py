@@ -19,8 +19,12 @@ print(kept, getrusage(RUSAGE_SELF).ru_minflt - before)
 """
 
 ADAPTED = """
+import ctypes
 from resource import RUSAGE_SELF, getrusage
 from sej.system.memory import keep_like_after
+
+PR_SET_THP_DISABLE = 41
+ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)  # a huge page would be one fault
 
 def faults():
     before = getrusage(RUSAGE_SELF).ru_minflt
