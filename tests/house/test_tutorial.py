@@ -36,7 +36,7 @@ class Terminal:
     def type(self, line: str) -> str:
         """What a line prints, without colours and the progress that it erases; it must end well."""
         printed = seen(self._shell.run_command(line, timeout=120))
-        code = self._shell.run_command("echo $?", timeout=10).strip()
+        code = self._shell.run_command("echo $?", timeout=60).strip()
         assert code == "0", f"$ {line}\n{printed}\nexit code {code}"
         assert not has_traceback(printed), printed
         return printed

@@ -103,7 +103,7 @@ def use_mutated(kind: str, chance: random.Random) -> None:
 @pytest.mark.parametrize("kind", ["kestrel", "libkestrel"])
 def test_mutated_files_are_used_or_reported(kind: str) -> None:
     chance = random.Random(1)
-    for _ in range(200):
+    for _ in range(150):
         use_mutated(kind, chance)
 
 

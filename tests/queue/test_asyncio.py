@@ -74,7 +74,7 @@ def test_close_ends_the_waiting_thread(tmp_path: Path) -> None:
         assert await async_queue.get(timeout=0.001) is None
         (thread,) = (one for one in set(threading.enumerate()) - before if one.name.startswith("sej-queue"))
         await async_queue.close()
-        await asyncio.to_thread(thread.join, 10)
+        await asyncio.to_thread(thread.join, 60)
         assert not thread.is_alive()
         with pytest.raises(sej.ClosedError):
             await async_queue.get(timeout=60)

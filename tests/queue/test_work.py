@@ -241,7 +241,7 @@ def test_leases_are_extended_again_after_an_error_of_the_system(
     monkeypatch.setattr(JournalItem, "extend", extend)
     with opened(tmp_path / "q", FakeClock(), lease_s=0.03) as q:
         q.put(b"a")
-        assert sej.work(q, lambda _: again.wait(10), until_empty=True) == 1
+        assert sej.work(q, lambda _: again.wait(60), until_empty=True) == 1
     assert again.is_set()
 
 

@@ -12,7 +12,7 @@ from sej.system.disk import OS, Disk, File, Mode, OsDisk, OsFile, Status
 from tests.crash.disk import FaultyDisk
 
 ROOT = Path(__file__).parent.parent.parent
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 Hook = Callable[[str, File | None, bytes], None]
 
 

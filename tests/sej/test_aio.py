@@ -41,7 +41,7 @@ def test_an_append_ends_though_the_threads_of_the_loop_are_gone(tmp_path: Path) 
         await until_async(threads._work_queue.qsize)  # the append waits for the thread
         threads.shutdown(wait=False, cancel_futures=True)
         free.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises(sej.ClosedError, match="threads ended"):
                 await appending
         w.writer.close()
@@ -88,7 +88,7 @@ def test_a_scanner_follows_while_the_loop_runs(tmp_path: Path) -> None:
             following = asyncio.ensure_future(follow())
             for value in (b"a", b"b", b"c"):
                 await w.append(value)
-            await asyncio.wait_for(following, 30)
+            await asyncio.wait_for(following, 60)
             return found
 
     assert asyncio.run(main()) == [b"a", b"b", b"c"]
@@ -227,7 +227,7 @@ def test_closing_ends_though_tasks_keep_appending(tmp_path: Path) -> None:
 
         serving = asyncio.create_task(serve())
         await writer.append(b"the first order")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await writer.close()
         serving.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)

@@ -256,7 +256,7 @@ def test_a_command_follows_a_journal_that_is_created_later(words: list[str], tmp
             assert running.stdout.readline().endswith(b"first\n")
             assert running.stdout.readline().endswith(b"second\n")
         running.send_signal(signal.SIGINT)
-        assert running.wait(20) == 130
+        assert running.wait(60) == 130
 
 
 def test_a_worker_takes_items_from_a_queue_that_is_created_later(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_worker_takes_items_from_a_queue_that_is_created_later(tmp_path: Path)
         with sej.Writer(tmp_path / "j") as writer:
             writer.append(b"job")
         assert running.stdout.readline() == b"job\n"
-        assert running.wait(20) == 0
+        assert running.wait(60) == 0
     done = command("queue", "get", "--wait", "--timeout", "0.01", tmp_path / "missing")
     assert done.returncode == command("tail", tmp_path / "missing").returncode
     assert not (tmp_path / "missing").exists()

@@ -48,7 +48,7 @@ assert sej.Journal("orders").verify() == []
 
 with sej.open_queue("jobs", "worker") as queue:
     queue.put(b"job")
-    item = queue.get(timeout=20)
+    item = queue.get(timeout=60)
     item.done()
     assert queue.stats().done == 1
 try:

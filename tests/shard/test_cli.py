@@ -123,4 +123,4 @@ def test_work_ends_by_sigterm(path: shard.Path) -> None:
         assert running.stdout.read(4) == b"key "
         running.send_signal(signal.SIGTERM)
         running.stdout.read()
-        assert running.wait(20) == 0
+        assert running.wait(60) == 0

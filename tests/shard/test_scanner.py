@@ -113,14 +113,14 @@ def test_following_notices_appends_and_new_shards(path: shard.Path, by: str) -> 
 
     thread = threading.Thread(target=follow)
     thread.start()
-    assert asked.acquire(timeout=20)
+    assert asked.acquire(timeout=60)
     with shard.Writer(path) as writer:
         expected = []
         for number in range(12):
             key, value = b"key %d" % number, b"%d" % number if number < 11 else b"stop"
             expected.append((writer.append(value, key)[0], value))
-            assert answered.acquire(timeout=20)
-    thread.join(20)
+            assert answered.acquire(timeout=60)
+    thread.join(60)
     assert got == expected
 
 

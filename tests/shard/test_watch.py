@@ -44,9 +44,9 @@ def test_it_waits_and_can_be_stopped(tmp_path: FilePath) -> None:
     thread.start()
     for index in range(4):
         journal(path.dir(index))
-        assert came.acquire(timeout=20)
+        assert came.acquire(timeout=60)
     watch.stop()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     watch.close()
     assert got == [f"orders.3.{index:03x}" for index in range(4)]
