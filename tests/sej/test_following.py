@@ -35,7 +35,7 @@ def test_a_timeout_is_kept_to(tmp_path: Path) -> None:
 def test_a_timeout_of_zero_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with sej.Scanner(empty(tmp_path), timeout=0.001) as s:
         assert s.read() == [], "it waits once, so there is a watch"
-        monkeypatch.setattr(Watch, "wait", None)
+        monkeypatch.setattr(Watch, "wait", None)  # a wait raises
         assert s.read(timeout=0.0) == []
 
 

@@ -62,7 +62,7 @@ def test_a4_beyond_the_end_waits_as_long_as_was_said_and_yields_nothing_below(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(tmp_path)
-    monkeypatch.setattr(Watch, "wait", None)  # without a timeout it does not wait
+    monkeypatch.setattr(Watch, "wait", None)  # a wait raises
     with sej.Scanner(tmp_path, 25) as s, sej.Writer(tmp_path) as w:
         assert s.read() == []
         w.append_many([b"v"] * 10)
