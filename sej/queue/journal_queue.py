@@ -324,6 +324,8 @@ class JournalQueue(WorkQueue):
 
     def _take_now(self, n: int, max_bytes: int | None, now: int, check: bool) -> list[Item]:
         log = self._log
+        if check:  # first, because if it fails, no item must have been taken
+            log.keep_clock()
         found = self._taker.take(n, now, max_bytes)
         if not found and now >= self._judge_at and not self._taker.unfinished:
             self._judge_at = now + _NS

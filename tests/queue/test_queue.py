@@ -685,6 +685,40 @@ class TestWhole:
             clock.move(1.1)
             assert take(q).value == b"later"
 
+    @pytest.mark.parametrize("set_by_s", [-36_000, 36_000])
+    def test_a_wall_clock_that_was_set_before_a_reboot_ends_no_time_early(
+        self, tmp_path: Path, clock: FakeClock, set_by_s: int
+    ) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put(b"retried")
+            item = take(q)
+            clock.wall += set_by_s * NS  # as by NTP, after the queue was opened
+            item.retry(delay_s=100)
+            q.put(b"later", delay_s=100, expire_s=200)
+        clock.move(40)
+        clock.reboot()
+        with opened(tmp_path, clock) as q:
+            clock.move(59)
+            assert q.get(timeout=0) is None
+            clock.move(1.5)
+            assert values(q) == [b"retried", b"later"]
+
+    def test_a_wall_clock_that_was_set_while_workers_wait_ends_no_time_early(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        with opened(tmp_path, clock) as q:
+            q.put(b"later", delay_s=100)
+            clock.wall += 36_000 * NS
+            clock.move(1)
+            assert q.get(timeout=0) is None
+            kill(q)
+        clock.reboot()
+        with opened(tmp_path, clock) as q:
+            clock.move(98)
+            assert q.get(timeout=0) is None
+            clock.move(1.5)
+            assert values(q) == [b"later"]
+
     def test_the_log_follows_what_is_in_flight(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, compact_bytes=4000) as q:
             q.put_many([b"x"] * 2000)

@@ -66,6 +66,8 @@ _COMPACT_BYTES: Final = 1 << 22
 _SUFFIX: Final = ".queue"
 _READ_BYTES: Final = RECORD_SIZE << 14
 _MOST: Final = 1 << 20
+_SET_NS: Final = 1_000_000_000
+"""A clock that moved less than this against the boot-time clock was not set, but adjusted."""
 """A record about more messages than this is compared with the journal before it is applied."""
 
 
@@ -232,6 +234,13 @@ class QueueLog:
             raise self._broken(error) from error
         self.append(purged(self.state.frontier, max(end, self.state.frontier)))
         self.compact()
+
+    def keep_clock(self) -> None:
+        """Record again when this boot began if the wall clock was set since: a reboot carries times by it."""
+        began = self._began_ns()
+        boot_id, recorded = self.state.boot or (self._clock.boot_id(), -_SET_NS)
+        if abs(began - recorded) >= _SET_NS:
+            self.append(booted(boot_id, began, self._clock.boot_ns()))
 
     def keep_head(self) -> None:
         """Commit the head, for readers that do not know the queue, and for retention."""
@@ -520,8 +529,12 @@ class QueueLog:
     def _boot(self) -> None:
         """Convert times to this boot."""
         if self._is_new_boot():
-            began = max(self._clock.wall_ns() - self._clock.boot_ns(), 0)
-            self.append(booted(self._clock.boot_id(), began, self._clock.boot_ns()))
+            self.append(booted(self._clock.boot_id(), self._began_ns(), self._clock.boot_ns()))
+        else:
+            self.keep_clock()
+
+    def _began_ns(self) -> int:
+        return max(self._clock.wall_ns() - self._clock.boot_ns(), 0)
 
     def _is_new_boot(self) -> bool:
         return self.state.boot is None or self.state.boot[0] != self._clock.boot_id()

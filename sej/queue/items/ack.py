@@ -138,6 +138,8 @@ class Acknowledger:
         wait = self._backoff.after(item.attempts) if delay_s is None else delay_s
         at = self._clock.boot_ns() + span_ns(wait) if wait else 0
         offset = item.message.offset
+        if at:
+            self._log.keep_clock()
         self._log.append(waits(offset, at, item.attempts, self._log.state.priority(offset)))
         item.ended = True
         return None

@@ -246,6 +246,7 @@ class Putter:
         known = {key for key in keys if self._known(key, now) is not None}
         new = [(key, letter) for key, letter in zip(keys, letters, strict=True) if key not in known]
         if new:
+            log.keep_clock()
             writer = self._writer
             old = [letter.message for _, letter in new]
             values, types = [message.value for message in old], [message.type for message in old]
@@ -340,6 +341,7 @@ class Putter:
             for key, message in zip(batch.new, messages, strict=False):
                 records.append(_dedupe(key, message, now + self._window_ns))
             if records:
+                self._log.keep_clock()
                 self._log.append(*records)
                 if writer.durability == "disk":  # otherwise a power loss could leave the message without them
                     self._log.force()
