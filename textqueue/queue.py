@@ -95,7 +95,8 @@ class TextQueue:
                 or ``"restore"`` it once, with a copy next to the file. The next program that uses the file does this.
             lease_s: the lease of each claim, in seconds: after it, another worker may take the message, even if the
                 process that claimed it is alive. None: a claim lasts as long as its process.
-            dead_hosts: names of other hosts whose workers have ended, so that their claims may be taken over.
+            dead_hosts: names of other hosts or containers whose workers have ended, so that their claims may be taken
+                over.
             disk: the file system.
             clock: the clocks.
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import sys
 import time
@@ -30,6 +31,7 @@ from sej.system.lifecycle import forget_forked, watch_forks
 from sej.system.original import Trace, find_trace, is_current, pause
 
 __all__ = [
+    "FIRST_PID_NAMESPACE",
     "Lock",
     "ask_for_file",
     "end_lease",
@@ -39,6 +41,8 @@ __all__ = [
     "lease",
     "leased",
     "let_in",
+    "pid_namespace",
+    "process_host",
     "process_start",
 ]
 
@@ -48,6 +52,8 @@ _RETRY_S: Final = 0.005
 _HOLDER_BYTES: Final = 256
 _LINE_BYTES: Final = 220
 _PID_MOST: Final = 2**31 - 1
+FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""The inode of the system's own PID namespace (PROC_PID_INIT_INO in Linux)."""
 _TURN_S: Final = 2.0
 """The additional wait for shared writers, which hold the lock for microseconds at a time."""
 
@@ -286,8 +292,31 @@ def _now() -> str:
 
 
 def host_name() -> str:
-    """Return this host's name, as in lock files and claims."""
+    """Return this host's name, as in lock files."""
     return os.uname().nodename
+
+
+def pid_namespace() -> int | None:
+    """Return the number of this process's PID namespace, in which its pid counts; None if the system does not tell."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None
+
+
+@functools.cache
+def _own_namespace() -> str:
+    number = pid_namespace()
+    return "" if number in (None, FIRST_PID_NAMESPACE) else f"#{number}"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_own_namespace.cache_clear)  # a child may be the first of a new namespace
+
+
+def process_host() -> str:
+    """Return where this process's pid counts: the host's name, in a container with ``#`` and its PID namespace."""
+    return host_name() + _own_namespace()
 
 
 def process_start(pid: int) -> int | None:

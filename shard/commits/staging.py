@@ -35,7 +35,7 @@ from sej.codec.format import HEAD_SIZE
 from sej.errors import CorruptionError, DecodeError, LockedError, SejError
 from sej.system.checksum import crc32c
 from sej.system.disk import OS, read_small, replace_file
-from sej.system.locks import Lock, host_name, is_running, process_start
+from sej.system.locks import Lock, is_running, process_host, process_start
 from sej.system.sealed import seal, unseal, whole
 
 __all__ = [
@@ -83,11 +83,11 @@ class Owner(NamedTuple):
         parent = os.getppid()
         with suppress(OSError, ValueError, IndexError), open(f"/proc/{parent}/stat", encoding="ascii") as file:
             parent = int(file.read().rpartition(")")[2].split()[1])
-        return cls(host_name(), parent, process_start(parent))
+        return cls(process_host(), parent, process_start(parent))
 
     def is_gone(self, age_s: float) -> bool:
         """Return whether the driver is dead; for another host, only its age decides."""
-        if self.host != host_name():
+        if self.host != process_host():
             return age_s > _FOREIGN_AGE_S
         return self.start is None or not is_running(self.pid, self.start)
 

@@ -26,7 +26,7 @@ from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA as ALL_COLUMNS
 from pipeline.writing.sink import SejWriter
 from pipeline.writing.target import Target
-from sej.system.locks import host_name
+from sej.system.locks import host_name, process_host
 from shard.commits.committing import Job, _decision, _replace, commit, finish_dead_jobs
 from shard.commits.staging import Owner, Rows, Stage, StagedRowsError, identity
 from tests.pipeline.conftest import fill
@@ -93,7 +93,7 @@ def test_a_task_without_the_drivers_disk_fails_and_leaves_nothing(tmp_path: Path
     staging = root / ".staging"
     if other == "its own":
         identity(str(staging), create=True)
-        gone = Owner(host_name(), 2**22 + 1, 1)
+        gone = Owner(process_host(), 2**22 + 1, 1)
         Stage(str(staging), "leaked", gone).append(0, [b"v"], [b""], 0, 1)
     batch = pa.record_batch([pa.array([b"v"], pa.binary())], names=["value"])
     with pytest.raises(StagedRowsError, match=r"cannot see the driver's disk: executors need the same disk, or use a"):

@@ -3,14 +3,17 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 MUTEX = "mutex=" + " " * 24
+CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+"""Before a command: it runs with pids of its own, as in a container."""
 ROOT = Path(__file__).parent.parent.parent
 
 
-def claim_elsewhere(path: Path, then: str, options: str = "") -> "subprocess.Popen[str]":
-    """Start another process that claims the next message, reports it, and then runs more code."""
+def claim_elsewhere(path: Path, then: str, options: str = "", before: Sequence[str] = ()) -> "subprocess.Popen[str]":
+    """Start another process that claims the next message, reports it, and then runs more code; before: a prefix."""
     script = (
         "import sys, textqueue\n"
         f"q = textqueue.TextQueue({str(path)!r})\n"
@@ -19,5 +22,5 @@ def claim_elsewhere(path: Path, then: str, options: str = "") -> "subprocess.Pop
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=env
+        [*before, sys.executable, "-c", script], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=env
     )

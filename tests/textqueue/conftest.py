@@ -1,24 +1,51 @@
-"""What the tests of text queues share: a person who is slower than a clock. Those of Neovim need Neovim.
+"""What the tests of text queues share: a person who is slower than a clock.
 
-Without it they are left out, and ``tests/conftest.py`` reports that.
+Those that need Neovim or a container are left out without them. The report names them.
 """
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.textqueue.claiming import CONTAINER
 from tests.textqueue.saving import MISSING
+
+_CONTAINERS = "test_containers.py"
+_GONE = pytest.StashKey[set[str]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what cannot run here."""
-    gone = [item for item in items if item.path.name == "test_neovim.py"] if "nvim" in MISSING else []
+    names = {item.path.name for item in items}
+    lacking = {"test_neovim.py"} if "nvim" in MISSING else set()
+    if _CONTAINERS in names and _no_container():
+        lacking.add(_CONTAINERS)
+    gone = [item for item in items if item.path.name in lacking]
     if gone:
         config.hook.pytest_deselected(items=gone)
         items[:] = [item for item in items if item not in gone]
+        config.stash[_GONE] = {item.path.name for item in gone}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say why the tests of containers were not run."""
+    if _CONTAINERS in config.stash.get(_GONE, set()):
+        terminalreporter.write_line(f"{_CONTAINERS} was not run, it needs a PID namespace: {_no_container()}")
+
+
+@cache
+def _no_container() -> str:
+    """Return why no PID namespace can be made here; empty: it can."""
+    try:
+        done = subprocess.run([*CONTAINER, "true"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "the program unshare is not installed"
+    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 
 from sej.errors import ClosedError
 from sej.system.disk import File, Mode, OsDisk, OsFile
-from sej.system.locks import host_name, process_start
+from sej.system.locks import process_host, process_start
 from tests.textqueue.claiming import MUTEX, claim_elsewhere
 from textqueue import MessageStatus, TextQueue, check
 from textqueue.format.mutex import is_alive, is_own, mutex_of, owner_text
@@ -50,7 +50,7 @@ def test_the_claim_in_the_mutex_names_its_process(path: Path) -> None:
         q.append("a", variables=["mutex=" + " " * 60])
         with q.claim() as m:
             assert m is not None
-            assert m["mutex"] == f"{os.getpid()}@{host_name()}/{process_start(os.getpid())}"
+            assert m["mutex"] == f"{os.getpid()}@{process_host()}/{process_start(os.getpid())}"
 
 
 def test_a_failure_puts_it_back_until_its_retries_are_used_up(path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_claim_of_another_host_is_taken_over_only_if_that_host_is_dead(path: P
 
 
 def test_an_owner_that_is_cut_is_still_recognised() -> None:
-    name = host_name()
+    name = process_host()
     for room in range(24, 60):
         text = owner_text(room)
         assert len(text) <= room
@@ -188,7 +188,7 @@ def test_an_owner_never_exceeds_its_space(path: Path, owner: str) -> None:
     assert path.read_bytes() == before.replace(b"-a", b"=a")
 
 
-@pytest.mark.parametrize("variable", ["retries=" + "9" * 5000, f"mutex={'9' * 5000}@{host_name()}/1"])
+@pytest.mark.parametrize("variable", ["retries=" + "9" * 5000, f"mutex={'9' * 5000}@{process_host()}/1"])
 def test_retries_with_too_many_digits_are_not_counted(path: Path, variable: str) -> None:
     with TextQueue(path) as q:
         q.append("a", variables=[variable])
@@ -235,7 +235,7 @@ def test_a_claim_for_another_process_outlasts_the_queue_object(path: Path) -> No
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a")
         parent = os.getppid()
-        assert q.take(f"{parent}@{host_name()}/{process_start(parent)}") is not None
+        assert q.take(f"{parent}@{process_host()}/{process_start(parent)}") is not None
         q.close()
         assert other.take() is None
 
@@ -256,7 +256,7 @@ def test_a_forked_child_does_not_give_back_the_claims_of_its_parent(path: Path) 
 
 @pytest.mark.parametrize("room", [24, 30])
 def test_the_next_message_is_found_after_many_workers_died_on_a_last_attempt(path: Path, room: int) -> None:
-    dead = owner_text(room, f"999999999@{host_name()}/1").decode()
+    dead = owner_text(room, f"999999999@{process_host()}/1").decode()
     path.write_text(f"-x\n\\mutex={dead:{room}}\n\\retries=0\n" * 40 + "-free\n")
     with TextQueue(path) as q:
         claim = q.take()

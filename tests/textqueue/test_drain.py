@@ -11,7 +11,7 @@ import pytest
 
 import sej
 from sej.system.disk import OS
-from sej.system.locks import host_name
+from sej.system.locks import process_host
 from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk, FaultyDisk
 from textqueue import TextQueue, TextQueueError
@@ -152,7 +152,7 @@ def test_a_power_loss_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     file.close()
     disk.mark({})
     with monkeypatch.context() as patch:  # the process that ends with the power loss
-        gone = owner_text(owner=f"999999999@{host_name()}/1")
+        gone = owner_text(owner=f"999999999@{process_host()}/1")
         patch.setattr("textqueue.claims.ahead.owner_text", lambda *_, **__: gone)
         patch.setattr("textqueue.claims.claim.is_alive", lambda *_, **__: True)
         with TextQueue("/q/jobs.tq", disk=disk, settle_s=0) as q:

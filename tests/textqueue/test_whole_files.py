@@ -438,10 +438,10 @@ def test_check_names_the_path_that_is_no_file_and_the_way_out(tmp_path: Path) ->
 
 
 def test_check_reports_a_claim_whose_worker_has_ended(tmp_path: Path) -> None:
-    from sej.system.locks import host_name
+    from sej.system.locks import process_host
 
     path = tmp_path / "jobs.tq"
-    path.write_text(f"-a\n\\mutex=999999999@{host_name()}/1{' ' * 20}\n")
+    path.write_text(f"-a\n\\mutex=999999999@{process_host()}/1{' ' * 20}\n")
     (problem,) = textqueue.check(path)
     assert "has ended" in problem.what
 

@@ -12,7 +12,7 @@ import click
 
 from sej.cli.shared.parameters import PATH
 from sej.system.disk import OS
-from sej.system.locks import host_name, process_start
+from sej.system.locks import process_host, process_start
 from textqueue.claims.drain import OnceWriter
 from textqueue.commands.output import shown
 from textqueue.commands.versioning import advising
@@ -163,7 +163,7 @@ def _skipped(path: str) -> int:
 def shell() -> str:
     """Return the owner of a claim of the calling shell."""
     parent = os.getppid()
-    return f"{parent}@{host_name()}/{process_start(parent)}"
+    return f"{parent}@{process_host()}/{process_start(parent)}"
 
 
 def directories(queue: TextQueue, path: Path) -> set[str]:

@@ -1,9 +1,11 @@
 """Claims in the ``mutex`` variable of a message: which process works on it. No I/O.
 
 A claim is written as ``mutex=pid@host/start``. Start is when that process started
-(``sej.system.locks.process_start``), because the system reuses pids. If the claim does not fit, the host name is cut.
-The cut is marked with ``~`` and some digits of a hash of the whole name, so that two hosts remain different. If the
-variable has less than ``ROOM`` bytes, the claim is written into the ledger instead.
+(``sej.system.locks.process_start``), because the system reuses pids. In a container, the number of its PID namespace
+follows the host name after ``#``: pids of another namespace cannot be checked, like those of another host. If the
+claim does not fit, the host name is cut. The cut is marked with ``~`` and some digits of a hash of the whole name, so
+that two hosts remain different. If the variable has less than ``ROOM`` bytes, the claim is written into the ledger
+instead.
 
 Any other text in the variable was written by a user, and claims the message as well.
 """
@@ -17,7 +19,7 @@ from collections.abc import Collection
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
-from sej.system.locks import host_name, is_running, process_start
+from sej.system.locks import host_name, is_running, process_host, process_start
 from textqueue.format.grammar import MUTEX
 from textqueue.format.parser import name_of, variables_of
 
@@ -104,9 +106,9 @@ def owner_text(room: int = 255, owner: str | None = None) -> bytes:
     """
     match = _OWNER.fullmatch(owner.encode("utf-8", "replace")) if owner else None
     if match is None:
-        return _own_text(os.getpid(), host_name(), _own_start(), room)
+        return _own_text(os.getpid(), process_host(), _own_start(), room)
     digits, host, start = match.groups()
-    return _text(digits, host, start, room)
+    return _text(digits, _given(host), start, room)
 
 
 @lru_cache
@@ -131,9 +133,10 @@ def is_alive(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
     if match is None:
         return True
     pid, host, start = match.groups()
-    if host == _cut(_bare(host_name()), len(host)):
+    if host == _cut(_bare(process_host()), len(host)):
         return _own_start() == int(start) if int(pid) == os.getpid() else is_running(int(pid), int(start))
-    return not any(host == _cut(name.encode(), len(host)) for name in dead_hosts)
+    bare = host.partition(b"#")[0]
+    return not any(name.encode() == bare or host == _cut(name.encode(), len(host)) for name in dead_hosts)
 
 
 def is_own(owner: bytes) -> bool:
@@ -147,7 +150,7 @@ def is_of(owner: bytes, process: str) -> bool:
     claim, whole = _OWNER.fullmatch(owner), _OWNER.fullmatch(process.encode("utf-8", "replace"))
     if claim is None or whole is None or (claim[1], claim[3]) != (whole[1], whole[3]):
         return False
-    return claim[2] == _cut(whole[2], len(claim[2]))
+    return claim[2] == _cut(_given(whole[2]), len(claim[2]))
 
 
 @cache
@@ -158,6 +161,11 @@ def _own_start() -> int:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_own_start.cache_clear)
+
+
+def _given(host: bytes) -> bytes:
+    """Return the host of a process that a caller named: without a namespace, this host's name means this namespace."""
+    return _bare(process_host()) if host == _bare(host_name()) else host
 
 
 def _bare(host: str) -> bytes:

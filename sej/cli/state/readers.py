@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -22,6 +22,7 @@ from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.reading.offset import read_offset
 from sej.system.disk import OS
+from sej.system.locks import FIRST_PID_NAMESPACE, pid_namespace
 
 __all__ = [
     "Reader",
@@ -35,10 +36,6 @@ __all__ = [
     "readers_of",
     "stuck",
 ]
-
-
-_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
-"""The inode of the system's own PID namespace (PROC_PID_INIT_INO in Linux)."""
 
 
 class Reader(NamedTuple):
@@ -113,7 +110,7 @@ def _lists_all_locks(fd: int) -> bool:
     may be another one than the file's.
     """
     try:
-        first = os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
+        first = pid_namespace() == FIRST_PID_NAMESPACE
         return first and os.major(os.fstat(fd).st_dev) != 0 and os.access("/proc/locks", os.R_OK)
     except OSError:
         return False
