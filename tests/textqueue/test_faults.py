@@ -1,6 +1,7 @@
 """The k-th call to the disk fails: it raises, the file remains valid, and the next attempt delivers everything."""
 
 import re
+import resource
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,54 @@ def test_a_claim_whose_end_failed_can_be_ended_again(tmp_path: Path, fail_at: in
         assert q.conflicts == []
         assert path.read_bytes()[:2] == b"=a"
         assert q.take() is None
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("variables", [[], ["retries=2"], [MUTEX, "retries=2"]])
+@pytest.mark.parametrize("fail_at", range(1, 10))
+def test_a_message_whose_claim_failed_is_taken_again_by_this_process(
+    tmp_path: Path, fail_at: int, variables: list[str], first: bool
+) -> None:
+    disk = FaultyDisk(OS, 0, "enospc")
+    with TextQueue(tmp_path / "jobs.tq", disk=disk) as q:
+        q.append_many(["a", "b"], variables)
+        if not first:  # an earlier claim prepares the next one
+            claim = q.take()
+            assert claim is not None
+            assert claim.done()
+        before = (tmp_path / "jobs.tq").read_bytes()
+        disk.fail_at = disk.calls + fail_at
+        try:
+            claim = q.take()
+        except OSError:
+            assert (tmp_path / "jobs.tq").read_bytes() == before
+            claim = q.take()
+        assert claim is not None
+        assert claim.message.value == ("a" if first else "b")
+        assert not variables or claim.message["retries"] == "1"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_claim_on_a_full_disk_changes_nothing(tmp_path: Path, first: bool) -> None:
+    """With a limit of the size of files, which is that of the ledger."""
+    path, limits = tmp_path / "jobs.tq", resource.getrlimit(resource.RLIMIT_FSIZE)
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append_many(["a", "b"], [MUTEX, "retries=2"])
+        for _ in range(3):
+            claim = q.take()
+            assert claim is not None
+            assert claim.give_back()
+        before, room = path.read_bytes(), path.with_name(".jobs.tq.log").stat().st_size
+        assert room > len(before)
+        worker = other if first else q
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+            for _ in range(4):
+                with pytest.raises(OSError, match="File too large"):
+                    worker.take()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert path.read_bytes() == before
+        claim = worker.take()
+        assert claim is not None
+        assert (claim.message.value, claim.message["retries"]) == ("a", "1")

@@ -50,6 +50,7 @@ from textqueue.editing.edits import ClaimLostError
 from textqueue.editing.message import Message, marking
 from textqueue.editing.place import Change, Place, place_of
 from textqueue.editing.queue_file import Session
+from textqueue.editing.quick import changed
 from textqueue.editing.source import Replaced, Source
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
@@ -474,7 +475,12 @@ class Claimer:
             leased = source.leases.leased(edit.name, lease_s)
             return Change(edit.writes, edit.kind, leased)
 
-        (place,), current = source.write(session, [found.place], [claim], "claim a message")
+        try:
+            (place,), current = source.write(session, [found.place], [claim], "claim a message")
+        except OSError:
+            if edit is not None:
+                self._restore(session.file, found.place, edit)
+            raise
         if self._epoch <= 0:  # this was the first edit of the file
             self._epoch, self._reading = place.epoch, source.file.ledger.reading
         if not current:
@@ -482,6 +488,15 @@ class Claimer:
         assert edit is not None
         message = Message(source, place.raw, place.position, place.epoch)
         return self._made(message, leased, edit.name, None if edit.counted is None else edit.counted.data)
+
+    def _restore(self, file: File, place: Place, edit: Taking) -> None:
+        """Undo a claim that the ledger could not record, as on a full disk: it would last as long as this process."""
+        position, raw, _ = place
+        old = [(relative, raw[relative : relative + len(data)]) for relative, data in edit.writes]
+        with suppress(OSError):
+            if changed(file.read(len(raw), position), old) == raw:
+                for relative, data in old:
+                    file.write_at(data, position + relative)
 
     def _made(self, message: Message, owner: bytes, name: bytes, retries: bytes | None) -> Claim:
         made = Claim(self, message, owner, retries)

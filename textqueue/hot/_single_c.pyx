@@ -381,6 +381,7 @@ cdef class Single:
                 got = write(self._log_fd, text + done, size - done)
                 if got <= 0:
                     error = errno or EIO
+                    pwrite(self._fd, old + start, end - start, position + start)  # see _single.Single
                     break
                 done += got
         if error:

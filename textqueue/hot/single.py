@@ -10,7 +10,8 @@ Under the lock, the call has the steps of ``textqueue.editing.queue_file``:
    are understood. They tell the state of the file, and which messages were changed.
 2. Open the file with a lease. It must be in that state, and the last edit must be in it.
 3. Choose the first message that was not changed, and prove that it has not moved.
-4. Write its bytes, compare the path again, and append the ledger line.
+4. Write its bytes, compare the path again, and append the ledger line. If that fails, as on a full disk, write the old
+   bytes again.
 
 In every other case nothing is written, and the caller makes its edit in an ordinary session.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File
@@ -102,7 +104,7 @@ class Single:
             ``DONE``; ``BUSY`` or ``NOT_DONE``: nothing was written, or only into a file that was replaced.
 
         Raises:
-            OSError: a read or write failed.
+            OSError: a read or write failed. The message is as it was, if it can be written again.
         """
         file: File | None = None
         try:
@@ -142,8 +144,8 @@ class Single:
     def _write(self, file: File, choice: Choice, number: int, token: Token, *, fresh: bool) -> int:
         position, raw, new, head, owner = choice
         differ = [at for at, (one, other) in enumerate(zip(raw, new, strict=True)) if one != other]
+        start, end = (differ[0], differ[-1] + 1) if differ else (0, 0)
         if differ:
-            start, end = differ[0], differ[-1] + 1
             file.write_at(new[start:end], position + start)
         there = self._disk.status(self._path)
         if there is None or there.identity != file.status().identity:
@@ -151,7 +153,12 @@ class Single:
         now = token_of(there)
         text = b"%s %d %d %d %s" % (head, *now, owner)
         line = b"%s %08x\n" % (text, zlib.crc32(text))
-        self._log.write(line)
+        try:
+            self._log.write(line)
+        except OSError:
+            with suppress(OSError):  # without its line, a claim would last as long as this process
+                file.write_at(raw[start:end], position + start)
+            raise
         self.token = token, now
         self.chosen = number
         self.line_bytes = len(line) if fresh else 0
