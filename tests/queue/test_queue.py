@@ -142,6 +142,31 @@ class TestLeases:
             again.done()
             assert one.stats() == (0, 0, 0, 1, 0)
 
+    def test_a_container_with_a_boot_id_of_its_own_takes_no_lease_for_an_old_one(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        inside = FakeClock()
+        inside.id = bytes(16)  # as if the system hides it
+        with opened(tmp_path, clock, lease_s=150) as one:
+            one.put_many([b"job", b"other"])
+            one.put(b"later", delay_s=100)
+            held = take(one)
+            look = QueueLook(tmp_path, "worker", clock=inside)
+            assert [item.state for item in look.items()] == ["leased", "ready", "delayed"]
+            with opened(tmp_path, inside, lease_s=150) as two:
+                take(two).done()
+                assert two.get(timeout=0) is None
+                inside.move(99)
+                assert two.get(timeout=0) is None
+                inside.move(2)
+                later = take(two)
+                assert later.value == b"later"
+                with opened(tmp_path, clock) as again:
+                    assert again.stats() == (0, 0, 2, 1, 0)
+                later.done()
+            held.done()
+            assert one.stats() == (0, 0, 0, 3, 0)
+
     def test_done_after_the_deadline_counts_while_no_worker_has_taken_the_item(
         self, q: JournalQueue, clock: FakeClock
     ) -> None:

@@ -44,6 +44,10 @@ class Holders:
         """Return which of these holders are dead; called under the queue's lock."""
         return {number for number in numbers if number != self.mine and self._is_free(number)}
 
+    def any_alive(self, numbers: Iterable[int]) -> bool:
+        """Return whether one of these holders lives; called under the queue's lock."""
+        return not all(self._is_free(number) for number in numbers)
+
     def check(self) -> None:
         """Check that others see that this queue lives.
 

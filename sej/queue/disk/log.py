@@ -41,6 +41,7 @@ from sej.journal.retention import readers_lock
 from sej.journal.twin import drop_twin, keep_offset, lowest_kept
 from sej.journal.view import Journal
 from sej.message import FIRST, Start
+from sej.queue.disk.liveness import Holders
 from sej.queue.disk.lock import QueueLock
 from sej.queue.disk.parked import missing_keys, parked_offsets
 from sej.queue.disk.proof import holds, proven
@@ -537,7 +538,14 @@ class QueueLog:
         return max(self._clock.wall_ns() - self._clock.boot_ns(), 0)
 
     def _is_new_boot(self) -> bool:
-        return self.state.boot is None or self.state.boot[0] != self._clock.boot_id()
+        """Return whether the machine was restarted since. In a container the boot id may be another one, or hidden.
+
+        But as long as a process has leases, the machine runs.
+        """
+        boot = self.state.boot
+        if boot is None or boot[0] == self._clock.boot_id():
+            return boot is None
+        return not Holders(self._directory, self._name).any_alive(self.state.holders())
 
     def _replace(self, epoch: int, contents: Contents) -> None:
         """Replace this log by a new one; its state is that of its records."""

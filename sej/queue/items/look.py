@@ -288,10 +288,10 @@ class QueueLook:
                 if not state.whole:
                     state = self._from_start(state)
         state = self._moved(state)
-        now, boot_id = self._clock.boot_ns(), self._clock.boot_id()
-        if state.boot is not None and state.boot[0] != boot_id:
+        now, boot_id, holders = self._clock.boot_ns(), self._clock.boot_id(), Holders(directory, self._name)
+        if state.boot is not None and state.boot[0] != boot_id and not holders.any_alive(state.holders()):
             state.apply(booted(boot_id, max(self._clock.wall_ns() - now, 0), now))
-        dead = Holders(directory, self._name).dead(state.holders())
+        dead = holders.dead(state.holders())
         state.apply(b"".join(freed(holder) for holder in sorted(dead)))
         self._lose(state)
         return state
