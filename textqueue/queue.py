@@ -257,7 +257,8 @@ class TextQueue:
     def close(self) -> None:
         """Give back the messages that this object has claimed for this process, and close the files.
 
-        A second call does nothing.
+        A second call does nothing. If messages cannot be given back, as on a full disk, it warns: they remain claimed
+        until this process ends.
 
         Raises:
             FileInUseError: this is a signal handler that interrupted another call.

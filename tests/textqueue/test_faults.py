@@ -157,9 +157,24 @@ def test_a_message_whose_claim_failed_is_taken_again_by_this_process(
         except OSError:
             assert (tmp_path / "jobs.tq").read_bytes() == before
             claim = q.take()
+        disk.fail_at = 0
         assert claim is not None
         assert claim.message.value == ("a" if first else "b")
         assert not variables or claim.message["retries"] == "1"
+
+
+@pytest.mark.parametrize("variables", [[], [MUTEX]])
+def test_a_close_that_cannot_give_a_message_back_warns(tmp_path: Path, variables: list[str]) -> None:
+    path = tmp_path / "jobs.tq"
+    disk = FaultyDisk(OS, 0, "enospc")
+    q = TextQueue(path, disk=disk)
+    q.append("a", variables)
+    assert q.take() is not None
+    disk.fail_at = disk.calls + 1
+    with pytest.warns(RuntimeWarning, match="jobs.tq: messages could not be given back.*until this process ends"):
+        q.close()
+    with TextQueue(path) as other:
+        assert other.take() is None
 
 
 @pytest.mark.parametrize("first", [True, False])

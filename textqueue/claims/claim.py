@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import TracebackType
@@ -344,10 +345,22 @@ class Claimer:
 
     def give_back(self) -> None:
         """Give back the messages that this process has claimed. A forked child leaves them to its parent."""
+        failed: OSError | None = None
         for claim in list(self.open):
             if claim._pid == os.getpid():
-                with suppress(TextQueueError, OSError):
+                try:
                     claim.give_back()
+                except TextQueueError:
+                    pass
+                except OSError as error:
+                    failed = error
+        if failed is not None:
+            warnings.warn(
+                f"{self._source.path}: messages could not be given back, so they remain claimed until this process ends"
+                f" or their leases end: {failed}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def _catch_up(self) -> None:
         ledger = self._source.file.ledger
