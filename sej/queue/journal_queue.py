@@ -64,7 +64,7 @@ from sej.queue.log.key_order import KeyOrder
 from sej.queue.log.records import freed, headers_of, paused
 from sej.reading.dead_letters import DeadLetter, letters_path
 from sej.system.clock import SYSTEM, Clock, span_ns
-from sej.system.disk import OS, Disk, full_disk_advice
+from sej.system.disk import OS, Disk, full_disk_advice, is_full
 from sej.system.group_commit import Syncer
 from sej.system.lifecycle import Lifecycle
 from sej.system.locks import Lock
@@ -575,7 +575,12 @@ class JournalQueue(WorkQueue):
         if kept != self._kept or log.state.head() == kept:
             return  # another process did it, or there is nothing to do
         log.prepare_head()
-        self._under_lock(log.keep_head)
+        try:
+            self._under_lock(log.keep_head)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return  # the reserve did not suffice; retention waits longer, but workers continue
         self._kept = log.state.kept
 
 

@@ -1,5 +1,7 @@
 """A full disk: nothing is put any more, but work is ended; what is done can be removed, and then puts work again."""
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +10,7 @@ import pytest
 
 import sej
 from sej.queue.journal_queue import JournalQueue
-from sej.system.disk import Disk
+from sej.system.disk import Disk, Mode, OsDisk, OsFile
 from tests.crash.disk import CrashDisk
 from tests.queue.support import SMALL_FILE_SYSTEM, FakeClock
 
@@ -112,6 +114,35 @@ def test_while_the_reserve_is_spent_nothing_is_put_and_it_is_filled_when_there_i
         q.put(b"third")
         assert disk.status(tmp_path / "ofs" / "worker.reserve") is not None
         assert end_all(q) == [b"third"]
+
+
+class NewFilesNeedMore(OsDisk):
+    """A full disk of a file system that needs more for a new file than the reserve has."""
+
+    full = False
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        if self.full and mode == "temp":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
+        return super().open(path, mode)
+
+
+def test_items_are_taken_though_the_reserve_is_too_small_for_a_new_file(tmp_path: Path) -> None:
+    disk, clock = NewFilesNeedMore(), FakeClock()
+    with JournalQueue(tmp_path, "worker", disk=disk, clock=clock) as q:
+        q.put_many([b"a", b"b", b"c"])
+        disk.full = True
+        for _ in range(3):
+            item = q.get(timeout=0)
+            assert item is not None
+            item.done()
+            clock.move(2)  # after a second, the next get saves the position
+        assert q.get(timeout=0) is None
+        assert not sej.read_offset(tmp_path, "worker")
+        disk.full = False
+        clock.move(2)
+        assert q.get(timeout=0) is None
+        assert sej.read_offset(tmp_path, "worker") == 3
 
 
 def test_the_reserve_has_room_on_the_disk(tmp_path: Path) -> None:
