@@ -1,16 +1,20 @@
 """Processes that put and get while others are killed: no acknowledged item is lost, no item is done twice."""
 
+import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import sej
 from sej.queue.backends import open_queue
+from sej.queue.items.look import QueueLook
 from sej.writing.shared_writer import SharedDurability
 from tests.crash.harness import fork
 
@@ -116,3 +120,27 @@ def ended(workers: list[Worker]) -> set[str]:
 @pytest.mark.parametrize("durability", ["os", "interval", "disk"])
 def test_killed_at_random(tmp_path: Path, durability: SharedDurability, torture_s: float) -> None:
     torture(tmp_path / "q", tmp_path / "output", durability, max(torture_s, 1.0), 2 if torture_s < 10 else 3)
+
+
+STOPPED = """
+import os, signal, sys
+from sej.queue.journal_queue import JournalQueue
+q = JournalQueue(sys.argv[1], "worker")
+q._log.guard.take()
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_process_that_is_stopped_inside_a_call_delays_others_until_it_is_killed(tmp_path: Path) -> None:
+    with open_queue(tmp_path, "worker") as q, ThreadPoolExecutor() as pool:
+        q.put(b"a")
+        with subprocess.Popen([sys.executable, "-c", STOPPED, str(tmp_path)]) as child:
+            assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
+            taken = pool.submit(q.get, timeout=1)
+            assert [item.value for item in QueueLook(tmp_path, "worker").peek(1)] == [b"a"]
+            assert not taken.done()
+            child.kill()
+        item = taken.result(timeout=30)
+        assert item is not None
+        assert item.value == b"a"
+        item.done()
