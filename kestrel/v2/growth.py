@@ -75,7 +75,7 @@ class Growth:
         elif (
             total > self._max_journal_bytes + self._fresh_bytes
             and not backlog.waiting.behind
-            and now_ms >= self._next_compaction_ms
+            and not 0 < self._next_compaction_ms - now_ms <= self._compact_delay_ms  # more: the clock was set back
         ):
             self.rewrite(reserving, now_ms)
             self._next_compaction_ms = now_ms + self._compact_delay_ms

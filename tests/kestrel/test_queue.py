@@ -382,6 +382,23 @@ def test_a_long_journal_is_written_anew_not_too_often(
         assert len(list(kestrel.read_journal(tmp_path / "cars"))) == 101
 
 
+def test_a_long_journal_is_written_again_though_the_clock_was_set_back(
+    opened: Callable[..., kestrel.Queue], clock: Clock
+) -> None:
+    with opened(max_journal_bytes=1000, compact_delay_s=60) as queue:
+        for _ in range(100):
+            queue.put(b"x" * 100)
+            queue.put(b"y" * 100)
+            queue.get()
+        assert queue.counters().journal_rewrites == 1
+        clock.now -= 3_600_000
+        queue.put(b"z")
+        assert queue.counters().journal_rewrites == 2
+        clock.now += 59_000
+        queue.put(b"z" * 1000)
+        assert queue.counters().journal_rewrites == 2
+
+
 def journal_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("cars*") if "~" not in path.name)
 
