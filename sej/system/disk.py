@@ -29,7 +29,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Final, Literal, Protocol, cast
 
@@ -379,6 +379,8 @@ class OsDisk:
         """Open a regular file; the name of a created one is synced."""
         name, flags = os.fspath(path), _FLAGS[mode]
         try:
+            if mode == "temp":
+                return self._temporary(name, flags)
             return self._create(name, flags) if mode == "new" else opened(OsFile, name, flags)
         except OSError as error:
             if error.errno in _ODD and (error.errno != errno.ENOENT or os.path.islink(name)):
@@ -390,9 +392,19 @@ class OsDisk:
         except FileExistsError:  # another process created it between the two calls
             return opened(OsFile, name, flags | os.O_CREAT)
 
+    def _temporary(self, name: str, flags: int) -> OsFile:
+        if os.geteuid():
+            return opened(OsFile, name, flags)
+        with suppress(FileExistsError):
+            file = opened(OsFile, name, flags | os.O_EXCL)
+            _hand_over(file.fileno(), name)
+            return file
+        return opened(OsFile, name, flags)
+
     def _create(self, name: str, flags: int) -> OsFile:
         file = opened(OsFile, name, flags)
         try:
+            _hand_over(file.fileno(), name)
             self.sync_dir(os.path.dirname(name) or ".")
         except BaseException:
             file.close()  # the traceback of the error would keep it open
@@ -413,6 +425,12 @@ class OsDisk:
         for step in reversed(missing):
             try:
                 os.mkdir(step)
+                if not os.geteuid():
+                    fd = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | _CLOEXEC)
+                    try:
+                        _hand_over(fd, step)
+                    finally:
+                        os.close(fd)
             except FileExistsError as error:
                 if not self._is_dir(step):
                     raise _odd(step, error, "a directory") from None
@@ -663,6 +681,16 @@ _KINDS: Final = (
 
 def _kind(mode: int) -> str:
     return next((name for check, name in _KINDS if check(mode)), f"a file of mode {mode:o}")
+
+
+def _hand_over(fd: int, path: str) -> None:
+    """Give what root has just created to the owner of its directory, whose programs use it next (as SQLite does)."""
+    if os.geteuid():
+        return
+    there = os.stat(os.path.dirname(path) or ".")
+    if there.st_uid:
+        with suppress(OSError):  # a user namespace may not know the owner
+            os.fchown(fd, there.st_uid, there.st_gid)
 
 
 def _odd(name: str, error: OSError, expected: str) -> Exception:

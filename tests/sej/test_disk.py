@@ -436,3 +436,31 @@ def test_of_two_threads_that_sync_neither_succeeds_if_it_fails(tmp_path: Path, m
     other.join()
     file.close()
     assert errors == [errno.EIO, errno.EIO]
+
+
+def test_what_root_creates_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    """For another user it shows nothing: only root can give files away."""
+    owner = 65534 if os.geteuid() == 0 else os.geteuid()
+    os.chown(tmp_path, owner, -1)
+    with sej.open_queue(tmp_path / "jobs", "worker", segment_bytes=100, compact_bytes=100, max_attempts=1) as q:
+        q.put_many([b"%d" % number for number in range(50)])
+        for item in q.get_many(50):
+            item.fail("broken")
+    with sej.Offset(tmp_path / "jobs", "reader") as kept:
+        kept.commit(50)
+    there = [tmp_path, *tmp_path.rglob("*")]
+    assert len(there) > 30
+    assert [path for path in there if path.stat().st_uid != owner] == []
+
+
+def test_what_root_finds_keeps_its_owner(tmp_path: Path) -> None:
+    """A file that another program has created, such as a link to one of root, is not given away."""
+    (tmp_path / "target").write_text("secret")
+    mine = (tmp_path / "target").stat().st_uid
+    os.chown(tmp_path, 65534 if os.geteuid() == 0 else -1, -1)
+    (tmp_path / "link").symlink_to("target")
+    for mode in ("append", "temp"):
+        OS.open(tmp_path / "link", mode).close()
+    with pytest.raises(FileExistsError):
+        OS.open(tmp_path / "link", "new")
+    assert (tmp_path / "target").stat().st_uid == mine
