@@ -1,7 +1,9 @@
 """A message that is done is not delivered again after a save of an old buffer, whatever happened in between."""
 
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,7 +91,10 @@ def test_an_archive_run_and_a_save_in_which_one_of_its_messages_was_changed(
     assert path.read_bytes() == done
 
 
-def test_a_save_from_before_two_archive_runs(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("set_by_s", [0, -3600, 3600])
+def test_a_save_from_before_two_archive_runs(
+    path: Path, tmp_path: Path, set_by_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path.write_bytes(b"=a\n-b\n-c\n-kept\n")
     with TextQueue(path) as q:
         next(m for m in q.messages() if m.value == "b").mark_as_cleared()
@@ -97,6 +102,8 @@ def test_a_save_from_before_two_archive_runs(path: Path, tmp_path: Path) -> None
         assert q.archive(tmp_path / "old.tq") == 2
         path.write_bytes(b"-d\n" + path.read_bytes())
         assert [finish(q) for _ in range(2)] == ["d", "c"]
+        set_clock = SimpleNamespace(time_ns=lambda: time.time_ns() + set_by_s * 10**9)
+        monkeypatch.setattr("textqueue.editing.replace.time", set_clock)
         assert q.archive(tmp_path / "old.tq") == 2
         path.write_bytes(buffer)
         assert waiting(q) == ["kept"]

@@ -70,7 +70,7 @@ from textqueue.format.grammar import STATUS_OF
 from textqueue.format.kinds import APPENDED, CLAIMS, IN_LEDGER, IN_MUTEX, MARKS, SET, WAITING
 from textqueue.format.mutex import holder_of, is_claim, mutex_of
 from textqueue.format.windows import is_known, is_shared, unknown
-from textqueue.ledger.records import ARCHIVED, EMPTY, LIKE, Record
+from textqueue.ledger.records import EMPTY, LIKE, Record, is_archived, run_of
 
 __all__ = ["EQUAL_BYTES", "STEPS_NS", "Action", "Known", "Plan", "Seen", "older_names", "plan"]
 
@@ -164,15 +164,6 @@ def older_names(edits: Iterable[Record]) -> dict[bytes, list[bytes]]:
     return older
 
 
-def _is_archived(record: Record) -> bool:
-    return record.owner.startswith(ARCHIVED)
-
-
-def _run_of(owner: bytes) -> int:
-    """Return the number of the archive run in an owner; later runs have larger ones."""
-    return int(owner.removeprefix(ARCHIVED))
-
-
 _Numbered = tuple[int, Record]
 
 
@@ -238,14 +229,14 @@ class _Planning:
         A save of a buffer from before a run restores that run and all later ones, as far as the user did not change
         their messages. A user who writes the text of an archived message again writes it as a queued message.
         """
-        archived = [(number, record.owner) for number, record in enumerate(self._edits) if _is_archived(record)]
+        archived = [(number, record.owner) for number, record in enumerate(self._edits) if is_archived(record)]
         missing = Counter(self._edits[number].owner for number in self._made.lost)
-        marked = [_run_of(owner) for number, owner in archived if number in self._made.kept]
+        marked = [run_of(owner) for number, owner in archived if number in self._made.kept]
         restored = min(marked, default=None)
         return {
             owner
             for owner, count in Counter(owner for _, owner in archived).items()
-            if 2 * missing[owner] >= count and (restored is None or _run_of(owner) < restored)
+            if 2 * missing[owner] >= count and (restored is None or run_of(owner) < restored)
         }
 
     def _group(self, group: Sequence[_Numbered], waiting: _Places, marked: _Places) -> list[_Numbered]:

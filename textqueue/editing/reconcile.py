@@ -54,7 +54,7 @@ from textqueue.format.windows import Token, is_known, is_shared, scan, token_of,
 from textqueue.hot import essence, proven
 from textqueue.ledger.copies import Copies
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import ARCHIVED, EMPTY, GONE, LIKE, Record
+from textqueue.ledger.records import EMPTY, GONE, LIKE, Record, is_archived
 
 __all__ = ["OnRevert", "find_again", "reconcile"]
 
@@ -267,7 +267,7 @@ def _remembered(edits: Sequence[Record]) -> list[Record]:
 
 
 def _is_recent(record: Record, now: int) -> bool:
-    limit = _REMEMBER_ARCHIVED_NS if record.owner.startswith(ARCHIVED) else _REMEMBER_NS
+    limit = _REMEMBER_ARCHIVED_NS if is_archived(record) else _REMEMBER_NS
     return now + record.position < limit or (record.kind in CLAIMS and is_alive(record.holder))
 
 

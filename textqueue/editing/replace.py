@@ -24,7 +24,7 @@ from textqueue.format.kinds import MARKS, SET
 from textqueue.format.parser import chunks
 from textqueue.format.windows import Token, scan, token_of
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import ARCHIVED, Record
+from textqueue.ledger.records import ARCHIVED, Record, is_archived, run_of
 
 __all__ = [
     "Part",
@@ -167,14 +167,18 @@ def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]]) -> list[Record]:
     starts = [start for start, _ in moved]
     gone = [0, *itertools.accumulate(size for _, size in moved)]
     known = []
-    for record in ledger.edits():
+    edits = ledger.edits()
+    run = max(
+        [now, *(run_of(record.owner) + 1 for record in edits if is_archived(record))]
+    )  # the clock may be set back
+    for record in edits:
         before = bisect.bisect_left(starts, record.position)
         if record.position < 0:
             known.append(record)
         elif before == len(starts) or starts[before] != record.position:
             known.append(record._replace(position=record.position - gone[before]))
         elif record.kind in MARKS:  # a stale save may restore the message
-            known.append(record._replace(position=-now, owner=b"%s%d" % (ARCHIVED, now)))
+            known.append(record._replace(position=-now, owner=b"%s%d" % (ARCHIVED, run)))
         elif record.kind == SET:  # a stale save may restore the message as it was before
             known.append(record._replace(position=-1))
     return known

@@ -9,7 +9,20 @@ from typing import Final, NamedTuple
 from textqueue.format.lease import claimant
 from textqueue.format.windows import Token
 
-__all__ = ["AGAIN", "ARCHIVED", "EMPTY", "GONE", "LIKE", "WAS", "Record", "is_copy", "record_of", "records_in"]
+__all__ = [
+    "AGAIN",
+    "ARCHIVED",
+    "EMPTY",
+    "GONE",
+    "LIKE",
+    "WAS",
+    "Record",
+    "is_archived",
+    "is_copy",
+    "record_of",
+    "records_in",
+    "run_of",
+]
 
 EMPTY: Final = b"-"
 AGAIN: Final = b"again"
@@ -42,6 +55,16 @@ class Record(NamedTuple):
         """Return the line as it is stored."""
         text = b"%c %d %s %d %d %d %s" % (self.kind, self.position, self.digest, *self.token, self.owner)
         return b"%s %08x\n" % (text, zlib.crc32(text))
+
+
+def is_archived(record: Record) -> bool:
+    """Return whether a line is the mark of a message that was archived."""
+    return record.owner.startswith(ARCHIVED)
+
+
+def run_of(owner: bytes) -> int:
+    """Return the number of the archive run in an owner; later runs have larger ones."""
+    return int(owner.removeprefix(ARCHIVED))
 
 
 def is_copy(record: Record) -> bool:
