@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pipeline.options import OptionError
 from sej.cli.shared.output import text_or_b64
-from sej.system.disk import OS
+from sej.system.disk import OS, full_disk_advice, is_full
 
 __all__ = ["SUFFIXES", "format_of", "replaced", "write_file", "write_parquet", "write_text"]
 
@@ -43,6 +43,9 @@ def replaced(path: str) -> Iterator[str]:
     """Yield a temporary path in the same directory; afterwards it is synced and renamed to ``path``.
 
     After an error, or if the process dies, ``path`` is as it was.
+
+    Raises:
+        OSError: the file could not be written, with its path.
     """
     directory = os.path.dirname(os.path.abspath(path))
     temporary = os.path.join(directory, f".{os.path.basename(path)}.{uuid.uuid4().hex}.tmp")
@@ -55,6 +58,11 @@ def replaced(path: str) -> Iterator[str]:
             file.close()
         os.replace(temporary, path)
         OS.sync_dir(directory)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        what = full_disk_advice(OS, directory) if is_full(error) else error.strerror or str(error)
+        raise OSError(error.errno, f"this file was not written: {what}", path) from error
     finally:
         if os.path.lexists(temporary):
             os.unlink(temporary)

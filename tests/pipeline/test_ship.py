@@ -1,12 +1,14 @@
 """``sej ship``: kill it anywhere, and the counts agree."""
 
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -15,6 +17,7 @@ import hub
 import sej
 from hub.wire import Server
 from pipeline.options import OptionError
+from pipeline.tables.output import format_of, write_file
 from pipeline.tables.shipping import DeltaTarget, ParquetTarget, default_reader
 from pipeline.tables.shipping import ship as run_ship
 from pipeline.tables.stream import Stream, follow
@@ -343,3 +346,18 @@ def test_messages_of_a_target_are_synced_first(journal: Path, tmp_path: Path, mo
     monkeypatch.setattr(ParquetTarget, "write", lambda self, batch, offsets: events.append("write"))
     assert inside(monkeypatch, "ship", journal, f"parquet:{tmp_path / 'out'}").code == 0
     assert events == ["sync 100", "write"]
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.parquet"])
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
+    """With a limit of the size of files."""
+    rows, limits = pa.table({"value": [os.urandom(100)] * 100}), resource.getrlimit(resource.RLIMIT_FSIZE)
+    form = format_of(name)
+    assert form is not None
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
+        with pytest.raises(OSError, match=f"this file was not written: .*{tmp_path / name}"):
+            write_file(rows.to_reader(), form, str(tmp_path / name))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
