@@ -82,7 +82,7 @@ class Owner(NamedTuple):
         """Return the driver of this process: Spark's JVM is the parent of the daemon that forked it."""
         parent = os.getppid()
         with suppress(OSError, ValueError, IndexError), open(f"/proc/{parent}/stat", encoding="ascii") as file:
-            parent = int(file.read().rpartition(")")[2].split()[1])
+            parent = int(file.read().rpartition(")")[2].split()[1]) or parent  # the first process has no parent
         return cls(process_host(), parent, process_start(parent))
 
     def is_gone(self, age_s: float) -> bool:

@@ -1,5 +1,6 @@
 """Staged rows around the size of the chunks in which they are read: they are checked and renumbered as a whole."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import sej
 from sej.codec import decode_many, encode
 from sej.codec.format import OVERHEAD_SIZE
 from sej.system.checksum import crc32c
-from shard.commits.staging import Rows, StagedRowsError, check_rows, renumbered
+from shard.commits.staging import Owner, Rows, StagedRowsError, check_rows, renumbered
 
 CHUNK = 1 << 18
 SIZES = {
@@ -45,3 +46,19 @@ def test_messages_of_any_size_are_checked_and_renumbered(tmp_path: Path, sizes: 
                 pass
     with pytest.raises(StagedRowsError, match="changed after they were staged"):
         check_rows([rows._replace(crc32c=0)])
+
+
+def test_the_owner_of_an_orphan_is_alive() -> None:
+    """Its parent is now the first process of the system, or of the container, which has no parent."""
+    (told, tell), (answers, answer) = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        if not os.fork():
+            os.read(told, 1)  # until its parent has ended
+            os.write(answer, b"gone" if Owner.here().is_gone(0) else b"alive")
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.write(tell, b"!")
+    assert os.read(answers, 10) == b"alive"
+    for fd in (told, tell, answers, answer):
+        os.close(fd)
