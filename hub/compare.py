@@ -41,8 +41,8 @@ def compare(directory: Directory, source: Source, messages: Sequence[Message]) -
             if sent != stored[: len(sent)]:
                 at = next(k for k, (mine, theirs) in enumerate(zip(stored, sent, strict=False)) if mine != theirs)
                 raise ConflictError(
-                    f"{source}: the hub has another message with offset {sent[at].offset}; two journals use this"
-                    " name, or the client's was re-created: copy it under another name",
+                    f"{source}: the hub has another message with offset {sent[at].offset}: two machines or journals use"
+                    " this name, or the client's was re-created; copy it under another one (--client, --journal)",
                     path=directory.path,
                     offset=sent[at].offset,
                 )

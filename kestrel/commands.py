@@ -73,7 +73,10 @@ def list_(directory: Path, json: bool) -> None:
     Example: sej kestrel ls spool
     """
     damage: list[Damage] = []
-    for name in queues_in(directory):
+    queues = queues_in(directory)
+    if not queues:
+        raise FileNotFoundError(f"{directory}: no queue has files in this directory; pass Kestrel's queue_path")
+    for name in queues:
         three = True in formats_of(directory, name)
         found = summary_of(directory, name, segmented=three)
         row: dict[str, Any] = {

@@ -46,8 +46,9 @@ def files_of(directory: str | os.PathLike[str], name: str) -> list[str]:
     Raises:
         MissingError: the directory does not exist.
     """
-    names = names_in(directory, OS)
-    return [join(directory, file) for file in names if file == name or file.startswith((f"{name}.", f"{name}~~"))]
+    mine = [file for file in names_in(directory, OS) if file == name or file.startswith((f"{name}.", f"{name}~~"))]
+    paths = (join(directory, file) for file in mine)
+    return [path for path in paths if (there := OS.status(path)) is not None and not there.is_dir]
 
 
 def magic_of(path: str | os.PathLike[str]) -> bytes:
@@ -63,8 +64,7 @@ def formats_of(directory: str | os.PathLike[str], name: str) -> set[bool]:
     """Whose the files of a queue are, by how they begin: True for libkestrel's, False for Kestrel 2's."""
     formats = set()
     for path in files_of(directory, name):
-        status = OS.status(path)
-        if status is not None and not status.is_dir and "~~" not in os.path.basename(path):
+        if "~~" not in os.path.basename(path):
             try:
                 magic = magic_of(path)
             except FileNotFoundError:  # a running Kestrel has removed it

@@ -204,14 +204,14 @@ class Feed:
         elif due > end:
             raise ConflictError(
                 f"{self.name}: the hub has messages up to {due - 1}, but the journal ends with {end - 1}: it lost"
-                " messages or was re-created; copy it under another name",
+                " messages or was re-created; copy it under another name (--journal)",
                 path=self.path,
                 offset=end,
             )
         elif due < first:
             raise GapError(
                 f"{self.name}: the hub expects message {due}, but the first one here is {first}: those between were"
-                " deleted here before they were copied; copy it under another name",
+                " deleted here before they were copied; copy it under another name (--journal)",
                 expected=due,
                 path=self.path,
             )
@@ -235,7 +235,8 @@ class Feed:
                     sync_up_to(self._directory, synced, self._tail)
                 if self._is_another():
                     raise ConflictError(
-                        f"{self.name}: the journal was re-created while it was copied; copy it under another name",
+                        f"{self.name}: the journal was re-created while it was copied; copy it under another name"
+                        " (--journal)",
                         path=self.path,
                     )
                 self.sent_bytes += len(data)

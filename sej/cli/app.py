@@ -24,7 +24,7 @@ import click
 from sej.cli.installed import Found, own_commands
 from sej.cli.journals import Journals
 from sej.cli.shared.exits import Exit, exit_of
-from sej.errors import BadOffsetFileError, CorruptionError, SejError
+from sej.errors import BadOffsetFileError, CorruptionError, OffsetBeyondEndError, SejError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -57,6 +57,7 @@ _CORE: Final = {
 }
 """Maps each subcommand to the module that holds a click command of its name, in ``sej.cli.commands``."""
 _GROUP: Final = "sej.commands"
+_DOCTOR_HELPS: Final = (BadOffsetFileError, CorruptionError, OffsetBeyondEndError)
 _EXTRAS: Final = {
     **dict.fromkeys(("bson", "msgpack"), "formats"),
     **dict.fromkeys(("google", "grpc", "grpc_health", "prometheus_client"), "hub"),
@@ -113,7 +114,7 @@ class _Commands(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 _leave_quietly()
-            click.echo(f"sej: {_shown(_text_of(error), error)}", err=True)
+            _report(error)
             raise SystemExit(Exit.WRONG) from None
         except KeyboardInterrupt:  # `--help` loads every command
             raise SystemExit(Exit.INTERRUPTED) from None
@@ -128,8 +129,8 @@ class _Commands(click.Group):
             if (isinstance(error, OSError) and error.errno == errno.EPIPE) or _reader_left(error):
                 _leave_quietly()
             if not isinstance(error, KeyboardInterrupt):
-                click.echo(f"sej: {_shown(_text_of(error), error)}", err=True)
-            journal = _journal_of(error) if isinstance(error, CorruptionError | BadOffsetFileError) else None
+                _report(error)
+            journal = _journal_of(error) if isinstance(error, _DOCTOR_HELPS) else None
             if journal is not None:
                 click.echo(f"sej: run `sej doctor {journal}` for the whole state and what to do", err=True)
             raise SystemExit(exit_of(error)) from None
@@ -215,39 +216,10 @@ def _command(name: str, found: Any) -> click.Command:
     return command
 
 
-def _text_of(error: BaseException) -> str:
-    """Describe an error; a plain error of the system with its path first, as other programs do."""
-    if not isinstance(error, OSError) or isinstance(error, SejError) or not error.strerror:
-        return str(error)
-    if not isinstance(error.filename, str | bytes):
-        return error.strerror
-    path = os.fsdecode(error.filename)
-    folder = os.path.dirname(path) or "."
-    if isinstance(error, PermissionError):
-        return _denied(path, folder)
-    if isinstance(error, FileNotFoundError) and not os.path.exists(folder):
-        return f"{folder}: this directory does not exist; create it first"
-    return f"{path}: {error.strerror}"
+def _report(error: BaseException) -> None:
+    from sej.cli.shared.system_errors import text_of  # only an error needs it
 
-
-def _denied(path: str, folder: str) -> str:
-    """Describe an access that the system refused: the path, and the user that owns it or its folder."""
-    exists = os.path.exists(path)  # False too if this user may not look into the folder
-    try:
-        way_out = f"run as its owner, {_user(os.stat(path if exists else folder).st_uid)}"
-    except OSError:
-        way_out = "run as the user that owns the directory"
-    readable = os.access(path, os.R_OK) if exists else os.access(folder, os.X_OK)
-    return f"{path}: this user may not {'write' if readable else 'read'} it; {way_out}"
-
-
-def _user(number: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"the user with id {number}"
+    click.echo(f"sej: {_shown(text_of(error), error)}", err=True)
 
 
 def _journal_of(error: SejError) -> str | None:

@@ -436,8 +436,8 @@ class Cursor:
 
     def _too_small(self, first_available: int) -> NoReturn:
         raise OffsetTooSmallError(
-            f"message {self.due} was deleted; the first existing one is {first_available}: continue there, or give"
-            " the reader a kept offset so that retention waits for it",
+            f"message {self.due} was deleted; the first existing one is {first_available}: continue there (`sej reset"
+            " DIR NAME first` moves a reader); retention waits only for readers with a kept offset",
             first_available=first_available,
             path=self._directory.path,
             offset=self.due,

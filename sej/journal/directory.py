@@ -120,10 +120,12 @@ class Directory:
                 )
 
     def _near(self) -> str:
-        """Return the end of an error that names the journal around this path, or one inside it."""
+        """Return the end of an error that names the journal around this path or inside it, or the right command."""
         around, jnl, _ = f"{self.path}{os.sep}".rpartition(f"{os.sep}jnl{os.sep}")
         if jnl:
             return f"; it belongs to {around}"
+        if self.path.endswith(".tq"):
+            return "; `sej tq` reads .tq files"
         with suppress(OSError):
             for name in sorted(self.names()):
                 if self.disk.status(self.at(name, "jnl")) is not None:

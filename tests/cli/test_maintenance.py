@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -81,12 +82,17 @@ def test_clean_respects_readers(journal: Path) -> None:
             b"more segments exceed the limits, but reader 'slow' still needs them: it has read nothing" in held.stderr
         )
         assert b"300 messages behind" in held.stderr
-        assert b"--ignore-reader slow" in held.stderr
+        assert b"With --ignore-reader slow, it loses the messages in them" in held.stderr
     assert sej("clean", "--max-bytes", "5K", "--ignore-reader", "typo", journal).returncode == 2
     gone = sej("clean", "--max-bytes", "5K", "--ignore-reader", "slow", journal).stdout.decode().splitlines()
     assert gone == dry
     assert list(files(journal)) == segments[len(gone) :]
     assert sej("scan", "--start", "0", journal).returncode == 4
+    sej("clean", "--max-bytes", "1", "--ignore-reader", "slow", journal)
+    assert len(list(files(journal))) == 1
+    last = sej("clean", "--max-bytes", "1", "--ignore-reader", "slow", journal)
+    assert (last.returncode, last.stdout) == (0, b"")
+    assert re.search(rb"sej: \S+: \d+ B remain: clean never removes the last segment\n", last.stderr)
 
 
 def test_clean_while_another_process_appends(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:

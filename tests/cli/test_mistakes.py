@@ -1,5 +1,6 @@
 """Mistakes of a user at the command line: one sentence that names the way out, and nothing is changed."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 import kestrel
 import sej
+from sej.cli.shared.system_errors import text_of
 from tests.cli.inside import inside
 
 
@@ -19,6 +21,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         writer.append(b"one", b"key")
     Path("jobs.tq").write_bytes(b"-a\n")
     Path("token").touch()
+    Path("empty").mkdir()
     with kestrel.Queue("spool", "cars"):
         pass
     return tmp_path
@@ -35,6 +38,10 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "clean --max-age 7 orders": (2, "'7' has no unit; expected 7s for seconds, 7h for hours or 7d for days"),
     "queue put --expire 1.5 orders x": (2, "'1.5' has no unit; expected 1.5s for seconds, 1.5h for hours or 1.5d"),
     "clean --max-age 1d --ignore-reader absent orders": (2, "unknown reader 'absent'; this journal has no reader"),
+    "tail jobs.tq": (4, "this is a file; expected a SEJ directory; `sej tq` reads .tq files"),
+    "kestrel ls orders/jnl/none": (4, "this directory does not exist"),
+    "kestrel ls empty": (4, "empty: no queue has files in this directory; pass Kestrel's queue_path"),
+    "kestrel state . spool": (4, "the directory holds no file of a queue 'spool'; check the name"),
     "kestrel dump spool": (4, "spool: this is a directory; `sej kestrel ls` lists its queues"),
     "kestrel import spool cars orders": (1, 'with keys="drop" (--drop-keys) to leave them out'),
     "hub push --client a --token-file token orders 127.0.0.1:1": (2, "token: this file holds no token; put the first"),
@@ -91,3 +98,22 @@ def test_a_hub_that_could_store_nothing_does_not_start(root: Path, monkeypatch: 
     done = inside(monkeypatch, "hub", "serve", "--address", "127.0.0.1:0", "collected")
     assert done.code == 1
     assert "collected: this user may not" in done.err
+
+
+@pytest.mark.parametrize(
+    ("number", "way_out"),
+    [(errno.ENOSPC, "free space on this disk; `sej clean` removes"), (errno.EROFS, "mount it for writing; until then")],
+)
+def test_a_disk_that_takes_no_bytes(number: int, way_out: str) -> None:
+    assert text_of(OSError(number, os.strerror(number), "/a/b")).startswith(f"/a/b: {os.strerror(number)}; {way_out}")
+    assert text_of(OSError(number, os.strerror(number))) == os.strerror(number), "standard output, which has no path"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_file_of_another_user_in_the_directory_of_this_one(tmp_path: Path) -> None:
+    """To run as the owner of this file, the usual way out, would create more such files."""
+    path = tmp_path / "r.lck"
+    path.touch()
+    os.chown(path, 65534, 65534)
+    text = text_of(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)))
+    assert text.endswith("it belongs to nobody, its directory to root: run `chown root` on it as root")

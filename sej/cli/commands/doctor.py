@@ -20,6 +20,7 @@ from sej.cli.shared.options import JSON
 from sej.cli.shared.output import coloured, shown
 from sej.cli.shared.parameters import PATH
 from sej.cli.shared.progress import progress_bar
+from sej.cli.shared.system_errors import text_of
 from sej.cli.state.findings import Finding, findings
 from sej.cli.state.packages import package_findings
 from sej.cli.state.readers import journals_below
@@ -93,7 +94,7 @@ def findings_of(path: str, *, quick: bool, progress: Callable[[int, int], object
     try:
         return list(findings(Journal(path), quick=quick, progress=progress))
     except (SejError, OSError) as error:
-        return [Finding("journal", "problem", str(error), "let this user read the journal, or check the disk")]
+        return [Finding("journal", "problem", text_of(error), "let this user read the journal, or check the disk")]
 
 
 def contributed_findings(path: Path) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from sej.cli.shared.exits import Exit
 from sej.cli.shared.options import DIRECTORY, JSON, SIZE, require_limit, retention_options
 from sej.cli.shared.output import counted
 from sej.cli.shared.progress import progress_bar
+from sej.cli.shared.units import human_size
 from sej.cli.state.readers import find_reader, no_reader, readers_of
 from sej.journal.repair import Repair
 from sej.journal.view import Journal
@@ -82,14 +83,18 @@ def clean(
     kept = journal.clean(max_age, max_bytes, keep_segments, True, ignore_readers=everyone)
     if dry_run:
         kept = kept[len(removed) :]
+    size = sum(segment.size for segment in journal.segments)
+    if not kept and not removed and max_bytes is not None and size > max_bytes:
+        newest = "the last segment" if keep_segments == 1 else f"the last {keep_segments} segments"
+        click.echo(f"sej: {journal.path}: {human_size(size)} remain: clean never removes {newest}", err=True)
     if not kept or not readers:  # without readers, another process has appended more meanwhile
         return
     slowest = min(readers, key=lambda reader: reader.offset or 0)
     place = "has read nothing yet" if slowest.offset is None else f"is at offset {slowest.offset}"
     click.echo(
         f"sej: {journal.path}: {counted(len(kept), 'more segment')} exceed the limits, but reader {slowest.name!r}"
-        f" still needs them: it {place}, {slowest.behind} messages behind; let it catch up, or pass --ignore-reader"
-        f" {slowest.name}",
+        f" still needs them: it {place}, {counted(slowest.behind, 'message')} behind; let it catch up."
+        f" With --ignore-reader {slowest.name}, it loses the messages in them",
         err=True,
     )
 

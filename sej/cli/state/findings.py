@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import counted
+from sej.cli.shared.system_errors import text_of
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.cli.state.readers import Reader, holder_of, readers_of, stuck
 from sej.codec.format import NO_TIMESTAMP
@@ -74,10 +75,11 @@ def findings(
         try:
             yield from look()
         except (SejError, OSError, ValueError) as error:
-            if str(error) not in failed:  # one fault may fail several checks
+            text = text_of(error)
+            if text not in failed:  # one fault may fail several checks
                 do = f"sej repair {shlex.quote(journal.path)}" if isinstance(error, CorruptionError) else _DO_OS
-                yield Finding("journal", "problem", str(error), do)
-            failed.add(str(error))
+                yield Finding("journal", "problem", text, do)
+            failed.add(text)
 
 
 def _locks(places: Directory) -> Iterator[Finding]:

@@ -505,7 +505,7 @@ class QueueLog:
         if there is not None and there > (end := self.tail.end_offset()):
             raise OffsetBeyondEndError(
                 f"queue {self._name!r} is at offset {there}, but the journal ends at {end}: it lost messages or was"
-                " replaced, and new items would count as done; move the reader back with `sej reset`",
+                " replaced, and new items would count as done; move it back with the command that `sej doctor` prints",
                 path=self.ofs_path,
                 offset=there,
             )

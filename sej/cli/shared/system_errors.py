@@ -1,0 +1,60 @@
+"""Errors of the operating system as lines of the command: the path first, what is wrong, and the way out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+from types import MappingProxyType
+from typing import Final
+
+from sej.errors import SejError
+
+__all__ = ["text_of"]
+
+_FREE_SPACE: Final = "free space on this disk; `sej clean` removes segments that no reader needs"
+_WAYS_OUT: Final = MappingProxyType(
+    {
+        errno.ENOSPC: _FREE_SPACE,
+        errno.EDQUOT: _FREE_SPACE,
+        errno.EROFS: "mount it for writing; until then only commands that read work",
+    }
+)
+
+
+def text_of(error: BaseException) -> str:
+    """Describe an error; a plain error of the system with its path first, as other programs do."""
+    if not isinstance(error, OSError) or isinstance(error, SejError) or not error.strerror:
+        return str(error)
+    if not isinstance(error.filename, str | bytes):
+        return error.strerror
+    path = os.fsdecode(error.filename)
+    folder = os.path.dirname(path) or "."
+    if isinstance(error, PermissionError):
+        return _denied(path, folder)
+    if isinstance(error, FileNotFoundError) and not os.path.exists(folder):
+        return f"{folder}: this directory does not exist; create it first"
+    way_out = _WAYS_OUT.get(error.errno or 0)
+    return f"{path}: {error.strerror}" + (f"; {way_out}" if way_out else "")
+
+
+def _denied(path: str, folder: str) -> str:
+    """Describe an access that the system refused: the path, and the user that owns it or its folder."""
+    exists = os.path.exists(path)  # False too if this user may not look into the folder
+    readable = os.access(path, os.R_OK) if exists else os.access(folder, os.X_OK)
+    refused = f"{path}: this user may not {'write' if readable else 'read'} it"
+    try:
+        owner = os.stat(path if exists else folder).st_uid
+        if exists and owner != os.geteuid() == os.stat(folder).st_uid:
+            user = _user(os.geteuid())
+            return f"{refused}; it belongs to {_user(owner)}, its directory to {user}: run `chown {user}` on it as root"
+    except OSError:
+        return f"{refused}; run as the user that owns the directory"
+    return f"{refused}; run as its owner, {_user(owner)}"
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"the user with id {number}"
