@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from sej.checks import is_failure, refuse_coroutine
-from sej.errors import LockLostError, RetriesExhaustedError
+from sej.errors import LockLostError
 from sej.journal.directory import Directory
 from sej.message import FIRST, Message, Start
-from sej.reading.attempts import Attempts
+from sej.reading.attempts import Attempts, exhausted
 from sej.reading.dead_letters import append_dead_letter, source_of
 from sej.reading.offset import Offset
 from sej.system.disk import Disk
@@ -165,11 +165,8 @@ class Claim:
         again = self._kept.value == message.offset
         self.commit()
         if self._terms.dead_letter is None:
-            raise RetriesExhaustedError(
-                f"reader {self._kept.name!r} failed on this message of shard {self.index:03x} in {attempts}"
-                f" attempts, the last error: {reason}; correct the handler, or set dead_letter",
-                path=self._path,
-                offset=message.offset,
+            raise exhausted(
+                self._path, self._kept.name, message.offset, attempts, reason, of=f" of shard {self.index:03x}"
             ) from failure
         append_dead_letter(
             self._terms.dead_letter,

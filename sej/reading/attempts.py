@@ -14,18 +14,40 @@ from __future__ import annotations
 import contextlib
 from typing import Final, Self
 
-from sej.errors import LockLostError
+from sej.errors import LockLostError, RetriesExhaustedError
 from sej.journal.directory import Directory
 from sej.system.disk import File
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = ["Attempts", "InterruptError"]
+__all__ = ["Attempts", "InterruptError", "exhausted"]
 
 _NOTE_BYTES: Final = 128
 
 
 class InterruptError(BaseException):
     """Raised by a handler that did not handle its message: that is not a failed attempt."""
+
+
+def exhausted(path: str, name: str, offset: int, attempts: int, reason: str, *, of: str = "") -> RetriesExhaustedError:
+    """Return the error for a message that a handler failed on too often, with the command that skips it.
+
+    Args:
+        path: the journal.
+        name: the reader.
+        offset: of the message.
+        attempts: how often the handler failed.
+        reason: the last error.
+        of: what the message belongs to, for the text.
+    """
+    import shlex  # only an error needs it
+
+    skip = shlex.join(["sej", "reset", path, name, str(offset + 1)])
+    return RetriesExhaustedError(
+        f"reader {name!r} failed on this message{of} in {attempts} attempts, the last error: {reason}; correct the"
+        f" handler, set dead_letter, or skip the message: `{skip}`",
+        path=path,
+        offset=offset,
+    )
 
 
 class Attempts:

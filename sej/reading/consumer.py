@@ -35,11 +35,10 @@ from sej.checks import (
     require,
 )
 from sej.durations import Seconds, seconds
-from sej.errors import RetriesExhaustedError
 from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, LAST, Message, Start
-from sej.reading.attempts import Attempts
+from sej.reading.attempts import Attempts, exhausted
 from sej.reading.dead_letters import append_dead_letter, letters_path, source_of
 from sej.reading.offset import Offset
 from sej.reading.scanner import Scanner
@@ -283,12 +282,7 @@ class Consumer:
         again = kept.value == message.offset
         kept.commit(message.offset)
         if self._dead_letter is None:
-            raise RetriesExhaustedError(
-                f"reader {self.name!r} failed on this message in {attempt} attempts, the last error: {reason};"
-                " correct the handler, or set dead_letter",
-                path=self.path,
-                offset=message.offset,
-            ) from failure
+            raise exhausted(self.path, self.name, message.offset, attempt, reason) from failure
         append_dead_letter(
             self._dead_letter,
             message,

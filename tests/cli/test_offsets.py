@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 from io import StringIO
 from pathlib import Path
@@ -178,3 +180,16 @@ def test_looking_takes_no_lock(disk_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert holder_of(str(disk_path / "j" / "jnl.lck")) is None
     first = os.stat("/proc/self/ns/pid").st_ino == 0xEFFFFFFC and os.major(os.stat(disk_path).st_dev) != 0
     assert bool(probed) is not first
+
+
+def test_a_consumer_that_stops_at_a_message_names_the_command_that_skips_it(tmp_path: Path) -> None:
+    path = tmp_path / "a b"
+    with library.Writer(path) as writer:
+        writer.append_many([b"3", b"many"])
+    consumer = library.Consumer(path, "counting", max_attempts=1)
+    with pytest.raises(library.RetriesExhaustedError) as raised:
+        consumer.run(lambda message: print(int(message.value)), timeout=0.0)
+    named = re.search("or skip the message: `sej (.*)`$", str(raised.value))
+    assert named is not None
+    assert b"1 message will be skipped" in sej(*shlex.split(named[1]), "--yes").stdout
+    assert consumer.run(lambda message: print(int(message.value)), timeout=0.0) == 0
