@@ -299,10 +299,17 @@ def _check_offset(offset: int) -> None:
 
 
 class Misplaced(NamedTuple):
-    """Why a kept offset cannot be right, and the first message that its reader has not read."""
+    """Why a kept offset cannot be right, and where its reader should continue.
+
+    Attributes:
+        reason: what contradicts the offset.
+        unread: the first message that the reader has not read; the end of the journal, if that is not known.
+        known: whether it is.
+    """
 
     reason: str
     unread: int
+    known: bool
 
 
 def misplaced(directory: Directory, kept: int, after: After | None, tail: Tail) -> Misplaced | None:
@@ -330,7 +337,7 @@ def misplaced(directory: Directory, kept: int, after: After | None, tail: Tail) 
             " and others have their offsets now"
         )
     newer = end if after is None else Journal(directory.path, disk=directory.disk).find_time(after.timestamp + 1)
-    return Misplaced(reason, min(kept, end, newer))
+    return Misplaced(reason, min(kept, end, newer), after is not None)
 
 
 def _time_before(directory: Directory, offset: int, tail: Tail) -> int | None:

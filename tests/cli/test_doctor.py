@@ -140,6 +140,7 @@ def test_a_reader_whose_messages_were_lost_gets_its_command(tmp_path: Path, more
         writer.append_many([b"other"] * more)
     row = found(path, code=1)["reader r"]
     assert row["level"] == "problem"
+    assert row["do"].endswith(": the first message that it has not read")
     command = shlex.split(row["do"].removeprefix("run sej ").partition(":")[0])
     assert command == ["reset", str(path), "r", "85"]
     moved = sej(*command, "--yes")
@@ -147,6 +148,8 @@ def test_a_reader_whose_messages_were_lost_gets_its_command(tmp_path: Path, more
     assert (b"again" in moved.stdout) is (more > 5)
     assert found(path)["reader r"]["level"] == ("note" if more else "ok")
     assert library.read_offset(path, "r") == 85
+    (path / "ofs" / "original.ofs").write_bytes((1000).to_bytes(8, "big"))
+    assert found(path, code=1)["reader original"]["do"].endswith(f" {85 + more}: the end; what it has read is unknown")
 
 
 def test_a_full_disk_and_a_journal_of_one_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

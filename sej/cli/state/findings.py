@@ -363,7 +363,8 @@ def _readers(journal: Journal) -> Iterator[Finding]:
         wrong = _misplaced(places, reader, tail)
         if wrong is not None:
             found = reader.error or f"it is at offset {reader.offset}, but {wrong.reason}"
-            do = f"run sej reset {at} {name} {wrong.unread}: the first message that it has not read"
+            unread = "the first message that it has not read" if wrong.known else "the end; what it has read is unknown"
+            do = f"run sej reset {at} {name} {wrong.unread}: {unread}"
             yield Finding(what, "problem", found, do, values)
         elif reader.error is not None:
             do = f"run sej reset {at} {name} first, or with another offset"
