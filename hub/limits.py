@@ -175,7 +175,8 @@ class Limits:
             free = self._disk.free_bytes(self._root)
             if free - size < self._min_free_bytes:
                 raise DiskLowError(
-                    f"the hub's disk has {free} bytes free and must keep {self._min_free_bytes}; try again later",
+                    f"the hub's disk has {free} bytes free, {size} were sent, and {self._min_free_bytes} must stay"
+                    " free; make room on the hub (`sej hub clean`) or lower its --min-free, and try again later",
                     path=self._root,
                 )
         quota = self.quota(client)
