@@ -15,6 +15,7 @@ cdef class Buffer:
     cdef public int64_t position
     cdef public int64_t steady_until
     cdef readonly bint interrupted
+    cdef public object forgotten
     cdef readonly int64_t first_timestamp
     cdef readonly int64_t last_timestamp
     cdef readonly int64_t newest_timestamp

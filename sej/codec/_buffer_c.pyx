@@ -6,7 +6,7 @@ drain takes no lock. ``_busy`` is set while bytes are on their way out or a batc
 waits for the writer's lock.
 """
 
-from cython cimport binding, final
+from cython cimport binding, final, no_gc_clear
 
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -395,3 +395,27 @@ cdef class Buffer:
         """Let every later append call refuse, which raises, and release drain."""
         self._refuse = self._drain = refuse
         self._busy = True
+
+    def handle(self):
+        """Return the handle, for the user of the buffer."""
+        return Handle(self)
+
+
+@final
+@no_gc_clear  # its finalizer and its method rely on the buffer
+cdef class Handle:
+    """What the user of a buffer holds; see the reference."""
+
+    cdef Buffer _buffer
+
+    def __cinit__(self, Buffer buffer not None):
+        self._buffer = buffer
+
+    @binding(False)
+    def append(self, value, key=b"", type=0, timestamp=None):
+        """Append one message, as the buffer's method does."""
+        return self._buffer.append_one(value, key, type, timestamp)
+
+    def __del__(self):
+        if self._buffer is not None and self._buffer.forgotten is not None:  # None: it was called with a wrong argument
+            self._buffer.forgotten()

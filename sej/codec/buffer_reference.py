@@ -15,7 +15,7 @@ from sej.codec.format import HEAD, INT32, MAX_OFFSET, NO_TIMESTAMP, OVERHEAD_SIZ
 from sej.codec.reference import Run
 from sej.message import BytesLike
 
-__all__ = ["Buffer"]
+__all__ = ["Buffer", "Handle"]
 
 
 class Buffer:
@@ -32,6 +32,7 @@ class Buffer:
         position: the end of the written file.
         interrupted: tells drain that the last write, or another change of the file, did not finish.
         steady_until: below this position the buffer writes without drain, see :meth:`steady`.
+        forgotten: called if the :class:`Handle` is gone; None: nothing is left to do.
         first_timestamp: of the messages since the last clear; ns.
         last_timestamp: as above.
         newest_timestamp: as above.
@@ -50,6 +51,7 @@ class Buffer:
         "_writing",
         "batch_limit",
         "first_timestamp",
+        "forgotten",
         "interrupted",
         "last_timestamp",
         "limit",
@@ -69,6 +71,7 @@ class Buffer:
         """
         self.offset = offset
         self.limit = self.batch_limit = 1
+        self.forgotten: Callable[[], object] | None = None
         self._drain = drain
         self._lock = lock
         self._refuse: Callable[[], NoReturn] | None = None
@@ -262,6 +265,10 @@ class Buffer:
         """Let every later append call ``refuse``, which raises, and release ``drain``."""
         self._refuse = self._drain = refuse
 
+    def handle(self) -> Handle:
+        """Return the handle, for the user of the buffer. One is enough."""
+        return Handle(self)
+
     def _require_open(self) -> None:
         if self._refuse is not None:
             self._refuse()
@@ -303,3 +310,26 @@ class Buffer:
         data += message
         self.offset = offset + 1
         return offset
+
+
+class Handle:
+    """What the user of a buffer holds. When the last reference to it is gone, it calls the buffer's ``forgotten``.
+
+    A buffer and its owner refer to each other, so only the garbage collector would free them. Neither of them refers to
+    the handle.
+    """
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self, buffer: Buffer) -> None:
+        """Hold a buffer."""
+        self._buffer = buffer
+
+    def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
+        """Append one message, as :meth:`Buffer.append` does. This method alone keeps the handle alive, too."""
+        return self._buffer.append(value, key, type, timestamp)
+
+    def __del__(self) -> None:
+        """Tell the owner of the buffer."""
+        if self._buffer.forgotten is not None:
+            self._buffer.forgotten()

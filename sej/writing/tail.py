@@ -80,7 +80,7 @@ _LOCK_CHECK_S: Final = 0.09
 _LOOK_NS: Final = 100_000_000
 """For this long the buffer writes single messages by itself. Then _drain runs and checks the lock."""
 _needed: Final[dict[int, object]] = {}
-"""The lock and files of each open tail. Else the garbage collector could close them before ``__del__`` runs."""
+"""The lock and files of each open tail. Else the garbage collector could close them before it finds the writer."""
 
 
 class Tail:
@@ -116,6 +116,7 @@ class Tail:
         self.recovery: Recovery | None = None
         self.lock = writer_lock(directory)
         self.buffer = Buffer(0, self._drain, self.life.mutex)
+        self.buffer.forgotten = self._forget
         self.directory = directory
         self._segment_bytes = segment_bytes
         self._retention = retention
@@ -416,6 +417,7 @@ class Tail:
         self._kept.forget()  # it has a reference to the segment
         self.lock.release()
         _needed.pop(id(self), None)
+        self.buffer.forgotten = None
 
     def _close_copies(self) -> None:
         """Close a forked child's copies of the descriptors, which would keep the parent's locks."""
@@ -423,13 +425,16 @@ class Tail:
         self.last.file.close()
         self._kept.forget()
 
-    def __del__(self) -> None:
-        """Close a tail that was never closed, with a warning."""
-        if hasattr(self, "syncer") and not self.life.closed and not self.life.forked:
-            try:
+    def _forget(self) -> None:
+        """Close a tail whose writer is gone and was never closed, with a warning."""
+        if self.life.forked:
+            return
+        close = self.close if hasattr(self, "syncer") else self.abandon
+        try:
+            if not self.life.closed and hasattr(self, "syncer"):
                 warnings.warn(f"the writer of {self.path} was never closed", ResourceWarning, stacklevel=1, source=self)
-            finally:  # a warning may be an error
-                self.close()
+        finally:  # a warning may be an error
+            self.life.exit(close, None)
 
     # --- calls with the mutex held
 

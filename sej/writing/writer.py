@@ -1,7 +1,7 @@
 """The writer: the public interface of a :class:`~sej.writing.tail.Tail`, which does the work.
 
-It checks arguments and waits for durability. If it need not wait, its ``append`` is the codec buffer's own method, so
-that no Python code runs between the caller and the codec.
+It checks arguments and waits for durability. If it need not wait, its ``append`` is a method of the codec, so that
+no Python code runs between the caller and the codec.
 """
 
 from __future__ import annotations
@@ -159,12 +159,13 @@ class Writer:
         prepare(directory, allow_network_fs=allow_network_fs)
         self.tail = Tail(directory, segment_bytes=segment_bytes, durability=durability, retention=retention)
         self._buffer = self.tail.buffer
+        self._handle = self._buffer.handle()  # closes the tail when this writer is gone
         self._waits = durability == "disk"
         try:
             self.tail.open(first_offset, lock_timeout, sync_interval_s)
             self.recovery = self.tail.recovery
             if not self._waits and not TYPE_CHECKING:
-                self.append = self._buffer.append  # the codec's own method saves a call per message
+                self.append = self._handle.append  # the codec's own method saves a call per message
         except BaseException:
             self.tail.abandon()
             raise

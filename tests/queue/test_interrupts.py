@@ -26,7 +26,7 @@ from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import Mode, OsDisk, OsFile
 from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import Worker, until
-from tests.sej.interrupts import KINDS, Interrupt, free, interrupt, locked_below, open_below, places, swallowed
+from tests.sej.interrupts import KINDS, Interrupt, SwallowedError, free, interrupt, locked_below, open_below, places
 
 PACKAGE = os.path.dirname(sej.__file__) + os.sep
 MODULES = ("queue/", "writing/shared_")
@@ -145,7 +145,7 @@ def step_interrupted(path: Path, name: str, place: int, kind: type[BaseException
     stage = Stage(path / str(place))
     reached, error = interrupt(partial(step, stage), place, kind)
     if reached:
-        assert type(error) is kind or swallowed(kind, error), f"{name} at its place {place}: {error!r}"
+        assert type(error) in (kind, SwallowedError), f"{name} at its place {place}: {error!r}"
         held = {"ofs/worker.lck", "ofs/worker.slots/0.lck", "ofs/worker.slots/1.lck"}
         assert set(locked_below(stage.path)) == held, f"{name} at its place {place}"
     in_time(lambda: stage.q.put(b"of a thread"))
@@ -154,6 +154,11 @@ def step_interrupted(path: Path, name: str, place: int, kind: type[BaseException
     return reached
 
 
+UNSTORED = pytest.mark.filterwarnings("ignore:the writer of .*/dead/worker was never closed:ResourceWarning")
+"""A writer of dead letters that was returned, and not stored because of the exception, is closed with a warning."""
+
+
+@UNSTORED
 @pytest.mark.parametrize("name", STEPS)
 def test_an_exception_leaves_no_lock_and_no_doubt(tmp_path: Path, name: str) -> None:
     step_interrupted(tmp_path, name, -1, Interrupt)  # what is imported at its first call
@@ -209,6 +214,7 @@ def test_a_letter_whose_writer_is_interrupted_at_its_exit_leaves_no_lock(
 
 
 @pytest.mark.torture
+@UNSTORED
 @pytest.mark.parametrize("name", STEPS)
 def test_an_exception_at_any_place(tmp_path: Path, brief_s: float, name: str) -> None:
     step_interrupted(tmp_path, name, -1, Interrupt)
@@ -353,11 +359,11 @@ def test_an_opening_that_is_interrupted_leaves_no_lock(tmp_path: Path) -> None:
     for place, kind in places(1, 41):
         path = tmp_path / str(place % 5)  # new ones, and ones that were there
         reached, error = interrupt(lambda: there.append(opened(path, FakeClock(), QuickDisk())), place, kind)  # noqa: B023
-        assert reached == (error is not None) or swallowed(kind, error), place
+        assert reached == (error is not None), place
         while there:
             there.pop().close()
         if error is not None:
-            assert type(error) is kind, (place, error)
+            assert type(error) in (kind, SwallowedError), (place, error)
             assert not path.exists() or locked_below(path) == [], place
         with opened(path, FakeClock(), QuickDisk()) as q:
             q.put(b"a")

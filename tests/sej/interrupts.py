@@ -24,12 +24,12 @@ crc32c(bytes(1000))  # it may import a library at its first use: an interrupt wi
 __all__ = [
     "KINDS",
     "Interrupt",
+    "SwallowedError",
     "free",
     "interrupt",
     "locked_below",
     "open_below",
     "places",
-    "swallowed",
     "uncollected",
 ]
 
@@ -50,6 +50,10 @@ class AlarmError(Exception):
     """What another handler raises."""
 
 
+class SwallowedError(Exception):
+    """Stands for what a handler raised and ``os.path.realpath`` swallowed, which ignores every OSError."""
+
+
 KINDS: list[type[BaseException]] = [Interrupt, AlarmError, TimeoutError]
 """A handler raises what it likes. TimeoutError is an OSError, and no failure of a disk."""
 
@@ -60,6 +64,7 @@ class _Tracer:
     def __init__(self, place: int, kind: Callable[[], BaseException | None]) -> None:
         self.left = place
         self.kind = kind
+        self.swallowed = False
         self.last: dict[FrameType, int] = {}
 
     def __enter__(self) -> None:
@@ -75,6 +80,7 @@ class _Tracer:
         if not self.left:
             self.__exit__()
             if (error := self.kind()) is not None:
+                self.swallowed = isinstance(error, OSError) and _is_in_realpath(sys._getframe())
                 raise error
 
     def step(self, frame: FrameType, here: int) -> None:
@@ -157,6 +163,14 @@ if sys.version_info >= (3, 12):
     _Tool = _Monitor
 
 
+def _is_in_realpath(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code is os.path.realpath.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _handlers(code: CodeType) -> dict[int, object]:
     """For each instruction that is covered by a handler of exceptions: by which."""
     if code not in _tables:
@@ -189,6 +203,8 @@ def interrupt(
 ) -> tuple[bool, BaseException | None]:
     """Run a step and raise at its place-th place; whether it got so far, and what came out, with its traceback.
 
+    If ``os.path.realpath`` swallowed what was raised in it, :class:`SwallowedError` is returned in its place.
+
     A kind that is a function handles the signal, and may return None.
     """
     tracer = _Tool(place, kind)
@@ -199,12 +215,9 @@ def interrupt(
                 step()
         except BaseException as raised:
             error = raised
+    if error is None and tracer.swallowed:
+        error = SwallowedError()
     return not tracer.left, error
-
-
-def swallowed(kind: type[BaseException], error: BaseException | None) -> bool:
-    """Whether the standard library swallowed what a handler raised: ``os.path.realpath`` ignores every OSError."""
-    return error is None and issubclass(kind, OSError)
 
 
 def places(first: int = 1, step: int = 1) -> Iterator[tuple[int, type[BaseException]]]:
