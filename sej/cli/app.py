@@ -119,12 +119,11 @@ class _Commands(click.Group):
         except KeyboardInterrupt:  # `--help` loads every command
             raise SystemExit(Exit.INTERRUPTED) from None
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> None:
         """Run the command; turn an error into one line and an exit code."""
         try:
-            result = super().invoke(ctx)
+            super().invoke(ctx)
             sys.stdout.flush()
-            return result
         except (SejError, OSError, ValueError, KeyboardInterrupt) as error:
             if (isinstance(error, OSError) and error.errno == errno.EPIPE) or _reader_left(error):
                 _leave_quietly()
@@ -315,6 +314,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     _settle_streams()
     warnings.showwarning = _say_warning
     try:
-        app.main(args=None if arguments is None else list(arguments), prog_name="sej")
+        # Standalone, click would exit with 1 and "Aborted!" after an interrupt outside the command's own function.
+        code = app.main(None if arguments is None else list(arguments), prog_name="sej", standalone_mode=False)
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else int(bool(leave.code))
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return Exit.INTERRUPTED
+    return code or Exit.WELL

@@ -4,7 +4,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class Done(NamedTuple):
     err: str
 
 
-def inside(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> Done:
+def inside(monkeypatch: pytest.MonkeyPatch, *words: str | Path, program: Callable[[list[str]], int] = run) -> Done:
     """Run a command line that ends by itself; nothing is on its standard input."""
     out, err = io.BytesIO(), io.BytesIO()
     with monkeypatch.context() as patched, Path(os.devnull).open() as nothing, warnings.catch_warnings():
@@ -30,7 +30,7 @@ def inside(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> Done:
         patched.setattr(sys, "stdin", nothing)
         patched.setattr(sys, "stdout", io.TextIOWrapper(out, write_through=True))
         patched.setattr(sys, "stderr", io.TextIOWrapper(err, write_through=True))
-        code = run([str(word) for word in words])
+        code = program([str(word) for word in words])
         return Done(code, out.getvalue(), err.getvalue().decode())
 
 
