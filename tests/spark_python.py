@@ -100,29 +100,31 @@ def _serve(path: str) -> list[str]:
         waiting.register(0, selectors.EVENT_READ)
         os.write(1, b"ready\n")
         while True:
-            for key, _ in waiting.select():
-                if key.fd == 0:
-                    sys.exit()
-                if key.fileobj is not server:
-                    if waiting.get_map().get(key.fileobj) is key:  # else it was closed a moment ago
-                        _end(key, running, waiting)
-                    continue
-                asked, _ = server.accept()
-                request, streams, _, _ = socket.recv_fds(asked, _REQUEST_BYTES, 3)
-                if (child := os.fork()) == 0:
-                    waiting.close()
-                    for handle, (_, other) in running.items():
-                        os.close(handle)
-                        other.close()
-                    server.close()
-                    asked.close()
-                    return _become(streams, marshal.loads(request), known)
-                for number in streams:
-                    os.close(number)
-                handle = os.pidfd_open(child)
-                running[handle] = child, asked
-                waiting.register(handle, selectors.EVENT_READ)
-                waiting.register(asked, selectors.EVENT_READ, handle)
+            key, _ = waiting.select()[0]  # the others come again, unless this one closes what they are about
+            if key.fd == 0:
+                sys.exit()
+            if key.fileobj is not server:
+                _end(key, running, waiting)
+                continue
+            asked, _ = server.accept()
+            request, streams, _, _ = socket.recv_fds(asked, _REQUEST_BYTES, 3)
+            if not request:  # the program was ended
+                asked.close()
+                continue
+            if (child := os.fork()) == 0:
+                waiting.close()
+                for handle, (_, other) in running.items():
+                    os.close(handle)
+                    other.close()
+                server.close()
+                asked.close()
+                return _become(streams, marshal.loads(request), known)
+            for number in streams:
+                os.close(number)
+            handle = os.pidfd_open(child)
+            running[handle] = child, asked
+            waiting.register(handle, selectors.EVENT_READ)
+            waiting.register(asked, selectors.EVENT_READ, handle)
 
 
 def _end(

@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import subprocess
 from pathlib import Path
 
@@ -77,3 +78,23 @@ def test_a_forked_interpreter_ends_with_its_program(spark_home: Path) -> None:
         program.terminate()
         assert ending.poll(60_000)
         os.close(handle)
+
+
+def test_the_server_continues_after_a_program_that_ends_together_with_its_interpreter(spark_home: Path) -> None:
+    text = "import os, signal; print(os.getpid(), os.getppid(), flush=True); signal.pause()"
+    with subprocess.Popen([spark_home / "python", "-c", text], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        child, server = map(int, program.stdout.readline().split())
+        os.kill(server, signal.SIGSTOP)
+        try:
+            os.waitpid(server, os.WUNTRACED)
+            handle = os.pidfd_open(child)
+            os.kill(child, signal.SIGKILL)
+            assert select.select([handle], [], [], 60)[0]
+            os.close(handle)
+            program.kill()
+            program.wait()
+        finally:
+            os.kill(server, signal.SIGCONT)
+    command = [spark_home / "python", "-c", "import os; print(os.getppid())"]
+    assert int(subprocess.run(command, capture_output=True, check=True).stdout) == server
