@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
@@ -87,8 +87,8 @@ class Cluster:
     def executors(self, name: str) -> list[int]:
         """Return the processes of a worker's executors."""
         threads = Path(f"/proc/{self._processes[name].pid}/task").glob("*/children")
-        children = [int(child) for thread in threads for child in thread.read_text().split()]
-        return [child for child in children if EXECUTOR in Path(f"/proc/{child}/cmdline").read_bytes()]
+        children = [int(child) for thread in threads for child in _about(thread).split()]
+        return [child for child in children if EXECUTOR in _about(Path(f"/proc/{child}/cmdline"))]
 
     def session(self) -> SparkSession:
         """Return a session of this process on the cluster; a session on another master is stopped."""
@@ -173,6 +173,13 @@ def copy(spark: SparkSession, address: str, checkpoint: str, *, once: bool) -> S
     writer = frame.writeStream.format("sej").options(hub=address, prefix="orders", bits="1")
     writer = writer.option("checkpointLocation", checkpoint)
     return (writer.trigger(availableNow=True) if once else writer).start("spark")
+
+
+def _about(path: Path) -> bytes:
+    """Read a file about a process or a thread; nothing, if it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return path.read_bytes()
+    return b""
 
 
 @functools.cache
