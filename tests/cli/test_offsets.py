@@ -17,6 +17,7 @@ from sej.cli.state.readers import holder_of, readers_of
 from sej.cli.state.watched import Sample
 from sej.system.disk import OsFile
 from tests.cli.command import sej, start
+from tests.ticks import next_tick
 
 
 @pytest.fixture
@@ -118,6 +119,7 @@ def test_reset_refuses(journal: Path) -> None:
 @pytest.mark.parametrize("data", [b"\0\0\0", (99).to_bytes(8, "big")])
 def test_reset_mends_a_file_that_cannot_be_right(journal: Path, data: bytes) -> None:
     file = journal / "ofs" / "billing.ofs"
+    next_tick(file)
     file.write_bytes(data)
     assert sej("offset", journal).returncode == 1
     assert sej("doctor", "--quick", journal).returncode == 1

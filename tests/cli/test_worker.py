@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ import pytest
 
 from sej.cli.commands.worker import _stamps
 from sej.cli.shared.supervising import Supervised, _Child
-from tests.cli.command import sej, start
+from tests.cli.command import ENV, sej, start
 from tests.forking import Piped
 from tests.sej.hooks import until
 
@@ -116,10 +118,20 @@ def test_a_missing_queue_ends_the_command(folder: Path, words: tuple[str, ...]) 
     assert not (folder / "nowhere").exists()
 
 
+EARLY = """
+import sys
+from sej.cli import main
+from sej.cli.shared import supervising
+supervising._EARLY_S = 600.0  # however long the start of a process takes
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_a_worker_that_fails_again_and_again_is_started_after_growing_pauses(folder: Path) -> None:
     sej("queue", "put", "mails", "a")
     (folder / "my_tasks.py").write_text(TASKS + "import os\nif os.environ.get('SEJ_SUPERVISED'): os._exit(3)\n")
-    with running("worker", "mails", "my_tasks:write", "--time-limit", "1h") as process:
+    command = [sys.executable, "-c", EARLY, "worker", "mails", "my_tasks:write", "--time-limit", "1h"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=ENV) as process:
         assert process.stderr is not None
         lines = [process.stderr.readline().decode() for _ in range(3)]
         process.send_signal(signal.SIGTERM)

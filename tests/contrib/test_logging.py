@@ -232,7 +232,7 @@ def test_a_record_within_a_record_is_dropped(tmp_path: Path, log: logging.Logger
 
 
 def test_threads_and_forked_children_share_one_journal(tmp_path: Path, log: logging.Logger) -> None:
-    handler = JournalHandler(tmp_path / "log")
+    handler = JournalHandler(tmp_path / "log", lock_timeout=60.0)
     log.addHandler(handler)
     log.info("parent")
 

@@ -8,7 +8,7 @@ import pytest
 
 from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
-from tests.textqueue.ticks import next_tick
+from tests.ticks import next_tick
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing import queue_file
 from textqueue.format.kinds import IN_LEDGER

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.command import ENV, sej
 from tests.cli.inside import inside
 from tests.cli.terminal import terminal
-from tests.textqueue.ticks import next_tick
+from tests.ticks import next_tick
 from textqueue import TextQueue
 from textqueue.format.grammar import CONTROLS
 

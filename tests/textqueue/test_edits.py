@@ -9,7 +9,7 @@ import pytest
 
 from sej.system.disk import File, Mode, OsDisk, OsFile
 from sej.system.locks import end_lease
-from tests.textqueue.ticks import next_tick
+from tests.ticks import next_tick
 from textqueue import MessageMovedError, MessageStatus, TextQueue
 from textqueue.editing import reconcile
 from textqueue.editing.edits import Changes

@@ -15,7 +15,7 @@ import pytest
 from sej.system.disk import OS
 from sej.system.locks import end_lease, lease
 from tests.crash.disk import FaultyDisk
-from tests.textqueue.ticks import next_tick
+from tests.ticks import next_tick
 from textqueue import Message, MessageStatus, NoSuchVariableError, TextQueue, hot
 from textqueue.editing import hold, marks
 from textqueue.editing.keeper import Keeper
@@ -329,7 +329,7 @@ def test_a_sync_after_lines_of_a_hold_were_lost_makes_everything_durable(path: P
 DIE_HOLDING = """
 import os, sys
 from pathlib import Path
-from tests.textqueue.ticks import next_tick
+from tests.ticks import next_tick
 from textqueue import TextQueue
 from textqueue.editing import hold, marks
 marks._HOLD_S = marks._ROW_S = 600.0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.sej.windows import shrunk
-from tests.textqueue.ticks import next_tick
+from tests.ticks import next_tick
 from textqueue import InvalidTextError, Message, MessageMovedError, MessageStatus, TextQueue
 from textqueue.format.grammar import CHUNK, CONTROLS, LINE, STATUS_OF
 from textqueue.format.parser import Entry, chunks, encode, parse, render, value_of, variables_of, whole

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.textqueue.saving import MISSING, SAVERS, git
-from tests.textqueue.ticks import next_tick
+from tests.ticks import next_tick
 from textqueue import TextQueue
 from textqueue.hot import essence
 
