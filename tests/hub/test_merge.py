@@ -24,6 +24,7 @@ from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk, LostName
 from tests.hub.support import at, fill
 from tests.sej.support import GOLDEN, segment
+from tests.ticks import next_tick
 
 
 def compiled() -> ModuleType | None:
@@ -172,7 +173,9 @@ def test_a_mirror_that_lags_catches_up(tmp_path: Path) -> None:
     with hub.Merge(tmp_path, "r") as merge:
         list(merge)
         merge.commit()
-    (tmp_path / "a.j" / "ofs" / "r.ofs").write_bytes((2).to_bytes(8, "big"))
+    mirror = tmp_path / "a.j" / "ofs" / "r.ofs"
+    next_tick(mirror)
+    mirror.write_bytes((2).to_bytes(8, "big"))
     with hub.Merge(tmp_path, "r") as merge:
         assert list(merge) == []
     assert sej.read_offset(tmp_path / "a.j", "r") == 5

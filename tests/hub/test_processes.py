@@ -271,8 +271,10 @@ def test_a_process_that_ended_before_the_signal_does_not_count(tmp_path: Path) -
     with running(tmp_path) as served:
         killed = served.pids()[0]
         served.process.send_signal(signal.SIGSTOP)  # it does not see that the process has ended
+        handle = os.pidfd_open(killed)
         os.kill(killed, signal.SIGKILL)
-        until(lambda: Path(f"/proc/{killed}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z")
+        select.select([handle], [], [])  # until all of its threads have ended
+        os.close(handle)
         served.process.send_signal(signal.SIGTERM)
         served.process.send_signal(signal.SIGCONT)
 

@@ -46,6 +46,7 @@ from tests.hub.greedy import OPTIONS, SMALL_WINDOW
 from tests.hub.support import CERTIFICATES, connected, old_client, old_rows, serving, until
 from tests.sej.hooks import HookedDisk
 from tests.sej.support import packed, sample, segments
+from tests.ticks import next_tick
 
 ROOT = Path(__file__).parent.parent.parent
 EDGES = [
@@ -815,6 +816,7 @@ def test_a_token_that_was_replaced_in_place_with_the_time_of_the_old_one_is_refu
     path = tmp_path / "tokens"
     path.write_text(f"{hash_token(first)} write a\n")
     tokens, before = Tokens(path), path.stat()
+    next_tick(path)
     path.write_text(f"{hash_token(second)} write a\n")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert tokens.grant(second, 0.0).role == "write"

@@ -25,6 +25,7 @@ from shard.commits.committing import Job, finish_dead_jobs
 from shard.commits.staging import Owner, Stage
 from tests.hub.support import until
 from tests.pipeline.conftest import fill
+from tests.ticks import next_tick
 
 ALL = ReadAllAvailable()
 
@@ -141,6 +142,7 @@ def test_a_stream_that_need_not_fail_continues_whatever_is_left_of_a_journal(tre
         assert stream.latestOffset(end, ALL) == end
         with pytest.raises((sej.JournalNotFoundError, sej.NotAJournalError)):
             strict.latestOffset(end, ALL)
+    next_tick(tree)
     fill(one, 2)
     assert planned(stream, end, stream.latestOffset(end, ALL)) == [("orders.1.000", 0, 2)]
 

@@ -22,6 +22,7 @@ from sej.queue.log.format import RECORD_SIZE
 from sej.system.disk import OS
 from tests.crash.disk import FaultyDisk
 from tests.queue.support import NS, FakeClock, kill, opened
+from tests.ticks import next_tick
 
 
 @pytest.fixture
@@ -879,6 +880,7 @@ class TestDamage:
             left = [item.offset for item in q.items()]
         whole, kept = self.log(tmp_path).read_bytes(), (tmp_path / "ofs" / "worker.ofs").read_bytes()
         for at in range(5, len(whole), RECORD_SIZE):
+            next_tick(tmp_path / "ofs" / "worker.ofs")
             (tmp_path / "ofs" / "worker.ofs").write_bytes(kept)
             wrong = bytes([whole[at] ^ 0x41]) + whole[at + 1 :] if damage == "a wrong byte" else b""
             self.log(tmp_path).write_bytes(whole[: at if wrong else at - 5] + wrong)

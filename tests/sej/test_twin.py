@@ -11,6 +11,7 @@ from sej.journal.directory import Directory
 from sej.journal.twin import keep_offset, twin_path
 from sej.system.disk import OS
 from tests.crash.disk import CrashDisk
+from tests.ticks import next_tick
 
 pytestmark = pytest.mark.either_codec
 
@@ -63,6 +64,7 @@ def test_an_offset_that_was_emptied_is_noticed(journal: Path) -> None:
 
 def test_the_original_may_move_a_reader_between_ours(journal: Path) -> None:
     for offset in (5, 17):  # in place, and by a new file
+        next_tick(ofs(journal))
         ofs(journal).write_bytes(offset.to_bytes(8, "big"))
         assert sej.read_offset(journal, "reader") == offset
         ofs(journal).unlink()
