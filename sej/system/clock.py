@@ -6,6 +6,7 @@ clock is used only to carry delays over a reboot.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Final, Protocol
 
@@ -13,6 +14,7 @@ __all__ = ["LONGEST_NS", "SYSTEM", "Clock", "SystemClock", "span_ns"]
 
 LONGEST_NS: Final = 2**62
 """146 years: no clock plus this exceeds 63 bits."""
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
@@ -51,12 +53,16 @@ class SystemClock:
         return time.time_ns()
 
     def boot_id(self) -> bytes:
-        """Return Linux's boot id, or a constant elsewhere: there, leases wait for their deadlines after a reboot."""
+        """Return Linux's boot id. If the system hides it or has none, another id at each call.
+
+        A constant would hide a restart: times of the boot-time clock of a long uptime would be waited for. With another
+        id, a queue carries them by the wall clock, which changes nothing if the machine was not restarted.
+        """
         try:
-            with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            with open(_BOOT_ID, "rb") as file:
                 return bytes.fromhex(file.read().decode("ascii").strip().replace("-", ""))
         except (OSError, ValueError):
-            return bytes(16)
+            return os.urandom(16)
 
 
 SYSTEM: Final = SystemClock()

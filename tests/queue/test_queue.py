@@ -19,6 +19,7 @@ import sej
 from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import RECORD_SIZE
+from sej.system.clock import SYSTEM
 from sej.system.disk import OS
 from tests.crash.disk import FaultyDisk
 from tests.queue.support import NS, FakeClock, kill, opened
@@ -728,6 +729,24 @@ class TestWhole:
             assert q.get(timeout=0) is None
             clock.move(1.5)
             assert values(q) == [b"retried", b"later"]
+
+    def test_a_reboot_of_a_machine_that_hides_its_boot_id_delays_nothing(
+        self, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sej.system.clock._BOOT_ID", str(tmp_path / "hidden"))
+        monkeypatch.setattr(FakeClock, "boot_id", SYSTEM.boot_id)
+        clock.move(10**7)
+        with opened(tmp_path, clock) as q:
+            q.put(b"later", delay_s=100)
+        with opened(tmp_path, clock) as q:  # no restart
+            clock.move(40)
+            assert q.get(timeout=0) is None
+        clock.reboot()
+        with opened(tmp_path, clock) as q:
+            clock.move(59)
+            assert q.get(timeout=0) is None
+            clock.move(1.5)
+            assert take(q).value == b"later"
 
     def test_a_wall_clock_that_was_set_while_workers_wait_ends_no_time_early(
         self, tmp_path: Path, clock: FakeClock
