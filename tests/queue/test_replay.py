@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import sej
 import sej.codec
 from sej.queue.disk import log as queue_log
-from sej.queue.items import look as queue_look
+from sej.queue.disk import unlocked as queue_unlocked
+from sej.queue.items.look import QueueLook
 from sej.queue.log import records as made
 from sej.queue.log import replay as queue_replay
 from sej.queue.log.format import CHECK, DONE, LEASE, LOST, RECORD_BODY, RECORD_SIZE
@@ -247,7 +248,7 @@ def test_absurd_numbers_cost_neither_time_nor_memory(
     clock = FakeClock()
     with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
         patch.setattr(queue_log, "apply", applied)
-        patch.setattr(queue_look, "apply", applied)
+        patch.setattr(queue_unlocked, "apply", applied)
         q = opened(path, clock, order="key" if keyed else None)
         q.put_many([b"a", b"b", b"c"], [b"a", b"b", b"a"])
         q.put(b"d", b"b", priority=1, delay_s=5)
@@ -260,7 +261,7 @@ def test_absurd_numbers_cost_neither_time_nor_memory(
         clock.move(10)
         outcomes = sej.SejError
         with contextlib.suppress(outcomes):
-            queue_look.QueueLook(path, "worker", clock=clock).items(None, limit=5)
+            QueueLook(path, "worker", clock=clock).items(None, limit=5)
         with contextlib.suppress(outcomes), opened(path, clock) as q:
             q.put(b"e", b"c")
             q.get_many(9, timeout=0)

@@ -3,10 +3,8 @@
 :func:`listed` and :func:`upcoming` turn a state into rows, without I/O. :class:`Listing` adds the messages. An open
 queue passes its own state, read under the queue's lock.
 
-:class:`QueueLook` is for a process that has no queue open. It opens files for reading only, takes no lock and writes
-nothing, so it works on a read-only directory and does not disturb any process. It reads the state log, which only grows
-or is replaced as a whole, up to the last good record. What an opening would write, it applies to its own copy of the
-state: a kept offset that was moved, a reboot, and the leases of processes that died.
+:class:`QueueLook` is for a process that has no queue open: it reads the state without a lock
+(:mod:`sej.queue.disk.unlocked`).
 """
 
 from __future__ import annotations
@@ -21,34 +19,25 @@ from typing import Final, NamedTuple
 
 from sej.errors import JournalNotFoundError, OffsetTooSmallError
 from sej.journal.directory import Directory
-from sej.journal.end import Tail
-from sej.journal.view import Journal
 from sej.message import Message
 from sej.queue.disk.liveness import Holders
 from sej.queue.disk.log import queue_names
-from sej.queue.disk.parked import parked_offsets
 from sej.queue.disk.reader import MessageReader
+from sej.queue.disk.unlocked import UnlockedState
 from sej.queue.interface.queue import require_known
 from sej.queue.interface.serializers import Serializer
 from sej.queue.interface.values import QueuedItem, Stats
 from sej.queue.items.dead_letters import letters_left, letters_lost
-from sej.queue.log.format import RECORD_SIZE
-from sej.queue.log.key_order import KeyOrder, key_hash
-from sej.queue.log.records import booted, freed, headers_of, lost, message_check, paused, read_head
-from sej.queue.log.replay import apply, good_bytes
-from sej.queue.log.schedule import NEVER, Lease, Waiting
-from sej.queue.log.snapshot import Contents
-from sej.queue.log.state import QueueState, WrongRecordError
-from sej.reading.offset import read_offset
+from sej.queue.log.key_order import key_hash
+from sej.queue.log.records import headers_of, message_check
+from sej.queue.log.schedule import Lease, Waiting
+from sej.queue.log.state import QueueState
 from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
 __all__ = ["Listing", "QueueLook", "Row", "counted", "heads", "listed", "upcoming"]
 
-_READ_BYTES: Final = RECORD_SIZE << 14
-_MORE: Final = 1 << 20
-"""So many messages may be appended and taken while the log is read."""
 _READY: Final = "ready"
 
 
@@ -233,18 +222,19 @@ class QueueLook:
         require_known(name, queue_names(directory), False, directory.path)
         self._name = name
         self._clock = clock
+        self._state = UnlockedState(directory, name, clock)
         letters = directory.at("dead", name) if dead_letter is None else absolute_path(dead_letter)
         self._listing = Listing(directory, name, clock, letters)
 
     def stats(self) -> Stats:
         """Return how many items there are."""
-        state = self._state()
+        state = self._state.read()
         state.apply(letters_lost(self._directory, self._name, self._listing.dead_letter, state))
-        return counted(state, self._clock.boot_ns(), self._end())
+        return counted(state, self._clock.boot_ns(), self._state.end())
 
     def peek(self, n: int = 1, *, serializer: Serializer | None = None) -> list[QueuedItem]:
         """Return the next n items, as :meth:`sej.WorkQueue.peek`."""
-        there, now, end = self._state(), self._clock.boot_ns(), self._end()
+        there, now, end = self._state.read(), self._clock.boot_ns(), self._state.end()
         if there.order is None:
             return list(self._listing.items(there, upcoming(there, now, end, n), serializer))
         return heads(there, self._listing.items(there, listed(there, now, end, _READY, -1), serializer), n)
@@ -258,80 +248,9 @@ class QueueLook:
         serializer: Serializer | None = None,
     ) -> list[QueuedItem]:
         """Return items, as :meth:`sej.WorkQueue.items`."""
-        there, last = self._state(), -1 if after is None else after
+        there, last = self._state.read(), -1 if after is None else after
         if state == "dead":
             letters = self._listing.dead(there, last, serializer)
             return nsmallest(sys.maxsize if limit is None else limit, letters, key=lambda item: item.offset)
-        rows = listed(there, self._clock.boot_ns(), self._end(), state, last)
+        rows = listed(there, self._clock.boot_ns(), self._state.end(), state, last)
         return list(islice(self._listing.items(there, rows, serializer), limit))
-
-    def _end(self) -> int:
-        return Tail(self._directory).end_offset()
-
-    def _state(self) -> QueueState:
-        """Read the state log, and apply what an opening would find."""
-        directory, disk = self._directory, self._directory.disk
-        state = QueueState(self._first())
-        file = disk.open(directory.at("ofs", f"{self._name}.queue"), "read")
-        with file.closing():
-            if read_head(file.read(RECORD_SIZE, 0), self._name) is not None:
-                state, position = QueueState(), RECORD_SIZE
-                state.limit(self._end() + _MORE)
-                with contextlib.suppress(WrongRecordError):  # what was read before it counts, as before a bad record
-                    while data := file.read(_READ_BYTES, position):
-                        good, _ = good_bytes(data)
-                        apply(state, data[:good])
-                        position += good
-                        if good != len(data):
-                            break
-                state.limit(NEVER)
-                if not state.whole:
-                    state = self._from_start(state)
-        state = self._moved(state)
-        now, boot_id, holders = self._clock.boot_ns(), self._clock.boot_id(), Holders(directory, self._name)
-        if state.boot is not None and state.boot[0] != boot_id and not holders.any_alive(state.holders()):
-            state.apply(booted(boot_id, max(self._clock.wall_ns() - now, 0), now))
-        dead = holders.dead(state.holders())
-        state.apply(b"".join(freed(holder) for holder in sorted(dead)))
-        self._lose(state)
-        return state
-
-    def _lose(self, state: QueueState) -> None:
-        """Drop what retention removed before it was delivered."""
-        reader = MessageReader(self._directory, 1)
-        try:
-            reader.at(state.frontier if state.order is None else state.order.low(state.frontier))
-        except OffsetTooSmallError as error:
-            first = error.first_available
-            parked = 0
-            if state.order is not None:
-                left = sum(offset >= first for offset, _ in parked_offsets(self._directory, state))
-                parked = state.order.count - left
-            gone = (offset for offset in state.waiting if offset < first)
-            state.apply(lost(min([state.frontier, *gone]), first, parked))
-        finally:
-            reader.close()
-
-    def _moved(self, state: QueueState) -> QueueState:
-        """Return the state after a reset of the kept offset, which the log does not know."""
-        there = read_offset(self._directory.path, self._name, disk=self._directory.disk)
-        if state.kept is not None and (there is None or there < state.kept):
-            return self._from_start(state)
-        if there is None or there <= state.head():
-            return state
-        moved = QueueState()
-        contents = Contents.of(state).from_offset(there)
-        moved.apply(b"".join(contents.records(self._clock.boot_ns(), self._end())))
-        if moved.order is not None and contents.parked_count is None:
-            moved.order.count = sum(1 for _ in parked_offsets(self._directory, moved))
-        return moved
-
-    def _from_start(self, state: QueueState) -> QueueState:
-        """Return a state in which nothing is taken, with the order and the pause of this one."""
-        fresh = QueueState(self._first(), None if state.order is None else KeyOrder(block=state.order.block))
-        fresh.apply(paused(int(state.paused)))
-        return fresh
-
-    def _first(self) -> int:
-        there = read_offset(self._directory.path, self._name, disk=self._directory.disk)
-        return Journal(self._directory.path, disk=self._directory.disk).first_offset if there is None else there
