@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from textqueue import Message, TextQueue
+from textqueue import Message, TextQueue, TextQueueError
 
 Note = Callable[[str, str], None]
 
@@ -27,11 +27,15 @@ def by_mark(q: TextQueue, note: Note) -> bool:
     if m is None:
         return False
     work(m, note)
-    if int(m.value.split()[1]) % 2:
-        m.mark_as_critical_error()
-    else:
-        m.mark_as_cleared()
-    return True
+    mark = m.mark_as_critical_error if int(m.value.split()[1]) % 2 else m.mark_as_cleared
+    while True:
+        try:
+            mark()
+        except TextQueueError as error:  # on a slow disk, the user may save too often for 10 seconds
+            if "replaced the file" not in str(error):
+                raise
+        else:
+            return True
 
 
 def work(m: Message, note: Note) -> None:
