@@ -104,10 +104,10 @@ def test_a_signal_handler_ends_a_wait(mutex: Any) -> None:
     main = threading.get_ident()
     previous = signal.getsignal(signal.SIGUSR1)
     for turn in range(20):
-        held, done = threading.Event(), threading.Event()
+        held, done, go = threading.Event(), threading.Event(), threading.Lock()
 
-        def hold(held: threading.Event = held, done: threading.Event = done) -> None:
-            with mutex:
+        def hold(held: threading.Event = held, done: threading.Event = done, go: threading.Lock = go) -> None:
+            with go, mutex:
                 held.set()
                 signal.pthread_kill(main, signal.SIGUSR1)
                 assert done.wait(60)
@@ -121,9 +121,11 @@ def test_a_signal_handler_ends_a_wait(mutex: Any) -> None:
 
         signal.signal(signal.SIGUSR1, handle)
         thread = threading.Thread(target=hold)
+        go.acquire()
+        thread.start()  # it may be interrupted nowhere: what the handler raises there becomes a KeyError
 
-        def wait(thread: threading.Thread = thread, held: threading.Event = held) -> None:
-            thread.start()
+        def wait(held: threading.Event = held, go: threading.Lock = go) -> None:
+            go.release()
             held.wait(60)
             mutex.acquire()  # the handler runs before or in it: the thread holds the mutex until then
 
