@@ -96,5 +96,5 @@ def test_the_server_continues_after_a_program_that_ends_together_with_its_interp
             program.wait()
         finally:
             os.kill(server, signal.SIGCONT)
-    command = [spark_home / "python", "-c", "import os; print(os.getppid())"]
+    command = [str(spark_home / "python"), "-c", "import os; print(os.getppid())"]
     assert int(subprocess.run(command, capture_output=True, check=True).stdout) == server
