@@ -292,7 +292,8 @@ def killed(disk: CrashDisk, size: int = 100) -> None:
 
 
 def opens_a_writer(disk: CrashDisk) -> None:
-    sej.Writer(ROOT, disk=disk).tail.abandon()
+    w = sej.Writer(ROOT, disk=disk)
+    w.tail.abandon()
 
 
 def opens_a_shared_writer(disk: CrashDisk) -> None:
