@@ -334,6 +334,7 @@ import sej
 path, name, turns, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 rng = random.Random(seed)
 shared = sej.SharedWriter(path) if name.startswith("shared") else None
+w = None
 done = 0
 acknowledged = []
 while done < turns:
@@ -348,7 +349,7 @@ while done < turns:
     except sej.LockedError:
         time.sleep(0.0005)
     except sej.LockLostError:
-        if not shared:
+        if w and not shared:
             w.close()
 if shared:
     shared.close()
