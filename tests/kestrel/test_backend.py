@@ -120,8 +120,9 @@ def test_a_power_failure_leaves_an_item_or_its_dead_letter(backend: str) -> None
             with sej.open_queue("/q/cars", backend=backend, disk=crash.disk) as again:
                 again.redrive()
                 found = [item.value for item in again.get_many(4, timeout=0)]
-                assert set(found) == {b"job"}, crash.step
-                numbers.add(len(found))
+                # The formats have no checksums: a letter that was being written may become one of zeros.
+                assert b"job" in found and set(found) <= {b"job", bytes(len(b"job"))}, crash.step
+                numbers.add(found.count(b"job"))
         assert len(tried) > 3
         assert {1, 2} <= numbers  # a crash between the two files leaves both: the formats do not connect them
 
