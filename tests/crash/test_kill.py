@@ -111,8 +111,10 @@ def test_writers_that_take_turns_and_are_killed_leave_one_journal(tmp_path: Path
         promised += [(int(next(child.stdout)), child.pid) for _ in range(8)]
         child.kill()
     for child in children:
-        rest, _ = child.communicate(timeout=PATIENCE_S)
-        promised += [(int(line), child.pid) for line in rest.splitlines(keepends=True) if line.endswith("\n")]
+        assert child.stdout is not None
+        rest = child.stdout.readlines()  # communicate() would pass over what next() has read ahead
+        child.communicate(timeout=PATIENCE_S)
+        promised += [(int(line), child.pid) for line in rest if line.endswith("\n")]
     with sej.Scanner(tmp_path) as s:
         values = [message.value for message in s]
     assert len({first for first, _ in promised}) == len(promised), "no offset was given twice"
