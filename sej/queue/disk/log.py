@@ -67,9 +67,9 @@ _COMPACT_BYTES: Final = 1 << 22
 _SUFFIX: Final = ".queue"
 _READ_BYTES: Final = RECORD_SIZE << 14
 _MOST: Final = 1 << 20
+"""A record about more messages than this is compared with the journal before it is applied."""
 _SET_NS: Final = 1_000_000_000
 """A clock that moved less than this against the boot-time clock was not set, but adjusted."""
-"""A record about more messages than this is compared with the journal before it is applied."""
 
 
 class QueueLog:
