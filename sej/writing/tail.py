@@ -37,6 +37,7 @@ change of the file until after it, so an exception in between leaves it in doubt
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -428,6 +429,9 @@ class Tail:
     def _forget(self) -> None:
         """Close a tail whose writer is gone and was never closed, with a warning."""
         if self.life.forked:
+            return
+        if self.life.inside:  # the garbage collector runs in the thread that syncs, in the middle of that
+            threading.Thread(target=self._forget, name="sej-close").start()
             return
         close = self.close if hasattr(self, "syncer") else self.abandon
         try:
