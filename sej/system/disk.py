@@ -691,6 +691,8 @@ def _hand_over(fd: int, path: str) -> None:
     if there.st_uid:
         with suppress(OSError):  # a user namespace may not know the owner
             os.fchown(fd, there.st_uid, there.st_gid)
+            if not os.access(path, os.W_OK):  # root without CAP_DAC_OVERRIDE would lock itself out
+                os.fchown(fd, 0, 0)
 
 
 def _odd(name: str, error: OSError, expected: str) -> Exception:

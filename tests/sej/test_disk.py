@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -464,3 +466,23 @@ def test_what_root_finds_keeps_its_owner(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         OS.open(tmp_path / "link", "new")
     assert (tmp_path / "target").stat().st_uid == mine
+
+
+WITHOUT_RIGHTS = """
+import ctypes, os, sys
+for capability in (1, 2, 3):  # DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: not after exec
+program = "import sys, sej\\nfor _ in range(2):\\n    with sej.Writer(sys.argv[1]) as w: print(w.append(b'v'))"
+os.execv(sys.executable, [sys.executable, "-c", program, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
+def test_root_keeps_what_it_could_not_use_any_more(tmp_path: Path) -> None:
+    """As in a service without the capability to pass over permissions. For another user it shows nothing."""
+    os.chown(tmp_path, 65534 if os.geteuid() == 0 else -1, -1)
+    tmp_path.chmod(0o777)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_RIGHTS, tmp_path / "jobs"], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "0\n1\n", done.stderr
