@@ -17,6 +17,7 @@ from sej.queue.backends import open_queue
 from sej.queue.items.look import QueueLook
 from sej.writing.shared_writer import SharedDurability
 from tests.crash.harness import fork
+from tests.sej.interrupts import locked_below
 
 
 class Worker:
@@ -136,10 +137,13 @@ def test_a_process_that_is_stopped_inside_a_call_delays_others_until_it_is_kille
         q.put(b"a")
         with subprocess.Popen([sys.executable, "-c", STOPPED, str(tmp_path)]) as child:
             assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
-            taken = pool.submit(q.get, timeout=1)
-            assert [item.value for item in QueueLook(tmp_path, "worker").peek(1)] == [b"a"]
-            assert not taken.done()
-            child.kill()
+            try:
+                assert "ofs/worker.queue.lck" in locked_below(tmp_path)
+                taken = pool.submit(q.get, timeout=1)
+                assert [item.value for item in QueueLook(tmp_path, "worker").peek(1)] == [b"a"]
+                assert not taken.done()
+            finally:
+                child.kill()
         item = taken.result(timeout=30)
         assert item is not None
         assert item.value == b"a"

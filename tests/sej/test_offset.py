@@ -14,6 +14,7 @@ from sej.system.disk import File, Mode, OsDisk, OsFile
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk, Worker, script
 from tests.sej.support import sample
+from tests.ticks import next_tick
 
 
 def journal(path: Path, count: int = 20, first: int = 0) -> Path:
@@ -372,6 +373,7 @@ def test_deleted_messages_and_those_of_the_original_are_not_missed(tmp_path: Pat
     refilled(path, 10)
     with sej.Writer(path, segment_bytes=1) as w:
         w.append_many([b"x", b"y"])
+    next_tick(path / "ofs" / "r.ofs")
     (path / "ofs" / "r.ofs").write_bytes((31).to_bytes(8, "big"))  # by the original
     sej.Journal(path).clean(max_bytes=1)
     assert sej.Journal(path).first_offset >= 20

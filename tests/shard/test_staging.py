@@ -53,12 +53,16 @@ def test_the_owner_of_an_orphan_is_alive() -> None:
     (told, tell), (answers, answer) = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
-        if not os.fork():
-            os.read(told, 1)  # until its parent has ended
-            os.write(answer, b"gone" if Owner.here().is_gone(0) else b"alive")
-        os._exit(0)
+        try:
+            if not os.fork():
+                os.close(tell)
+                os.read(told, 1)  # until its parent has ended
+                os.write(answer, b"gone" if Owner.here().is_gone(0) else b"alive")
+        finally:
+            os._exit(0)
+    os.close(answer)
     os.waitpid(child, 0)
     os.write(tell, b"!")
     assert os.read(answers, 10) == b"alive"
-    for fd in (told, tell, answers, answer):
+    for fd in (told, tell, answers):
         os.close(fd)
