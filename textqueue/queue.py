@@ -10,6 +10,7 @@ import itertools
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, Self
@@ -267,13 +268,23 @@ class TextQueue:
             for source in self._inputs.sources:
                 source.file.check_open()
         self._window = iter(())
+        failed: dict[str, OSError] = {}
         with self._threads:  # a message that another thread is about to claim is given back as well
             if not self._closed:
                 for one in self._inputs.found:
-                    one.claimer.give_back()
+                    error = one.claimer.give_back()
+                    if error is not None:
+                        failed[one.source.path] = error
             self._closed = True
         for source in self._inputs.sources:
             source.file.close()
+        if failed:  # at the end, because a warning may be an error
+            warnings.warn(
+                f"{', '.join(failed)}: messages could not be given back, so they remain claimed until this process ends"
+                f" or their leases end: {next(iter(failed.values()))}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def get_next_in_file(
         self,

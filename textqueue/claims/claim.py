@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import TracebackType
@@ -343,8 +342,12 @@ class Claimer:
         claim._open = False
         self.open.discard(claim)
 
-    def give_back(self) -> None:
-        """Give back the messages that this process has claimed. A forked child leaves them to its parent."""
+    def give_back(self) -> OSError | None:
+        """Give back the messages that this process has claimed. A forked child leaves them to its parent.
+
+        Returns:
+            Why messages could not be given back; None if all were.
+        """
         failed: OSError | None = None
         for claim in list(self.open):
             if claim._pid == os.getpid():
@@ -354,13 +357,7 @@ class Claimer:
                     pass
                 except OSError as error:
                     failed = error
-        if failed is not None:
-            warnings.warn(
-                f"{self._source.path}: messages could not be given back, so they remain claimed until this process ends"
-                f" or their leases end: {failed}",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+        return failed
 
     def _catch_up(self) -> None:
         ledger = self._source.file.ledger
