@@ -16,6 +16,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
@@ -26,6 +27,8 @@ __all__ = ["made", "remove", "using"]
 
 _PREFIX: Final = "sejhub-"
 _LOCK: Final = "lock"
+_TRIES: Final = 100
+_RETRY_S: Final = 0.01
 
 
 @contextmanager
@@ -64,7 +67,7 @@ def remove(folder: str, *, wait: bool = False) -> None:
 
     Args:
         folder: the folder.
-        wait: wait until no process uses it.
+        wait: wait a second at most for the processes that use it.
     """
     with suppress(OSError):
         try:
@@ -73,8 +76,12 @@ def remove(folder: str, *, wait: bool = False) -> None:
             os.rmdir(folder)  # the process was killed before it locked the folder, or is about to
             return
         with file.closing():
-            if file.lock(wait=wait):
-                shutil.rmtree(folder, ignore_errors=True)
+            for _ in range(_TRIES if wait else 1):
+                if file.lock():
+                    shutil.rmtree(folder, ignore_errors=True)
+                    break
+                if wait:
+                    time.sleep(_RETRY_S)
 
 
 def _remove_left() -> None:

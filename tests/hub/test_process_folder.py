@@ -3,6 +3,7 @@
 import os
 import tempfile
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -57,18 +58,28 @@ def test_one_in_use_stays(place: Path) -> None:
 def test_the_last_one_waits_for_a_process_that_is_ending(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pipe of a killed supervisor ends before its lock."""
     folder, ending = left(place), ExitStack()
-
-    class Disk(OsDisk):
-        def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-            file = super().open(path, mode)
-            threading.Thread(target=ending.close).start()
-            return file
-
+    monkeypatch.setattr(time, "sleep", lambda _: ending.close())
     with ending:
         ending.enter_context(using(os.fspath(folder)))
-        monkeypatch.setattr(process_folder, "OS", Disk())
         remove(os.fspath(folder), wait=True)
     assert os.listdir(place) == []
+
+
+def test_it_waits_a_second_at_most_for_a_process_that_does_not_end(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that is stopped. The next hub removes the folder."""
+    folder, waits = left(place), list[float]()
+    monkeypatch.setattr(time, "sleep", waits.append)
+    with using(os.fspath(folder)):
+        remover = threading.Thread(target=remove, args=(os.fspath(folder),), kwargs={"wait": True}, daemon=True)
+        remover.start()
+        remover.join(20)
+        assert not remover.is_alive()
+        assert os.listdir(place) == [folder.name]
+    assert sum(waits) == pytest.approx(1)
+    with made() as other:
+        assert os.listdir(place) == [os.path.basename(other)]
 
 
 @pytest.mark.parametrize("meanwhile", ["before the lock file is created", "before it is locked"])
