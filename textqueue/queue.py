@@ -97,7 +97,7 @@ class TextQueue:
             lease_s: the lease of each claim, in seconds: after it, another worker may take the message, even if the
                 process that claimed it is alive. None: a claim lasts as long as its process.
             dead_hosts: names of other hosts or containers whose workers have ended, so that their claims may be taken
-                over.
+                over. If the claim of a container has a name that was cut, as in ``work~e77c3``, pass it as it is there.
             disk: the file system.
             clock: the clocks.
 

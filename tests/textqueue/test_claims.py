@@ -132,6 +132,20 @@ def test_a_claim_of_another_host_is_taken_over_only_if_that_host_is_dead(path: P
         assert q.take() is None, "what a person wrote there is left alone"
 
 
+def test_the_host_of_a_container_that_is_cut_is_named_as_it_is_written(path: Path) -> None:
+    """The hash in it is that of the host and the namespace."""
+    claim = owner_text(40, "12345@payments-worker-7f9c#4026532281/987654321")
+    cut = claim.decode().partition("@")[2].partition("/")[0]
+    assert cut.startswith("payments")
+    assert "~" in cut
+    path.write_bytes(b"-a\n\\mutex=" + claim + b"\n")
+    for names in [], ["payments-worker-7f9c"], [cut[:-1]]:
+        with TextQueue(path, dead_hosts=names) as q:
+            assert q.take() is None
+    with TextQueue(path, dead_hosts=[cut]) as q:
+        assert q.take() is not None
+
+
 def test_an_owner_that_is_cut_is_still_recognised() -> None:
     name = process_host()
     for room in range(24, 60):

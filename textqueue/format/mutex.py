@@ -127,7 +127,8 @@ def is_alive(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
 
     Args:
         owner: the text of the claim.
-        dead_hosts: hosts whose processes have ended. Claims of other remote hosts are always valid.
+        dead_hosts: hosts whose processes have ended. Claims of other remote hosts are always valid. The hash in a name
+            that was cut is that of the host with its namespace, so such a name is given as the claim has it.
     """
     match = _OWNER.fullmatch(owner)
     if match is None:
