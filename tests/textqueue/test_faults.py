@@ -1,5 +1,6 @@
 """The k-th call to the disk fails: it raises, the file remains valid, and the next attempt delivers everything."""
 
+import itertools
 import re
 import resource
 import warnings
@@ -9,8 +10,9 @@ import pytest
 
 from sej.errors import ClosedError
 from sej.system.disk import OS
-from tests.crash.disk import CrashDisk, FaultyDisk
+from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from textqueue import MessageStatus, TextQueue
+from textqueue.ledger.log import Ledger
 
 MUTEX = "mutex=" + " " * 30
 
@@ -223,3 +225,35 @@ def test_a_claim_on_a_full_disk_changes_nothing(tmp_path: Path, first: bool) -> 
         claim = worker.take()
         assert claim is not None
         assert (claim.message.value, claim.message["retries"]) == ("a", "1")
+
+
+@pytest.mark.parametrize("fault", ["enospc", "short"])
+def test_a_full_disk_while_the_ledger_is_shortened_fails_no_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    monkeypatch.setattr("textqueue.editing.queue_file.MARKS_KEPT", 10)
+    shorten, values = Ledger.shorten, [f"m{n}" for n in range(30)]
+    for fail_at in itertools.count(1):
+        disk = FaultyDisk(OS, 0, fault)
+
+        def failing(ledger: Ledger, disk: FaultyDisk = disk, k: int = fail_at) -> None:
+            disk.fail_at = disk.calls + k
+            try:
+                shorten(ledger)
+            finally:
+                disk.fail_at = 0
+
+        monkeypatch.setattr(Ledger, "shorten", failing)
+        path = tmp_path / f"{fail_at}.tq"
+        with TextQueue(path, disk=disk) as q, TextQueue(path) as other:
+            q.append_many(values, [MUTEX])
+            for value in values[:-1]:
+                claim = q.take()
+                assert claim is not None
+                assert claim.message.value == value
+            last = other.take()
+            assert last is not None
+            assert last.message.value == values[-1]
+        if disk.failed is None:
+            break
+    assert fail_at > 5

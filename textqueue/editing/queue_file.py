@@ -26,7 +26,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from sej.errors import ClosedError
-from sej.system.disk import Disk, File, Status
+from sej.system.disk import Disk, File, Status, is_full
 from sej.system.locks import ask_for_file, end_lease, leased
 from sej.system.logs import WARNING, record
 from textqueue.editing.chain import Chain
@@ -268,9 +268,16 @@ class QueueFile:
             self.mine = position, raw
 
     def compact(self) -> None:
-        """Shorten the ledger if it is long. The caller holds the lock."""
+        """Shorten the ledger if it is long. The caller holds the lock, and has logged its edit.
+
+        A full disk does not fail that edit: the ledger stays long until a later one.
+        """
         if self.ledger.lines > 2 * MARKS_KEPT and self.ledger.epochs == 1:
-            self.ledger.shorten()
+            try:
+                self.ledger.shorten()
+            except OSError as error:
+                if not is_full(error):
+                    raise
 
     def drop_copies(self) -> None:
         """Drop the copies of messages that are not waiting any more. The caller holds the lock."""

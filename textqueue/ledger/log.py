@@ -452,8 +452,9 @@ class Ledger:
         self._file.write(b"\n>\n")
         self._disk.rename(temporary, self.path)
         # This object has applied all of these lines, so it need not read them again.
+        file = self._disk.open(self.path, "append")
         self._file.close()
-        self._file = self._disk.open(self.path, "append")
+        self._file = file
         self._inode = self._file.status().inode
         self._read_to, self._torn, self.lines = size, 0, lines
         self._unclaimed.clear()
