@@ -10,7 +10,7 @@ import os
 import time
 from typing import Final, Protocol
 
-__all__ = ["LONGEST_NS", "SYSTEM", "Clock", "SystemClock", "span_ns"]
+__all__ = ["LONGEST_NS", "SYSTEM", "Clock", "SystemClock", "is_hidden", "span_ns"]
 
 LONGEST_NS: Final = 2**62
 """146 years: no clock plus this exceeds 63 bits."""
@@ -28,6 +28,14 @@ def span_ns(seconds: float) -> int:
     return int(max(min(seconds * 1e9, LONGEST_NS), -LONGEST_NS))
 
 
+def is_hidden(boot_id: bytes) -> bool:
+    """Return whether the system hides its boot id, so that this one says nothing about restarts.
+
+    It begins with 8 zero bytes. A boot id of Linux does not: it has the version of a UUID there.
+    """
+    return not any(boot_id[:8])
+
+
 class Clock(Protocol):
     """The clocks of queues, for deadlines and delays."""
 
@@ -38,7 +46,7 @@ class Clock(Protocol):
         """Return nanoseconds since the epoch, UTC."""
 
     def boot_id(self) -> bytes:
-        """Return 16 bytes that differ after each start of the machine."""
+        """Return 16 bytes that differ after each start of the machine, or a hidden id (:func:`is_hidden`)."""
 
 
 class SystemClock:
@@ -53,16 +61,16 @@ class SystemClock:
         return time.time_ns()
 
     def boot_id(self) -> bytes:
-        """Return Linux's boot id. If the system hides it or has none, another id at each call.
+        """Return Linux's boot id. If the system hides it or has none, another hidden id at each call.
 
-        A constant would hide a restart: times of the boot-time clock of a long uptime would be waited for. With another
-        id, a queue carries them by the wall clock, which changes nothing if the machine was not restarted.
+        Such an id says nothing about restarts: a queue sees one if the boot-time clock went back. To take each id for a
+        restart would be wrong: a queue would carry its times by the wall clock, which may have been set meanwhile.
         """
         try:
             with open(_BOOT_ID, "rb") as file:
                 return bytes.fromhex(file.read().decode("ascii").strip().replace("-", ""))
         except (OSError, ValueError):
-            return os.urandom(16)
+            return bytes(8) + os.urandom(8)
 
 
 SYSTEM: Final = SystemClock()

@@ -35,7 +35,7 @@ class SharedClock:
         return time.monotonic_ns() + self._row()[1]
 
     def boot_id(self) -> bytes:
-        return self._row()[2].to_bytes(16, "big")
+        return b"boot" + self._row()[2].to_bytes(12, "big")
 
     def _row(self) -> tuple[int, int, int]:
         return CLOCKS.unpack(self._map[: CLOCKS.size])

@@ -18,7 +18,7 @@ class FakeClock:
     def __init__(self) -> None:
         self.boot = 1000 * NS
         self.wall = 1_700_000_000 * NS
-        self.id = bytes(15) + b"1"
+        self.id = b"1" + bytes(15)
 
     def boot_ns(self) -> int:
         return self.boot

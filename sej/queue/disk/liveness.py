@@ -12,9 +12,11 @@ from collections.abc import Iterable
 
 from sej.errors import LockedError
 from sej.journal.directory import Directory
+from sej.queue.log.state import QueueState
+from sej.system.clock import Clock, is_hidden
 from sej.system.locks import Lock
 
-__all__ = ["Holders"]
+__all__ = ["Holders", "restarted"]
 
 
 class Holders:
@@ -85,3 +87,16 @@ class Holders:
             return True
         with file.closing():
             return file.lock(exclusive=False)
+
+
+def restarted(state: QueueState, clock: Clock, holders: Holders) -> bool:
+    """Return whether the machine was restarted since the times of a state; called under the queue's lock, or to look.
+
+    In a container the boot id may be another one, but as long as a process has leases, the machine runs. If the system
+    hides the id, the boot-time clock must have gone back: a wall clock that was set would else move all times.
+    """
+    if state.boot is None or state.boot[0] == (boot_id := clock.boot_id()):
+        return False
+    if (is_hidden(boot_id) or is_hidden(state.boot[0])) and clock.boot_ns() >= state.seen_ns:
+        return False
+    return not holders.any_alive(state.holders())

@@ -41,7 +41,7 @@ from sej.journal.retention import readers_lock
 from sej.journal.twin import drop_twin, keep_offset, lowest_kept
 from sej.journal.view import Journal
 from sej.message import FIRST, Start
-from sej.queue.disk.liveness import Holders
+from sej.queue.disk.liveness import Holders, restarted
 from sej.queue.disk.lock import QueueLock
 from sej.queue.disk.parked import missing_keys, parked_offsets
 from sej.queue.disk.proof import holds, proven
@@ -56,7 +56,7 @@ from sej.queue.log.schedule import NEVER
 from sej.queue.log.snapshot import Contents
 from sej.queue.log.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
-from sej.system.clock import Clock
+from sej.system.clock import Clock, is_hidden
 from sej.system.disk import File, is_full, replace_file, way_out
 from sej.system.durable import KeptPosition, renew
 from sej.system.group_commit import is_failure
@@ -70,6 +70,8 @@ _MOST: Final = 1 << 20
 """A record about more messages than this is compared with the journal before it is applied."""
 _SET_NS: Final = 1_000_000_000
 """A clock that moved less than this against the boot-time clock was not set, but adjusted."""
+_SEEN_NS: Final = 60 * _SET_NS
+"""So old may the newest time in the log be if the boot id is hidden: a restart is seen by it."""
 
 
 class QueueLog:
@@ -101,6 +103,7 @@ class QueueLog:
         self._disk = directory.disk
         self._name = name
         self._clock = clock
+        self._hides_boot = is_hidden(clock.boot_id())
         self._default = default
         self._compact_bytes = compact_bytes
         self._new_order = order
@@ -237,11 +240,15 @@ class QueueLog:
         self.compact()
 
     def keep_clock(self) -> None:
-        """Record again when this boot began if the wall clock was set since: a reboot carries times by it."""
-        began = self._began_ns()
+        """Record again when this boot began if the wall clock was set since: a reboot carries times by it.
+
+        If the boot id is hidden, the time is recorded too, about once a minute.
+        """
+        began, now = self._began_ns(), self._clock.boot_ns()
         boot_id, recorded = self.state.boot or (self._clock.boot_id(), -_SET_NS)
-        if abs(began - recorded) >= _SET_NS:
-            self.append(booted(boot_id, began, self._clock.boot_ns()))
+        is_old = now - self.state.seen_ns >= _SEEN_NS and (self._hides_boot or is_hidden(boot_id))
+        if is_old or abs(began - recorded) >= _SET_NS:
+            self.append(booted(boot_id, began, now))
 
     def keep_head(self) -> None:
         """Commit the head, for readers that do not know the queue, and for retention."""
@@ -538,14 +545,8 @@ class QueueLog:
         return max(self._clock.wall_ns() - self._clock.boot_ns(), 0)
 
     def _is_new_boot(self) -> bool:
-        """Return whether the machine was restarted since. In a container the boot id may be another one, or hidden.
-
-        But as long as a process has leases, the machine runs.
-        """
-        boot = self.state.boot
-        if boot is None or boot[0] == self._clock.boot_id():
-            return boot is None
-        return not Holders(self._directory, self._name).any_alive(self.state.holders())
+        """Return whether times are to be converted: the log is new, or the machine was restarted."""
+        return self.state.boot is None or restarted(self.state, self._clock, Holders(self._directory, self._name))
 
     def _replace(self, epoch: int, contents: Contents) -> None:
         """Replace this log by a new one; its state is that of its records."""

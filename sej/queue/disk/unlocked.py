@@ -15,7 +15,7 @@ from sej.errors import OffsetTooSmallError
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.view import Journal
-from sej.queue.disk.liveness import Holders
+from sej.queue.disk.liveness import Holders, restarted
 from sej.queue.disk.parked import parked_offsets
 from sej.queue.disk.reader import MessageReader
 from sej.queue.log.format import RECORD_SIZE
@@ -68,9 +68,9 @@ class UnlockedState:
                 if not state.whole:
                     state = self._from_start(state)
         state = self._moved(state)
-        now, boot_id, holders = self._clock.boot_ns(), self._clock.boot_id(), Holders(directory, self._name)
-        if state.boot is not None and state.boot[0] != boot_id and not holders.any_alive(state.holders()):
-            state.apply(booted(boot_id, max(self._clock.wall_ns() - now, 0), now))
+        now, holders = self._clock.boot_ns(), Holders(directory, self._name)
+        if restarted(state, self._clock, holders):
+            state.apply(booted(self._clock.boot_id(), max(self._clock.wall_ns() - now, 0), now))
         dead = holders.dead(state.holders())
         state.apply(b"".join(freed(holder) for holder in sorted(dead)))
         self._lose(state)

@@ -119,6 +119,7 @@ class QueueState:
         anchor: (offset, stamp) of the newest message that was taken in order; None: none yet.
         ahead: (offset, stamp) of the newest message that was taken or ended out of order, ahead of the others.
         boot: (boot id, when that boot began by the wall clock) that times belong to.
+        seen_ns: the newest time of the boot-time clock that a record has.
         whole: whether all records of the last compaction were applied: COUNTS is the last of them, START the first.
         paused: whether no item is delivered.
         full_at_ns: when the bucket of the rate is full; 0: it is.
@@ -150,7 +151,7 @@ class QueueState:
         self.full_at_ns = 0
         self.most = NEVER
         self._head = frontier
-        self._seen_ns = 0
+        self.seen_ns = 0
 
     def apply(self, data: bytes | memoryview) -> None:
         """Apply whole, checked records. A kind that is not in the table is skipped."""
@@ -271,7 +272,7 @@ class QueueState:
 
     def _kept(self, offset: int, now_ns: int) -> None:
         self.kept = offset
-        self._seen_ns = max(self._seen_ns, now_ns)
+        self.seen_ns = max(self.seen_ns, now_ns)
         self.dedupe.compared(offset, [])
 
     def _purged(self, _frontier: int, stop: int) -> None:
@@ -301,7 +302,7 @@ class QueueState:
         """
         boot_id, now = id_high.to_bytes(8, "big") + id_low.to_bytes(8, "big"), now_high << 32 | now_low
         old, self.boot = self.boot, (boot_id, began_ns)
-        seen, self._seen_ns = self._seen_ns, now
+        seen, self.seen_ns = self.seen_ns, now
         if old is None or old[0] == boot_id:
             return
         shift = old[1] - began_ns
