@@ -43,6 +43,7 @@ from sej.system.locks import Lock
 __all__ = ["Misplaced", "Offset", "check_arguments", "misplaced", "read_offset"]
 
 _BEYOND_END: Final = one_of(("raise", "rewind"))
+_LARGEST_TIMESTAMP: Final = 2**63 - 1
 
 
 def check_arguments(
@@ -115,7 +116,8 @@ class Offset:
             default: where a reader that never committed starts: an offset, FIRST or LAST. LAST is kept on opening, so
                 that it means the end at the first opening, not at a later one.
             beyond_end: ``"raise"``, or ``"rewind"`` to move back if the journal lost messages that were read: to its
-                end, or to the first message that is newer than those that were read, if others have been appended.
+                end, or to the first message that is newer than the last one that was read, if others have been
+                appended. If timestamps are not in order, messages that were read may be read again.
             wait: wait for a journal that does not exist yet. All its messages are new then: LAST begins with the first
                 one.
             timeout: with ``wait``, the most seconds to wait, or a duration such as ``"1h"``; None: no limit.
@@ -317,7 +319,7 @@ def misplaced(directory: Directory, kept: int, after: After | None, tail: Tail) 
 
     If the journal lost messages, others may have their offsets now, whether or not it has grown past the kept offset
     again. The messages that were not read are those after the last one with a timestamp that is known (``after``). If
-    none is known, the end of the journal is taken.
+    none is known, or no newer one can be found, the end of the journal is taken.
 
     Args:
         directory: the journal.
@@ -336,8 +338,18 @@ def misplaced(directory: Directory, kept: int, after: After | None, tail: Tail) 
             f"message {after.offset - 1} is not the one that it has read: the journal lost messages or was replaced,"
             " and others have their offsets now"
         )
-    newer = end if after is None else Journal(directory.path, disk=directory.disk).find_time(after.timestamp + 1)
-    return Misplaced(reason, min(kept, end, newer), after is not None)
+    newer = None if after is None else _first_newer(directory, after.timestamp)
+    return Misplaced(reason, min(kept, end, end if newer is None else newer), newer is not None)
+
+
+def _first_newer(directory: Directory, timestamp: int) -> int | None:
+    """Return the first message that is newer than a timestamp; None: it cannot be found, as in a damaged segment."""
+    if timestamp == _LARGEST_TIMESTAMP:
+        return None
+    try:
+        return Journal(directory.path, disk=directory.disk).find_time(timestamp + 1)
+    except SejError:
+        return None
 
 
 def _time_before(directory: Directory, offset: int, tail: Tail) -> int | None:

@@ -354,6 +354,39 @@ def test_other_messages_where_the_lost_ones_were_are_noticed(tmp_path: Path, mor
         assert o.value == 15
 
 
+@pytest.mark.parametrize("cause", ["largest timestamp", "damage"])
+def test_if_newer_messages_cannot_be_found_the_end_is_taken(tmp_path: Path, cause: str) -> None:
+    path = tmp_path / "j"
+    with sej.Writer(path) as w:
+        for offset in range(12):
+            if offset in (3, 6, 9):
+                w.tail.rotate()
+            w.append(b"m%d" % offset, timestamp=offset + 1 if offset < 11 or cause == "damage" else 2**63 - 1)
+    with sej.Offset(path, "r") as o:
+        o.commit(12)
+    with sej.Scanner(path) as s:
+        messages = s.read(8)
+    shutil.rmtree(path / "jnl")
+    shutil.rmtree(path / "idx", ignore_errors=True)
+    (path / "jnl.lck").unlink()
+    with sej.Writer(path) as w:
+        for first in (0, 3, 6):
+            w.append_messages(messages[first : first + 3])
+            w.tail.rotate()
+    if cause == "damage":
+        shutil.rmtree(path / "idx", ignore_errors=True)
+        segment = sorted((path / "jnl").glob("*.jnl"))[1]
+        data = bytearray(segment.read_bytes())
+        data[10:18] = b"\xff" * 8
+        segment.write_bytes(data)
+        with pytest.raises(sej.CorruptionError):
+            sej.Journal(path).find_time(13)
+    with pytest.raises(OffsetBeyondEndError, match="ends at 8"):
+        sej.Offset(path, "r")
+    with sej.Offset(path, "r", beyond_end="rewind") as o:
+        assert o.value == 8
+
+
 def test_a_reader_that_was_reset_does_not_miss_what_was_lost(tmp_path: Path) -> None:
     path = one_segment(tmp_path / "j")
     with sej.Offset(path, "r") as o:
