@@ -1,6 +1,7 @@
 """Append, read and mark in a queue that no other program uses."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -370,3 +371,18 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
         queue.messages("queued")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"writer must be a sej.Writer, .*got 'orders' \(str\)"):
         queue.drain_to("orders")  # type: ignore[arg-type]
+
+
+def test_a_second_save_within_one_tick_of_the_clock_is_read(path: Path) -> None:
+    """The files have equal sizes and times, as if both were saved within one tick that is not over."""
+    path.write_bytes(b"=a\n")
+    later = time.time_ns() + 3600 * 10**9
+    os.utime(path, ns=(later, later))
+    with TextQueue(path) as q:
+        for _ in range(3):
+            assert q.get_next() is None
+        path.write_bytes(b"-a\n")
+        os.utime(path, ns=(later, later))
+        message = q.get_next()
+        assert message is not None
+        assert message.value == "a"
