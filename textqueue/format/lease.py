@@ -5,7 +5,7 @@ In the ledger, a claim names its process. If it has a lease, the deadline follow
     pid@host/start+BOOT.BOOT_NS.WALL_NS
 
 ==========  =========================================================================================================
-BOOT        the CRC32 of the id of the machine's current start, in hexadecimal
+BOOT        the CRC32 of the id of the machine's current start, in hexadecimal; of 16 zeros if the system hides the id
 BOOT_NS     the deadline on the boot-time clock. This clock cannot be set, continues while the machine sleeps, and is
             the same for every process of the machine. A restart of the machine resets it
 WALL_NS     the deadline on the wall clock, in nanoseconds since 1970. It survives a restart and is the same on every
@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Final
 
-from sej.system.clock import Clock, span_ns
+from sej.system.clock import Clock, is_hidden, span_ns
 
 __all__ = ["Leases", "claimant"]
 
@@ -73,5 +73,6 @@ class Leases:
 
     def _start(self) -> bytes:
         if not self._boot:
-            self._boot = b"%08x" % zlib.crc32(self._clock.boot_id())
+            boot_id = self._clock.boot_id()
+            self._boot = b"%08x" % zlib.crc32(bytes(16) if is_hidden(boot_id) else boot_id)
         return self._boot
