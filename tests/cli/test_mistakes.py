@@ -114,6 +114,6 @@ def test_a_file_of_another_user_in_the_directory_of_this_one(tmp_path: Path) -> 
     """To run as the owner of this file, the usual way out, would create more such files."""
     path = tmp_path / "r.lck"
     path.touch()
-    os.chown(path, 65534, 65534)
+    os.chown(path, 54321, 54321)
     text = text_of(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)))
-    assert text.endswith("it belongs to nobody, its directory to root: run `chown root` on it as root")
+    assert text.endswith("it belongs to the user with id 54321, its directory to root: run `chown root` on it as root")
