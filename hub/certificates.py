@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import ssl
 import tempfile
 from pathlib import Path
@@ -13,9 +14,10 @@ from urllib.parse import quote, unquote
 from sej.checks import PATH, optional, require
 from sej.system.paths import absolute_path
 
-__all__ = ["PEM", "absolute_address", "check_certificates", "check_port", "is_loopback", "pem_of"]
+__all__ = ["PEM", "absolute_address", "check_certificates", "is_loopback", "pem_of"]
 
 _LAST_PORT: Final = 65535
+_HOST_PORT: Final = re.compile(r"(?:(?:dns|ipv4|ipv6):/*)?(?:\[[^][]+\]|[^][:/\s]+):([0-9]{1,5})")
 _SOCKET_BYTES: Final = 107
 """The longest path of a Unix socket on Linux."""
 PEM: Final = "-----BEGIN "
@@ -87,24 +89,25 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def check_port(address: str) -> None:
-    """Refuse a port that cannot be. gRPC uses the lowest 16 bits of it, so another program would get the calls.
-
-    Raises:
-        ValueError: the port of ``host:port`` is above 65535.
-    """
-    port = address.rpartition(":")[2]
-    if not address.startswith("unix") and port.isdecimal() and int(port) > _LAST_PORT:
-        raise ValueError(f"the port of {address} must be 0 to {_LAST_PORT}, got {port}")
-
-
 def absolute_address(address: str) -> str:
-    """Return the same address; the relative path of a Unix socket means the current directory of this call.
+    """Check an address of a hub, and return it; a relative path of a Unix socket means the current directory.
+
+    Without a port, gRPC would try port 443. It uses the lowest 16 bits of a port, so another program would get the
+    calls.
 
     gRPC connects later, and again after an outage. It decodes the path as that of a URI. If the absolute path would be
     longer than the system allows, the address stays relative.
+
+    Raises:
+        ValueError: this is not ``host:port`` or ``unix:path``.
     """
     scheme, colon, path = address.partition(":")
+    found = _HOST_PORT.fullmatch(address)
+    if not (path if scheme in ("unix", "unix-abstract") else found and int(found[1]) <= _LAST_PORT):
+        raise ValueError(
+            f"{address!r} is not the address of a hub; expected host:port with a port of 0 to {_LAST_PORT}, as in"
+            " 127.0.0.1:7890, or unix:path"
+        )
     if scheme != "unix" or not path or path.startswith("/"):
         return address
     folder = absolute_path(".")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hub.certificates import absolute_address
 from sej.cli.shared.parameters import PATH
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ _OPTIONS: Final = {
 
 def host_and_port(_: click.Context, __: click.Parameter, address: str) -> str:
     """Check an address of the command line."""
-    host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise click.BadParameter(f"{address!r} is not an address; expected host:port, as in 127.0.0.1:7890")
-    return address
+    try:
+        return absolute_address(address)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def token_in(path: Path | None) -> str | None:

@@ -54,23 +54,22 @@ class Remote(NamedTuple):
         """Return the hub of the options; None if no hub is set.
 
         Raises:
-            OptionError: layout is set, which applies to a path.
+            OptionError: layout is set, which applies to a path; or an address has no port.
         """
         if not options["hub"]:
             return None
         if options.get("layout") is not None:
             raise OptionError("the option layout applies to a path; leave it out with the option hub")
         names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls", "hubRetryFor")
-        addresses = tuple(map(absolute_address, options["hub"]))
-        return cls(addresses, *(options[name] for name in names))._replace(retry_setting=names[-1])
+        return cls(_checked(options["hub"]), *(options[name] for name in names))._replace(retry_setting=names[-1])
 
     @classmethod
     def named(cls, hub: str | Sequence[str] | None, token: str | None, tls: ClientTLS | None) -> Remote | None:
         """Return the hub of a function's arguments; None if no hub is passed.
 
         Raises:
-            OptionError: the address is empty, or token or tls is passed without a hub, or the token would cross a
-                network in plain text.
+            OptionError: an address is empty or has no port, or token or tls is passed without a hub, or the token would
+                cross a network in plain text.
         """
         require(hub=(hub, optional(a(str, list, tuple))), token=(token, optional(TEXT)))
         if not hub:
@@ -82,7 +81,7 @@ class Remote(NamedTuple):
         addresses = tuple(each.strip() for each in hub.split(",")) if isinstance(hub, str) else tuple(hub)
         for address in addresses:
             TEXT("hub", address)
-        addresses = tuple(map(absolute_address, addresses))
+        addresses = _checked(addresses)
         if tls is None:
             found = cls(addresses, token)
             found.require_private("pass tls=ClientTLS(...)")
@@ -130,6 +129,13 @@ class Remote(NamedTuple):
         tls = ClientTLS(self.ca, self.certificate, self.key, self.server_name) if self._uses_tls else None
         at = (crc32(name.encode()) + turn) % len(self.addresses)
         return Client(self.addresses[at], client_id=client_id, token=self.token, tls=tls)
+
+
+def _checked(addresses: Sequence[str]) -> tuple[str, ...]:
+    try:
+        return tuple(map(absolute_address, addresses))
+    except ValueError as error:
+        raise OptionError(str(error)) from None
 
 
 class Line:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import grpc
 
-from hub.certificates import absolute_address, check_port
+from hub.certificates import absolute_address
 from hub.errors import AccessError, NotSupportedError
 from hub.naming import check_client
 from hub.wire import hub_pb2 as pb
@@ -127,7 +127,7 @@ class Client:
 
         Raises:
             ValueError: a token would cross a network in plain text, or is malformed, or the files of ``tls`` are not
-                PEM, or the port is above 65535.
+                PEM, or the address has no port.
             OSError: a file of ``tls`` cannot be read.
             InvalidNameError: the client id has characters that are not allowed.
         """
@@ -142,7 +142,7 @@ class Client:
             keepalive_s=(keepalive_s, POSITIVE_SECONDS),
             max_message_bytes=(max_message_bytes, POSITIVE),
         )
-        check_port(address)
+        self.address = absolute_address(address)
         if token and not (token.isascii() and token.isprintable()):
             raise ValueError("a token must be printable ASCII on one line")
         if tls is not None:
@@ -155,7 +155,6 @@ class Client:
                 f"the token for {address} would cross the network in plain text; pass tls=ClientTLS(...) or"
                 " allow_plaintext=True"
             )
-        self.address = absolute_address(address)
         self.client_id = client_id
         self._tls = tls
         self._timeout_s = timeout_s

@@ -18,7 +18,7 @@ from typing import Final, Self
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from hub.certificates import absolute_address, check_port
+from hub.certificates import absolute_address
 from hub.store import Store
 from hub.wire.access import Guard, Tokens
 from hub.wire.counts import Counts
@@ -119,7 +119,7 @@ class Server:
 
         Raises:
             ValueError: the address is not the loopback interface, and there is no TLS, or its files are not PEM; a
-                limit or the port is out of range.
+                limit is out of range, or the address has no port.
             OSError: the address is not available, or a file cannot be read.
             AccessError: the file of tokens has a bad line.
             LockedError: another process serves this root.
@@ -139,7 +139,7 @@ class Server:
         )
         if isinstance(tokens, str):
             PATH("tokens", tokens)
-        check_port(address)
+        absolute_address(address)
         if tls is None and not allow_plaintext and not is_loopback(address):
             raise ValueError(
                 f"{address} can be reached from other machines, where tokens and messages would cross the network in"

@@ -1012,12 +1012,25 @@ def test_an_unknown_journal_and_a_missing_client_id_are_named(tmp_path: Path) ->
             client.get("j", 0, client_id="")
 
 
-def test_a_port_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    wrong = r"the port of 127\.0\.0\.1:99999 must be 0 to 65535"
+@pytest.mark.parametrize(
+    "address",
+    ["localhost", "hub.example.com", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:", ":7890", "[::1]", "::1:80", "a:b:80",
+     "a b:80", "unix:", "http://localhost:80", "127.0.0.1:\N{SUPERSCRIPT TWO}"],
+)  # fmt: skip
+def test_an_address_without_a_port_is_refused(tmp_path: Path, address: str) -> None:
+    """gRPC would try port 443 until the deadline, or the lowest 16 bits of a port."""
+    wrong = rf"{re.escape(repr(address))} is not the address of a hub; expected host:port with a port of 0 to 65535"
     with pytest.raises(ValueError, match=wrong):
-        Client("127.0.0.1:99999")
+        Client(address)
     with hub.Store(tmp_path) as store, pytest.raises(ValueError, match=wrong):
-        Server(store, "127.0.0.1:99999")
+        Server(store, address)
+
+
+@pytest.mark.parametrize(
+    "address", ["a:1", "[::1]:80", "[fe80::1%eth0]:80", "dns:///a:80", "ipv4:127.0.0.1:80", "unix:/a"]
+)
+def test_an_address_with_a_port_is_accepted(address: str) -> None:
+    assert absolute_address(address) == address
 
 
 def test_no_server_at_the_address(port: int) -> None:

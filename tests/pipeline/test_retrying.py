@@ -5,13 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import pipeline
 from hub.errors import UnavailableError
 from hub.wire.status import HandshakeError
+from pipeline import cli
 from pipeline.connection import Line, Remote
 from pipeline.jobs.running import Origin
-from pipeline.options import READ, OptionError, parse
+from pipeline.options import READ, WRITE, OptionError, parse
 from pipeline.retrying import Retry
 
 
@@ -125,6 +127,22 @@ def test_a_relative_address_means_the_directory_of_the_call(tmp_path: Path, monk
     for remote in (Remote.named("h:1,unix:hub.sock", None, None), Remote.of(parse(READ, {"hub": "h:1,unix:hub.sock"}))):
         assert remote is not None
         assert remote.addresses == ("h:1", f"unix:{tmp_path}/hub.sock")
+
+
+@pytest.mark.parametrize("given", ["localhost", "h:1,localhost", "h:99999"])
+def test_an_address_without_a_port_is_an_error_before_a_connection(given: str) -> None:
+    """The rule is that of ``hub.wire.Client``: gRPC would try port 443, for ten minutes with a stream."""
+    wrong = "is not the address of a hub; expected host:port"
+    with pytest.raises(OptionError, match=wrong):
+        pipeline.table("berlin", hub=given)
+    with pytest.raises(OptionError, match=wrong):
+        pipeline.count("berlin", hub=given.split(","))
+    for options in (READ, WRITE):
+        with pytest.raises(OptionError, match=wrong):
+            Remote.of(parse(options, {"hub": given}))
+    done = CliRunner().invoke(cli.app, ["count", "--hub", given, "berlin"])
+    assert done.exit_code == 2
+    assert wrong in done.output
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("90", 90.0), ("90s", 90.0), ("10m", 600.0), ("0", 0.0)])
