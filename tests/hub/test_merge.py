@@ -1,6 +1,5 @@
 """The merge: order, memory of its place, silent, new, damaged and many clients."""
 
-import importlib
 import json
 import os
 import shutil
@@ -8,7 +7,6 @@ import threading
 import tracemalloc
 from itertools import islice, pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,23 +16,13 @@ from hypothesis import strategies as st
 import hub
 import sej
 from hub import Source
-from hub.merging import _merge_py
+from hub.merging.ordering import Merger
 from hub.naming import find_sources
 from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk, LostName
 from tests.hub.support import at, fill
 from tests.sej.support import GOLDEN, segment
 from tests.ticks import next_tick
-
-
-def compiled() -> ModuleType | None:
-    try:
-        return importlib.import_module("hub.merging._merge_c")
-    except ImportError:
-        return None
-
-
-TWINS: list[Any] = [_merge_py.Merger, *([found.Merger] if (found := compiled()) else [])]
 
 
 def order(pairs: list[tuple[Source, sej.Message]]) -> list[tuple[int, str, int]]:
@@ -68,11 +56,8 @@ def test_within_a_directory_the_order_of_offsets_stays(tmp_path: Path) -> None:
 BATCHES = st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=9), min_size=1, max_size=7)
 
 
-@pytest.mark.parametrize("merger", TWINS)
 @given(stamps=BATCHES, limit=st.integers(1, 9), split=st.integers(1, 4))
-def test_the_merger_is_a_sort_of_what_is_at_the_head(
-    merger: Any, stamps: list[list[int]], limit: int, split: int
-) -> None:
+def test_the_merger_is_a_sort_of_what_is_at_the_head(stamps: list[list[int]], limit: int, split: int) -> None:
     sources = [Source(f"c{number // 2}", f"j{number % 2}") for number in range(len(stamps))]
     waiting = [[at(offset, stamp) for offset, stamp in enumerate(line)] for line in stamps]
     expected = []
@@ -84,7 +69,7 @@ def test_the_merger_is_a_sort_of_what_is_at_the_head(
             if line
         )[-1]
         expected.append((sources[first], lines[first].pop(0)))
-    merge = merger()
+    merge = Merger()
     for number, source in enumerate(sources):
         assert merge.add(source) == number
         merge.rank(number, number // 2, number)
@@ -103,9 +88,8 @@ def test_the_merger_is_a_sort_of_what_is_at_the_head(
     assert found == expected
 
 
-@pytest.mark.parametrize("merger", TWINS)
-def test_a_slot_can_be_left_out(merger: Any) -> None:
-    merge = merger()
+def test_a_slot_can_be_left_out() -> None:
+    merge = Merger()
     for number in range(3):
         merge.add(Source(f"c{number}", "j"))
         merge.rank(number, number, 0)
@@ -117,9 +101,8 @@ def test_a_slot_can_be_left_out(merger: Any) -> None:
     assert [message.timestamp for _, message in merge.take(1)] == [1]
 
 
-@pytest.mark.parametrize("merger", TWINS)
-def test_a_slot_is_fed_with_messages_when_it_is_empty(merger: Any) -> None:
-    merge = merger()
+def test_a_slot_is_fed_with_messages_when_it_is_empty() -> None:
+    merge = Merger()
     slot = merge.add(Source("c", "j"))
     with pytest.raises(ValueError, match="at least one message"):
         merge.feed(slot, [])
