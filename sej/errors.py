@@ -219,7 +219,7 @@ class ClosedError(SejError, ValueError):
 
 
 class NetworkFileSystemError(SejError):
-    """The path is on a network file system, where locks and syncs cannot be trusted."""
+    """The path is on a file system that is not known to be local: locks and syncs of a network's cannot be trusted."""
 
 
 class BatchConflictError(SejError):

@@ -60,6 +60,7 @@ __all__ = [
     "full_disk_advice",
     "is_full",
     "is_mount_point",
+    "large_file_advice",
     "network_file_system",
     "of_system",
     "overwrite_file",
@@ -194,6 +195,9 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
         """Return the bytes that an ordinary user may still write there."""
+
+    def free_files(self, path: str | os.PathLike[str]) -> int:
+        """Return how many files an ordinary user may still create there."""
 
     def sync_dir(self, path: str | os.PathLike[str]) -> None:
         """Force the names in a directory to the medium: for names that another process may have left unsynced."""
@@ -464,12 +468,13 @@ class OsDisk:
 
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
         """Return the bytes that an ordinary user may still write there."""
-        if sys.platform == "win32":
-            import shutil
-
-            return shutil.disk_usage(path).free
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
+
+    def free_files(self, path: str | os.PathLike[str]) -> int:
+        """Return how many files an ordinary user may still create there; a file system may have no limit."""
+        found = os.statvfs(path)
+        return found.f_favail if found.f_files else sys.maxsize
 
     def sync_dir(self, path: str | os.PathLike[str]) -> None:
         """Sync the names in a directory."""
@@ -596,15 +601,16 @@ def replace_file(
     disk.rename(temporary, path)
 
 
-_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs",
-                             "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "lustre", "beegfs", "ncpfs"})  # fmt: skip
-
+_LOCAL: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "nilfs2", "ntfs3",
+                           "reiserfs", "exfat", "vfat", "fuseblk", "ubifs", "jffs2", "tmpfs", "ramfs", "rootfs",
+                           "overlay", "aufs", "fuse.fuse-overlayfs"})  # fmt: skip
 _TABLE_BYTES: Final = 1 << 14
-_NETWORK_MARKS: Final = tuple(b" - %s " % kind.encode() for kind in _NETWORK)
 
 
 def network_file_system(path: str | os.PathLike[str], status: Status | None = None) -> str | None:
-    """Return the type of the network file system that holds path (``"nfs4"``), or None on a local one.
+    """Return the type of the file system that holds path (``"nfs4"``), or None if it is known to be local.
+
+    Known are those on a block device, :data:`_LOCAL`, and those in the environment: ``SEJ_LOCAL_FS=virtiofs,9p``.
 
     Args:
         path: the file or directory.
@@ -612,19 +618,16 @@ def network_file_system(path: str | os.PathLike[str], status: Status | None = No
     """
     if _has_device(path, status):
         return None
-    table = _mount_table()
-    if not any(mark in table for mark in _NETWORK_MARKS):
-        return None
     kind = file_system(path)
-    return kind if kind in _NETWORK else None
+    return None if kind in _LOCAL or kind in os.environ.get("SEJ_LOCAL_FS", "").split(",") else kind
 
 
 def _has_device(path: str | os.PathLike[str], status: Status | None) -> bool:
-    """Return whether a path is on a block device, which no network file system has."""
-    with Tolerated():  # a missing path
-        device = os.stat(path).st_dev if status is None else status.device
-        return sys.platform == "linux" and os.major(device) != 0
-    return False
+    """Return whether a path, or its nearest directory that exists, is on a block device; no network file system is."""
+    name = os.path.realpath(path)
+    while (status := status or status_of(name)) is None:
+        name = os.path.dirname(name)
+    return sys.platform == "linux" and os.major(status.device) != 0
 
 
 def file_system(path: str | os.PathLike[str]) -> str | None:
@@ -734,19 +737,32 @@ def way_out(disk: Disk, path: str, error: BaseException) -> str:
     reason = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename in (None, path):
         reason = error.strerror
-    return f"{reason}; {full_disk_advice(disk, path) if is_full(error) else 'fix the cause'}"
+    if is_full(error):
+        return f"{reason}; {full_disk_advice(disk, path)}"
+    is_large = isinstance(error, OSError) and error.errno == errno.EFBIG
+    return f"{reason}; {large_file_advice() if is_large else 'fix the cause'}"
 
 
 def full_disk_advice(disk: Disk, path: str) -> str:
     """Return what to do about a full disk, for an error's text."""
     try:
-        free = f"{disk.free_bytes(path)} bytes free"
+        free = f"{disk.free_bytes(path)} bytes free" + (", but no inode for a new file" * (not disk.free_files(path)))
     except OSError:
         free = "free space unknown"
     return (
         f"the disk that holds {path} is full ({free}): let workers and readers continue, and remove finished messages"
         " with `sej clean`"
     )
+
+
+def large_file_advice() -> str:
+    """Return what to do about a file that may not grow, for an error's text."""
+    import resource  # here, because few processes need it
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return "the file has the largest size that its file system allows: use another file system"
+    return f"a file of this process may have at most {limit} bytes: raise the limit with `ulimit -f`"
 
 
 @functools.cache

@@ -59,7 +59,7 @@ def prepare(directory: Directory, *, allow_network_fs: bool) -> None:
     Raises:
         NotAJournalError: the path is a file, or a directory that holds something else, or its ``id`` is not a
             journal's.
-        NetworkFileSystemError: the path is on a file system whose locks and syncs cannot be trusted.
+        NetworkFileSystemError: the path is on a file system that is not known to be local.
     """
     disk = directory.disk
     if _is_prepared is not None and disk is OS and _is_prepared(directory.prefix, allow_network_fs):
@@ -73,8 +73,9 @@ def prepare(directory: Directory, *, allow_network_fs: bool) -> None:
         kind = network_file_system(directory.path, there)
         if kind is not None:
             raise NetworkFileSystemError(
-                f"this is on {kind}, whose locks and syncs cannot be trusted: use a local disk,"
-                " or pass allow_network_fs=True and accept the risk",
+                f"this is on {kind}, which is not known as a local file system, and locks and syncs of others cannot be"
+                f" trusted: use a local disk, or pass allow_network_fs=True or set SEJ_LOCAL_FS={kind} and accept the"
+                " risk",
                 path=directory.path,
             )
     begun = there is not None and disk.status(directory.jnl) is not None

@@ -129,7 +129,7 @@ class SharedWriter:
             sync_interval_s: seconds between two syncs, for ``"interval"``.
             retention: applied whenever this writer ends a segment.
             lock_timeout: seconds to wait while an exclusive writer has the journal; None waits without a limit.
-            allow_network_fs: open the journal even if it is on a network file system.
+            allow_network_fs: open the journal even if its file system is not known to be local.
             disk: the file system; tests replace it.
 
         Raises:

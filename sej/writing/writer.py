@@ -127,7 +127,7 @@ class Writer:
             first_offset: the offset of the first message of a new journal.
             retention: applied whenever a segment is ended.
             lock_timeout: seconds to wait for the lock; None waits without a limit.
-            allow_network_fs: open the journal even if it is on a network file system.
+            allow_network_fs: open the journal even if its file system is not known to be local.
             disk: the file system; tests replace it.
 
         Raises:

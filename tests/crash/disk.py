@@ -264,6 +264,9 @@ class CrashDisk:
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
         return self.free if self.capacity is None else max(self.capacity - self._used(), 0)
 
+    def free_files(self, path: str | os.PathLike[str]) -> int:
+        return 1 << 40
+
     def _used(self) -> int:
         there = {number for each in self.dirs.values() for number in each.seen.values()}
         return sum(len(self.nodes[number].seen) for number in there)
@@ -644,6 +647,9 @@ class FaultyDisk:
 
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
         return self.inner.free_bytes(path)
+
+    def free_files(self, path: str | os.PathLike[str]) -> int:
+        return self.inner.free_files(path)
 
     def sync_dir(self, path: str | os.PathLike[str]) -> None:
         self.before("sync_dir")

@@ -32,7 +32,7 @@ def disk(tmp_path: Path) -> CrashDisk:
     return disk
 
 
-def fill(q: JournalQueue) -> list[bytes]:
+def fill(q: JournalQueue, why: str = " bytes free): ") -> list[bytes]:
     """Put until the disk is full; what was acknowledged."""
     put: list[bytes] = []
 
@@ -46,7 +46,7 @@ def fill(q: JournalQueue) -> list[bytes]:
         put_on()
     text = str(raised.value)
     assert q.path in text and "No space left on device" in text
-    assert "bytes free" in text and "sej clean" in text
+    assert "bytes free" in text and why in text and "sej clean" in text
     return put
 
 
@@ -145,6 +145,68 @@ def test_items_are_taken_though_the_reserve_is_too_small_for_a_new_file(tmp_path
         assert sej.read_offset(tmp_path, "worker") == 3
 
 
+class FewInodes(OsDisk):
+    """A disk with room for a number of files and folders."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.inodes = root, 1000
+
+    def free_files(self, path: str | os.PathLike[str]) -> int:
+        return self.inodes - sum(len(folders) + len(files) for _, folders, files in os.walk(self.root))
+
+    def _need(self, path: str | os.PathLike[str]) -> None:
+        if not os.path.lexists(path) and self.free_files(path) <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        if mode not in ("read", "edit"):
+            self._need(path)
+        return super().open(path, mode)
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        self._need(path)
+        super().mkdir(path)
+
+
+def test_without_an_inode_work_is_ended_and_cleaned_and_put_again(tmp_path: Path) -> None:
+    disk = FewInodes(tmp_path)
+    queue(tmp_path, disk).close()
+    disk.inodes -= disk.free_files(tmp_path) - 12
+    q = queue(tmp_path, disk)
+    fill(q, ", but no inode for a new file): ")
+    q.close()
+    assert disk.free_files(tmp_path) == 0
+    with queue(tmp_path, disk) as q:  # opening creates nothing
+        assert len(end_all(q)) > 10
+    assert len(sej.Journal(tmp_path, disk=disk).clean(max_bytes=0)) > 3
+    with queue(tmp_path, disk) as q:
+        q.put(b"again")
+        assert end_all(q) == [b"again"]
+
+
+def test_a_limit_of_the_size_of_files_is_no_full_disk(tmp_path: Path) -> None:
+    script = f"""if True:
+        import resource, signal, sej
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+        with sej.open_queue({str(tmp_path)!r}) as q:
+            try:
+                while True:
+                    q.put(bytes(1000))
+            except sej.WriterFailedError as error:
+                print(error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        with sej.open_queue({str(tmp_path)!r}) as q:
+            q.put(b"the way out")
+            print(q.stats().ready)
+        """
+    command = [sys.executable, "-B", "-c", script]  # else a module that is imported late is cached cut
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    text, ready = done.stdout.splitlines()
+    assert "a file of this process may have at most 20000 bytes: raise the limit with `ulimit -f`" in text
+    assert int(ready) > 10
+
+
 def test_the_reserve_has_room_on_the_disk(tmp_path: Path) -> None:
     with sej.open_queue(tmp_path, "worker"):
         there = (tmp_path / "ofs" / "worker.reserve").stat()
@@ -152,9 +214,11 @@ def test_the_reserve_has_room_on_the_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.torture
-def test_a_real_small_file_system(tmp_path: Path) -> None:
-    """In a mount namespace of its own, with a tmpfs of 4 MiB."""
-    command = [*SMALL_FILE_SYSTEM, str(tmp_path), sys.executable, str(SCRIPT), str(tmp_path)]
+@pytest.mark.parametrize("size", ["size=4m", "size=50m,nr_inodes=60"])
+def test_a_real_small_file_system(tmp_path: Path, size: str) -> None:
+    """In a mount namespace of its own, with a tmpfs of 4 MiB or with room for 60 files."""
+    mount = [part.replace("size=4m", size) for part in SMALL_FILE_SYSTEM]
+    command = [*mount, str(tmp_path), sys.executable, str(SCRIPT), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] == "ok", done.stdout

@@ -355,10 +355,33 @@ def test_a_network_file_system_is_refused_unless_allowed(tmp_path: Path, monkeyp
     monkeypatch.setattr("sej.system.disk._has_device", lambda path, status: False)
     assert network_file_system(tmp_path / "j") == "nfs4"
     assert network_file_system(tmp_path / "deep" / "j") is None
-    with pytest.raises(sej.NetworkFileSystemError, match="nfs4") as raised:
+    with pytest.raises(sej.NetworkFileSystemError, match=r"on nfs4, .* SEJ_LOCAL_FS=nfs4") as raised:
         sej.Writer(tmp_path / "j")
     assert raised.value.path == str(tmp_path / "j") and not (tmp_path / "j").exists()
     sej.Writer(tmp_path / "j", allow_network_fs=True).close()
+    monkeypatch.setenv("SEJ_LOCAL_FS", "virtiofs,nfs4")
+    sej.open_queue(tmp_path / "q").close()
+
+
+LOCAL = ["btrfs", "zfs", "overlay", "tmpfs", "fuse.fuse-overlayfs"]
+UNKNOWN = ["9p", "virtiofs", "vboxsf", "gpfs", "fuse.gcsfuse", "fuse.juicefs", "fuse.mountpoint-s3", "fuse", "new"]
+
+
+@pytest.mark.parametrize("kind", LOCAL + UNKNOWN)
+def test_only_known_file_systems_are_local(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = f"21 1 254:1 / / rw - ext4 /dev/root rw\n22 21 0:21 / /not-there rw - {kind} none rw\n"
+    monkeypatch.setattr("sej.system.disk._mount_table", table.encode)
+    monkeypatch.setattr("sej.system.disk._has_device", lambda path, status: False)
+    assert network_file_system("/not-there/j") == (kind if kind in UNKNOWN else None)
+
+
+def test_a_path_that_does_not_exist_is_on_the_file_system_of_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "away")
+    if os.major(os.stat(tmp_path).st_dev):
+        monkeypatch.setattr("sej.system.disk._mount_table", lambda: b"22 1 0:21 / / rw - new none rw\n")
+    assert network_file_system(tmp_path / "link" / "not" / "there") is None
 
 
 def test_a_read_that_fails_says_where(tmp_path: Path) -> None:
@@ -376,7 +399,7 @@ def test_a_read_that_fails_says_where(tmp_path: Path) -> None:
 
 def test_the_file_system_has_a_name() -> None:
     assert file_system("/proc") == "proc"
-    assert network_file_system("/proc") is None
+    assert network_file_system("/proc") == "proc"
 
 
 def test_mount_points_of_any_bytes_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -388,8 +411,8 @@ def test_mount_points_of_any_bytes_are_read(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr("sej.system.disk._mount_table", lambda: table)
     assert file_system(tmp_path) == "ext4"
     assert file_system(os.fsdecode(b"/odd\x0c\xc2\x85\xff/j")) == "tmpfs"
-    assert network_file_system("/mnt/a b\n\\040/j") == "nfs4"
-    assert network_file_system("/mnt/a b") is None
+    assert file_system("/mnt/a b\n\\040/j") == "nfs4"
+    assert file_system("/mnt/a b") == "ext4"
 
 
 def test_after_a_failed_sync_no_sync_of_the_open_file_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ from types import MappingProxyType
 from typing import Final
 
 from sej.errors import SejError
+from sej.system.disk import OS, large_file_advice
 
 __all__ = ["text_of"]
 
 _FREE_SPACE: Final = "free space on this disk; `sej clean` removes segments that no reader needs"
+_NO_INODE: Final = "this disk has no inode for a new file; `sej clean` removes segments that no reader needs"
 _WAYS_OUT: Final = MappingProxyType(
     {
         errno.ENOSPC: _FREE_SPACE,
@@ -35,6 +37,10 @@ def text_of(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError) and not os.path.exists(folder):
         return f"{folder}: this directory does not exist; create it first"
     way_out = _WAYS_OUT.get(error.errno or 0)
+    if error.errno == errno.EFBIG:
+        way_out = large_file_advice()
+    elif way_out is _FREE_SPACE and os.path.isdir(folder) and not OS.free_files(folder):
+        way_out = _NO_INODE
     return f"{path}: {error.strerror}" + (f"; {way_out}" if way_out else "")
 
 

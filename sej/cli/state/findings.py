@@ -137,7 +137,7 @@ def _disk(places: Directory) -> Iterator[Finding]:
     kind = network_file_system(places.path)
     if kind is not None:
         yield Finding(
-            "file system", "problem", f"{kind}: locks and syncs are not reliable there", "move it to a local disk"
+            "file system", "problem", f"{kind}: locks and syncs may not be reliable there", "move it to a local disk"
         )
     free = OS.free_bytes(places.path)
     full = free < _FREE_BYTES

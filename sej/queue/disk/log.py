@@ -38,7 +38,7 @@ from sej.journal.end import Tail
 from sej.journal.medium import sync_up_to
 from sej.journal.recovery import keep
 from sej.journal.retention import readers_lock
-from sej.journal.twin import drop_twin, keep_offset, lowest_kept
+from sej.journal.twin import drop_twin, keep_offset, lowest_kept, may_have_twin, twin_path
 from sej.journal.view import Journal
 from sej.message import FIRST, Start
 from sej.queue.disk.liveness import Holders, restarted
@@ -611,8 +611,11 @@ def register_queue(directory: Directory, name: str, create: bool | None) -> None
     """
     with readers_lock(directory):
         require_known(name, queue_names(directory), create, directory.path)
-        if directory.disk.status(directory.at("ofs", f"{name}.ofs")) is None:
+        paths = [directory.at("ofs", f"{name}.ofs"), directory.at("ofs", f"{name}{_SUFFIX}")]
+        if directory.disk.status(paths[0]) is None:
             drop_twin(directory, name)
-        for path in (directory.at("ofs", f"{name}.ofs"), directory.at("ofs", f"{name}{_SUFFIX}")):
+            if may_have_twin(name):  # now: later there may be no inode for it
+                paths.insert(0, twin_path(directory, name))
+        for path in paths:
             if directory.disk.status(path) is None:
                 directory.disk.open(path, "append").close()

@@ -55,6 +55,7 @@ class Reserve:
             if not of_system(error):
                 raise
             self.release()  # the queue works without it
+            self.spent = is_full(error)
         return not self.spent
 
     def release(self) -> None:
