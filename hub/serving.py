@@ -283,6 +283,8 @@ def _reserved(address: str) -> Iterator[str]:
         OSError: another program has the port.
     """
     host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        raise ValueError(f"several processes need an address like host:port, got {address}; pass --processes 1")
     missing: OSError | None = None
     with ExitStack() as stack:
         try:

@@ -54,6 +54,7 @@ def test_serve_copy_stats_clean(tmp_path: Path) -> None:
      ("token", "--write", "a", "--until", "2020-01-01T00:00:00Z"),
      ("token", "--write", "a", "--until", "2027-01-01T00:00:00"), ("serve", "--metrics", "99999", "hub"),
      ("serve", "--address", "127.0.0.1:\N{SUPERSCRIPT TWO}", "hub"),
+     ("serve", "--processes", "2", "--address", "unix:/none", "{tmp}/hub"),
      ("push", "--client", "a", "tree", "localhost"), ("follow", "127.0.0.1:99999", "a", "j"),
      ("push", "--client", "a", "--key", "x", "tree", "127.0.0.1:1"),
      ("push", "--client", "a", "--certificate", "x", "tree", "127.0.0.1:1"),
