@@ -46,14 +46,15 @@ class Incoming:
         first = next(self._requests, None)
         if first is None:
             return
-        self.client, self.journal_dir, data, self.create = open_copy_request(first)
+        request, data = open_copy_request(first)
+        self.client, self.journal_dir, self.create = request.ClientID, request.JournalDir, request.Create
         self._allow(self.client, self.journal_dir)
         if len(data):
             yield data
             self.create = False
-        for request in self._requests:
-            client, journal_dir, data, create = open_copy_request(request)
-            if client or journal_dir or create:
+        for later in self._requests:
+            request, data = open_copy_request(later)
+            if request.ClientID or request.JournalDir or request.Create:
                 raise InvalidNameError("only the first request of a stream may name the journal; open another stream")
             if not len(data):
                 raise InvalidMessageError("a request must have messages")

@@ -8,17 +8,19 @@ encoding is still that of ``hub.proto``, and any protobuf library reads it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
+from hub.errors import UnavailableError
 from hub.wire import hub_pb2 as pb
 from sej.checks import require_message
 from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.errors import InvalidMessageError
 from sej.imports import compiled
 from sej.message import Message
+from sej.system.checksum import crc32c
 
 __all__ = [
     "BATCH_BYTES",
@@ -182,25 +184,29 @@ def encode_put_request(data: bytes) -> tuple[str, str, bytes | memoryview] | Non
 
 def copy_request(data: bytes, client_id: str = "", journal_dir: str = "", *, create: bool = False) -> bytes:
     """Encode a CopyRequest; the names, and whether it may start the journal, belong to the first one of a stream."""
-    head = pb.CopyRequest(ClientID=client_id, JournalDir=journal_dir, Create=create).SerializeToString()
-    return b"".join((head, bytes((_ENCODED_TAG,)), _varint(len(data)), data))
+    return stage_request(
+        pb.CopyRequest(ClientID=client_id, JournalDir=journal_dir, Create=create, Checksum=crc32c(data)), data
+    )
 
 
-def open_copy_request(data: bytes) -> tuple[str, str, bytes | memoryview, bool]:
-    """Return client id, journal (both may be empty), encoded messages and ``create`` of a CopyRequest.
+def open_copy_request(data: bytes) -> tuple[pb.CopyRequest, bytes | memoryview]:
+    """Return a CopyRequest, and the bytes of its field Encoded, which may be left out of it.
 
     Raises:
         InvalidMessageError: the bytes cannot be decoded.
+        UnavailableError: the messages changed on the way.
     """
-    plain = _only_encoded(data)
-    if plain is not None:
-        return "", "", plain, False
-    request = parse(pb.CopyRequest, data)
-    return request.ClientID, request.JournalDir, request.Encoded, request.Create
+    request, encoded = _open(pb.CopyRequest, data)
+    if request.HasField("Checksum") and request.Checksum != crc32c(encoded):
+        raise UnavailableError(
+            "the messages changed on the way to the hub: their checksum is another one than the client sent; nothing of"
+            " them was stored, send them again. If this happens again, check the network, or use TLS"
+        )
+    return request, encoded
 
 
-def stage_request(request: pb.StageRequest, data: bytes | memoryview) -> bytes:
-    """Encode a StageRequest with ``data`` as its field Encoded, copied once."""
+def stage_request(request: pb.StageRequest | pb.CopyRequest, data: bytes | memoryview) -> bytes:
+    """Encode a request with ``data`` as its field Encoded, copied once."""
     return b"".join((request.SerializeToString(), bytes((_ENCODED_TAG,)), _varint(len(data)), data))
 
 
@@ -210,11 +216,15 @@ def open_stage_request(data: bytes) -> tuple[pb.StageRequest, bytes | memoryview
     Raises:
         InvalidMessageError: the bytes cannot be decoded.
     """
+    return _open(pb.StageRequest, data)
+
+
+def _open(kind: type[_T], data: bytes) -> tuple[_T, bytes | memoryview]:
     found = _split(data)
     if found is None:
-        request = parse(pb.StageRequest, data)
+        request: Any = parse(kind, data)
         return request, request.Encoded
-    return parse(pb.StageRequest, found[0]), found[1]
+    return parse(kind, found[0]), found[1]
 
 
 def read_response(*pieces: bytes) -> bytes:
@@ -253,14 +263,7 @@ def open_read_response(data: bytes) -> bytes | memoryview:
     Raises:
         InvalidMessageError: the bytes cannot be decoded.
     """
-    plain = _only_encoded(data)
-    return parse(pb.ReadResponse, data).Encoded if plain is None else plain
-
-
-def _only_encoded(data: bytes) -> memoryview | None:
-    """Return the bytes of the field Encoded if it is the only field; None: protobuf must read the message."""
-    found = _split(data)
-    return None if found is None or found[0] else found[1]
+    return _open(pb.ReadResponse, data)[1]
 
 
 def _split(data: bytes) -> tuple[bytes, memoryview] | None:

@@ -1,10 +1,11 @@
-"""A TCP relay before a server, which counts the bytes of the server's answers."""
+"""A TCP relay before a server, which counts the bytes of the server's answers, and may change requests."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from typing import Self
 
 
@@ -14,9 +15,11 @@ class Pipe:
     Attributes:
         address: where it listens.
         received: bytes that the server has sent through it.
+        change: changes the bytes that go to the server.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, change: Callable[[bytes], bytes] = bytes) -> None:
+        self.change = change
         host, _, port = target.rpartition(":")
         self._target = host, int(port)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -47,5 +50,5 @@ class Pipe:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 self.received += len(data) if answers else 0
-                target.sendall(data)
+                target.sendall(data if answers else self.change(data))
             target.shutdown(socket.SHUT_WR)

@@ -20,6 +20,7 @@ import hub
 import sej
 from hub.wire import Client, Copier, JournalState, Progress, Server, Tokens
 from sej.system.disk import Mode, OsDisk, OsFile, Status
+from tests.hub.pipe import Pipe
 from tests.hub.support import connected, fill, is_prefix, same_bytes, serving
 from tests.hub.transport import Transport
 from tests.sej.hooks import script
@@ -497,6 +498,38 @@ def test_a_directory_that_fails_does_not_slow_the_others(tmp_path: Path) -> None
         assert list(copier.progress.failures) == ["bad"]
         assert store.end_offset("client-a", "bad") == 3
         assert store.end_offset("client-a", "good") == 20
+
+
+class Flip:
+    """Flips a bit of a value, in the first chunks that have it."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def __call__(self, data: bytes) -> bytes:
+        if self.left and b"PAY 100" in data:
+            self.left -= 1
+            return data.replace(b"PAY 100", b"PAY 900")
+        return data
+
+
+def test_a_bit_that_changes_on_the_way_is_noticed_and_the_messages_are_sent_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, reader = tmp_path / "journal", tmp_path / "journal" / "ofs" / "hub.ofs"
+    fill(path, [sej.Message(0, 1, 0, b"", b"PAY 100 EUR")])
+    with serving(tmp_path / "hub") as (store, server), Pipe(server.address, Flip(2)) as line:
+        with Client(line.address, client_id="a") as client:
+            refusal = pytest.raises(hub.UnavailableError, match=r"changed on the way to the hub: .* send them again")
+            with Copier(path, client) as once, refusal:
+                once.run_once()
+            assert (store.sources(), reader.read_bytes()) == ([], bytes(8))
+            stop = threading.Event()
+            follower = Copier(path, client, on_progress=lambda _: stop.set(), backoff_s=0.01)
+            assert follower.run(stop, timeout=60.0) == 1
+        assert server.service.refusals["unavailable"] == 2
+    same_bytes(path, tmp_path / "hub" / "a.journal")
+    assert "changed on the way to the hub" in caplog.text
 
 
 class HalfOpen:

@@ -39,6 +39,7 @@ from hub.wire.frames import (
     stage_request,
 )
 from hub.wire.status import BusyError, DirectoryUnavailableError, TooLargeError
+from sej.system.checksum import crc32c
 from sej.system.disk import OS, File
 from sej.system.locks import Lock
 from tests.cli.inside import inside
@@ -1115,15 +1116,28 @@ def test_a_second_command_does_not_serve_the_root(
 def test_copy_requests_are_protobuf(size: int) -> None:
     data = os.urandom(size)
     first, later = copy_request(data, "client", "journal"), copy_request(data)
-    assert pb.CopyRequest.FromString(first) == pb.CopyRequest(ClientID="client", JournalDir="journal", Encoded=data)
-    assert pb.CopyRequest.FromString(later) == pb.CopyRequest(Encoded=data)
-    assert open_copy_request(first) == ("client", "journal", data, False)
-    assert open_copy_request(copy_request(data, "client", "journal", create=True))[3]
-    assert open_copy_request(later) == ("", "", data, False)
-    theirs = pb.CopyRequest(ClientID="client", JournalDir="journal", Encoded=data).SerializeToString()
-    assert open_copy_request(theirs) == ("client", "journal", data, False)
+    head = pb.CopyRequest(ClientID="client", JournalDir="journal", Checksum=crc32c(data))
+    assert pb.CopyRequest.FromString(first) == pb.CopyRequest(
+        ClientID="client", JournalDir="journal", Encoded=data, Checksum=head.Checksum
+    )
+    assert pb.CopyRequest.FromString(later) == pb.CopyRequest(Encoded=data, Checksum=head.Checksum)
+    assert open_copy_request(first) == (head, data)
+    assert open_copy_request(copy_request(data, "client", "journal", create=True))[0].Create
+    assert open_copy_request(later) == (pb.CopyRequest(Checksum=head.Checksum), data)
     with pytest.raises(sej.InvalidMessageError):
         open_copy_request(later[:-1] if size else b"\x1a\x05")
+    if size:
+        with pytest.raises(hub.UnavailableError, match="changed on the way"):
+            open_copy_request(first[:-1] + bytes((first[-1] ^ 1,)))
+
+
+def test_a_copy_request_of_an_older_client_has_no_checksum(tmp_path: Path) -> None:
+    """And an older server reads those that have one: it ignores the field."""
+    theirs = pb.CopyRequest(ClientID="client", JournalDir="journal", Encoded=packed(sample(2)), Create=True)
+    with serving(tmp_path) as (store, server), grpc.insecure_channel(server.address) as channel:
+        copy: Any = channel.stream_stream("/hub.Hub/Copy", None, pb.CopyResponse.FromString)
+        assert [answer.NextOffset for answer in copy(iter([theirs.SerializeToString()]))] == [2]
+        assert store.get("client", "journal", 0) == sample(2)
 
 
 FIELDS = st.tuples(
@@ -1357,7 +1371,7 @@ def test_what_protobuf_says_of_numbers_in_too_many_bytes_holds(more: int) -> Non
             with pytest.raises(sej.InvalidMessageError):
                 open_copy_request(data)
         else:
-            assert open_copy_request(data)[2] == expected
+            assert open_copy_request(data)[1] == expected
 
 
 def test_the_generated_files_are_current() -> None:
