@@ -15,7 +15,7 @@ from hub.readers import Holder, holders
 from sej.checks import DISK, PATH, require
 from sej.errors import SejError
 from sej.journal.view import Journal
-from sej.system.disk import OS, Disk
+from sej.system.disk import OS, Disk, is_scarce
 
 __all__ = ["JournalStats", "stats"]
 
@@ -57,6 +57,7 @@ def stats(root: str | os.PathLike[str], *, disk: Disk = OS) -> list[JournalStats
     Raises:
         JournalNotFoundError: the root does not exist.
         NotAJournalError: the root is a file or a SEJ directory.
+        OSError: this process has no descriptor or memory left.
     """
     require(root=(root, PATH), disk=(disk, DISK))
     path = os.fspath(root)
@@ -72,6 +73,8 @@ def _look(root: str, source: Source, disk: Disk) -> JournalStats:
         journal = Journal(source_path(root, source), disk=disk)
         first, end, segments, kept = journal.first_offset, journal.end_offset, journal.segments, journal.offsets()
     except (SejError, OSError) as error:
+        if is_scarce(error):
+            raise
         return JournalStats(source, 0, 0, 0, 0, None, {}, str(error))
     filled = [segment.mtime_ns for segment in segments if segment.size]
     return JournalStats(

@@ -32,9 +32,10 @@ from sej.errors import ClosedError, SejError
 from sej.journal.directory import check_name
 from sej.journal.segment import CHUNK_BYTES
 from sej.message import Message
-from sej.system.disk import OS, Disk
+from sej.system.disk import OS, Disk, is_scarce
 from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
+from shard.files import make_room
 
 __all__ = ["Merge"]
 
@@ -42,6 +43,10 @@ _TAKE: Final = 1024
 _LEAST_CHUNK_BYTES: Final = 4096
 _CHUNKS: Final = 4
 """Chunks of a directory that may be in memory: the one that was read and up to two decoded, with a reserve."""
+_OF_THE_DIRECTORY: Final = (SejError, FileNotFoundError, NotADirectoryError)
+"""Errors that may be skipped. Any other one of the system (descriptors, memory, permission) says nothing about it."""
+_OTHERS: Final = "skip(source) continues without it"
+_SCARCE: Final = "no directory is at fault: open the merge again when the system has more (ulimit -n for files)"
 
 
 class Merge:
@@ -89,8 +94,9 @@ class Merge:
             timeout: seconds without a message after which iterating ends; 0 reads the existing messages, None follows
                 without a limit.
             lateness_s: seconds that a silent directory may delay the others, when following.
-            on_error: ``"skip"`` skips a directory that cannot be read, and stores the error in :attr:`skipped`.
-            max_open: segments that are open at one time.
+            on_error: ``"skip"`` skips a directory that is damaged or gone, and stores the error in :attr:`skipped`. An
+                error of the system (too few descriptors, no permission) is always raised.
+            max_open: segments that are open at one time; fewer if the limit of open files is lower.
             memory_bytes: about how much memory waiting messages may take.
             clock: a clock in seconds that never goes back.
             disk: the disk.
@@ -118,7 +124,7 @@ class Merge:
         self.skipped: dict[Source, SejError] = {}
         self._lateness_s = lateness_s
         self._on_error = on_error
-        self._max_open = max_open
+        self._max_open = min(max_open, make_room(max_open))
         self._memory_bytes = memory_bytes
         self._clock = clock
         self._disk = disk
@@ -387,16 +393,16 @@ class Merge:
 
     def _fail(self, number: int, error: SejError | OSError) -> None:
         slot = self._slots[number]
-        reason = error if isinstance(error, SejError) else SejError(str(error), path=error.filename)
+        reason = error if isinstance(error, SejError) else SejError(error.strerror or str(error), path=error.filename)
         failure = SourceError(
-            f"{slot.source}: {reason.reason}; skip(source) continues without it",
+            f"{slot.source}: {reason.reason}; {_SCARCE if is_scarce(error) else _OTHERS}",
             source=slot.source,
             path=reason.path or slot.path,
             offset=reason.offset,
         )
         failure.__cause__ = error
         slot.error = failure
-        if self._on_error == "skip":
+        if self._on_error == "skip" and isinstance(error, _OF_THE_DIRECTORY):
             self.skipped[slot.source] = failure
         else:
             self._broken.add(number)

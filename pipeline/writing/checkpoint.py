@@ -27,7 +27,7 @@ def by_checkpoint(location: str) -> str:
     try:
         with open(os.path.join(path, "metadata"), encoding="utf-8") as file:
             return _hashed(json.load(file)["id"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return _hashed(path)
 
 

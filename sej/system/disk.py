@@ -60,6 +60,7 @@ __all__ = [
     "full_disk_advice",
     "is_full",
     "is_mount_point",
+    "is_scarce",
     "large_file_advice",
     "network_file_system",
     "of_system",
@@ -730,6 +731,11 @@ def is_full(error: BaseException | None) -> bool:
             return error.errno in (errno.ENOSPC, errno.EDQUOT)
         error = error.__cause__
     return False
+
+
+def is_scarce(error: BaseException) -> bool:
+    """Return whether the process or the system had no descriptor or memory left: no file is at fault."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def way_out(disk: Disk, path: str, error: BaseException) -> str:

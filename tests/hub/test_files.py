@@ -1,4 +1,7 @@
-"""A low limit of open files: the hub raises the soft one. If the hard one is low, it has fewer writers open."""
+"""A low limit of open files: the hub raises the soft one. If the hard one is low, it has fewer writers open.
+
+If no descriptor is left, that is an error of the process: no journal counts as damaged.
+"""
 
 import subprocess
 import sys
@@ -36,6 +39,36 @@ with hub.Store(sys.argv[1], max_open=1) as store, Server(store, "127.0.0.1:0") a
         each.close()
 """
 
+LOOKS = """
+import os, resource, sys
+import hub
+from sej import Message
+from sej.cli.commands.doctor import findings_of
+
+root, left = sys.argv[1], int(sys.argv[2])
+with hub.Store(root, max_open=20) as store:
+    for number in range(100):
+        store.put(f"client-{number}", "j", [Message(0, 1, 0, b"", b"v")])
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+with hub.Merge(root, "r", on_error="skip") as merge:
+    taken = []
+    try:
+        while left:
+            taken.append(os.dup(0))
+    except OSError:
+        for fd in taken[:left]:
+            os.close(fd)
+    for look in (
+        lambda: (len(list(merge)), len(merge.skipped)),
+        lambda: sum(journal.error is None for journal in hub.stats(root)),
+        lambda: [each for each in findings_of(f"{root}/client-0.j", quick=True) if each.level == "problem"],
+    ):
+        try:
+            print(look())
+        except (hub.SourceError, OSError) as error:
+            print(type(error).__name__, "Too many open files" in str(error), "ulimit -n" in str(error), merge.skipped)
+"""
+
 
 def printed(*words: object) -> str:
     command = [sys.executable, "-W", "error", "-c", *map(str, words)]
@@ -53,3 +86,12 @@ def test_many_journals_with_few_files(tmp_path: Path, soft: int, hard: int, writ
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
 def test_many_connections(tmp_path: Path) -> None:
     assert printed(CONNECTIONS, tmp_path) == "1\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
+@pytest.mark.parametrize(
+    ("left", "answers"),
+    [(0, "(100, 0)\n100\n[]\n"), (1, "SourceError True True {}\nOSError True False {}\nOSError True False {}\n")],
+)
+def test_no_journal_counts_as_damaged_for_lack_of_descriptors(tmp_path: Path, left: int, answers: str) -> None:
+    assert printed(LOOKS, tmp_path, left) == answers

@@ -27,6 +27,7 @@ from sej.cli.state.readers import journals_below
 from sej.errors import NotAJournalError, SejError
 from sej.journal.view import Journal
 from sej.names import PACKAGES
+from sej.system.disk import is_scarce
 
 __all__ = ["contributed_findings", "doctor", "findings_of"]
 
@@ -90,10 +91,15 @@ def findings_of(path: str, *, quick: bool, progress: Callable[[int, int], object
         path: the journal.
         quick: do not read every message.
         progress: called before each segment with the bytes read and the total bytes.
+
+    Raises:
+        OSError: this process has no descriptor or memory left, which says nothing about the journal.
     """
     try:
         return list(findings(Journal(path), quick=quick, progress=progress))
     except (SejError, OSError) as error:
+        if is_scarce(error):
+            raise
         return [Finding("journal", "problem", text_of(error), "let this user read the journal, or check the disk")]
 
 

@@ -19,6 +19,7 @@ _WAYS_OUT: Final = MappingProxyType(
     {
         errno.ENOSPC: _FREE_SPACE,
         errno.EDQUOT: _FREE_SPACE,
+        errno.EMFILE: "raise the limit of open files with `ulimit -n`",
         errno.EROFS: "mount it for writing; until then only commands that read work",
     }
 )

@@ -26,7 +26,7 @@ from sej.journal.medium import kept_position
 from sej.journal.twin import read_place
 from sej.journal.view import Journal
 from sej.reading.offset import Misplaced, misplaced
-from sej.system.disk import OS, network_file_system
+from sej.system.disk import OS, is_scarce, network_file_system
 from sej.writing.overlap import KEPT
 
 __all__ = ["Finding", "Level", "findings"]
@@ -75,6 +75,8 @@ def findings(
         try:
             yield from look()
         except (SejError, OSError, ValueError) as error:
+            if is_scarce(error):
+                raise
             text = text_of(error)
             if text not in failed:  # one fault may fail several checks
                 do = f"sej repair {shlex.quote(journal.path)}" if isinstance(error, CorruptionError) else _DO_OS

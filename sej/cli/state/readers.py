@@ -21,7 +21,7 @@ from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.reading.offset import read_offset
-from sej.system.disk import OS
+from sej.system.disk import OS, is_scarce
 from sej.system.locks import FIRST_PID_NAMESPACE, pid_namespace
 
 __all__ = [
@@ -148,6 +148,8 @@ def readers_of(journal: Journal, span: tuple[int, int] | None = None) -> list[Re
         except FileNotFoundError:
             continue  # it was removed since it was listed
         except (SejError, OSError) as wrong:
+            if is_scarce(wrong):
+                raise
             error, idle_s = str(wrong), 0.0
         if offset is not None and offset > end:
             error = f"its offset {offset} is past the journal's end {end}: the journal lost messages or was replaced"
