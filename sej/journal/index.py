@@ -466,10 +466,6 @@ class IndexFile:
         index = self.load(segment_file, first_offset)
         return len(index.blocks), BlockIndex(first_offset, index.blocks[-1:])
 
-    def know(self, entries: int) -> None:
-        """Remember what :meth:`load_end` would have found: a file in order with so many entries."""
-        self._size = HEAD_SIZE + entries * ENTRY_SIZE
-
     def find_damage(self, segment_file: File, first_offset: int, position: int, due: int) -> Damage | None:
         """Decide about the bytes at a position like :func:`sej.journal.recovery.find_damage`, and with the index.
 

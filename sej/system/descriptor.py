@@ -1,8 +1,4 @@
-"""An open file, and the calls of :mod:`sej.system.disk` that are made most often, each in one call into C if possible.
-
-This is the reference of the compiled ``sej.system._descriptor_c``. A journal that is opened for one message makes about
-40 of these calls. The interpreter's ``os`` makes an object of 19 numbers for each status, and a file object for each
-descriptor, which took more time than the system.
+"""An open file, and the calls of :mod:`sej.system.disk` that are made most often.
 
 What :mod:`sej.system.disk` says about signal handlers holds here: a descriptor has an owner before the next bytecode
 runs.
@@ -20,10 +16,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from io import FileIO
 from threading import RLock
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from sej.errors import FileTypeError
-from sej.imports import compiled
 from sej.system.status import Status
 
 __all__ = [
@@ -273,8 +268,3 @@ def progress(count: int, path: str) -> int:
     if count == 0:
         raise OSError(errno.EIO, "write(2) made no progress", path)
     return count
-
-
-if not TYPE_CHECKING and (_twin := compiled("sej.system._descriptor_c")):
-    Descriptor, opened, status_of = _twin.Descriptor, _twin.opened, _twin.status_of
-    content_of, overwrite, is_at = _twin.content_of, _twin.overwrite, _twin.is_at

@@ -1,6 +1,6 @@
 """The seam to the disk: the only module that opens, writes, syncs, renames, locks and truncates files.
 
-Its most frequent calls are in :mod:`sej.system.descriptor`, which exists twice.
+Its most frequent calls are in :mod:`sej.system.descriptor`.
 
 :class:`Disk` and :class:`File` are the few operations on which everything else is built; :data:`OS` is the real one.
 Tests replace it by a disk that forgets what was never synced, or fails the k-th call.

@@ -120,18 +120,6 @@ class KeptPosition:
                 self.lost = Kept(position, offset)
         return Kept(0, name)
 
-    def know(self, file: File, inode: int, head: int, position: int) -> None:
-        """Remember what :meth:`load` would have found: the stored position of a file that no other process ends."""
-        self.lost = None
-        self._of = _Known(file, inode, head, position)
-
-    def known(self, file: File) -> tuple[int, int] | None:
-        """Return inode and head of a file for its next record, if they are known and the small file is not open."""
-        of = self._of
-        if of is None or of.file is not file or of.position < HEAD_BYTES or self._open is not None:
-            return None
-        return of.inode, of.head
-
     def store(self, file: File, name: int, position: int, offset: int) -> None:
         """Store a position that was just synced. If this fails, the next opening renews more than necessary.
 

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from sej.errors import ClosedError, LockedError, LockLostError
-from sej.system.disk import OS, Disk, File, OsFile, of_system
+from sej.system.disk import OS, Disk, File, of_system
 from sej.system.lifecycle import forget_forked, watch_forks
 from sej.system.original import Trace, find_trace, is_current, pause
 
@@ -139,26 +139,6 @@ class Lock:
             self.release()
             raise
         return self
-
-    def offer(self) -> OsFile:
-        """Return a closed file that compiled code opens and locks; then :meth:`accept` follows, or :meth:`release`.
-
-        For the first time that this object takes the lock. It has the file before it locks it, as in :meth:`acquire`.
-        """
-        assert self._file is None
-        self._file = file = OsFile(-1, self.path)
-        watch_forks(self)
-        return file
-
-    def accept(self, identity: tuple[int, int], signature: bytes) -> None:
-        """Hold the lock that was taken by the offered file.
-
-        Args:
-            identity: of the lock file, which had its name after it was locked.
-            signature: what was written into it.
-        """
-        self._identity, self._signature = identity, signature
-        self._held = True
 
     def _try(self) -> bool:
         """Take the lock if it is free."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 from sej.codec import Buffer
 from sej.journal.index import Block
@@ -99,22 +98,6 @@ class Blocks:
             self.end_block(buffer)
             if buffer.position <= synced_position:
                 self._store(self._index_file.write_last, self._unindexed)
-
-    def rest(self) -> tuple[Any, ...] | None:
-        """Return what the compiled :func:`record` needs to do as :meth:`finish`, or None if there is more to do.
-
-        Returns:
-            The index, the place of its last entry and its size; then position, end, first offset, checksum, first
-            timestamp and newest timestamp of what the last block has before the buffer.
-        """
-        place = None if self._unindexed else self._index_file.place_of_last(self._indexed)
-        if place is None:
-            return None
-        path, part, at = self._index_file.path, self._partial, self._position
-        if part is None:
-            return path, *place, at, at, self._offset, 0, None, self._newest
-        newest = max(self._newest, part.newest_timestamp)
-        return path, *place, part.position, part.end, part.first_offset, part.crc32c, part.first_timestamp, newest
 
     def close(self) -> None:
         """Close the index file, if it is open."""

@@ -16,16 +16,12 @@ for the disk while the writer continues. So the caller reads ``file`` with the m
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from sej.codec import Buffer, measure
+from sej.codec import measure
 from sej.codec.format import OFFSET
 from sej.errors import SejError
-from sej.imports import compiled
 from sej.journal.directory import Directory
 from sej.journal.writer_lock import lock_segment, require_name
-from sej.system.disk import OS, File, OsFile
+from sej.system.disk import File, OsFile
 from sej.system.durable import KeptPosition, renew
 from sej.system.locks import Lock
 from sej.writing.blocks import Blocks
@@ -33,10 +29,6 @@ from sej.writing.end import End
 from sej.writing.guarded import write_guarded
 
 __all__ = ["LastSegment"]
-
-_record: Callable[..., bool] | None = None
-if not TYPE_CHECKING and (_twin := compiled("sej.writing._clean_c")):
-    _record = _twin.record
 
 
 class LastSegment:
@@ -139,22 +131,6 @@ class LastSegment:
         if position > self.synced_position:
             self.synced_position = position
             self._kept.store(self.file, self.segment.first_offset, position, offset)
-
-    def record(self, buffer: Buffer) -> bool:
-        """Do what :meth:`keep` and :meth:`Blocks.finish` do by one compiled call, after a sync and for the last time.
-
-        Returns:
-            Whether that was possible. If not, the caller does both.
-        """
-        if _record is None or self._disk is not OS:
-            return False
-        known, rest = self._kept.known(self.file), self.blocks.rest()
-        if known is None or rest is None:
-            return False
-        if not _record(buffer, self._kept.path, self.segment.first_offset, *known, *rest):
-            return False
-        self.synced_position = buffer.position
-        return True
 
     def leave(self, position: int) -> None:
         """Close the files and release the segment's lock.

@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import NetworkFileSystemError, NotAJournalError
-from sej.imports import compiled
 from sej.journal.directory import Directory, Segment, is_still
 from sej.journal.identity import ID_SIZES
 from sej.journal.index import Block, IndexFile, read_blocks
@@ -30,7 +28,7 @@ from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import durable_position
 from sej.journal.recovery import Recovery, find_damage, keep
 from sej.journal.writer_lock import lock_segment
-from sej.system.disk import OS, File, network_file_system
+from sej.system.disk import File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
 from sej.writing.end import End
 
@@ -48,11 +46,6 @@ _SYNC_BYTES: Final = 1 << 20
 """Up to this many bytes are synced while a writer opens. More is synced later, so that opening does not wait for it."""
 
 
-_is_prepared: Callable[[str, bool], bool] | None = None
-if not TYPE_CHECKING and (_twin := compiled("sej.writing._clean_c")):
-    _is_prepared = _twin.is_prepared
-
-
 def prepare(directory: Directory, *, allow_network_fs: bool) -> None:
     """Create the directories of a journal if they are missing, and nothing else.
 
@@ -62,8 +55,6 @@ def prepare(directory: Directory, *, allow_network_fs: bool) -> None:
         NetworkFileSystemError: the path is on a file system that is not known to be local.
     """
     disk = directory.disk
-    if _is_prepared is not None and disk is OS and _is_prepared(directory.prefix, allow_network_fs):
-        return
     there = disk.status(directory.path)
     if there is not None and not there.is_dir:
         raise NotAJournalError(

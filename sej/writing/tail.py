@@ -384,17 +384,13 @@ class Tail:
 
     def _finish_last(self) -> None:
         buffer, last = self.buffer, self.last
-        recorded = False
         if self.syncer.durable_offset < buffer.offset:
             self._check_names()
             last.sync(last.file)
-            recorded = last.record(buffer)
-            if not recorded:
-                last.keep(buffer.position, buffer.offset)
-                last.blocks.write(buffer.position)
+            last.keep(buffer.position, buffer.offset)
+            last.blocks.write(buffer.position)
             self.syncer.advance(buffer.offset)
-        if not recorded:
-            last.blocks.finish(buffer, last.synced_position)
+        last.blocks.finish(buffer, last.synced_position)
         self._shut()
 
     def _shut(self) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sej.errors import LockLostError
 from sej.journal.directory import Directory, Segment
 from sej.journal.identity import journal_id
 from sej.system.durable import KeptPosition
 from sej.system.locks import Lock
-from sej.writing.clean import FEW_SEGMENTS, take_clean_end
 from sej.writing.end import End
 from sej.writing.opening import is_promise, open_end, sweep
 
 __all__ = ["take_end"]
+
+_FEW_SEGMENTS: Final = 2
+"""A journal with more of them may have a merge that was not finished: a joined segment, its part and a successor."""
 
 
 def take_end(
@@ -34,9 +38,6 @@ def take_end(
     end: End | None = None
     recovery = None
     try:
-        end = take_clean_end(directory, kept, lock)
-        if end is not None:
-            return end
         while True:
             lock.acquire(timeout=lock_timeout)
             ours = journal_id(directory) is not None
@@ -78,7 +79,7 @@ def _finished(directory: Directory, pending: list[str]) -> list[Segment]:
         pending: the names in ``txn/``.
     """
     segments = directory.segments()
-    if "merge" in pending or len(segments) > FEW_SEGMENTS:
+    if "merge" in pending or len(segments) > _FEW_SEGMENTS:
         from sej.journal.retention import finish_merge
 
         segments = finish_merge(directory)
