@@ -275,7 +275,7 @@ class JournalQueue(WorkQueue):
             )
             self._locked(self._take_number)
             if rate is not None:
-                self._locked(self._taker.begin, clock.boot_ns())
+                self._locked(lambda: self._taker.begin(clock.boot_ns()))
             if order is not None or on_dead is not None:
                 self._locked(self._settle_order, order, on_dead, convert_order)
             self._kept = self._log.state.kept
@@ -315,23 +315,24 @@ class JournalQueue(WorkQueue):
                 self._look_at = now + _LOOK_NS
             if now >= self._keep_at:
                 self._keep_head(now)
-            items = self._under_lock(self._take_now, n, max_bytes, now, look)
+            items = self._under_lock(self._take_now, n, max_bytes, look)
             while not items and self._taker.unfinished:  # other workers may take the lock in between
-                items = self._under_lock(self._take_now, n, max_bytes, now, False)
+                items = self._under_lock(self._take_now, n, max_bytes, False)
         if self._taker.lost or self._taker.unwritten is not None:
             self._tell(items)
         return items
 
-    def _take_now(self, n: int, max_bytes: int | None, now: int, check: bool) -> list[Item]:
+    def _take_now(self, n: int, max_bytes: int | None, check: bool) -> list[Item]:
         log = self._log
+        if log.large:
+            log.compact()
         if check:  # first, because if it fails, no item must have been taken
             log.keep_clock()
+        now = self._clock.boot_ns()  # under the lock, and after what may take long: leases begin now
         found = self._taker.take(n, now, max_bytes)
         if not found and now >= self._judge_at and not self._taker.unfinished:
             self._judge_at = now + _NS
             self._taker.judge()
-        if log.large:
-            log.compact()
         if check:
             log.guard.check()
         acks, epoch, headers = self._acks, log.epoch, log.state.headers

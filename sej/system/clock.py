@@ -2,12 +2,16 @@
 
 Deadlines and delays use the boot-time clock, which cannot be set and which continues while the machine sleeps. The wall
 clock is used only to carry delays over a reboot.
+
+In a time namespace of Linux (``unshare -T``, some containers) the boot-time clock is shifted, though the boot id is the
+machine's. The shift is taken off again, so that processes of all namespaces agree on a time.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from functools import cache
 from typing import Final, Protocol
 
 __all__ = ["LONGEST_NS", "SYSTEM", "Clock", "SystemClock", "is_hidden", "span_ns"]
@@ -54,7 +58,7 @@ class SystemClock:
 
     def boot_ns(self) -> int:
         """Return nanoseconds since the machine started."""
-        return time.monotonic_ns() if _BOOT_CLOCK is None else time.clock_gettime_ns(_BOOT_CLOCK)
+        return time.monotonic_ns() if _BOOT_CLOCK is None else time.clock_gettime_ns(_BOOT_CLOCK) - _shift_ns()
 
     def wall_ns(self) -> int:
         """Return nanoseconds since the epoch."""
@@ -71,6 +75,17 @@ class SystemClock:
                 return bytes.fromhex(file.read().decode("ascii").strip().replace("-", ""))
         except (OSError, ValueError):
             return bytes(8) + os.urandom(8)
+
+
+@cache
+def _shift_ns() -> int:
+    """Return how far the boot-time clock of this process's time namespace is ahead of the machine's."""
+    try:
+        with open("/proc/self/timens_offsets", encoding="ascii") as file:
+            rows = [line.split() for line in file]
+    except OSError:  # a system without time namespaces
+        return 0
+    return sum(int(row[1]) * 10**9 + int(row[2]) for row in rows if row[0] == "boottime")
 
 
 SYSTEM: Final = SystemClock()

@@ -54,6 +54,7 @@ _LINE_BYTES: Final = 220
 _PID_MOST: Final = 2**31 - 1
 FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 """The inode of the system's own PID namespace (PROC_PID_INIT_INO in Linux)."""
+_FIRST_TIME_NAMESPACE: Final = 0xEFFFFFFA
 _TURN_S: Final = 2.0
 """The additional wait for shared writers, which hold the lock for microseconds at a time."""
 
@@ -278,16 +279,22 @@ def host_name() -> str:
 
 def pid_namespace() -> int | None:
     """Return the number of this process's PID namespace, in which its pid counts; None if the system does not tell."""
+    return _namespace("pid")
+
+
+def _namespace(kind: str) -> int | None:
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        return os.stat(f"/proc/self/ns/{kind}").st_ino
     except OSError:
         return None
 
 
 @functools.cache
 def _own_namespace() -> str:
-    number = pid_namespace()
-    return "" if number in (None, FIRST_PID_NAMESPACE) else f"#{number}"
+    """Return the namespaces of this process's pid and of its start time; empty if they are the system's own."""
+    numbers = _namespace("pid"), _namespace("time")
+    own = [n for n in numbers if n not in (None, FIRST_PID_NAMESPACE, _FIRST_TIME_NAMESPACE)]
+    return "".join(f"#{n}" for n in own)
 
 
 if hasattr(os, "register_at_fork"):
@@ -295,7 +302,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def process_host() -> str:
-    """Return where this process's pid counts: the host's name, in a container with ``#`` and its PID namespace."""
+    """Return where pid and start time of this process count: the host's name, in a container with ``#`` and namespaces.
+
+    They are the PID and the time namespace, as far as they are not the system's own.
+    """
     return host_name() + _own_namespace()
 
 

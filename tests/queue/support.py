@@ -1,8 +1,12 @@
 """What the queue's tests share: a clock that is moved, a queue that dies, a journal of values."""
 
+import fcntl
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import sej
 from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import OS, Disk
 
@@ -19,9 +23,12 @@ class FakeClock:
         self.boot = 1000 * NS
         self.wall = 1_700_000_000 * NS
         self.id = b"1" + bytes(15)
+        self.read = threading.Event()
 
     def boot_ns(self) -> int:
-        return self.boot
+        now = self.boot
+        self.read.set()
+        return now
 
     def wall_ns(self) -> int:
         return self.wall
@@ -42,6 +49,20 @@ class FakeClock:
 
 def opened(path: str | Path, clock: FakeClock, disk: Disk = OS, name: str = "worker", **options: Any) -> JournalQueue:
     return JournalQueue(path, name, clock=clock, disk=disk, **options)
+
+
+def taken_after_waiting(queue: JournalQueue, clock: FakeClock, seconds: float) -> sej.Item:
+    """Take an item with a call that has read the clock, and then waits this long for the queue's lock."""
+    with open(f"{queue.path}/ofs/{queue.name}.queue.lck", "rb") as file, ThreadPoolExecutor() as pool:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        clock.read.clear()
+        taking = pool.submit(queue.get, 0)
+        clock.read.wait()
+        clock.move(seconds)
+        fcntl.flock(file, fcntl.LOCK_UN)
+        item = taking.result()
+    assert item is not None
+    return item
 
 
 def kill(queue: JournalQueue) -> None:

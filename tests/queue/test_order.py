@@ -12,7 +12,7 @@ from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import KEY, PARK, RECORD_SIZE
 from sej.queue.log.records import read_fields
 from tests.crash.disk import CrashDisk
-from tests.queue.support import FakeClock, kill, opened
+from tests.queue.support import FakeClock, kill, opened, taken_after_waiting
 from tests.queue.test_dedupe import DiedError, dies_before_the_message
 
 
@@ -96,6 +96,13 @@ class TestRules:
         item.done()
         clock.move(51)
         assert taken(q) == [b"a1"]
+
+    def test_an_item_that_became_ready_while_the_call_waited_for_the_lock_comes_first(
+        self, q: JournalQueue, clock: FakeClock
+    ) -> None:
+        q.put(b"first", b"a", delay_s=1)
+        q.put(b"second", b"a")
+        assert taken_after_waiting(q, clock, 2).value == b"first"
 
     def test_priorities_choose_among_keys_and_never_within_one(self, q: JournalQueue) -> None:
         q.put_many([b"a1", b"b1"], [b"a", b"b"])

@@ -148,3 +148,17 @@ def test_a_process_that_is_stopped_inside_a_call_delays_others_until_it_is_kille
         assert item is not None
         assert item.value == b"a"
         item.done()
+
+
+@pytest.mark.parametrize("shift_s", [100_000, -600])
+def test_a_process_of_another_time_namespace_takes_no_item_early(shift_s: int, tmp_path: Path) -> None:
+    there = "import sej, sys\nwith sej.open_queue(sys.argv[1]) as q: print(q.get(timeout=0), *q.stats()[:3])"
+    unshare = ["unshare", "--map-root-user", "--time", "--boottime", str(shift_s), "--fork"]
+    with sej.open_queue(tmp_path / "q", lease_s=60) as q:
+        q.put(b"held")
+        q.put(b"delayed", delay_s=300)
+        item = q.get(timeout=0)
+        assert item is not None
+        found = subprocess.run([*unshare, sys.executable, "-c", there, q.path], check=True, capture_output=True)
+        assert found.stdout == b"None 0 1 1\n"
+        item.done()

@@ -22,7 +22,7 @@ from sej.queue.log.format import RECORD_SIZE
 from sej.system.clock import SYSTEM
 from sej.system.disk import OS
 from tests.crash.disk import FaultyDisk
-from tests.queue.support import NS, FakeClock, kill, opened
+from tests.queue.support import NS, FakeClock, kill, opened, taken_after_waiting
 from tests.ticks import next_tick
 
 
@@ -169,6 +169,16 @@ class TestLeases:
             held.done()
             assert one.stats() == (0, 0, 0, 3, 0)
 
+    def test_a_lease_begins_when_the_item_is_taken_not_when_the_call_began(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> None:
+        with opened(tmp_path, clock, lease_s=1) as q, opened(tmp_path, clock, lease_s=1) as other:
+            q.put(b"job")
+            item = taken_after_waiting(q, clock, 2)
+            clock.move(0.9)
+            assert other.get(timeout=0) is None
+            item.done()
+
     def test_done_after_the_deadline_counts_while_no_worker_has_taken_the_item(
         self, q: JournalQueue, clock: FakeClock
     ) -> None:
@@ -215,7 +225,7 @@ class TestLeases:
             def meanwhile() -> tuple[JournalQueue, Any, list[Any]]:
                 (tmp_path / "ofs" / "worker.queue.lck").unlink()
                 other = opened(tmp_path, clock)
-                return other, take(other), one._take_now(1, None, clock.boot_ns(), False)
+                return other, take(other), one._take_now(1, None, False)
 
             other, first, (second,) = one._locked(meanwhile)
             with other:

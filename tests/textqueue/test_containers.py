@@ -32,6 +32,15 @@ def test_a_message_that_a_container_has_goes_to_no_worker_outside(path: Path) ->
         assert not q.conflicts
 
 
+def test_a_process_of_another_time_namespace_takes_no_claimed_message(path: Path) -> None:
+    with TextQueue(path) as q:
+        claim = q.take()
+        assert claim is not None
+        other = claim_elsewhere(path, "", before=["unshare", "--map-root-user", "--time", "--boottime", "-9", "--fork"])
+        assert other.communicate(timeout=20)[0] == "None\n"
+        assert claim.done()
+
+
 def test_the_claim_of_a_container_that_ended_is_taken_over_by_name(path: Path) -> None:
     with claim_elsewhere(path, "import os; print(os.getpid(), flush=True); os._exit(9)", before=CONTAINER) as owner:
         assert owner.communicate(timeout=20)[0] == "a\n1\n"
