@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from types import CoroutineType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Self
 
 from sej.message import MAX_OFFSET, Message, Start
 
@@ -38,6 +38,7 @@ __all__ = [
     "TEXT",
     "TIMESTAMP",
     "WAIT",
+    "Failure",
     "Rule",
     "a",
     "between",
@@ -46,6 +47,7 @@ __all__ = [
     "one_of",
     "optional",
     "options_of",
+    "reason_of",
     "refuse_coroutine",
     "refuse_pickling",
     "refuse_type",
@@ -318,6 +320,39 @@ def is_failure(error: BaseException) -> bool:
     """
     asyncio = sys.modules.get("asyncio.exceptions")  # only that module raises it, and its import takes long
     return isinstance(error, Exception) or (asyncio is not None and isinstance(error, asyncio.CancelledError))
+
+
+class Failure(str):
+    """Why an attempt failed, in short: the type and the text of an exception."""
+
+    __slots__ = ("_error",)
+    _error: BaseException
+
+    def __new__(cls, error: BaseException) -> Self:
+        """Create the text."""
+        self = super().__new__(cls, f"{type(error).__name__}: {error}")
+        self._error = error
+        return self
+
+    @property
+    def traceback(self) -> str:
+        """The traceback of the exception."""
+        from traceback import format_exception
+
+        return "".join(format_exception(self._error))
+
+
+def reason_of(reason: object) -> str:
+    """Return the reason that a caller gives: a text, or an exception.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(reason, BaseException):
+        return Failure(reason)
+    if not isinstance(reason, str):
+        refuse_type("reason", "a str or an exception", reason)
+    return reason
 
 
 def require_columns(values: Any, keys: Any, type: Any, timestamp: Any) -> None:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-__all__ = ["Seconds", "parse_duration", "seconds"]
+__all__ = ["Seconds", "Span", "parse_duration", "seconds"]
 
-Seconds = float | str
-"""A number of seconds, or a duration such as ``"3s"``, ``"1h30m"`` or ``"7d"``."""
+
+class Span(Protocol):
+    """A :class:`datetime.timedelta`, or an object with its method."""
+
+    def total_seconds(self) -> float:
+        """Return the seconds."""
+
+
+Seconds = float | str | Span
+"""A number of seconds, a duration such as ``"3s"``, ``"1h30m"`` or ``"7d"``, or a :class:`datetime.timedelta`."""
 
 _DURATION: Final = r"(\d+(?:\.\d+)?)\s*(seconds?|sec|s|minutes?|min|m|hours?|h|days?|d|weeks?|w)"
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -38,7 +46,7 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def seconds(name: str, value: str | _T) -> float | _T:
+def seconds(name: str, value: str | Span | _T) -> float | _T:
     """Return the seconds of an argument that is a duration; any other value is returned as it is, for a rule to check.
 
     Raises:
@@ -53,7 +61,8 @@ def seconds(name: str, value: str | _T) -> float | _T:
         ValueError: timeout must be a number of seconds, or a duration such as '90s', '1h30m' or '7d', got 'soon'
     """
     if not isinstance(value, str):
-        return value
+        span = getattr(value, "total_seconds", None)
+        return value if span is None else span()  # type: ignore[return-value]
     try:
         return parse_duration(value)
     except ValueError:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sej.checks import is_failure, refuse_coroutine
+from sej.checks import Failure, is_failure, refuse_coroutine
 from sej.errors import LockLostError
 from sej.journal.directory import Directory
 from sej.message import FIRST, Message, Start
@@ -21,6 +21,7 @@ from sej.reading.attempts import Attempts, exhausted
 from sej.reading.dead_letters import append_dead_letter, source_of
 from sej.reading.offset import Offset
 from sej.system.disk import Disk
+from sej.system.logs import WARNING, record
 
 __all__ = ["COMMIT_MESSAGES", "Claim", "Handler", "Terms"]
 
@@ -110,8 +111,11 @@ class Claim:
                     self._note.leave(error)
                     raise
                 self._attempts += 1
+                text = "%s: reader %r: attempt %d of message %d failed: %s"
+                values = self._path, self._kept.name, self._attempts, message.offset, Failure(error)
+                record(__name__, WARNING, text, *values, error=error)
                 if self._attempts >= self._terms.max_attempts:
-                    self._give_up(message, f"{type(error).__name__}: {error}", error)
+                    self._give_up(message, Failure(error), error)
                     continue
                 longest = min(self._terms.backoff_s * 2.0 ** min(self._attempts - 1, 60), self._terms.backoff_max_s)
                 self.retry_at = time.monotonic() + longest * random.uniform(0.5, 1.0)

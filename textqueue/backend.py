@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from sej.checks import POSITIVE_SECONDS, options_of, refuse_unknown
+from sej.checks import POSITIVE_SECONDS, options_of, reason_of, refuse_unknown
 from sej.durations import Seconds, seconds
 from sej.errors import InvalidMessageError
 from sej.queue.interface.held import HeldItem, HoldingQueue
@@ -36,13 +36,14 @@ class _Claimed(HeldItem):
     __slots__ = ("_claim",)
     _claim: Claim
 
-    def retry(self, delay_s: Seconds | None = None, reason: str = "") -> None:
+    def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Put the item back; if its message has used up its ``retries``, make it a dead letter."""
         left = self._claim.message.get(RETRIES)
         if left is None or delay_s is not None or self.attempts >= self._queue.max_attempts:
             super().retry(delay_s, reason)
         else:
-            self._end(lambda: self._claim.failed(reason or None), back=left.strip("0") != "")
+            text = reason_of(reason)
+            self._end(lambda: self._claim.failed(text or None), back=left.strip("0") != "")
 
     def extend(self, lease_s: Seconds) -> None:
         """Let the lease end ``lease_s`` seconds from now. Without a lease, nothing changes."""

@@ -92,7 +92,7 @@ class QueueAdapter:
         try:
             value = item.value
         except InvalidMessageError as error:
-            item.retry(reason=str(error))
+            item.retry(reason=error)
             raise
         self._items().append(item)
         return value
@@ -307,11 +307,11 @@ class AsyncQueue:
         """End an item, like :meth:`sej.Item.done`."""
         await asyncio.to_thread(item.done)
 
-    async def retry(self, item: Item, delay_s: Seconds | None = None, reason: str = "") -> None:
+    async def retry(self, item: Item, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Return an item to the queue, like :meth:`sej.Item.retry`."""
         await asyncio.to_thread(item.retry, delay_s, reason)
 
-    async def fail(self, item: Item, reason: str = "") -> None:
+    async def fail(self, item: Item, reason: str | BaseException = "") -> None:
         """Give an item up, like :meth:`sej.Item.fail`."""
         await asyncio.to_thread(item.fail, reason)
 

@@ -26,6 +26,7 @@ from sej.checks import (
     handler_of,
     is_failure,
     optional,
+    reason_of,
     refuse_coroutine,
     require,
 )
@@ -60,10 +61,10 @@ def work(
     """Call a function for each item of a queue, until a stop is requested.
 
     An item is done if the function returns. If it raises, the item is retried later, or becomes a dead letter after the
-    queue's ``max_attempts``, and the logger ``sej.worker`` writes one line. The same happens if it calls ``sys.exit``
-    or raises something else that is not an Exception, which then ends ``work``. Only ``KeyboardInterrupt`` is not
-    counted as an attempt. The function may end the item itself. Its lease is extended while the function runs.
-    If OpenTelemetry is installed, the function runs under the trace context of ``put``.
+    queue's ``max_attempts``, and the logger ``sej.worker`` writes one line and the traceback. The same happens if it
+    calls ``sys.exit`` or raises something else that is not an Exception, which then ends ``work``. Only
+    ``KeyboardInterrupt`` is not counted as an attempt. The function may end the item itself. Its lease is extended
+    while the function runs. If OpenTelemetry is installed, the function runs under the trace context of ``put``.
 
     In the main thread of a program, SIGTERM and SIGINT request a stop: items whose functions run are finished, and
     ``work`` returns. A second signal ends the program as without ``work``, although functions in other threads run.
@@ -196,16 +197,15 @@ class _Worker:
                 with self._guard:
                     self._held.discard(held)
         except BaseException as error:
-            reason = f"{type(error).__name__}: {error}"
             if is_failure(error):
-                self._failed(item, reason, ended=held.late or item.ended)
+                self._failed(item, error, ended=held.late or item.ended)
                 return
             if not item.ended and not held.late:
                 with suppress(SejError):
                     if isinstance(error, KeyboardInterrupt):  # an interrupt of the program, not a failure of the item
                         item.give_back()
                     else:  # the function ended the program, as sys.exit does: it would do so again
-                        self._failed(item, reason, ended=False)
+                        self._failed(item, error, ended=False)
             raise
         if held.late:
             return
@@ -218,16 +218,18 @@ class _Worker:
         with self._guard:
             self.finished += 1
 
-    def _failed(self, item: Item, reason: str, *, ended: bool) -> None:
-        """Retry an item, and log one line."""
+    def _failed(self, item: Item, failure: str | BaseException, *, ended: bool) -> None:
+        """Retry an item, and log one line, with the traceback of an exception."""
+        reason, error = reason_of(failure), failure if isinstance(failure, BaseException) else None
         if not ended:
             try:
-                item.retry(reason=reason)
-            except LeaseLostError as error:
-                reason += f", but {error}"
+                item.retry(reason=failure)
+            except LeaseLostError as lost:
+                reason += f", but {lost}"
         number = getattr(item.message, "offset", None)
         name = "an item" if number is None else f"item {number}"
-        _log.warning("%s: attempt %d of %s failed: %s", self._queue.path, item.attempts, name, " ".join(reason.split()))
+        text = " ".join(reason.split())
+        _log.warning("%s: attempt %d of %s failed: %s", self._queue.path, item.attempts, name, text, exc_info=error)
 
     def _keep(self) -> None:
         """Extend leases, and end items whose time is over."""

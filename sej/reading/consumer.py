@@ -28,6 +28,7 @@ from sej.checks import (
     SECONDS,
     START,
     WAIT,
+    Failure,
     handler_of,
     is_failure,
     optional,
@@ -43,6 +44,7 @@ from sej.reading.dead_letters import append_dead_letter, letters_path, source_of
 from sej.reading.offset import Offset
 from sej.reading.scanner import Scanner
 from sej.system.disk import OS, Disk
+from sej.system.logs import WARNING, record
 
 __all__ = ["BATCH", "Consumer"]
 
@@ -272,12 +274,15 @@ class Consumer:
                     attempts.leave(error)
                     raise
                 failure = error
+                text = "%s: reader %r: attempt %d of message %d failed: %s"
+                values = self.path, self.name, attempt, batch[0].offset, Failure(error)
+                record(__name__, WARNING, text, *values, error=error)
                 continue
             return len(batch)
         if len(batch) > 1:
             one_by_one = (self._handle(handler, [message], kept, attempts) for message in batch)
             return sum(takewhile(bool, one_by_one))
-        reason = f"{type(failure).__name__}: {failure}" if failure else f"it ended the process {attempt} times"
+        reason = Failure(failure) if failure else f"it ended the process {attempt} times"
         message = batch[0]
         again = kept.value == message.offset
         kept.commit(message.offset)

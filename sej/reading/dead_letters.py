@@ -6,8 +6,8 @@ and the reason::
     {"source": ..., "reader": ..., "offset": ..., "attempts": ..., "reason": ...}\n<the original value>
 
 An item of a work queue that was put with a priority, an expiry or headers also has ``"priority"``, ``"expire_s"`` or
-``"headers"``. ``source`` is the identity of the journal (its ``id``, in hex), or its path if it has none, as in
-journals of the original.
+``"headers"``. If the last failure was an exception, there is also ``"traceback"``. ``source`` is the identity of the
+journal (its ``id``, in hex), or its path if it has none, as in journals of the original.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from sej.checks import OFFSET, optional
+from sej.checks import OFFSET, Failure, optional
 from sej.errors import CorruptionError, JournalNotFoundError
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
@@ -32,6 +32,7 @@ from sej.writing.writer import Writer
 __all__ = ["DeadLetter", "append_dead_letter", "dead_letters", "letters_path", "source_of", "sync_dead_letters"]
 
 _REASON_CHARS = 2000
+_TRACEBACK_BYTES = 4096
 _LOOK_BACK = 4096
 
 
@@ -48,6 +49,7 @@ class DeadLetter(NamedTuple):
         priority: the item's priority in its queue.
         expire_s: seconds after which the item expires; None: never.
         headers: the item's headers.
+        traceback: of the last failure, its last 4 KiB; empty if it is not that of an exception.
     """
 
     message: Message
@@ -59,6 +61,7 @@ class DeadLetter(NamedTuple):
     priority: int = 0
     expire_s: float | None = None
     headers: Mapping[str, str] = {}
+    traceback: str = ""
 
 
 def dead_letters(path: str | os.PathLike[str], offset: int | None = None, *, disk: Disk = OS) -> Iterator[DeadLetter]:
@@ -103,7 +106,7 @@ def append_dead_letter(
         source: the original's journal.
         reader: the reader that could not handle it.
         attempts: the number of attempts.
-        reason: the last failure.
+        reason: the last failure; that of an exception has its traceback.
         priority: the item's priority in its queue.
         expire_s: seconds after which the item expires; None: never.
         headers: the item's headers.
@@ -132,6 +135,9 @@ def append_dead_letter(
         head["expire_s"] = expire_s
     if headers:
         head["headers"] = dict(headers)
+    if isinstance(reason, Failure):
+        text = reason.traceback.encode(errors="backslashreplace")
+        head["traceback"] = text[-_TRACEBACK_BYTES:].decode(errors="ignore")
     value = json.dumps(head).encode() + b"\n" + message.value
     writer = Writer(path, lock_timeout=lock_timeout, disk=disk)
     try:
@@ -204,6 +210,7 @@ def _decode(message: Message, path: str) -> DeadLetter:
             priority,
             expire_s,
             headers,
+            str(fields.get("traceback", "")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptionError(

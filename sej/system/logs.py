@@ -17,7 +17,7 @@ WARNING: Final = 30
 """The levels of :mod:`logging`."""
 
 
-def record(name: str, level: int, text: str, *values: object) -> None:
+def record(name: str, level: int, text: str, *values: object, error: BaseException | None = None) -> None:
     """Make a log record.
 
     Args:
@@ -25,6 +25,7 @@ def record(name: str, level: int, text: str, *values: object) -> None:
         level: INFO or WARNING.
         text: a format in the style of ``%``.
         values: its values.
+        error: an exception whose traceback follows; None: none.
 
     Example:
         >>> record(__name__, INFO, "claimed shard %d", 3)
@@ -35,4 +36,4 @@ def record(name: str, level: int, text: str, *values: object) -> None:
     package = logging.getLogger(name.partition(".")[0])
     if not package.handlers:
         package.addHandler(logging.NullHandler())
-    logging.getLogger(name).log(level, text, *values)
+    logging.getLogger(name).log(level, text, *values, exc_info=error)

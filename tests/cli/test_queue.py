@@ -208,10 +208,10 @@ class Held(library.Item):
     def done(self) -> None:
         """Not here."""
 
-    def retry(self, delay_s: Seconds | None = None, reason: str = "") -> None:
+    def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Not here."""
 
-    def fail(self, reason: str = "") -> None:
+    def fail(self, reason: str | BaseException = "") -> None:
         """Not here."""
 
 

@@ -73,12 +73,15 @@ def test_it_works_the_queue_off(folder: Path) -> None:
     assert stats()["done"] == 3
 
 
-def test_a_failure_is_one_line_and_a_dead_letter_in_the_end(folder: Path) -> None:
+def test_a_failure_is_one_line_with_its_traceback_and_a_dead_letter_in_the_end(folder: Path) -> None:
     sej("queue", "put", "mails", "a")
     done = sej("worker", "mails", "my_tasks:fail", "--max-attempts", "1", "--until-empty")
     assert done.returncode == 0
-    (line,) = done.stderr.decode().splitlines()
+    line, *trace = done.stderr.decode().splitlines()
     assert line.startswith("sej: ") and line.endswith("attempt 1 of item 0 failed: ValueError: no")
+    assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", "ValueError: no")
+    assert sej("queue", "show", "mails", "0").stdout.decode().splitlines()[-len(trace) :] == trace
+    assert sej("queue", "dead", "mails").stderr.decode().splitlines()[1:] == trace
     assert stats()["dead"] == 1
 
 

@@ -92,8 +92,10 @@ def test_attempts_run_out_and_redrive_delivers_dead_letters_again(backend: str, 
 def test_fail(q: sej.WorkQueue) -> None:
     q.put(b"job")
     item = take(q)
-    item.fail("why")
+    item.fail(ValueError("why"))
     assert q.stats() == (0, 0, 0, 0, 1)
+    with pytest.raises(TypeError, match="reason must be a str or an exception, got 3"):
+        item.retry(reason=3)  # type: ignore[arg-type]
     with pytest.raises(sej.LeaseLostError):
         item.done()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,22 @@ def test_a_delay_ends_when_it_says(tmp_path: Path, clock: FakeClock) -> None:
         assert q.get(timeout=0) is None
         clock.move(2)
         assert q.get(timeout=0) is not None
+
+
+def test_every_number_of_seconds_may_be_a_timedelta(tmp_path: Path, clock: FakeClock) -> None:
+    span = timedelta(milliseconds=10)
+    with JournalQueue(tmp_path, "q", clock=clock, lease_s=timedelta(minutes=1), lock_timeout=span) as q:
+        assert q.lease_s == 60.0
+        q.put(b"a", delay_s=timedelta(seconds=3), expire_s=timedelta(days=1), timeout=span)
+        assert q.get(span) is q.get(timedelta()) is None
+        clock.move(3)
+        item = q.get(span)
+        assert item is not None
+        item.extend(timedelta(minutes=2))
+        item.retry(timedelta(hours=1))
+        assert not q.wait_empty(span)
+        with pytest.raises(ValueError, match=r"delay_s must be 0 seconds or more, got -1\.0"):
+            q.put(b"b", delay_s=timedelta(seconds=-1))
 
 
 def test_a_lease_ends_when_it_says(tmp_path: Path, clock: FakeClock) -> None:

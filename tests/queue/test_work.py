@@ -60,6 +60,30 @@ def test_a_failure_is_a_retry_and_one_line(q: JournalQueue, caplog: pytest.LogCa
     assert dead.reason == "ValueError: two\nlines"
 
 
+def test_the_log_and_the_dead_letter_have_the_traceback(q: JournalQueue, caplog: pytest.LogCaptureFixture) -> None:
+    def helper() -> None:
+        raise ValueError("é" * 3000)
+
+    def handle(_: sej.Item) -> None:
+        try:
+            helper()
+        except ValueError as error:
+            raise KeyError("x") from error
+
+    q.put(b"bad")
+    with caplog.at_level(logging.WARNING, "sej.worker"):
+        sej.work(q, handle, until_empty=True)
+        q._clock.move(3)  # type: ignore[attr-defined]
+        sej.work(q, handle, until_empty=True)
+    assert "in helper" in caplog.text
+    (dead,) = q.items("dead")
+    assert dead.reason == "KeyError: 'x'"
+    assert "in handle" in dead.traceback and dead.traceback.endswith("\nKeyError: 'x'\n")
+    (letter,) = sej.dead_letters(q.dead_letter)
+    assert letter.traceback == dead.traceback
+    assert 4000 < len(letter.traceback.encode()) <= 4096
+
+
 def test_a_handler_whose_call_runs_nothing_ends_no_item(q: JournalQueue, caplog: pytest.LogCaptureFixture) -> None:
     async def later(_: sej.Item) -> None:
         """Not reached."""

@@ -91,7 +91,9 @@ def test_a_message_is_tried_more_than_a_thousand_times(path: Path) -> None:
         consumer(path, max_attempts=1030, backoff_s=0.0).run(lambda message: 1 / 0)
 
 
-def test_a_dead_letter_keeps_the_original_and_says_why(path: Path, tmp_path: Path) -> None:
+def test_a_dead_letter_keeps_the_original_and_says_why(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def handle(message: sej.Message) -> None:
         if message.offset in (3, 299):
             raise KeyError("broken")
@@ -106,6 +108,11 @@ def test_a_dead_letter_keeps_the_original_and_says_why(path: Path, tmp_path: Pat
     assert {(letter.source, letter.reader, letter.attempts, letter.reason) for letter in letters} == {
         (identity.hex(), "worker", 2, "KeyError: 'broken'")
     }
+    assert 'raise KeyError("broken")' in letters[0].traceback
+    assert caplog.records[0].getMessage() == (
+        f"{path}: reader 'worker': attempt 1 of message 3 failed: KeyError: 'broken'"
+    )
+    assert caplog.text.count('raise KeyError("broken")') == 4
 
 
 def test_a_dead_letter_that_was_written_before_a_crash_is_not_written_again(path: Path, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_shard_that_is_removed_is_named_and_the_others_go_on(path: shard.Path)
     assert [problem.path for problem in shard.check(path.root)] == [path.dir(removed[0])]
 
 
-def test_dead_letters(path: shard.Path, tmp_path: FilePath) -> None:
+def test_dead_letters(path: shard.Path, tmp_path: FilePath, caplog: pytest.LogCaptureFixture) -> None:
     fill(path, 100)
 
     def handle(index: int, message: sej.Message) -> None:
@@ -155,6 +155,8 @@ def test_dead_letters(path: shard.Path, tmp_path: FilePath) -> None:
     with sej.Scanner(tmp_path / "dead") as scanner:
         letters = sorted(message.value.partition(b"\n")[2] for message in scanner)
     assert letters == [b"key 42", b"key 7"]
+    assert all("in handle" in letter.traceback for letter in sej.dead_letters(tmp_path / "dead"))
+    assert caplog.text.count('raise RuntimeError("poison")') == 6
 
 
 def test_messages_whose_handler_exits_or_is_cancelled_become_dead_letters(path: shard.Path, tmp_path: FilePath) -> None:

@@ -242,7 +242,7 @@ def _until_reader_leaves() -> Iterator[_Stop]:
     help="The journal of dead letters; default: the queue's own.",
 )
 def dead(place: Place, form: str, dead_letter: Path | None) -> None:
-    """Print the dead letters: the items as they were put; the reasons on standard error.
+    """Print the dead letters: the items as they were put; the reasons and tracebacks on standard error.
 
     Example: sej queue dead mails
     """
@@ -260,6 +260,8 @@ def dead(place: Place, form: str, dead_letter: Path | None) -> None:
         click.echo(
             f"message {letter.message.offset}, {counted(letter.attempts, 'attempt')}: {shown(letter.reason)}", err=True
         )
+        for line in letter.traceback.splitlines():
+            click.echo(shown(line), err=True)
 
 
 @queue.command

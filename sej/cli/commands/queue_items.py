@@ -77,10 +77,12 @@ def show(place: Place, offset: int, json: bool) -> None:
         _print(item, json)
         return
     fields = _fields(item)
-    headers = fields.pop("headers")
+    headers, lines = fields.pop("headers"), fields.pop("traceback").splitlines()
     for what, value in [*fields.items(), *(("header", f"{name}={text}") for name, text in headers.items())]:
         click.echo(f"{what:9} {'-' if value in (None, '') else shown(str(value))}")
     click.echo(f"message   {as_text(item.message)}")
+    for line in lines:
+        click.echo(shown(line))
 
 
 @click.command
@@ -197,4 +199,5 @@ def _fields(item: QueuedItem) -> dict[str, Any]:
         "priority": item.priority,
         "reason": item.reason,
         "headers": dict(item.headers),
+        "traceback": item.traceback,
     }

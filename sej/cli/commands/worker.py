@@ -63,7 +63,8 @@ def worker(
     """Call a Python function for each item: an item is done if the function returns, and retried if it raises.
 
     MODULE:FUNCTION is looked for in this directory too. The function gets the item: its value is item.value. Each
-    failure is one line on standard error. SIGTERM ends the command after the items that are being handled.
+    failure is one line on standard error, with the traceback. SIGTERM ends the command after the items that are being
+    handled.
 
     Example: sej worker mails tasks:send --threads 4
     """

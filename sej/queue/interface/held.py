@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, require
+from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, reason_of, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError
 from sej.queue.interface.item import Item
@@ -117,20 +117,21 @@ class HeldItem(QueueItem):
         """Mark the item done: it is not delivered again."""
         self._end(self._done)
 
-    def retry(self, delay_s: Seconds | None = None, reason: str = "") -> None:
+    def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Make the item ready again immediately, or give it up after max_attempts."""
         delay_s = seconds("delay_s", delay_s)
-        require(delay_s=(delay_s, optional(SECONDS)), reason=(reason, TEXT))
+        require(delay_s=(delay_s, optional(SECONDS)))
+        reason = reason_of(reason)
         self._queue._require(("retry_delay", delay_s))
         if self.attempts >= self._queue.max_attempts:
             self.fail(reason)
         else:
             self.give_back()
 
-    def fail(self, reason: str = "") -> None:
+    def fail(self, reason: str | BaseException = "") -> None:
         """Write the item to the dead letters."""
-        TEXT("reason", reason)
-        self._end(lambda: self._give_up(reason))
+        text = reason_of(reason)
+        self._end(lambda: self._give_up(text))
 
     def extend(self, lease_s: Seconds) -> None:
         """Do nothing: the item is held as long as its queue is open."""

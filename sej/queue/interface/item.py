@@ -60,13 +60,13 @@ class Item(ABC):
         """Mark the item done: it is not delivered again."""
 
     @abstractmethod
-    def retry(self, delay_s: Seconds | None = None, reason: str = "") -> None:
+    def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Return the item to the queue; after max_attempts it becomes a dead letter.
 
         Args:
             delay_s: seconds until it may be taken again; None: longer with each attempt, with jitter, if the backend
                 supports delays.
-            reason: what went wrong, for the dead letter.
+            reason: what went wrong, for the dead letter: a text, or an exception with its traceback.
         """
 
     def give_back(self) -> None:
@@ -74,8 +74,8 @@ class Item(ABC):
         self.retry(0.0)
 
     @abstractmethod
-    def fail(self, reason: str = "") -> None:
-        """Give the item up: it becomes a dead letter."""
+    def fail(self, reason: str | BaseException = "") -> None:
+        """Give the item up: it becomes a dead letter, with the reason as for :meth:`retry`."""
 
     @abstractmethod
     def extend(self, lease_s: Seconds) -> None:
@@ -93,4 +93,4 @@ class Item(ABC):
             self.done()
             return
         with suppress(LeaseLostError):  # the exception propagates, and another worker has the item
-            self.retry(reason=f"{type(error).__name__}: {error}")
+            self.retry(reason=error)

@@ -90,6 +90,7 @@ class QueuedItem(NamedTuple):
         message: the backend's own object, a :class:`sej.Message` on a journal.
         serializer: decodes the value; None: values are bytes.
         headers: the headers that were put.
+        traceback: of the exception for which it was given up, for a dead letter.
     """
 
     offset: int
@@ -102,6 +103,7 @@ class QueuedItem(NamedTuple):
     message: Any
     serializer: Serializer | None = None
     headers: Mapping[str, str] = {}
+    traceback: str = ""
 
     @property
     def key(self) -> bytes:

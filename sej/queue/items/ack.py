@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sej.checks import POSITIVE_SECONDS, SECONDS, TEXT, a
+from sej.checks import POSITIVE_SECONDS, SECONDS, a
 from sej.errors import LeaseLostError
 from sej.message import Message
 from sej.queue.disk.liveness import Holders
@@ -130,7 +130,6 @@ class Acknowledger:
     def _retry(self, item: JournalItem, delay_s: float | None, reason: str) -> LeaseLostError | None:
         if delay_s is not None:
             SECONDS("delay_s", delay_s)
-        TEXT("reason", reason)
         if item.attempts >= self._max_attempts:
             return self._fail(item, reason or f"returned at attempt {item.attempts}")
         if not self._holds(item):
@@ -153,7 +152,6 @@ class Acknowledger:
         return None
 
     def _fail(self, item: JournalItem, reason: str) -> LeaseLostError | None:
-        TEXT("reason", reason)
         if not self._holds(item):
             return item.lost()
         self._give_up(item.message, item.attempts, reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from sej.checks import reason_of
 from sej.durations import Seconds, seconds
 from sej.errors import LeaseLostError
 from sej.message import Message
@@ -72,17 +73,17 @@ class JournalItem(QueueItem):
         """Mark the item done: it is not delivered again."""
         self._acks.done(self)
 
-    def retry(self, delay_s: Seconds | None = None, reason: str = "") -> None:
+    def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Return the item to the queue, or to the dead letters after max_attempts."""
-        self._acks.retry(self, seconds("delay_s", delay_s), reason)
+        self._acks.retry(self, seconds("delay_s", delay_s), reason_of(reason))
 
     def give_back(self) -> None:
         """Return the item to the queue immediately, with its previous number of attempts."""
         self._acks.give_back(self)
 
-    def fail(self, reason: str = "") -> None:
+    def fail(self, reason: str | BaseException = "") -> None:
         """Write the item to the dead letters."""
-        self._acks.fail(self, reason)
+        self._acks.fail(self, reason_of(reason))
 
     def extend(self, lease_s: Seconds) -> None:
         """Extend the lease to ``lease_s`` seconds from now."""

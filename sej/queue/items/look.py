@@ -196,7 +196,8 @@ class Listing:
             for letter in letters_left(self._directory, self._name, self.dead_letter, state):
                 if letter.message.offset > after:
                     yield QueuedItem(letter.message.offset, "dead", letter.attempts, None, None, letter.priority,
-                                     letter.reason, letter.message, serializer, letter.headers)  # fmt: skip
+                                     letter.reason, letter.message, serializer, letter.headers,
+                                     letter.traceback)  # fmt: skip
 
 
 class QueueLook:
