@@ -24,6 +24,7 @@ ROUNDS = 5
 LIMIT_BYTES = 128 << 20
 LONG_BYTES = 1 << 30
 SLACK_BYTES = 64 << 20
+ROTATED_BYTES = 4 << 20  # a file this long is rotated, and the queue is longer than memory before
 BLOCK = 1 << 18
 
 
@@ -122,6 +123,30 @@ def _working(root: Path) -> list[Row]:
 
             return cpu_timed(work, COUNT)
 
+    def put_behind() -> float:
+        with kestrel.Queue(tempfile.mkdtemp(dir=root), "cars", max_memory_bytes=ROTATED_BYTES) as queue:
+            while not queue.counters().journal_rotations:
+                queue.put_many([VALUE] * 1000)
+
+            def work() -> None:
+                for _ in range(COUNT):
+                    queue.put(VALUE)
+
+            return cpu_timed(work, COUNT)
+
+    def reserve_behind() -> float:
+        with kestrel.Queue(tempfile.mkdtemp(dir=root), "cars", max_memory_bytes=ROTATED_BYTES) as queue:
+            while queue.counters().journal_rotations < 2:  # more is left than is taken
+                queue.put_many([VALUE] * 1000)
+
+            def work() -> None:
+                for _ in range(COUNT):
+                    found = queue.reserve()
+                    assert found is not None
+                    queue.confirm(found[0])
+
+            return cpu_timed(work, COUNT)
+
     def reserve_confirm() -> float:
         with kestrel.Queue(tempfile.mkdtemp(dir=root), "cars") as queue:
             queue.put_many([VALUE] * COUNT)
@@ -156,8 +181,10 @@ def _working(root: Path) -> list[Row]:
         {
             "121 bytes": write(121),
             "put": put,
+            "put behind": put_behind,
             "5 bytes": write(5),
             "reserve": reserve_confirm,
+            "reserve behind": reserve_behind,
             "125 bytes": write(125),
             "segmented put": segmented_put,
             "9 bytes": write(9),
@@ -172,7 +199,9 @@ def _working(root: Path) -> list[Row]:
     return [
         Row("bare os.write of 121 bytes (the measure)", f"{found['121 bytes']:,.0f}/CPU s", None, None, None),
         line("Kestrel 2: put, of its write", "put", "121 bytes", 1, 0.61),
+        line("Kestrel 2: put behind a rotated file, of its write", "put behind", "121 bytes", 1, 0.61),
         line("Kestrel 2: reserve and confirm, of their two writes", "reserve", "5 bytes", 2, 0.58),
+        line("Kestrel 2: the same behind a rotated file", "reserve behind", "5 bytes", 2, 0.15),
         line("libkestrel: put, of its write", "segmented put", "125 bytes", 1, 0.61),
         line("libkestrel: get and commit, of their write", "segmented get", "9 bytes", 1, 0.65),
     ]

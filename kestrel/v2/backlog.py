@@ -24,6 +24,7 @@ from sej.system.disk import File, of_system
 __all__ = ["MEMORY_PER_BYTE", "Backlog"]
 
 _MOST: Final = 1 << 62
+_READ_STEP: Final = 100
 MEMORY_PER_BYTE: Final = -(-ENTRY_BYTES // ADDX_HEAD.size)
 """The most bytes of memory for each byte of an item in a file."""
 
@@ -71,6 +72,7 @@ class Backlog:
         if not waiting.behind:
             assert waiting.place is not None
             self._next_number = row[0]
+            self._count_enough()
             self._cursor = _Cursor(self._storage, *waiting.place, dialect=self._dialect)
         waiting.behind += 1
         waiting.behind_bytes += len(row[1])
@@ -102,7 +104,13 @@ class Backlog:
             raise  # a signal's handler may raise any other exception, after something was taken
         if not waiting.behind:
             self._drop_cursor()
+        self._count_enough()
         fuse.live = live
+
+    def _count_enough(self) -> None:
+        """After memory was filled: let some entries be taken before the next ones are read."""
+        count = len(self.waiting.memory)
+        self.waiting.enough = count - min(_READ_STEP, count // 2)
 
     def rows(self) -> Iterator[Row]:
         """All waiting entries, head first; those that are in the journal only are read and not kept."""

@@ -152,7 +152,8 @@ class Contents:
     def tend(self, now: int) -> None:
         """Before an item is added and after one was taken: keep the journal small."""
         growth = self.growth
-        if self.storage.current.size >= (growth.quiet_below if self.backlog else growth.empty_below):
+        below = growth.quiet_below if self.backlog else growth.empty_below
+        if self.storage.current.size >= below or growth.passed:
             growth.tend(self.changes.reserving, now)
             self.look_ahead()
 

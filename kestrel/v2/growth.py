@@ -35,8 +35,6 @@ class Growth:
         rewrites: how often the journal was rewritten.
         rotations: how often the current file was rotated.
         packs: how often older files were packed at a checkpoint.
-        quiet_below: while the current file is smaller than this, the journal needs nothing if an item waits.
-        empty_below: as ``quiet_below``, if no item waits.
     """
 
     def __init__(
@@ -61,12 +59,32 @@ class Growth:
         self._next_compaction_ms = 0
         self._fresh_bytes = 0
         self._checkpoints: list[Checkpoint] = []
-        self.quiet_below = self.empty_below = 0
+
+    @property
+    def quiet_below(self) -> int:
+        """While the current file is smaller than this, a put needs nothing else if an item waits."""
+        if self._backlog.waiting.behind:
+            return self._max_memory_bytes
+        older = self._storage.total_size - self._storage.size
+        return min(self._max_memory_bytes, self._max_journal_bytes + self._fresh_bytes - older)
+
+    @property
+    def empty_below(self) -> int:
+        """As ``quiet_below``, if no item waits."""
+        return min(self.quiet_below, self._journal_bytes + self._fresh_bytes)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the reader has passed a checkpoint. Only reading changes this; so a put need not look."""
+        if not self._checkpoints:
+            return False
+        reader, end = self._backlog.piece, self._checkpoints[0].piece
+        return reader is None or reader.stamp is None or reader.stamp > (end.stamp or 0)  # the current file has none
 
     def tend(self, reserving: Reserving, now_ms: int) -> None:
         """Rotate, rewrite or pack if the files are too large. Raises as ``Appender.append``."""
         storage, backlog = self._storage, self._backlog
-        if self._checkpoints:
+        if self.passed:
             self._pack(reserving, now_ms)
         size = storage.size
         total = storage.total_size
@@ -83,15 +101,11 @@ class Growth:
             piece = storage.rotate()
             self.rotations += 1
             self.remember(piece, reserving)
-        older = storage.total_size - storage.size
-        self.quiet_below = 0 if self._checkpoints else min(self._max_memory_bytes, self._max_journal_bytes - older)
-        self.empty_below = min(self.quiet_below, self._journal_bytes + self._fresh_bytes)
 
     def remember(self, piece: Piece, reserving: Reserving) -> None:
         """At the end of a rotated file: keep its state in mind, if the queue is in read-behind."""
         if self._backlog.waiting.behind:
             self._checkpoints.append(Checkpoint.of(piece, reserving, self._backlog))
-            self.quiet_below = self.empty_below = 0
 
     def rewrite(self, reserving: Reserving, now_ms: int) -> None:
         """Rewrite the journal."""
@@ -101,14 +115,9 @@ class Growth:
         self.rewrites += 1
 
     def _pack(self, reserving: Reserving, now_ms: int) -> None:
-        pieces = self._storage.pieces
-        here = self._backlog.piece
-        reader = len(pieces) if here is None else pieces.index(here)
-        passed = [checkpoint for checkpoint in self._checkpoints if pieces.index(checkpoint.piece) < reader]
-        if not passed:
-            return
-        last = passed[-1]
-        del self._checkpoints[: len(passed)]
+        last = self._checkpoints[0]
+        while self.passed:
+            last = self._checkpoints.pop(0)
         # What waits or is reserved and came from these files is in memory: the reader has passed them.
         alive = {row[0]: row for row in self._backlog.waiting.memory if row[0] < last.added}
         alive.update((row[0], row) for row in reserving.open.values())

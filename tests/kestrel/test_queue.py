@@ -452,6 +452,45 @@ def test_a_put_into_a_queue_in_read_behind_needs_nothing_but_the_write(
         assert values(queue) == [b"one more"]
 
 
+def python_calls(call: Callable[[], object], times: int) -> int:
+    """How many calls the interpreter makes in some calls; those inside of compiled code are not seen."""
+    found = 0
+
+    def count_one(_frame: object, _event: str, _what: object) -> None:
+        nonlocal found
+        found += 1
+
+    sys.setprofile(count_one)
+    try:
+        for _ in range(times):
+            call()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_a_rotated_file_that_is_unread_makes_no_work_for_a_put(tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path, "short") as short, kestrel.Queue(tmp_path, "long", max_memory_bytes=1 << 16) as long:
+        long.put_many([b"x" * 1000] * 500)
+        for queue in (short, long):
+            for _ in range(20):
+                queue.put(b"warm")
+        assert long.counters().journal_rotations == 1
+        assert long.counters().mem_items < 100
+        assert python_calls(lambda: long.put(b"x"), 100) <= python_calls(lambda: short.put(b"x"), 100)
+
+
+def test_taking_from_a_queue_in_read_behind_reads_many_items_at_once(tmp_path: Path) -> None:
+    with kestrel.Queue(tmp_path, "short") as short, kestrel.Queue(tmp_path, "long", max_memory_bytes=1 << 16) as long:
+        short.put_many([b"x"] * 300)
+        long.put_many([b"x"] * 5000)
+        in_memory = long.counters().mem_items
+        plain = python_calls(short.get, 1)
+        assert in_memory > 110
+        assert [python_calls(long.get, 1) > plain for _ in range(300)].count(True) <= 3
+        assert long.counters().mem_items > in_memory - 110
+
+
 def test_a_queue_in_read_behind_is_packed_at_checkpoints(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
     with opened(max_memory_bytes=10_000) as queue:
         expected = [b"%05d" % number + b"x" * 95 for number in range(2000)]

@@ -113,6 +113,7 @@ cdef class Waiting:
     cdef public int64_t memory_bytes
     cdef public int64_t behind
     cdef public int64_t behind_bytes
+    cdef public int64_t enough
     cdef public bint expiring
 
     cdef public int64_t limit_bytes
@@ -299,7 +300,10 @@ cdef class Changes:
 
     cdef inline bint may_take(self) except -1:
         cdef Py_ssize_t count = len(self.waiting.memory)
-        return count > 0 and self.appender.entry.size + XID_OP < (self.plain_below if count > 1 else self.empty_below)
+        cdef int64_t below = self.plain_below if count > 1 else self.empty_below
+        if self.waiting.behind:
+            below = self.behind_below if count > self.waiting.enough else 0
+        return count > 0 and self.appender.entry.size + XID_OP < below
 
     cdef int add_one(self, bytes data, int64_t now) except -1:
         add_addx(self.appender, data, now)

@@ -47,6 +47,7 @@ class Waiting:
         memory_bytes: the data of those in memory.
         behind: how many entries are in the journal only.
         behind_bytes: the data of these.
+        enough: if entries are behind and no more than this are in memory, the next take reads more.
         expiring: whether any entry had an expiry of its own.
         limit_bytes: what the entries in memory may take.
         place: the piece and position of the operation whose entry is appended next; set by the caller.
@@ -66,6 +67,7 @@ class Waiting:
         self.memory_bytes = 0
         self.behind = 0
         self.behind_bytes = 0
+        self.enough = 0
         self.expiring = False
         self._spill = spill
         self._fill = fill
@@ -148,7 +150,7 @@ class Changes:
         reserved_at: when each open transaction was reserved, ms since the epoch; empty in a queue without time-outs.
         plain_below: while the current file is smaller than this, the short ways may be used if an item waits.
         empty_below: as ``plain_below``, if no item waits.
-        behind_below: as ``plain_below``, to add an item while others are in the journal only.
+        behind_below: as ``plain_below``, while some items are in the journal only.
     """
 
     def __init__(self, appender: Appender, waiting: Waiting, reserving: Reserving) -> None:
@@ -170,7 +172,10 @@ class Changes:
     def may_take(self) -> bool:
         """Whether the head may be taken the short way."""
         count = len(self.waiting.memory)
-        below = self.plain_below if count > 1 else self.empty_below  # afterwards one less waits
+        if self.waiting.behind:
+            below = self.behind_below if count > self.waiting.enough else 0
+        else:
+            below = self.plain_below if count > 1 else self.empty_below  # afterwards one less waits
         return count > 0 and self.appender.entry.size + _XID_OP_SIZE < below
 
     def add_plain(self, data: bytes, now: int) -> None:
