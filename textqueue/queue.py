@@ -372,12 +372,13 @@ class TextQueue:
         """Append a message, in one write under the lock. The file is created if it is missing.
 
         Args:
-            text: any text; newlines become continuation lines.
+            text: any text that is not empty; newlines become continuation lines.
             variables: one line each, such as ``"retries=3 "``; trailing spaces reserve space for longer values.
             status: the status of the new message; ``MessageStatus.comment`` writes a comment.
 
         Raises:
-            InvalidTextError: the format has no way to write the text or a variable.
+            InvalidTextError: a message has no text, the format has no way to write the text or a variable, or the file
+                is in UTF-16.
             TypeError: an argument has another type.
         """
         ITERABLE("variables", variables)

@@ -40,6 +40,7 @@ from sej.system.disk import OS, read_small, replace_file
 from sej.system.locks import Lock, ask_for_file
 from sej.system.sealed import seal, unseal, whole
 from textqueue import MessageStatus, TextQueue
+from textqueue.editing.append import require_valid
 from textqueue.format.parser import render
 from textqueue.ledger.lock import Guard
 from textqueue.ledger.sidecar import Sidecars, real_path, sidecar_path
@@ -156,10 +157,10 @@ def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bo
     """Append a batch unless the file has it. keep: record its number permanently.
 
     Raises:
-        InvalidTextError: the format has no way to write a row.
+        InvalidTextError: a row is empty or NULL, or the format has no way to write it.
     """
-    for row in rows:  # a batch that can never be appended must not become an intent, which every later job completes
-        render(row)
+    # A batch that can never be appended must not become an intent, which every later job completes.
+    require_valid([(row, ()) for row in rows], MessageStatus.queued, path)
     ledger = sidecar_path(path, ".spark")
     with Lock(f"{ledger}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
         _move_old(path, ledger)

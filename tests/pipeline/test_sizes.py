@@ -113,7 +113,7 @@ def test_segments_may_be_merged_while_partitions_are_planned(tmp_path: Path) -> 
     assert [row.as_py() for row in found] == list(range(300))
 
 
-ITEMS = [bytes([65 + n]) * (800_000 if n % 3 else n) for n in range(12)]
+ITEMS = [bytes([65 + n]) * (800_000 if n % 3 else n + 1) for n in range(12)]
 
 
 def batches(source: DataSource) -> list[pa.RecordBatch]:

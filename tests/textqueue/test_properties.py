@@ -23,7 +23,7 @@ ANY = st.binary(max_size=200) | st.lists(
     ),
     max_size=40,
 ).map(b"".join)
-TEXT = st.text(alphabet=st.characters(exclude_characters="\r", codec="utf-8"), max_size=40)
+TEXT = st.text(alphabet=st.characters(exclude_characters="\r", codec="utf-8"), min_size=1, max_size=40)
 FUTURE = st.sampled_from(
     [bytes([b]) for b in range(256) if bytes([b]) not in [b"\n", b"\r"] + [bytes([c.byte]) for c in CONTROLS]]
 )
@@ -246,7 +246,7 @@ class EditingLarge(Editing):
         self.windows.close()
 
     @rule(
-        width=st.sampled_from([0, 60, 130, 600, 4000]),
+        width=st.sampled_from([1, 60, 130, 600, 4000]),
         lines=st.sampled_from([0, 0, 1, 3, 300]),
         which=st.integers(0, 1),
         room=st.booleans(),

@@ -468,9 +468,9 @@ def test_check_reads_a_line_as_the_queue_does(tmp_path: Path) -> None:
 
 def test_lines_of_standard_input_are_kept_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
-    done = CliRunner().invoke(app, ["add", str(path)], input=b"caf\xe9\r\na\rb\n\nend")
+    done = CliRunner().invoke(app, ["add", str(path)], input=b"caf\xe9\r\na\rb\nend")
     assert done.exit_code == 0
-    assert path.read_bytes() == b"-caf\xe9\n-a\rb\n-\n-end\n"
+    assert path.read_bytes() == b"-caf\xe9\n-a\rb\n-end\n"
 
 
 def test_files_that_are_not_regular_are_skipped(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -12,6 +13,7 @@ from textqueue.editing.plan import EQUAL_BYTES
 from textqueue.editing.proof import equal_before
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.source import Replaced, Source
+from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, MessageStatus
 from textqueue.format.kinds import APPENDED
 from textqueue.format.parser import render
@@ -19,10 +21,11 @@ from textqueue.format.windows import Token
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import EMPTY, LIKE
 
-__all__ = ["New", "append"]
+__all__ = ["New", "append", "require_valid"]
 
 New = tuple[str | bytes, Sequence[str | bytes]]
 """A text and its variables."""
+_UTF_16: Final = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 _TAIL_BYTES: Final = 1 << 16
 _LOGGED: Final = 4096
 """If an append has more entries, the ledger gets only the last one: the others would displace its marks."""
@@ -44,6 +47,20 @@ def _mending(file: File, status: Status) -> tuple[bytes, bytes, bytes]:
     return b"" if end == BOM else newline, newline, tail
 
 
+def require_valid(entries: Sequence[New], status: MessageStatus, path: str) -> None:
+    """Check that all entries can be written.
+
+    Raises:
+        InvalidTextError: a message has no text, or the format has no way to write a text or a variable.
+    """
+    for number, (text, variables) in enumerate(entries):
+        render(text, variables, status=status)
+        if not text and status is not MessageStatus.comment:
+            raise InvalidTextError(
+                f"text {number + 1} of {len(entries)} is empty, but a message must have a text: leave it out", path=path
+            )
+
+
 def append(source: Source, entries: Sequence[New], status: MessageStatus) -> list[Place]:
     """Append entries, in one write under the lock. The file is created if it is missing.
 
@@ -53,12 +70,11 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
         status: the status of all entries.
 
     Raises:
-        InvalidTextError: the format has no way to write a text or a variable.
+        InvalidTextError: a message has no text, the format has no way to write a text or a variable, or the file is in
+            UTF-16.
         TextQueueError: other programs replaced the file 100 times in 10 seconds.
     """
-    for text, variables in entries:  # check all before the file is changed
-        render(text, variables, status=status)
-
+    require_valid(entries, status, source.path)  # before the file is changed
     queue = source.file
     replaced = Replaced("append", source.path)
     with queue.guard:
@@ -92,7 +108,18 @@ class _Append:
         self._owner = EMPTY
 
     def prove(self, session: Session) -> bool:
-        """Find out whether the last line needs a newline, and which line end the file uses."""
+        """Find out whether the last line needs a newline, and which line end the file uses.
+
+        Raises:
+            InvalidTextError: the file is in UTF-16.
+        """
+        head = session.read(2, 0)
+        if head in _UTF_16 or head.count(0) == 1:
+            raise InvalidTextError(
+                "this file is in UTF-16, but a text queue is in UTF-8, so nothing was appended: save it as UTF-8, for"
+                " example with `iconv -f UTF-16 -t UTF-8`, then append again",
+                path=self._queue.path,
+            )
         self._mend, newline, tail = _mending(session.file, session.status)
         self._raws = [render(text, each, status=self._status, newline=newline) for text, each in self._entries]
         self._owner = EMPTY
