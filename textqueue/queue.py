@@ -163,6 +163,9 @@ class TextQueue:
         """Return the next queued message that this object has not returned before, or None if all were returned.
 
         It does not claim the message. If several workers share a queue, use ``claim``.
+
+        Raises:
+            TextQueueError: a file has conflict markers of Git, or is a conflict copy: merge its versions first.
         """
         try:
             for message in self._window:  # without the lock, which would double the cost
@@ -210,7 +213,8 @@ class TextQueue:
             lease_s: the lease of this claim, in seconds; None: that of the queue. Infinity: none.
 
         Raises:
-            TextQueueError: other programs changed the file 100 times in 10 seconds.
+            TextQueueError: a file has conflict markers of Git, or is a conflict copy: merge its versions first. Or
+                other programs changed the file 100 times in 10 seconds.
         """
         lease_s = seconds("lease_s", lease_s)
         require(owner=(owner, optional(TEXT)), lease_s=(lease_s, optional(POSITIVE_SECONDS)))

@@ -58,7 +58,7 @@ from textqueue.format.kinds import ENDED, IN_LEDGER, IN_MUTEX
 from textqueue.format.lease import claimant
 from textqueue.format.mutex import holder_of, is_alive, is_of, is_own, mutex_of
 from textqueue.format.parser import digest, retries_of
-from textqueue.format.windows import FIRST_WINDOW, read_window
+from textqueue.format.windows import FIRST_WINDOW, read_window, require_resolved
 from textqueue.hot import essence
 
 __all__ = ["Claim", "Claimer", "Claiming"]
@@ -424,6 +424,7 @@ class Claimer:
         while True:
             let_in(file)
             window = read_window(file, position, size, settled=self._source.settled)
+            require_resolved(file, window)
             data = window.data
             at = 0 if data[:1] == b"-" else data.find(b"\n-") + 1
             while at or data[:1] == b"-":

@@ -22,7 +22,7 @@ from textqueue.errors import FileInUseError, InvalidTextError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.kinds import MARKS, SET
 from textqueue.format.parser import chunks
-from textqueue.format.windows import Token, scan, token_of
+from textqueue.format.windows import Token, require_resolved, scan, token_of
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import ARCHIVED, Record, is_archived, run_of
 
@@ -83,9 +83,14 @@ class Part(NamedTuple):
 
 
 def runs(file: File) -> Iterator[list[Part]]:
-    """Yield comments with the messages right below them. A message without a comment above is a run of its own."""
+    """Yield comments with the messages right below them. A message without a comment above is a run of its own.
+
+    Raises:
+        TextQueueError: the file has a conflict that a person must resolve.
+    """
     run: list[Part] = []
     for window in scan(file):
+        require_resolved(file, window)
         position = window.position
         for raw in chunks(window.data):
             comment_below = raw[0] == _COMMENT and not all(part.is_comment for part in run)

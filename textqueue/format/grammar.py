@@ -15,8 +15,8 @@ import re
 from typing import Final, NamedTuple
 
 __all__ = [
-    "BOM", "CHUNK", "CONTINUATION", "CONTROLS", "CONTROL_OF", "ENTRY", "LINE", "MUTEX", "REASON", "RESERVED", "RETRIES",
-    "STATUS_OF", "VARIABLE", "Control", "MessageStatus", "Role",
+    "BOM", "CHUNK", "CONFLICT", "CONFLICT_COPY", "CONTINUATION", "CONTROLS", "CONTROL_OF", "ENTRY", "LINE", "MUTEX",
+    "REASON", "RESERVED", "RETRIES", "STATUS_OF", "VARIABLE", "Control", "MessageStatus", "Role",
 ]  # fmt: skip
 
 
@@ -89,6 +89,13 @@ LINE: Final = re.compile(b"[" + b"".join(re.escape(bytes([c.byte])) for c in CON
 
 BOM: Final = b"\xef\xbb\xbf"
 """The byte order mark that some editors write at the start of a file. It belongs to no line."""
+
+CONFLICT: Final = re.compile(rb"^(?:<{7}|\|{7}|>{7})(?:[ \r\n]|\Z)", re.MULTILINE)
+"""A conflict marker of Git, Mercurial or Subversion. No entry begins like it."""
+CONFLICT_COPY: Final = re.compile(
+    r"\.sync-conflict-\d{8}-\d{6}(?:-\w+)?| ?\([^()]*conflicted copy[^()]*\)|_conflict-\d{8}-\d{6}"
+)
+"""What Syncthing, Dropbox, Nextcloud and ownCloud insert into the name of the second version of a file."""
 
 MUTEX: Final = "mutex"
 RETRIES: Final = "retries"

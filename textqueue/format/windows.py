@@ -9,17 +9,19 @@ may still be writing it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File, Status
 from sej.system.locks import let_in
-from textqueue.format.grammar import BOM
+from textqueue.errors import TextQueueError
+from textqueue.format.grammar import BOM, CONFLICT, CONFLICT_COPY
 from textqueue.format.parser import whole
 
 __all__ = [
-    "FIRST_WINDOW", "WINDOW", "Token", "Window", "is_known", "is_shared", "read_window", "scan", "settled", "shared",
-    "state_of", "token_of", "unknown",
+    "FIRST_WINDOW", "WINDOW", "Token", "Window", "is_known", "is_shared", "read_window", "require_resolved", "scan",
+    "settled", "shared", "state_of", "token_of", "unknown",
 ]  # fmt: skip
 
 WINDOW: Final = 1 << 20
@@ -91,6 +93,33 @@ def read_window(file: File, position: int, size: int, *, settled: Callable[[], b
         if end:
             return Window(position, data[:end], False, 0)
         size *= 2
+
+
+def require_resolved(file: File, window: Window) -> None:
+    """Check that workers may take messages of a window: a conflict of two versions may have done messages as queued.
+
+    Raises:
+        TextQueueError: the window has a conflict marker, or the file is a conflict copy. A person must merge them.
+    """
+    name = os.path.basename(file.path)
+    if CONFLICT_COPY.search(name):
+        original = CONFLICT_COPY.sub("", name)
+        raise TextQueueError(
+            f"this is a conflict copy, so its messages may be in {original!r} as well, and none is delivered: add what"
+            " is missing there (diff shows it), then remove this file",
+            path=file.path,
+        )
+    data, end = window.data, window.position + len(window.data)
+    found = CONFLICT.search(data) if b"<<<<<<<" in data or b"|||||||" in data or b">>>>>>>" in data else None
+    at = end if found is None else window.position + found.start()
+    if found is not None or CONFLICT.match(file.read(8, end)):  # after a message, its other variables may follow
+        line = file.read(at, 0).count(b"\n") + 1
+        raise TextQueueError(
+            f"line {line} is a conflict marker, so no message is delivered: keep one version of each message and remove"
+            " the markers, or run `git checkout --ours` or `--theirs` on this file, then try again",
+            path=file.path,
+            position=at,
+        )
 
 
 def scan(file: File) -> Iterator[Window]:

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 from sej.checks import DISK, PATH, require
 from sej.errors import FileTypeError
 from sej.system.disk import OS, Disk, is_mount_point
-from textqueue.format.grammar import BOM, CONTROLS, MUTEX, RETRIES, MessageStatus
+from textqueue.format.grammar import BOM, CONFLICT, CONFLICT_COPY, CONTROLS, MUTEX, RETRIES, MessageStatus
 from textqueue.format.mutex import ROOM, is_alive, mutex_of
 from textqueue.format.parser import Entry, Stray, decode, name_of, parse, retries_of, variables_of
 from textqueue.format.windows import scan
@@ -111,6 +111,10 @@ def _unfinished(name: str, disk: Disk) -> list[Problem]:
 
 def _other_names(name: str, disk: Disk) -> Iterator[Problem]:
     """Yield the problems of a file that programs may open under another name. Symbolic links are followed."""
+    if CONFLICT_COPY.search(os.path.basename(name)):
+        what = "this is a conflict copy of a program that synchronises files: no worker takes a message of this file"
+        original = CONFLICT_COPY.sub("", os.path.basename(name))
+        yield Problem(name, 1, 1, what, f"add what is missing to {original!r}, then remove this file", 0, "error")
     status = disk.status(name)
     if status is not None and status.links > 1:
         what = f"the file has {status.links} names (hard links)"
@@ -136,7 +140,8 @@ def _mark(name: str) -> Problem:
 def _problems(name: str, data: bytes, position: int, line: int, *, end: bool) -> Iterator[Problem]:
     """Yield the problems of whole chunks that begin at a position and a line. end: they are the last ones."""
     for part in parse(data, start=False):
-        for at, what, mend, severity in _entry(part) if isinstance(part, Entry) else _stray(part):
+        found = list(_conflict(part.raw)) or (_entry(part) if isinstance(part, Entry) else _stray(part))
+        for at, what, mend, severity in found:
             before = part.raw[:at]
             column = len(decode(before[before.rfind(b"\n") + 1 :])) + 1
             where = position + part.position + at
@@ -147,6 +152,15 @@ def _problems(name: str, data: bytes, position: int, line: int, *, end: bool) ->
         what = "the last line has no newline, so it counts only after the file has been unchanged for a while"
         mend = "no fix is needed; a newline at its end makes it count now"
         yield Problem(name, line, column, what, mend, position + len(data), "hint")
+
+
+def _conflict(raw: bytes) -> Iterator[_Finding]:
+    mend = "keep one version of each message and remove the markers"
+    if CONFLICT.match(raw):
+        what = f"this is a conflict marker, {decode(raw).strip()[:40]!r}: no worker takes a message of this file"
+        yield _Finding(0, what, mend, "error")
+    elif raw.rstrip() == b"=" * 7:
+        yield _Finding(0, "this looks like a conflict marker, and counts as a cleared message", mend)
 
 
 def _stray(part: Stray) -> Iterator[_Finding]:

@@ -25,7 +25,7 @@ from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.lease import claimant
 from textqueue.format.mutex import HELD, holder_of, is_alive, is_claim
 from textqueue.format.parser import chunks
-from textqueue.format.windows import FIRST_WINDOW, WINDOW, Token, Window, read_window, scan, token_of
+from textqueue.format.windows import FIRST_WINDOW, WINDOW, Token, Window, read_window, require_resolved, scan, token_of
 from textqueue.hot import ready
 from textqueue.ledger.log import READ_ONLY_ERRORS
 
@@ -50,7 +50,8 @@ class _Reader:
 
         Args:
             source: the file.
-            checks: whether to compare all bytes before the position, whatever their marks, if the anchor differs.
+            checks: whether this is for a worker: compare all bytes before the position, whatever their marks, if the
+                anchor differs, and refuse a file with a conflict.
         """
         self.source = source
         self.position = 0
@@ -116,6 +117,8 @@ class _Reader:
         self.token, self.epoch = token, epoch
         self.source.file.chain.caught_up(token)
         window = read_window(file, self.position, self._size, settled=self.source.settled)
+        if self._checks:
+            require_resolved(file, window)
         self._size = min(self._size * 2, WINDOW)
         if self.anchor and not self.anchor.endswith(b"\n") and window.data[:1] not in (b"\n", b"\r", b""):
             self.moved = True  # the last line had no newline when it was delivered, and has grown since
