@@ -257,7 +257,7 @@ class Copier:
         self.progress.failures[name] = error
 
     def _find(self, *, log: bool) -> None:
-        """Add directories that are new.
+        """Add directories that are new, and register the reader in each: before the hub is reached.
 
         Raises:
             JournalNotFoundError: the path does not exist.
@@ -284,6 +284,7 @@ class Copier:
                 self._report(name, error, log=log)
             else:
                 self._feeds[name] = Feed(path, name, self._reader, self._disk)
+                self._feeds[name].register()
         self.progress.journals = len(self._feeds)
 
     def _directories(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Final, Protocol
 
 from hub.errors import ConflictError, GapError, NotSupportedError
@@ -80,6 +81,11 @@ class Feed:
         self._last = ""  # the path of the last segment found
         self._reading = threading.Lock()
         """Held by the thread that reads for gRPC, which may not have noticed yet that its call has ended."""
+
+    def register(self) -> None:
+        """Create the reader, for which local retention waits from now on. The next pass reports what fails here."""
+        with suppress(SejError, OSError):  # such as a lock that another copier has: then the reader exists
+            Offset(self.path, self._reader, disk=self._disk).close()
 
     @property
     def watch(self) -> Watch:

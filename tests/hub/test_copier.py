@@ -161,6 +161,17 @@ def other_than_sample(count: int) -> list[sej.Message]:
     return [sej.Message(n, 7, 0, b"", b"other") for n in range(count)]
 
 
+def test_retention_waits_in_every_directory_before_the_hub_is_reached(tmp_path: Path, port: int) -> None:
+    tree = tmp_path / "tree"
+    for name in ("a", "b"):
+        fill(tree / name, sample(100), segment_bytes=200)
+    client = Client(f"127.0.0.1:{port}", client_id="client-a", timeout_s=5.0)
+    with client, Copier(tree, client) as copier, pytest.raises(hub.UnavailableError):
+        copier.run_once()
+    for name in ("a", "b"):
+        assert sej.Journal(tree / name).clean(max_bytes=0) == []
+
+
 def test_a_pass_over_what_is_copied_looks_little(tmp_path: Path) -> None:
     """A tree has many directories, and every message in one of them has all of them looked at."""
 

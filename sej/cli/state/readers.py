@@ -169,7 +169,11 @@ def find_reader(journal: Journal, name: str) -> Reader | None:
 def no_reader(journal: Journal, name: str) -> Exit:
     """Report an unknown reader on standard error, and return the exit code."""
     known = ", ".join(reader.name for reader in readers_of(journal))
-    readers = f"the readers are: {known}" if known else "this journal has no reader with a kept offset"
+    readers = (
+        f"the readers are: {known}"
+        if known
+        else "this journal has no reader with a kept offset; `sej reset --create` registers one"
+    )
     click.echo(f"sej: {shown(journal.path)}: unknown reader {name!r}; {shown(readers)}", err=True)
     return Exit.MISSING
 
