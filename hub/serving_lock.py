@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from sej.mutex import notice_fork, watch_forks
 from sej.system.disk import OS, Disk
-from sej.system.lifecycle import watch_forks
 from sej.system.locks import Lock
 
 __all__ = ["serving"]
@@ -56,6 +56,7 @@ def serving(root: str, disk: Disk = OS) -> Iterator[None]:
     try:
         yield
     finally:
+        notice_fork()
         with _roots.changing:
             lock, servers = _roots.served.pop(name, (lock, 0))  # 0: this is a forked child
             if servers > 1:

@@ -19,6 +19,22 @@ cdef extern from *:
     bint alone "sej_alone"()
 
 
+cdef unsigned char *page  # its first byte is 0 in a forked child that does not know it yet
+
+
+cdef int in_child() except -1
+
+
+cdef inline bint is_forked() noexcept:
+    """Whether this may be such a child: then the caller calls check_fork, and looks at its object after that."""
+    return page[0] == 0
+
+
+cdef inline int check_fork() except -1:
+    """What sej.mutex.notice_fork does."""
+    return in_child() if is_forked() else 0
+
+
 cdef class Mutex:
     cdef PyThread_type_lock _lock
     cdef unsigned long _owner
@@ -34,6 +50,7 @@ cdef class Mutex:
 
 cdef inline int take(Mutex mutex) except -1:
     """Take it, without a call if it is free."""
+    check_fork()
     if mutex._count == 0 and mutex._waiting == 0:
         mutex._owner = <unsigned long> PyThread_get_thread_ident()
         mutex._count = 1

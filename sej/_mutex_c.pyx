@@ -11,6 +11,9 @@ one is only for waiting. The first waiter locks it in place of the holder, and t
     passed on    0       False     waits too, while _waiting counts a thread that has just got it
 
 Waiting is as in threading.RLock: signal handlers run in the meantime, and their exceptions end it.
+
+The page that shows a fork is the module's, too: see sej.mutex. The kernel fills it with zeros in a forked child. If it
+cannot, the byte is always 0, and the pid is compared.
 """
 
 from cython cimport binding
@@ -31,6 +34,56 @@ cdef extern from "pythread.h":
 
     PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock lock, long long microseconds, int interruptible) nogil
 
+cdef extern from *:
+    """
+    #include <unistd.h>
+    #if defined(__linux__)
+    #include <sys/mman.h>
+    #ifndef MADV_WIPEONFORK
+    #define MADV_WIPEONFORK 18
+    #endif
+    #endif
+    static unsigned char sej_never[1];
+    static unsigned char *sej_page(void) {
+    #if defined(MADV_WIPEONFORK)
+        long size = sysconf(_SC_PAGESIZE);
+        void *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page != MAP_FAILED && madvise(page, size, MADV_WIPEONFORK) == 0) {
+            *(unsigned char *)page = 1;
+            return page;
+        }
+    #endif
+        return sej_never;
+    }
+    """
+    unsigned char sej_never[1]
+    unsigned char *sej_page()
+    int getpid()
+
+cdef int pid = getpid()
+cdef object tell = None
+page = sej_page()
+
+
+cdef int in_child() except -1:
+    if tell is not None and (page != sej_never or getpid() != pid):
+        tell()
+    return 0
+
+
+def noticed(function):
+    """Note that the objects of this process know whose they are. A forked child calls the function, which calls this."""
+    global pid, tell
+    pid, tell = getpid(), function
+    if page != sej_never:
+        page[0] = 1
+
+
+@binding(False)
+def notice_fork():
+    """See sej.mutex."""
+    check_fork()
+
 
 cdef class Mutex:
     """Held by one thread at a time, which may take it again."""
@@ -48,6 +101,7 @@ cdef class Mutex:
     cdef int enter(self) except -1:
         """Take it; waits without a limit."""
         cdef unsigned long me = <unsigned long> PyThread_get_thread_ident()
+        check_fork()
         if self._count == 0 and self._waiting == 0:
             self._owner = me
             self._count = 1
@@ -138,4 +192,5 @@ cdef class Mutex:
     @binding(False)
     def _is_owned(self):
         """Return whether this thread holds it, as threading.Condition asks."""
+        check_fork()
         return self.owned()

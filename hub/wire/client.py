@@ -42,7 +42,7 @@ from sej.codec import decode_many
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError
 from sej.message import Message
-from sej.system.lifecycle import watch_forks
+from sej.mutex import notice_fork, watch_forks
 from sej.system.memory import keep_like_after
 
 __all__ = ["Client", "JournalState", "Listed"]
@@ -459,6 +459,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; calls in progress end."""
+        notice_fork()
         with self._lock:
             self._closed = True
             channel, self._channel = self._channel, None

@@ -12,7 +12,7 @@ import os
 from typing import Final
 
 from sej.errors import ClosedError
-from sej.system.lifecycle import watch_forks
+from sej.mutex import notice_fork, watch_forks
 
 __all__ = ["keep_unused", "use_grpc"]
 
@@ -26,6 +26,7 @@ class _Use:
 
     def start(self, what: str) -> None:
         """See :func:`use_grpc`."""
+        notice_fork()
         if self._lost:
             raise ClosedError(
                 f"{what} cannot be used in this process: it was forked from one that used gRPC, which does not work"

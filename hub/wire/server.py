@@ -29,7 +29,7 @@ from hub.wire.service import Limits, Service
 from hub.wire.tls import ServerTLS, is_loopback
 from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
-from sej.system.lifecycle import watch_forks
+from sej.mutex import notice_fork, watch_forks
 from sej.system.memory import keep_like_after
 from shard.files import make_room
 
@@ -240,6 +240,7 @@ class Server:
 
     def close(self) -> None:
         """Finish the calls in progress, acknowledge what streams appended, and close. A second call does nothing."""
+        notice_fork()
         if self._stopped:
             return
         self._stopped = True

@@ -17,7 +17,7 @@ from functools import partial
 
 from kestrel.hot import reference as _reference
 from sej.errors import ClosedError, LockLostError
-from sej.system.lifecycle import watch_forks
+from sej.mutex import watch_forks
 
 def tick_ns():
     """Return a clock that only ever runs forward, in ns; what it says is up to 4 ms old."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from kestrel.errors import FailedError, ShutError
 from sej.errors import ClosedError, LockLostError
-from sej.system.lifecycle import watch_forks
+from sej.mutex import notice_fork, watch_forks
 
 if TYPE_CHECKING:
     from sej.system.disk import File
@@ -42,7 +42,6 @@ class Fuse:
 
     Attributes:
         path: the queue.
-        live: whether the next operation may begin.
         shut: whether the queue was closed, or is being closed.
         blown: the first failure, or that this is a forked child; else None.
     """
@@ -50,10 +49,20 @@ class Fuse:
     def __init__(self, path: str) -> None:
         """Make one for a queue that is being opened."""
         self.path = path
-        self.live = False
+        self._live = False
         self.shut = False
         self.blown: FailedError | ShutError | None = None
         watch_forks(self)
+
+    @property
+    def live(self) -> bool:
+        """Whether the next operation may begin."""
+        notice_fork()  # the compiled one is asked with the queue's mutex held, which notices it
+        return self._live
+
+    @live.setter
+    def live(self, live: bool) -> None:
+        self._live = live
 
     def require_open(self) -> None:
         """Make sure that the queue was not closed.

@@ -17,7 +17,7 @@ from libc.errno cimport EINTR, errno
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 from libc.string cimport memcpy
 
-from sej._mutex_c cimport Mutex, alone, give, take
+from sej._mutex_c cimport Mutex, alone, check_fork, give, is_forked, take
 from sej.codec._layout cimport (
     MAX_KEY, MAX_TYPE, MAX_VALUE, OVERHEAD, Py_SIZE, PyList_GET_ITEM, coarse_ns, fits, now_ns, put_message,
 )
@@ -166,7 +166,7 @@ cdef class Buffer:
     cdef object append_one(self, object value, object key, object type, object timestamp):
         """Do it, for a caller in C."""
         cdef int64_t offset = self.offset
-        if (self._busy or timestamp is not None or type is not ZERO or offset == INT64_MAX
+        if (self._busy or is_forked() or timestamp is not None or type is not ZERO or offset == INT64_MAX
                 or not fits(<PyObject *> value, MAX_VALUE) or not fits(<PyObject *> key, MAX_KEY)):
             return self._append_any(value, key, type, timestamp)
         self._put(<PyObject *> value, <PyObject *> key, 0, now_ns())
@@ -175,8 +175,9 @@ cdef class Buffer:
         return offset
 
     cdef object _append_any(self, object value, object key, object type, object timestamp):
-        """Do it, whatever the arguments are, and whatever another thread does."""
+        """Do it, whatever the arguments are, and whatever another thread or process does."""
         cdef int64_t kind = 0, time = 0, offset
+        check_fork()
         if not (PyBytes_CheckExact(value) and PyBytes_CheckExact(key) and PyLong_CheckExact(type)
                 and (timestamp is None or PyLong_CheckExact(timestamp))):
             value = as_bytes(value, "value")
@@ -281,6 +282,7 @@ cdef class Buffer:
             if type_list is not None or time_list is not None:
                 check_message(b"", b"", 0 if type_list is None else type_list[index],
                                   0 if time_list is None else time_list[index])
+        check_fork()
         if self._refuse is not None:
             self._refuse()
         inside = self._is_inside()

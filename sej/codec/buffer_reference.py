@@ -14,6 +14,7 @@ from sej.codec.arguments import as_bytes, check_message, full, nested
 from sej.codec.format import HEAD, INT32, MAX_OFFSET, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.codec.reference import Run
 from sej.message import BytesLike
+from sej.mutex import notice_fork
 
 __all__ = ["Buffer", "Handle"]
 
@@ -270,6 +271,7 @@ class Buffer:
         return Handle(self)
 
     def _require_open(self) -> None:
+        notice_fork()
         if self._refuse is not None:
             self._refuse()
 

@@ -26,59 +26,22 @@ statement releases it in C.
 stays open, and afterwards it is closed but holds some of its files. In both cases the next ``close()`` continues, so
 giving back must bear to be repeated. :meth:`Lifecycle.exit` makes that second call at the end of a ``with`` block.
 
-**Fork.** A forked child has copies of the parent's objects and descriptors, but not its threads. A copied descriptor
-keeps a lock of the parent alive, and a mutex that another thread held is never released. So every object that holds
-either one is in one registry, and the child calls its ``_after_fork``: it closes the copies without unlocking, and
-makes new mutexes. The objects are independent of each other here, so their order does not matter.
+**Fork.** Each check of the state asks first whether this is a forked child: see :mod:`sej.mutex`.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from sej.errors import ClosedError, LockedError, LockLostError, SejError, WriterFailedError
-from sej.mutex import Mutex
+from sej.mutex import Mutex, forget_forked, notice_fork, watch_forks
 from sej.system.disk import of_system
 
-__all__ = ["Forkable", "Lifecycle", "forget_forked", "is_mine", "watch_forks"]
-
-
-class Forkable(Protocol):
-    """An object that belongs to the process that opened it."""
-
-    def _after_fork(self) -> None:
-        """In a forked child: close copies of descriptors, without unlocking; make new mutexes."""
-
-
-_open: set[weakref.ref[Forkable]] = set()
-"""What a WeakSet is, but with calls into C only: each journal that is opened adds two objects."""
-
-
-def watch_forks(opened: Forkable) -> None:
-    """Let a forked child call ``_after_fork`` of an object that was opened, for as long as it lives."""
-    _open.add(weakref.ref(opened, _open.discard))
-
-
-def forget_forked(closed: Forkable) -> None:
-    """Leave out an object that was closed."""
-    _open.discard(weakref.ref(closed))
-
-
-def _in_child() -> None:
-    for found in [reference() for reference in list(_open)]:
-        if found is not None:
-            found._after_fork()
-    _open.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+__all__ = ["Lifecycle", "is_mine"]
 
 
 def is_mine(lock: threading.RLock) -> bool:
@@ -86,6 +49,7 @@ def is_mine(lock: threading.RLock) -> bool:
 
     Asked as :class:`threading.Condition` asks it.
     """
+    notice_fork()
     return lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -157,6 +121,7 @@ class Lifecycle:
 
     def require(self) -> None:
         """Refuse a call of an object that is not open; see :meth:`refuse`."""
+        notice_fork()
         if not self.open:
             self.refuse()
 
@@ -212,6 +177,7 @@ class Lifecycle:
             LockedError: a call of the owner is under way in this thread; nothing was done.
             SejError: what finish raised, or what failed in the background. Everything is given back all the same.
         """
+        notice_fork()
         if self.forked:
             return
         if is_mine(self.mutex) or is_mine(self._closing):

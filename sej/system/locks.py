@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import os
 import sys
 import time
@@ -26,8 +25,8 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from sej.errors import ClosedError, LockedError, LockLostError
+from sej.mutex import forget_forked, notice_fork, watch_forks
 from sej.system.disk import OS, Disk, File, of_system
-from sej.system.lifecycle import forget_forked, watch_forks
 from sej.system.original import Trace, find_trace, is_current, pause
 
 __all__ = [
@@ -107,6 +106,7 @@ class Lock:
     @property
     def held(self) -> bool:
         """True if this object holds the lock."""
+        notice_fork()
         return self._held
 
     def acquire(self, *, timeout: float | None = 0.0) -> Self:
@@ -118,7 +118,7 @@ class Lock:
         Raises:
             LockedError: another process or object holds it; with the holder's text in the file.
         """
-        if self._held:
+        if self.held:
             raise LockedError(f"this object already holds {self._what}", path=self.path, holder=self.holder())
         self.release()  # left by an interrupted call
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -170,7 +170,7 @@ class Lock:
             LockLostError: its file was removed or replaced: others can lock a new one.
             ClosedError: it is not held.
         """
-        if self._file is None or not self._held:
+        if not self.held or self._file is None:
             raise ClosedError("the lock is not held by this process", path=self.path)
         if not is_current(self._disk, self._identity, self.path):
             raise LockLostError(
@@ -196,6 +196,7 @@ class Lock:
 
     def release(self) -> None:
         """Release the lock; a second call does nothing, or finishes an interrupted one."""
+        notice_fork()
         self._held = False
         file = self._file
         if file is not None:
@@ -289,24 +290,15 @@ def _namespace(kind: str) -> int | None:
         return None
 
 
-@functools.cache
-def _own_namespace() -> str:
-    """Return the namespaces of this process's pid and of its start time; empty if they are the system's own."""
-    numbers = _namespace("pid"), _namespace("time")
-    own = [n for n in numbers if n not in (None, FIRST_PID_NAMESPACE, _FIRST_TIME_NAMESPACE)]
-    return "".join(f"#{n}" for n in own)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_own_namespace.cache_clear)  # a child may be the first of a new namespace
-
-
 def process_host() -> str:
     """Return where pid and start time of this process count: the host's name, in a container with ``#`` and namespaces.
 
-    They are the PID and the time namespace, as far as they are not the system's own.
+    They are the PID and the time namespace, as far as they are not the system's own. They are asked each time: a forked
+    child may be the first process of new ones.
     """
-    return host_name() + _own_namespace()
+    numbers = _namespace("pid"), _namespace("time")
+    own = [n for n in numbers if n not in (None, FIRST_PID_NAMESPACE, _FIRST_TIME_NAMESPACE)]
+    return "".join([host_name(), *(f"#{n}" for n in own)])
 
 
 def process_start(pid: int) -> int | None:

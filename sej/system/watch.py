@@ -25,6 +25,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
+from sej.mutex import notice_fork, watch_forks
+
 if TYPE_CHECKING:
     from ctypes import CDLL
 
@@ -174,8 +176,6 @@ class _Hub:
 
     def __init__(self) -> None:
         _libc()  # first, because it opens files: where that fails, no descriptor of this instance is open yet
-        self.forked = False
-        """It belongs to the parent of this process."""
         # Reentrant: a signal handler may wake or close, and a watch may be garbage-collected, in the same thread.
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
@@ -195,20 +195,25 @@ class _Hub:
     @classmethod
     def current(cls) -> _Hub:
         """Return the instance of this process; a forked child creates its own."""
+        notice_fork()
         with cls._guard:
             if cls._instance is None:
                 cls._instance = cls()
+                watch_forks(cls._instance)
             return cls._instance
 
-    @classmethod
-    def after_fork(cls) -> None:
+    @property
+    def forked(self) -> bool:
+        """Whether it belongs to the parent of this process."""
+        notice_fork()
+        return self is not self._instance
+
+    def _after_fork(self) -> None:
         """In the child, replace the locks: another thread of the parent may have held them."""
-        hub, cls._instance, cls._guard = cls._instance, None, threading.RLock()
-        if hub is not None:
-            hub.forked = True
-            for fd in (hub._fd, hub._bell_out, hub._bell_in):
-                if fd is not None:
-                    os.close(fd)
+        _Hub._instance, _Hub._guard = None, threading.RLock()
+        for fd in (self._fd, self._bell_out, self._bell_in):
+            if fd is not None:
+                os.close(fd)
 
     def add(self, ear: _Ear, directory: str) -> None:
         ear.number = None
@@ -314,10 +319,6 @@ class _Hub:
             if mask & _IGNORED:  # the directory was removed, and the kernel's watch with it
                 for ear in self._ears.pop(number, ()):
                     ear.number = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Hub.after_fork)
 
 
 @functools.cache

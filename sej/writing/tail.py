@@ -424,9 +424,10 @@ class Tail:
 
     def _forget(self) -> None:
         """Close a tail whose writer is gone and was never closed, with a warning."""
+        inside = self.life.inside  # first: it notices a fork
         if self.life.forked:
             return
-        if self.life.inside:  # the garbage collector runs in the thread that syncs, in the middle of that
+        if inside:  # the garbage collector runs in the thread that syncs, in the middle of that
             threading.Thread(target=self._forget, name="sej-close").start()
             return
         close = self.close if hasattr(self, "syncer") else self.abandon

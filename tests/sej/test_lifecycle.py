@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import sej
-from sej.system import lifecycle
+from sej import mutex
 from sej.system.lifecycle import Lifecycle
 from tests.sej.hooks import Worker, until
 from tests.sej.interrupts import Interrupt
@@ -212,14 +212,14 @@ def test_release_waits_for_a_call_of_another_thread() -> None:
 
 def test_an_object_that_was_closed_or_forgotten_is_not_told_about_forks() -> None:
     closed, kept, forgotten = Owner(), Owner(), Lifecycle("the owner", "somewhere")
-    assert {found() for found in lifecycle._open} >= {closed.life, kept.life, forgotten}
+    assert {found() for found in mutex._open} >= {closed.life, kept.life, forgotten}
     closed.close()
-    entry = next(found for found in lifecycle._open if found() is forgotten)
+    entry = next(found for found in mutex._open if found() is forgotten)
     del forgotten
-    assert entry not in lifecycle._open
-    assert {found() for found in lifecycle._open} & {closed.life, kept.life} == {kept.life}
+    assert entry not in mutex._open
+    assert {found() for found in mutex._open} & {closed.life, kept.life} == {kept.life}
     kept.close()
-    assert kept.life not in {found() for found in lifecycle._open}
+    assert kept.life not in {found() for found in mutex._open}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

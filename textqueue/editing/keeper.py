@@ -14,6 +14,8 @@ import time
 from contextlib import suppress
 from typing import Final, Protocol
 
+from sej.mutex import notice_fork, watch_forks
+
 __all__ = ["KEEPER", "TICK_S", "Hold", "Keeper"]
 
 TICK_S: Final = 0.005
@@ -46,6 +48,7 @@ class Keeper:
 
     def add(self, hold: Hold) -> None:
         """Add a hold, and start the thread if it is not running."""
+        watch_forks(self)
         with self._lock:
             self._holds.add(hold)
             if self._thread is None or not self._thread.is_alive():  # an interrupt may have prevented its start
@@ -80,6 +83,7 @@ class Keeper:
 
     def end_all(self) -> None:
         """At the end of the process, end every hold that no thread is using."""
+        notice_fork()
         with self._lock:
             self._tick(last=True)
 
@@ -91,13 +95,13 @@ class Keeper:
         """Let the thread continue."""
         self._lock.release()
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork(self) -> None:
         """Drop all holds, which belong to the parent. The child has no thread."""
         for hold in self._holds:
             hold.forget()
         self._holds.clear()
         self._thread = None
-        self._lock.release()
+        self._lock = threading.Lock()
 
 
 KEEPER: Final = Keeper()
@@ -108,5 +112,5 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=KEEPER.before_fork,
         after_in_parent=KEEPER.after_fork_in_parent,
-        after_in_child=KEEPER.after_fork_in_child,
+        after_in_child=KEEPER._after_fork,
     )

@@ -106,7 +106,8 @@ def owner_text(room: int = 255, owner: str | None = None) -> bytes:
     """
     match = _OWNER.fullmatch(owner.encode("utf-8", "replace")) if owner else None
     if match is None:
-        return _own_text(os.getpid(), process_host(), _own_start(), room)
+        pid, here = os.getpid(), process_host()
+        return _own_text(pid, here, _own_start(pid, here), room)
     digits, host, start = match.groups()
     return _text(digits, _given(host), start, room)
 
@@ -133,9 +134,10 @@ def is_alive(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
     match = _OWNER.fullmatch(owner)
     if match is None:
         return True
-    pid, host, start = match.groups()
-    if host == _cut(_bare(process_host()), len(host)):
-        return _own_start() == int(start) if int(pid) == os.getpid() else is_running(int(pid), int(start))
+    digits, host, start = match.groups()
+    pid, here = int(digits), process_host()
+    if host == _cut(_bare(here), len(host)):
+        return _own_start(pid, here) == int(start) if pid == os.getpid() else is_running(pid, int(start))
     bare = host.partition(b"#")[0]
     return not any(name.encode() == bare or host == _cut(name.encode(), len(host)) for name in dead_hosts)
 
@@ -155,13 +157,9 @@ def is_of(owner: bytes, process: str) -> bool:
 
 
 @cache
-def _own_start() -> int:
+def _own_start(pid: int, host: str) -> int:
     """Return the start time of this process; cached, because every claim needs it and it costs a system call."""
-    return process_start(os.getpid()) or 0
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_own_start.cache_clear)
+    return process_start(pid) or 0
 
 
 def _given(host: bytes) -> bytes:

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol, Self
 
+from sej.mutex import notice_fork
 from sej.system.disk import Disk, File
 from textqueue.errors import FileInUseError
 from textqueue.ledger.sidecar import Sidecars
@@ -121,6 +122,7 @@ class Guard:
             FileInUseError: another process holds the lock for longer than the timeout, or this is a signal handler that
                 interrupted this method.
         """
+        notice_fork()
         self.threads.acquire()
         if self._depth and (not self._locked or self.kept is not None):
             self.threads.release()
