@@ -6,6 +6,7 @@ The command finds :func:`look` through the entry-point group ``sej.doctor``. It 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal
@@ -68,11 +69,16 @@ def _look(root: str, staging: str) -> Iterator[_Finding]:
             reasons = {job: reason for job, reason in found_reasons.items() if reason is not None}
             for job, reason in reasons.items():
                 found = f"job {job} is decided but cannot be finished: {reason}"
-                yield _WHAT, "problem", found, f"run sej spark finish --discard {root}, and then run its job again"
+                yield (
+                    _WHAT,
+                    "problem",
+                    found,
+                    f"`sej spark finish --discard {shlex.quote(root)}`, and then run its job again",
+                )
             waiting = sorted(set(jobs) - set(reasons))
             if waiting:
                 found = f"committed to {root} but not finished: {', '.join(waiting)}"
-                yield _WHAT, "note", found, f"the next job on {root} finishes it, or run sej spark finish {root}"
+                yield _WHAT, "note", found, f"the next job there finishes it, or `sej spark finish {shlex.quote(root)}`"
             removed = sweep(staging, keep=jobs)
             if removed:
                 yield _WHAT, "ok", f"removed {removed} folder(s) of dead jobs from {staging}", ""

@@ -17,7 +17,7 @@ import click
 from hub.page.journal import cells
 from hub.page.rendering import address
 from hub.page.views import Context, MissingError, View, number_in
-from sej.cli.commands.offsets import describe_reset, move_reader, reset_target
+from sej.cli.commands.offsets import describe_reset, move_reader, require_movable, reset_target
 from sej.cli.state.readers import readers_of
 from sej.journal.directory import Directory
 from sej.journal.kept_offsets import check_reader
@@ -53,6 +53,7 @@ def reader(context: Context, query: _Query) -> View:
     values: dict[str, object] = {"path": path, "reader": name, "offset": offset, "to": place, "preview": None}
     if place:
         target = _target(path, place)
+        require_movable(Path(path), name, target)
         values |= {"preview": describe_reset(Journal(path), offset, target), "target": target}
     return View("change_reader.html", f"Move reader {name}", {}, values, _trail(path))
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from hub.page.rendering import address
 from hub.page.views import Context, MissingError, View, number_in
-from sej.cli.commands.doctor import findings_of
 from sej.cli.commands.stat import journal_row
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import as_text
@@ -170,9 +169,7 @@ def message(context: Context, query: Mapping[str, str]) -> View:
 def damage(context: Context, query: Mapping[str, str]) -> View:
     """Show what ``sej doctor`` finds in a journal, and what to do about it."""
     path = context.require_journal(query.get("path", ""))
-    full = query.get("full") == "1"
-    found = findings_of(path, quick=not full)
-    context.sampler.checked(path, found)
+    found, full = context.sampler.check(path, full=query.get("full") == "1")
     return View("damage.html", f"State of {path}", {}, {"path": path, "findings": found, "full": full}, _trail(path))
 
 

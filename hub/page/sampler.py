@@ -21,8 +21,7 @@ from sej.cli.commands.doctor import findings_of
 from sej.cli.state.findings import Finding
 from sej.cli.state.readers import stuck
 from sej.cli.state.watched import Sample, Watched
-from sej.errors import CorruptionError, SejError
-from sej.journal.view import Journal
+from sej.errors import SejError
 from sej.queue.items.look import QueueLook
 
 __all__ = ["STUCK_S", "Round", "Sampler"]
@@ -76,6 +75,7 @@ class Sampler:
         self._rates: dict[str, History] = {}
         self._lags: dict[tuple[str, str], History] = {}
         self._found: dict[str, tuple[float, int, list[Finding]]] = {}
+        self._damage: dict[str, list[Finding]] = {}
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._pauses = Pauses()
         self._stop = threading.Event()
@@ -134,15 +134,22 @@ class Sampler:
         """Return the names of a journal's work queues that are paused."""
         return self._pauses.of(path)
 
-    def findings(self, path: str) -> list[Finding] | None:
-        """Return the last findings of a quick check of a journal; None if it was not checked yet."""
-        found = self._found.get(path)
-        return None if found is None else found[2]
+    def check(self, path: str, *, full: bool = False) -> tuple[list[Finding], bool]:
+        """Check a journal, and return what the overview shows of it from now on, and whether every message was read.
 
-    def checked(self, path: str, findings: list[Finding]) -> None:
-        """Store the findings of a check that a viewer requested."""
-        sample = self.round.samples.get(path)
-        self._found[path] = time.monotonic(), 0 if sample is None else sample.end_offset, findings
+        Args:
+            path: the journal.
+            full: read every message of a large journal too. Else the damage is shown that the last full check found.
+        """
+        sample = self.round.samples.get(path, Sample(path, 0))
+        full = full or sample.bytes <= _SMALL_BYTES
+        found = findings_of(path, quick=not full)
+        if full:
+            self._damage[path] = [one for one in found if one.what == "damage" and one.level == "problem"]
+        else:
+            found += [one for one in self._damage.get(path, ()) if one not in found]
+        self._found[path] = time.monotonic(), sample.end_offset, found
+        return found, full
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -172,6 +179,7 @@ class Sampler:
         for gone in self._rates.keys() - samples.keys():
             del self._rates[gone]
             self._found.pop(gone, None)
+            self._damage.pop(gone, None)
         readers = {(path, reader.name) for path, sample in samples.items() for reader, _ in sample.readers}
         for old in self._lags.keys() - readers:
             del self._lags[old]
@@ -224,19 +232,4 @@ class Sampler:
                 return
             before = self._found.get(path)
             if before is None or (before[1] != sample.end_offset and now - before[0] > _CHECK_AGAIN_S):
-                large = sample.bytes > _SMALL_BYTES
-                found = findings_of(path, quick=large)
-                if large:
-                    found += _end_of(path)
-                self._found[path] = now, sample.end_offset, found
-
-
-def _end_of(path: str) -> list[Finding]:
-    """Return whether the bytes after the last good message are damage; a quick check does not look at them."""
-    try:
-        Journal(path).end_offset  # noqa: B018 it raises
-    except CorruptionError as error:
-        return [Finding("damage", "problem", str(error), f"sej repair {path}")]
-    except (SejError, OSError):
-        pass  # the other findings have it
-    return []
+                self.check(path)

@@ -54,7 +54,17 @@ from sej.system.checksum import crc32c
 from sej.system.disk import File, Status, replace_file
 from sej.system.durable import renew
 
-__all__ = ["After", "drop_twin", "keep_offset", "lowest_kept", "may_have_twin", "read_kept", "read_place", "twin_path"]
+__all__ = [
+    "After",
+    "drop_twin",
+    "keep_offset",
+    "known_offset",
+    "lowest_kept",
+    "may_have_twin",
+    "read_kept",
+    "read_place",
+    "twin_path",
+]
 
 _SLOTS: Final = 2
 _NAME_BYTES: Final = 255 - len(".check")
@@ -149,6 +159,13 @@ def lowest_kept(directory: Directory, name: str) -> int | None:
     if slots[0].offset == NOTHING or any(slot.inode == kept.status.inode for slot in slots):
         return None
     return min(kept.offset, slots[0].offset)
+
+
+def known_offset(directory: Directory, name: str) -> int | None:
+    """Return the offset that a damaged ``.ofs`` should hold by its twin; None: the twin does not know it."""
+    kept, slots = _look(directory, name), [slot for slot in _slots(directory, name) if slot.offset != NOTHING]
+    here = [slot for slot in slots if kept is not None and slot.inode == kept.status.inode]
+    return next((slot.offset for slot in here + slots), None)
 
 
 def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool, after: After | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from sej.errors import CorruptionError
 from sej.journal.directory import Directory, Segment, containing, is_still
 from sej.journal.gaps import Gap, read_gaps
+from sej.journal.identity import journal_id
 from sej.journal.index import IndexFile, verify_block
 from sej.journal.recovery import Damage, good_end
 from sej.journal.retention import merged_away
@@ -15,7 +16,7 @@ from sej.system.disk import File
 
 __all__ = ["Problem", "verify"]
 
-_Kind = Literal["torn tail", "corruption", "gap", "checksum", "foreign file"]
+_Kind = Literal["torn tail", "corruption", "gap", "checksum", "foreign file", "identity"]
 
 
 class Problem(NamedTuple):
@@ -45,7 +46,7 @@ class Problem(NamedTuple):
 
 
 def verify(directory: Directory, *, progress: Callable[[int, int], object] | None = None) -> list[Problem]:
-    """Return every problem of a journal, in order: torn tail, corruption, unrecorded gaps, checksums, foreign files.
+    """Return every problem of a journal: those of its segments in order, foreign files, a damaged identity.
 
     Problems are checked again if another process has changed the segments in the meantime.
     """
@@ -82,6 +83,10 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
     for name in directory.foreign():
         reason = "this is not a segment, and the original's scanner fails on foreign files; move it out of jnl/"
         listed.append(Problem("foreign file", directory.at("jnl", name), 0, 0, reason))
+    try:
+        journal_id(directory)
+    except CorruptionError as error:
+        listed.append(Problem("identity", directory.at("id"), 0, 0, error.reason))
     return listed
 
 

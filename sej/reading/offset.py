@@ -13,6 +13,7 @@ Before an offset is made durable the journal is synced up to it: a kept offset m
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 from typing import Final, NamedTuple, Self
 
@@ -20,6 +21,7 @@ from sej.checks import DISK, FLAG, START, WAIT, one_of, refuse_pickling, require
 from sej.checks import OFFSET as AN_OFFSET
 from sej.durations import Seconds, seconds
 from sej.errors import (
+    BadOffsetFileError,
     ClosedError,
     InvalidNameError,
     LockedError,
@@ -33,14 +35,14 @@ from sej.journal.end import Tail
 from sej.journal.kept_offsets import check_reader
 from sej.journal.medium import sync_up_to
 from sej.journal.retention import readers_lock
-from sej.journal.twin import After, drop_twin, keep_offset, may_have_twin, read_kept, read_place
+from sej.journal.twin import After, drop_twin, keep_offset, known_offset, may_have_twin, read_kept, read_place
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Start
 from sej.system.disk import OS, Disk
 from sej.system.lifecycle import is_mine
 from sej.system.locks import Lock
 
-__all__ = ["Misplaced", "Offset", "check_arguments", "misplaced", "read_offset"]
+__all__ = ["Misplaced", "Offset", "check_arguments", "misplaced", "read_offset", "refuse_queue", "wrong_place"]
 
 _BEYOND_END: Final = one_of(("raise", "rewind"))
 _LARGEST_TIMESTAMP: Final = 2**63 - 1
@@ -127,7 +129,7 @@ class Offset:
             LockedError: another process has this reader name.
             BadOffsetFileError: the file has one to seven bytes, or not the bytes that were written.
             OffsetBeyondEndError: the kept offset is past the journal's end, or was: other messages are there now.
-            InvalidNameError: a new reader may not have this name, or its lock would be that of a work queue.
+            InvalidNameError: a new reader may not have this name, or a work queue has it, or needs its lock.
             JournalNotFoundError: there is no journal, with ``wait=True`` after the timeout.
         """
         self._directory, timeout = check_arguments(
@@ -139,12 +141,7 @@ class Offset:
         self.path = self._directory.path
         self._disk = disk
         disk.mkdir(self._directory.at("ofs"))
-        if name.endswith(".queue") and disk.status(self._directory.at("ofs", name)) is not None:
-            raise InvalidNameError(
-                f"a reader named {name!r} would hold the lock of the work queue {name.removesuffix('.queue')!r};"
-                " choose another name",
-                path=self._directory.at("ofs", name),
-            )
+        refuse_queue(self._directory, name)
         self._file_path = self._directory.at("ofs", f"{name}.ofs")
         self._guard = threading.RLock()
         self._lock = Lock(self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", disk=disk)
@@ -278,10 +275,8 @@ class Offset:
         sync_up_to(self._directory, offset, self._tail)
         if self._disk.status(self._directory.at("tmp")) is None:
             self._disk.mkdir(self._directory.at("tmp"))
-        queue = self._directory.at("ofs", f"{self.name}.queue")  # as long as the name of a twin
-        is_queue = may_have_twin(self.name) and self._disk.status(queue) is not None
         self._after = self._known(offset)
-        keep_offset(self._directory, self.name, offset, strict=is_queue, after=self._after)
+        keep_offset(self._directory, self.name, offset, strict=False, after=self._after)
         self._value = offset
         self._kept = True
 
@@ -298,6 +293,23 @@ class Offset:
 
 def _check_offset(offset: int) -> None:
     AN_OFFSET("offset", offset)
+
+
+def refuse_queue(directory: Directory, name: str) -> None:
+    """Check that no work queue has the name of a reader: another offset would repeat or drop items.
+
+    Raises:
+        InvalidNameError: one has, or the reader's lock would be the queue's.
+    """
+    for queue in (name, name.removesuffix(".queue")):
+        path = directory.at("ofs", f"{queue}.queue")
+        if may_have_twin(queue) and directory.disk.status(path) is not None:
+            raise InvalidNameError(
+                f"{name!r} has the files of the work queue {queue!r}, so it is not read, moved or removed as a reader;"
+                f" choose another name, or `sej queue purge --name {queue} {shlex.quote(directory.path)}` drops the"
+                " items that wait",
+                path=path,
+            )
 
 
 class Misplaced(NamedTuple):
@@ -340,6 +352,17 @@ def misplaced(directory: Directory, kept: int, after: After | None, tail: Tail) 
         )
     newer = None if after is None else _first_newer(directory, after.timestamp)
     return Misplaced(reason, min(kept, end, end if newer is None else newer), newer is not None)
+
+
+def wrong_place(directory: Directory, name: str, tail: Tail) -> Misplaced | None:
+    """Return why the kept offset of a reader or queue cannot be right; None: it can be, or there is none."""
+    try:
+        kept, after = read_place(directory, name)
+    except BadOffsetFileError as error:
+        known = known_offset(directory, name)
+        unread = Journal(directory.path, disk=directory.disk).first_offset if known is None else known
+        return Misplaced(str(error), min(unread, tail.end_offset()), known is not None)
+    return None if kept is None else misplaced(directory, kept, after, tail)
 
 
 def _first_newer(directory: Directory, timestamp: int) -> int | None:

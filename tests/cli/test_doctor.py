@@ -73,8 +73,7 @@ def test_torn_tail_foreign_file_and_leftovers(journal: Path) -> None:
     assert str(last) in rows["torn tail"]["found"]
     (journal / "jnl" / "notes.txt").touch()
     rows = found(journal, code=1)
-    assert rows["foreign file"]["do"] == f"move {journal / 'jnl' / 'notes.txt'} out of jnl/"
-    assert found(journal, "--quick")["damage"]["found"] == "not checked (--quick)"
+    assert "damage" not in found(journal, "--quick"), "not every message was read"
     (journal / "tmp").mkdir(exist_ok=True)
     (journal / "tmp" / "rows.7").touch()
     (journal / "txn").mkdir(exist_ok=True)
@@ -141,7 +140,7 @@ def test_a_reader_whose_messages_were_lost_gets_its_command(tmp_path: Path, more
     row = found(path, code=1)["reader r"]
     assert row["level"] == "problem"
     assert row["do"].endswith(": the first message that it has not read")
-    command = shlex.split(row["do"].removeprefix("run sej ").partition(":")[0])
+    command = shlex.split(row["do"].split("`")[1])[1:]
     assert command == ["reset", str(path), "r", "85"]
     moved = sej(*command, "--yes")
     assert moved.returncode == 0
@@ -149,17 +148,17 @@ def test_a_reader_whose_messages_were_lost_gets_its_command(tmp_path: Path, more
     assert found(path)["reader r"]["level"] == ("note" if more else "ok")
     assert library.read_offset(path, "r") == 85
     (path / "ofs" / "original.ofs").write_bytes((1000).to_bytes(8, "big"))
-    assert found(path, code=1)["reader original"]["do"].endswith(f" {85 + more}: the end; what it has read is unknown")
+    assert found(path, code=1)["reader original"]["do"].endswith(f" {85 + more}`: what it has read is unknown")
 
 
 def test_a_full_disk_and_a_journal_of_one_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "_FREE_BYTES", 1 << 62)
-    for count, advice in (1, "sej clean keeps the last one"), (300, "sej clean --max-bytes SIZE "):
+    for count, text in (1, "`sej clean` keeps the last one"), (300, "sej clean --max-bytes SIZE "):
         with library.Writer(tmp_path, segment_bytes=2000) as writer:
             for _ in range(count):
                 writer.append(b"value")
         rows = findings.findings(library.Journal(tmp_path), quick=True)
-        assert next(advice in row.do for row in rows if row.what == "disk")
+        assert next(text in row.found + row.do for row in rows if row.what == "disk")
 
 
 def test_a_replaced_segment_has_lost_no_messages(tmp_path: Path) -> None:

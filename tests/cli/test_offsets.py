@@ -195,3 +195,54 @@ def test_a_consumer_that_stops_at_a_message_names_the_command_that_skips_it(tmp_
     assert named is not None
     assert b"1 message will be skipped" in sej(*shlex.split(named[1]), "--yes").stdout
     assert consumer.run(lambda message: print(int(message.value)), timeout=0.0) == 0
+
+
+def test_a_work_queue_is_not_moved_or_removed(tmp_path: Path) -> None:
+    """Its done items would be delivered again; its delays, attempts and leases would be gone."""
+    path = tmp_path / "mails"
+    with library.open_queue(path) as queue:
+        queue.put_many([b"alice", b"bob"])
+        queue.put(b"later", delay_s=3600)
+        item = queue.get(timeout=0)
+        assert item is not None
+        item.done()
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    for words in (("--remove", "queue"), ("queue", "first"), ("queue", "1"), ("queue", "end"), ("queue.queue", "0")):
+        done = sej("reset", "--yes", "--create", path, *words)
+        assert (done.returncode, done.stdout.count(b"next")) == (2, 0), words
+        assert b"work queue 'queue'" in done.stderr and b"`sej queue purge --name queue " in done.stderr, words
+    assert sej("follow", "--reader", "queue", "--timeout", "0s", path).returncode == 2
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    with library.open_queue(path) as queue:
+        assert queue.stats()[:4] == (1, 1, 0, 1)
+    out = shlex.split(sej("reset", "--remove", path, "queue").stderr.decode().split("`")[1])
+    assert sej(*out[1:], "--yes").returncode == 0
+    with library.open_queue(path) as queue:
+        assert queue.stats()[:3] == (0, 0, 0)
+
+
+@pytest.mark.parametrize("damage", ["lost", "changed", "short"])
+def test_a_work_queue_whose_offset_cannot_be_right_gets_the_right_one(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "mails"
+    with library.open_queue(path) as queue:
+        queue.put_many([b"alice", b"bob", b"carol"])
+        for item in queue.get_many(2, timeout=0):
+            item.done()
+    if damage == "lost":
+        os.truncate(path / "jnl" / "0000000000000000.jnl", 0)
+        (path / "idx" / "durable").unlink(missing_ok=True)
+    else:
+        (path / "ofs" / "queue.ofs").write_bytes((7).to_bytes(8, "big")[: 8 if damage == "changed" else 3])
+    with pytest.raises(library.SejError):
+        library.open_queue(path)
+    rows = map(json.loads, sej("doctor", "--json", path).stdout.splitlines())
+    (row,) = [row for row in rows if row["what"] == "reader queue"]
+    words = shlex.split(row["do"].split("`")[1])
+    right = 0 if damage == "lost" else 2
+    assert words == ["sej", "reset", str(path), "queue", str(right)]
+    for place in ("1", "end") if damage != "lost" else ():
+        assert sej("reset", "--yes", path, "queue", place).returncode == 2
+    assert sej(*words[1:], "--yes").returncode == 0
+    with library.open_queue(path) as queue:
+        queue.put(b"dave")
+        assert [item.value for item in queue.get_many(9, timeout=0)] == [b"carol", b"dave"][right == 0 :]

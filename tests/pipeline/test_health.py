@@ -51,7 +51,7 @@ def test_the_doctor_removes_files_that_no_job_needs(target: Target, monkeypatch:
     places = [target.root, target.directory(0).path]
     first, second = look(places[0])
     assert "not finished: decided" in first[2]
-    assert first[3].endswith(f"or run sej spark finish {target.root}")
+    assert first[3].endswith(f"or `sej spark finish {target.root}`")
     assert second[2] == f"removed 1 folder(s) of dead jobs from {target.staging}"
     assert left(target) == {"running", "decided"}
     assert [row[1] for row in look(places[1])] == ["note"]

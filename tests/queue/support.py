@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import sej
+from sej.journal.directory import Directory
+from sej.journal.twin import keep_offset
 from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import OS, Disk
 
@@ -63,6 +65,11 @@ def taken_after_waiting(queue: JournalQueue, clock: FakeClock, seconds: float) -
         item = taking.result()
     assert item is not None
     return item
+
+
+def move(path: str | Path, offset: int, name: str = "worker") -> None:
+    """Write another kept offset, as `sej reset` does if the present one cannot be right."""
+    keep_offset(Directory(path, OS), name, offset, strict=True)
 
 
 def kill(queue: JournalQueue) -> None:

@@ -12,7 +12,7 @@ from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import RECORD_SIZE
 from sej.queue.log.records import rated
-from tests.queue.support import FakeClock, kill, opened
+from tests.queue.support import FakeClock, kill, move, opened
 from tests.sej.hooks import until
 
 
@@ -96,11 +96,9 @@ class TestPause:
         with opened(tmp_path, clock) as q:
             fill(q, 3)
             q.pause()
-        with sej.Offset(tmp_path, "worker") as offset:
-            offset.commit(2)
+        move(tmp_path, 2)
         for value in (2, 0):
-            with sej.Offset(tmp_path, "worker") as offset:
-                offset.reset(value)
+            move(tmp_path, value)
             assert QueueLook(tmp_path, "worker", clock=clock).stats().paused
             with opened(tmp_path, clock) as q:
                 assert q.stats().paused

@@ -19,7 +19,7 @@ from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import OS, File, Mode
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
-from tests.queue.support import NS, FakeClock, kill, opened
+from tests.queue.support import NS, FakeClock, kill, move, opened
 
 
 class ReadOnlyDisk:
@@ -155,8 +155,7 @@ class TestLookingFromOutside:
         with opened(tmp_path, clock, order="key") as q:
             q.put_many([b"%d" % n for n in range(6)], [b"a"] * 6)
             assert len(q.get_many(9, timeout=0)) == 1  # the others are parked
-        with sej.Offset(tmp_path, "worker") as kept:
-            kept.reset(3)
+        move(tmp_path, 3)
         look = QueueLook(tmp_path, "worker", clock=clock)
         assert (look.stats().ready, [item.offset for item in look.items()]) == (3, [3, 4, 5])
 
@@ -198,11 +197,9 @@ class TestLookingFromOutside:
         assert [item.state for item in look.items()] == ["ready", "delayed", "ready", "ready", "ready", "ready"]
         clock.move(61)
         assert look.stats()[:3] == (6, 0, 0)
-        with sej.Offset(path, "worker") as kept:
-            kept.reset(4)
+        move(path, 4)
         assert [item.offset for item in look.items()] == [4, 5, 6]
-        with sej.Offset(path, "worker") as kept:
-            kept.reset(0)
+        move(path, 0)
         assert look.stats() == (7, 0, 0, 0, 0)
 
     def test_what_retention_took_is_lost(self, tmp_path: Path, clock: FakeClock) -> None:

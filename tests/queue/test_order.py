@@ -12,7 +12,7 @@ from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import KEY, PARK, RECORD_SIZE
 from sej.queue.log.records import read_fields
 from tests.crash.disk import CrashDisk
-from tests.queue.support import FakeClock, kill, opened, taken_after_waiting
+from tests.queue.support import FakeClock, kill, move, opened, taken_after_waiting
 from tests.queue.test_dedupe import DiedError, dies_before_the_message
 
 
@@ -318,13 +318,11 @@ class TestTheOrderIsKept:
         clock.reboot()
         with opened(tmp_path, clock) as q:
             assert taken(q) == [b"a1", b"b1"]
-        with sej.Offset(tmp_path, "worker") as kept:
-            kept.reset(1)
+        move(tmp_path, 1)
         with opened(tmp_path, clock, on_dead="block") as q:
             assert taken(q) == [b"a2", b"b1"]
             assert q.stats()[:3] == (1, 0, 2)
-        with sej.Offset(tmp_path, "worker") as kept:
-            kept.reset(0)
+        move(tmp_path, 0)
         with opened(tmp_path, clock, on_dead="block") as q:
             assert taken(q) == [b"a1", b"b1"]
 

@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 
 import sej
+from sej.cli.commands.offsets import move_reader
 from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import RECORD_SIZE
 from sej.system.clock import SYSTEM
 from sej.system.disk import OS
+from sej.system.locks import Lock
 from tests.crash.disk import FaultyDisk
-from tests.queue.support import NS, FakeClock, kill, opened, taken_after_waiting
+from tests.queue.support import NS, FakeClock, kill, move, opened, taken_after_waiting
 from tests.ticks import next_tick
 
 
@@ -576,28 +578,26 @@ class TestWhole:
             first, second = q.get_many(2, timeout=0)
             second.done()
             with pytest.raises(sej.LockedError):
-                sej.Offset(tmp_path, "worker")
+                Lock(str(tmp_path / "ofs" / "worker.lck")).acquire()
             clock.move(2)
             q.get(timeout=0)
             assert sej.read_offset(tmp_path, "worker") in (None, 0)
             first.done()
         assert sej.read_offset(tmp_path, "worker") == 2
 
-    def test_a_consumer_may_continue_and_the_queue_after_it(self, tmp_path: Path, clock: FakeClock) -> None:
+    def test_a_queue_that_was_moved_forwards_continues_there(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
             q.put_many([b"a", b"b", b"c", b"d"])
             take(q).done()
-        with sej.Offset(tmp_path, "worker") as place:
-            place.commit(3)
+        move(tmp_path, 3)
         with opened(tmp_path, clock) as q:
             assert values(q) == [b"d"]
 
-    def test_a_reset_reader_delivers_again(self, tmp_path: Path, clock: FakeClock) -> None:
+    def test_a_queue_that_was_moved_back_delivers_again(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
             q.put_many([b"a", b"b"])
             assert values(q) == [b"a", b"b"]
-        with sej.Offset(tmp_path, "worker") as place:
-            place.reset(1)
+        move(tmp_path, 1)
         with opened(tmp_path, clock) as q:
             assert values(q) == [b"b"]
 
@@ -969,6 +969,8 @@ class TestDamage:
             q.put(b"a")
             with pytest.raises(sej.InvalidNameError, match=r"work queue 'worker'"):
                 sej.Offset(tmp_path, "worker.queue")
+            with pytest.raises(sej.InvalidNameError, match=r"work queue 'worker'.*`sej queue purge --name worker "):
+                sej.Offset(tmp_path, "worker")
             with sej.Offset(tmp_path, "other.queue") as kept:  # as the original may have named one
                 assert kept.value == 0
             assert values(q) == [b"a"]
@@ -1110,8 +1112,7 @@ def test_a_replaced_journal_is_an_error_and_not_taken_for_done(tmp_path: Path) -
         with pytest.raises(sej.OffsetBeyondEndError, match="is at offset 2, but the journal ends at 0"):
             sej.open_queue(tmp_path, "worker")
         (tmp_path / "ofs" / "worker.queue").unlink(missing_ok=True)
-    with sej.Offset(tmp_path, "worker", beyond_end="rewind") as kept:
-        assert kept.value == 0
+    move_reader(tmp_path, "worker", 0)
     with sej.open_queue(tmp_path, "worker") as q:
         q.put(b"new")
         assert values(q) == [b"new"]

@@ -11,7 +11,7 @@ import pytest
 import sej
 from sej.durations import Seconds
 from sej.queue.journal_queue import JournalQueue
-from tests.queue.support import FakeClock, kill, opened
+from tests.queue.support import FakeClock, kill, move, opened
 from tests.queue.test_queue import take, values
 
 
@@ -153,8 +153,7 @@ def test_an_item_that_fails_again_after_a_reset_has_a_letter_again(tmp_path: Pat
         take(q).fail()
         assert q.redrive() == 1
         take(q).done()
-    with sej.Offset(tmp_path, "worker") as kept:
-        kept.reset(0)
+    move(tmp_path, 0)
     with opened(tmp_path, clock) as q:
         take(q).fail()
         assert values(q) == [b"job"]

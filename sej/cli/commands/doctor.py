@@ -100,7 +100,7 @@ def findings_of(path: str, *, quick: bool, progress: Callable[[int, int], object
     except (SejError, OSError) as error:
         if is_scarce(error):
             raise
-        return [Finding("journal", "problem", text_of(error), "let this user read the journal, or check the disk")]
+        return [Finding("journal", "problem", text_of(error))]
 
 
 def contributed_findings(path: Path) -> Iterator[Finding]:

@@ -31,14 +31,18 @@ from sej.cli.shared.units import Moment
 from sej.cli.state.readers import Reader, complete_reader, find_reader, no_reader, readers_of
 from sej.errors import BadOffsetFileError, LockedError, SejError
 from sej.journal.directory import Directory
+from sej.journal.end import Tail
 from sej.journal.kept_offsets import check_reader
+from sej.journal.medium import sync_up_to
 from sej.journal.retention import readers_lock
+from sej.journal.twin import drop_twin, keep_offset
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST
-from sej.reading.offset import Offset, read_offset
+from sej.reading.offset import Offset, read_offset, refuse_queue, wrong_place
 from sej.system.disk import OS
+from sej.system.locks import Lock
 
-__all__ = ["describe_reset", "follow", "move_reader", "offset", "reset", "reset_target"]
+__all__ = ["describe_reset", "follow", "move_reader", "offset", "require_movable", "reset", "reset_target"]
 
 _VALUE_CHARS: Final = 200
 
@@ -101,8 +105,9 @@ def reset(
     """Move a reader to another message; shows the effect, then asks.
 
     The reader continues at the message with this OFFSET, at the first message from this TIME on, at the first message
-    of the journal (first), or after the last one (end). A reader that runs is not moved: exit code 3. A damaged offset
-    file is moved to kept/ and written again.
+    of the journal (first), or after the last one (end). A reader that runs is not moved: exit code 3. A work queue is
+    not moved or removed: its items would be delivered again, or lost. A damaged offset file is moved to kept/ and
+    written again.
 
     Example: sej reset orders billing '1h ago'
     """
@@ -128,11 +133,13 @@ def reset(
     if found is not None:
         click.echo(_line(found))
     if place is None:
+        require_movable(directory, name, None)
         click.echo(f"reader {name!r} will be removed; retention will not wait for it")
         _ask(yes or confirmed)
         _set_aside(directory, name, keep=False)
         return
     target = reset_target(journal, place)
+    require_movable(directory, name, target)
     click.echo(describe_reset(journal, None if found is None else found.offset, target))
     if start is not None and not (confirmed or yes):
         click.echo("nothing was changed; --reset does it")
@@ -195,16 +202,39 @@ def move_reader(directory: Path, name: str, target: int) -> str | None:
     """Move a reader that does not run; return the new path of its file if that was damaged.
 
     Raises:
+        InvalidNameError: it is a work queue.
         LockedError: the reader runs.
     """
+    from sej.queue.disk.log import queue_names
+
+    require_movable(directory, name, target)
     aside = None
     try:
         read_offset(directory, name)
     except BadOffsetFileError:
         aside = _set_aside(directory, name, keep=True)
+    places = Directory(directory, OS)
+    if name in queue_names(places):
+        OS.mkdir(places.at("tmp"))
+        with Lock(places.at("ofs", f"{name}.lck"), what=f"queue {name!r}"), readers_lock(places):
+            sync_up_to(places, target, Tail(places))
+            keep_offset(places, name, target, strict=True)
+        return aside
     with Offset(directory, name, target, beyond_end="rewind") as kept:
         kept.reset(target)
     return aside
+
+
+def require_movable(directory: Path, name: str, target: int | None) -> None:
+    """Check that a reader may be moved, or removed (None): a work queue only from an offset that cannot be right.
+
+    Raises:
+        InvalidNameError: it is a work queue, and this is not the offset where it should continue.
+    """
+    places = Directory(directory, OS)
+    wrong = None if target is None else wrong_place(places, name, Tail(places))
+    if wrong is None or wrong.unread != target:
+        refuse_queue(places, name)
 
 
 def reset_target(journal: Journal, place: str) -> int:
@@ -264,9 +294,6 @@ def _ask(yes: bool) -> None:
 
 def _set_aside(directory: Path, name: str, *, keep: bool) -> str | None:
     """Remove a reader's file under the reader's lock; keep: move it to ``kept/`` and return its new path."""
-    from sej.journal.twin import drop_twin
-    from sej.system.locks import Lock
-
     places = Directory(directory, OS)
     path = places.at("ofs", f"{name}.ofs")
     with Lock(places.at("ofs", f"{name}.lck"), what=f"reader {name!r}"), readers_lock(places):

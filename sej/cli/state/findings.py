@@ -1,4 +1,9 @@
-"""What ``sej doctor`` checks in one journal. Reads only, and changes nothing."""
+"""What ``sej doctor`` checks in one journal. Reads only, and changes nothing.
+
+Each advice is in :data:`ADVICE`. A test makes the damage that it is for, runs the commands between its backticks, and
+expects that nothing is lost and that the finding is gone or smaller. What is wrong and has no such command is only
+described.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +13,91 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, NewType
 
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import counted
 from sej.cli.shared.system_errors import text_of
 from sej.cli.shared.units import human_duration, human_size, iso_time
-from sej.cli.state.readers import Reader, holder_of, readers_of, stuck
+from sej.cli.state.readers import holder_of, readers_of, stuck
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.gaps import read_gaps
+from sej.journal.identity import journal_id
 from sej.journal.index import Block, IndexFile, read_blocks
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import kept_position
-from sej.journal.twin import read_place
+from sej.journal.verify import Problem
 from sej.journal.view import Journal
-from sej.reading.offset import Misplaced, misplaced
+from sej.queue.disk.log import queue_names
+from sej.reading.offset import wrong_place
 from sej.system.disk import OS, is_scarce, network_file_system
 from sej.writing.overlap import KEPT
 
-__all__ = ["Finding", "Level", "findings"]
+__all__ = ["ADVICE", "Advice", "Finding", "Level", "advice", "findings"]
 
+_KINDS: Final = {
+    "torn tail": "torn tail",
+    "foreign file": "foreign file",
+    "checksum": "changed value",
+    "gap": "corruption",
+    "corruption": "corruption",
+    "identity": "identity",
+}
+"""The advice about each kind of problem that a journal's check reports."""
 _FREE_BYTES: Final = 1 << 30
 _FREE_FILES: Final = 1000
 _CLOCK_S: Final = 60.0
 _STUCK_S: Final = 60.0
-_DO_OS: Final = "let this user read the journal, or check the disk"
 _QUICK_BYTES: Final = 16 * BLOCK_BYTES
+
+_COPY: Final = "with a second copy whose segments begin at the same offsets, `{aside} && cp COPY/jnl/{name} {file}`"
+
+ADVICE: Final = {
+    "corruption": "`sej repair {at}`",
+    "changed value": f"a repair would accept these bytes as they are. Stop the writers; {_COPY}",
+    "lost messages": (
+        f"before a writer appends: {_COPY}. Else new messages get these offsets, and a reader past the end skips them"
+    ),
+    "identity": (
+        "restore it from a copy: `cp COPY/id {file}`. Without one, `rm {file}`: the next writer makes a new identity,"
+        " and streams, merges and dead letters treat this as another journal"
+    ),
+    "gap": "`{aside} && sej repair {at}` records the gap again",
+    "torn tail": "nothing: the next writer cuts it and keeps the bytes",
+    "foreign file": "`{aside}`",
+    "full disk": "`sej clean --max-bytes SIZE {at}` removes segments that no reader needs",
+    "two writers": "stop one of the two writers, then `rm {files}`: their messages were appended again at the end",
+    "pending batch": "if no writer can open the journal, `{aside}`: the batch's messages in the journal stay",
+    "pending work": "nothing: the next writer finishes it before its first append",
+    "leftovers": "nothing: the next writer removes what no pending work needs",
+    "index": "`sej verify {at} && sej index {at}`",
+    "wrong offset": "`sej reset {at} {name} {unread}`: {why}",
+    "deleted messages": "`sej reset {at} {name} first`",
+    "deleted items": "nothing: the queue reports them when it is opened, and continues",
+    "idle reader": "start it, or if it is gone for good, `sej reset --remove {at} {name}`",
+    "idle queue": "start a worker: `sej queue get --name {name} {at} -- PROGRAM`",
+}
+"""The advice by the damage that it is for; ``sej`` commands ask before they change anything."""
+
+Advice = NewType("Advice", str)
+"""A text of :data:`ADVICE`, filled in."""
+_NOTHING: Final = Advice("")
+
+
+def advice(kind: str, places: Directory, file: str = "", **names: str) -> Advice:
+    """Return what to do about a kind of damage; file: the damaged one."""
+    kept, quoted = shlex.quote(places.at("kept")), shlex.quote(file)
+    common = {
+        "at": shlex.quote(places.path),
+        "file": quoted,
+        "name": shlex.quote(names.pop("name", os.path.basename(file))),
+        "aside": f"mkdir -p {kept} && mv -n {quoted} {kept}",
+    }
+    return Advice(ADVICE[kind].format(**common, **names))
+
 
 _NO_VALUES: Final[Mapping[str, float]] = MappingProxyType({})
 
@@ -52,7 +113,7 @@ class Finding(NamedTuple):
     what: str
     level: Level
     found: str
-    do: str = ""
+    do: Advice = _NOTHING
     values: Mapping[str, float] = _NO_VALUES
 
 
@@ -66,6 +127,7 @@ def findings(
         lambda: _locks(places),
         lambda: _disk(places),
         lambda: _left_behind(places),
+        lambda: _identity(places),
         lambda: _messages(journal, places, quick=quick, progress=progress),
         lambda: _clock(journal, places, quick=quick),
         lambda: _readers(journal),
@@ -79,7 +141,10 @@ def findings(
                 raise
             text = text_of(error)
             if text not in failed:  # one fault may fail several checks
-                do = f"sej repair {shlex.quote(journal.path)}" if isinstance(error, CorruptionError) else _DO_OS
+                do = _NOTHING
+                if isinstance(error, CorruptionError):
+                    file = os.fspath(error.path or "")
+                    do = advice("gap" if os.path.dirname(file) == places.at("gaps") else "corruption", places, file)
                 yield Finding("journal", "problem", text, do)
             failed.add(text)
 
@@ -102,8 +167,8 @@ def _locks(places: Directory) -> Iterator[Finding]:
 
 def _permissions(places: Directory) -> Iterator[Finding]:
     if os.statvfs(places.path).f_flag & os.ST_RDONLY:
-        do = "mount it for writing; until then only commands that read work"
-        yield Finding("permissions", "problem", "the file system is read-only", do)
+        found = "the file system is mounted read-only; only commands that read work"
+        yield Finding("permissions", "problem", found)
         return
     uid = os.stat(places.path).st_uid
     denied, foreign = [], []
@@ -121,16 +186,17 @@ def _permissions(places: Directory) -> Iterator[Finding]:
             elif owner != uid:
                 foreign.append(path)
     if denied:
-        found = f"this user cannot read or cannot write {counted(len(denied), 'path')}, the first is {denied[0]}"
-        yield Finding(
-            "permissions",
-            "problem",
-            found,
-            "run as the user that writes the journal, or give that user these paths with chown",
+        found = (
+            f"this user cannot read or cannot write {counted(len(denied), 'path')}, the first is {denied[0]}; expected"
+            " the user that writes the journal"
         )
+        yield Finding("permissions", "problem", found)
     elif foreign:
-        found = f"{counted(len(foreign), 'file')} belong to another user than the directory, the first is {foreign[0]}"
-        yield Finding("permissions", "note", found, "let only one user write a journal")
+        found = (
+            f"{counted(len(foreign), 'file')} belong to another user than the directory, the first is {foreign[0]};"
+            " expected one user that writes"
+        )
+        yield Finding("permissions", "note", found)
     else:
         yield Finding("permissions", "ok", "this user can read and write all files")
 
@@ -138,23 +204,20 @@ def _permissions(places: Directory) -> Iterator[Finding]:
 def _disk(places: Directory) -> Iterator[Finding]:
     kind = network_file_system(places.path)
     if kind is not None:
-        yield Finding(
-            "file system", "problem", f"{kind}: locks and syncs may not be reliable there", "move it to a local disk"
-        )
+        found = f"{kind}: locks and syncs may not be reliable there; expected a local disk"
+        yield Finding("file system", "problem", found)
     free = OS.free_bytes(places.path)
     full = free < _FREE_BYTES
-    do = ""
+    do, found = _NOTHING, f"{human_size(free)} free"
     if full and len(places.segments()) > 1:
-        do = f"run sej clean --max-bytes SIZE {shlex.quote(places.path)} to remove segments that no reader needs"
+        do = advice("full disk", places)
     elif full:
-        do = "free space on this disk in another way: this journal has one segment, and sej clean keeps the last one"
-    yield Finding("disk", "problem" if full else "ok", f"{human_size(free)} free", do, {"free_bytes": free})
+        found += ", and this journal has one segment: `sej clean` keeps the last one"
+    yield Finding("disk", "problem" if full else "ok", found, do, {"free_bytes": free})
     status = os.statvfs(places.path)
     if status.f_files and status.f_favail < _FREE_FILES:
-        found = f"room for {status.f_favail} more files"
-        yield Finding(
-            "disk", "problem", found, "remove small files on this disk: it has almost no inodes left for new segments"
-        )
+        found = f"room for {status.f_favail} more files: the disk has almost no inodes left for new segments"
+        yield Finding("disk", "problem", found)
     kept = [os.path.join(folder, name) for folder, _, names in os.walk(places.at("kept")) for name in names]
     overlaps = [path for path in kept if KEPT in os.path.basename(path)]
     if overlaps:
@@ -162,13 +225,11 @@ def _disk(places: Directory) -> Iterator[Finding]:
             f"another writer appended at the same time without the lock, {counted(len(overlaps), 'time')}; the first"
             f" is {overlaps[0]}"
         )
-        do = "stop one of the two writers, then remove these files: their messages were appended again at the end"
-        yield Finding("two writers", "problem", found, do)
+        yield Finding("two writers", "problem", found, advice("two writers", places, files=shlex.join(overlaps)))
     if kept:
         size = sum(os.path.getsize(path) for path in kept)
-        do = "inspect them, then remove them: no command does"
-        found = f"{counted(len(kept), 'file')}, {human_size(size)} in {places.at('kept')}"
-        yield Finding("kept bytes", "note", found, do, {"files": len(kept), "bytes": size})
+        found = f"{counted(len(kept), 'file')}, {human_size(size)} in {places.at('kept')}, which no command needs"
+        yield Finding("kept bytes", "note", found, values={"files": len(kept), "bytes": size})
 
 
 def _left_behind(places: Directory) -> Iterator[Finding]:
@@ -180,14 +241,13 @@ def _left_behind(places: Directory) -> Iterator[Finding]:
     for name in pending:
         if name.endswith(".intent") and f"{name.removesuffix('.intent')}.rows" not in staged:
             found = f"the staged rows of an unfinished batch are missing: {places.at('txn', name)}"
-            do = "if no writer can open the journal, remove this file: the batch's messages in the journal stay"
-            yield Finding("pending batch", "problem", found, do)
+            yield Finding("pending batch", "problem", found, advice("pending batch", places, places.at("txn", name)))
     if pending:
         found = f"{len(pending)} started and not finished, the first is {places.at('txn', pending[0])}"
-        yield Finding("pending work", "note", found, "nothing: the next writer finishes it before its first append")
+        yield Finding("pending work", "note", found, advice("pending work", places))
     if staged:
         found = f"{counted(len(staged), 'file')} in {places.at('tmp')}"
-        yield Finding("leftovers", "note", found, "nothing: the next writer removes what no pending work needs")
+        yield Finding("leftovers", "note", found, advice("leftovers", places))
 
 
 def _names(folder: str) -> list[str]:
@@ -195,6 +255,15 @@ def _names(folder: str) -> list[str]:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _identity(places: Directory) -> Iterator[Finding]:
+    try:
+        journal_id(places)
+    except CorruptionError:
+        path = places.at("id")
+        found = f"{path} is damaged: expected the identity that was written for this journal"
+        yield Finding("identity", "problem", found, advice("identity", places, path))
 
 
 def _messages(
@@ -210,22 +279,33 @@ def _messages(
     first, end = journal.first_offset, good_end_of(journal)
     there = f"offsets {first} to {end - 1}, next offset {end}" if first < end else f"none, next offset {end}"
     span = f"{there}, {counted(len(segments), 'segment')}, {human_size(size)}"
-    yield Finding("messages", "ok", span, "", {"segments": len(segments), "bytes": size})
-    problems = [] if quick else journal.verify(progress=progress)
+    yield Finding("messages", "ok", span, values={"segments": len(segments), "bytes": size})
+    problems = _end_of(journal) if quick else journal.verify(progress=progress)
     for problem in problems:
+        do = _NOTHING if writing and problem.kind == "torn tail" else advice(_KINDS[problem.kind], places, problem.path)
         if problem.kind == "torn tail":
-            do = "" if writing else "nothing: the next writer cuts it and keeps the bytes"
             yield Finding("torn tail", "ok" if writing else "note", str(problem), do)
         elif problem.kind == "foreign file":
-            yield Finding("foreign file", "problem", str(problem), f"move {problem.path} out of jnl/")
-        else:
-            yield Finding("damage", "problem", str(problem), f"sej repair {shlex.quote(journal.path)}")
+            yield Finding("foreign file", "problem", str(problem), do)
+        elif problem.kind != "identity":  # reported by itself
+            yield Finding("damage", "problem", str(problem), do)
     lost = [] if writing else list(_lost(places, end))
     yield from lost
-    if not problems and all(one.level != "problem" for one in lost):
-        yield Finding("damage", "ok", "not checked (--quick)" if quick else "none: every message was read")
+    if not quick and not problems and all(one.level != "problem" for one in lost):
+        yield Finding("damage", "ok", "none: every message was read")
     for gap in read_gaps(places):
-        yield Finding("recorded gap", "note", str(gap), f"the damaged bytes are in {gap.kept}" if gap.kept else "")
+        where = f"; the damaged bytes are in {gap.kept}" if gap.kept else ""
+        yield Finding("recorded gap", "note", f"{gap}{where}")
+
+
+def _end_of(journal: Journal) -> list[Problem]:
+    """Return whether the bytes after the last good message of the last segment are damage."""
+    try:
+        journal.end_offset  # noqa: B018 it raises
+    except CorruptionError as error:
+        path = os.fspath(error.path or "")
+        return [Problem("corruption", path, error.position or 0, error.offset or 0, error.reason)]
+    return []
 
 
 def _lost(places: Directory, end: int) -> Iterator[Finding]:
@@ -254,10 +334,7 @@ def _lost(places: Directory, end: int) -> Iterator[Finding]:
             f"{on_disk.position} bytes of {segment.path} were on the disk, but {now}: messages"
             f" {end} to {on_disk.offset - 1} are gone"
         )
-        do = (
-            "before a writer appends: use a second copy, or run sej reset for each reader that is past the end."
-            " New messages get these offsets, and such a reader would skip them"
-        )
+        do = advice("lost messages", places, segment.path)
         yield Finding("lost messages", "problem" if lost > 1 else "note", found, do, {"messages": lost})
 
 
@@ -317,35 +394,35 @@ def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Find
     times = _times_of(places, quick=quick)
     changed = max((segment.mtime_ns for segment in journal.segments), default=now)
     if (changed - now) / 1e9 > _CLOCK_S:
-        found = f"segments were changed at {iso_time(changed)}, {_apart(changed, now)} ahead of this machine's clock"
-        do = "set this machine's clock: retention by age and `sej stat --health` depend on it"
-        yield Finding("clock", "problem", found, do)
+        found = (
+            f"segments were changed at {iso_time(changed)}, {_apart(changed, now)} ahead of this machine's clock:"
+            " retention by age and `sej stat --health` depend on it"
+        )
+        yield Finding("clock", "problem", found)
     yield from _against_clock(times, now)
     if times.disordered:
-        found = f"timestamps decrease by up to {times.worst / 1e9:.3f} s, within {times.disordered} messages"
-        do = (
-            "nothing, if producers set their own timestamps; seeking by time finds the first message at or after a time"
+        found = (
+            f"timestamps decrease by up to {times.worst / 1e9:.3f} s, within {times.disordered} messages: seeking by"
+            " time finds the first message at or after a time"
         )
-        yield Finding("time order", "note", found, do)
+        yield Finding("time order", "note", found)
     if times.unindexed:
-        at = shlex.quote(journal.path)
-        do = f"run sej verify {at} && sej index {at}"
         found = f"{human_size(times.unindexed)} are not indexed: opening and seeking read them"
-        yield Finding("index", "note", found, do, {"bytes": times.unindexed})
+        yield Finding("index", "note", found, advice("index", places), {"bytes": times.unindexed})
 
 
 def _against_clock(times: _Times, now: int) -> Iterator[Finding]:
     last, newest = times.last, times.newest
     if last is not None and (last[1] - now) / 1e9 > _CLOCK_S:
         found = f"this machine's clock is {_apart(last[1], now)} behind the last message, {last[0]}"
-        yield Finding("clock", "note", found, "compare the clocks of the producer and this machine")
+        yield Finding("clock", "note", f"{found}: it or the producer's clock is wrong")
     elif newest != NO_TIMESTAMP and (newest - now) / 1e9 > _CLOCK_S:
         where = f"message {times.newest_at} or one soon after it is dated {iso_time(newest)}"
-        do = "fix the producer's clock: seeking by time stops at such a message"
-        yield Finding("clock", "note", f"{where}, {_apart(newest, now)} in the future", do)
+        found = f"{where}, {_apart(newest, now)} in the future: seeking by time stops at such a message"
+        yield Finding("clock", "note", found)
     elif last is not None and last[1] != NO_TIMESTAMP:
         age_s = (now - last[1]) / 1e9
-        yield Finding("clock", "ok", f"the last message is {human_duration(age_s)} old", "", {"age_s": age_s})
+        yield Finding("clock", "ok", f"the last message is {human_duration(age_s)} old", values={"age_s": age_s})
 
 
 def _apart(later: int, earlier: int) -> str:
@@ -353,39 +430,32 @@ def _apart(later: int, earlier: int) -> str:
 
 
 def _readers(journal: Journal) -> Iterator[Finding]:
-    places, at = Directory(journal.path, OS), shlex.quote(journal.path)
-    tail = Tail(places)
+    places = Directory(journal.path, OS)
+    tail, queues = Tail(places), queue_names(places)
     for reader in readers_of(journal):
-        what = f"reader {reader.name}"
-        name = shlex.quote(reader.name)
+        name, is_queue = reader.name, reader.name in queues
         values = {"behind": reader.behind, "idle_s": reader.idle_s}
-        last_commit = f"last commit {human_duration(reader.idle_s)} ago"
         behind = f"{counted(reader.behind, 'message')} behind"
         halted = stuck(journal.path, reader, _STUCK_S, journal.first_offset) if reader.error is None else None
-        wrong = _misplaced(places, reader, tail)
+        level: Level = "problem"
+        do = _NOTHING
+        try:
+            wrong = wrong_place(places, name, tail)
+        except (SejError, OSError):  # reader.error has it
+            wrong = None
         if wrong is not None:
             found = reader.error or f"it is at offset {reader.offset}, but {wrong.reason}"
-            unread = "the first message that it has not read" if wrong.known else "the end; what it has read is unknown"
-            do = f"run sej reset {at} {name} {wrong.unread}: {unread}"
-            yield Finding(what, "problem", found, do, values)
+            why = "the first message that it has not read" if wrong.known else "what it has read is unknown"
+            do = advice("wrong offset", places, name=name, unread=str(wrong.unread), why=why)
         elif reader.error is not None:
-            do = f"run sej reset {at} {name} first, or with another offset"
-            yield Finding(what, "problem", reader.error, do, values)
+            found = reader.error
+            if reader.offset is not None:
+                do = advice("deleted items" if is_queue else "deleted messages", places, name=name)
         elif halted is not None:
-            yield Finding(what, "problem", halted, "check what it does with this message, or restart it", values)
+            found = halted
         elif reader.holder is None and reader.behind:
-            do = f"start it, or if it is gone for good, run sej reset --remove {at} {name}"
-            yield Finding(what, "note", f"{behind}, not running, {last_commit}", do, values)
+            level, found = "note", f"{behind}, not running, last commit {human_duration(reader.idle_s)} ago"
+            do = advice("idle queue" if is_queue else "idle reader", places, name=name)
         else:
-            yield Finding(what, "ok", f"{behind}, {reader.holder or 'not running'}", "", values)
-
-
-def _misplaced(places: Directory, reader: Reader, tail: Tail) -> Misplaced | None:
-    """Return how a reader's offset contradicts the journal; None: it does not, or the file cannot be read."""
-    if reader.offset is None:
-        return None
-    try:
-        offset, after = read_place(places, reader.name)
-        return None if offset is None else misplaced(places, offset, after, tail)
-    except SejError:
-        return None
+            level, found = "ok", f"{behind}, {reader.holder or 'not running'}"
+        yield Finding(f"reader {name}", level, found, do, values)

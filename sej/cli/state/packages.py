@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from sej.cli.state.findings import Finding
+from sej.cli.state.findings import Advice, Finding
 from sej.names import ADVICE, PACKAGES, foreign
 
 __all__ = ["package_findings"]
@@ -27,7 +27,7 @@ def package_findings() -> Iterator[Finding]:
 
     problems = dict(foreign())
     for found in problems.values():
-        yield Finding("packages", "problem", found, ADVICE)
+        yield Finding("packages", "problem", found, Advice(ADVICE))
     owners = _owners()
     own = find_spec("sej")
     home = own.origin.removesuffix("sej/__init__.py") if own is not None and own.origin else ""
@@ -37,12 +37,12 @@ def package_findings() -> Iterator[Finding]:
         others = sorted(owners.get(package, set()) - {"sej-journals"})
         if others:
             found = f"the distribution {', '.join(others)} has files of the package {package} too"
-            yield Finding("packages", "problem", found, ADVICE)
+            yield Finding("packages", "problem", found, Advice(ADVICE))
         spec = find_spec(package)
         origin = (spec.origin or "a folder without __init__.py") if spec is not None else "nothing"
         if not origin.startswith(home):
-            found = f"import {package} gives {origin}, not the package in {home}"
-            yield Finding("packages", "note", found, "run sej in another directory, or rename that package")
+            found = f"import {package} gives {origin}, not the package in {home}: it is found first"
+            yield Finding("packages", "note", found)
 
 
 def _owners() -> dict[str, set[str]]:

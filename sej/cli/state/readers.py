@@ -194,6 +194,7 @@ def stuck(path: str, reader: Reader, after_s: float, first_offset: int) -> str |
     """Describe how a running reader is stuck; None if it is not.
 
     A reader is stuck if it committed nothing for ``after_s`` seconds while its next message existed at least that long.
+    It may have handled that message and others, because a consumer commits once for many.
 
     Args:
         path: the journal's path.
@@ -211,8 +212,8 @@ def stuck(path: str, reader: Reader, after_s: float, first_offset: int) -> str |
     if (reader.idle_s if waits_s is None else waits_s) <= after_s:
         return None
     return (
-        f"it is stuck at {due}: no commit for {human_duration(reader.idle_s)}, {reader.behind} messages behind,"
-        f" {reader.holder}"
+        f"it is stuck at {due} or a later message: no commit for {human_duration(reader.idle_s)}, {reader.behind}"
+        f" messages behind, {reader.holder}"
     )
 
 

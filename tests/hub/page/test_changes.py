@@ -67,6 +67,19 @@ def test_a_reader_that_moved_meanwhile_is_left(client: Client, orders: Path, pre
     assert sej.read_offset(orders, "mailer") == 9
 
 
+def test_a_work_queue_is_left(client: Client, orders: Path, preview: dict[str, str]) -> None:
+    with sej.open_queue(orders, "jobs") as queue:
+        queue.get_many(2, timeout=0)
+    page = client.get(address_of("/journal", orders))
+    assert "Move reader mailer" in page.text and "Move reader jobs" not in page.text
+    assert "work queue 'jobs'" in client.get(address_of("/change/reader", orders, reader="jobs", to="3")).words
+    answer = client.post(
+        "/change/reader", preview | {"reader": "jobs", "target": "3", "seen": str(sej.read_offset(orders, "jobs"))}
+    )
+    assert (answer.status, "work queue 'jobs'" in answer.text.replace("&#39;", "'")) == (404, True)
+    assert sej.read_offset(orders, "jobs") in (None, 0)
+
+
 def test_a_reader_that_runs_is_left(client: Client, orders: Path, preview: dict[str, str]) -> None:
     with sej.Offset(orders, "mailer"):
         assert client.post("/change/reader", preview).status == 409

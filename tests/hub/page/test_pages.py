@@ -97,6 +97,28 @@ def test_a_sampler_that_is_closed_during_a_round_ends_after_it(root: Path, monke
     assert not closers[0].is_alive()
 
 
+@pytest.mark.parametrize("small_bytes", [1 << 20, 0])
+def test_the_state_has_all_that_the_overview_reports(
+    root: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+) -> None:
+    """Every message of a small journal is read. Of a large one, the damage of the last full check is shown."""
+    monkeypatch.setattr("hub.page.sampler._SMALL_BYTES", small_bytes)
+    journal = str(root / "orders")
+    segment = sorted((root / "orders" / "jnl").iterdir())[1]
+    segment.write_bytes(segment.read_bytes()[:200] + bytes(100) + segment.read_bytes()[300:])
+    sampler = Sampler([root])
+    if not small_bytes:
+        assert not any(one.what == "damage" for one in sampler.check(journal)[0]), "it is not called sound either"
+        assert any(one.what == "damage" for one in sampler.check(journal, full=True)[0])
+    found, full = sampler.check(journal)
+    assert (full, "problem") == (bool(small_bytes), next(one.level for one in found if one.what == "damage"))
+    sampler._take()
+    assert sampler.round.problems[journal] == [f"{one.what}: {one.found}" for one in found if one.level == "problem"]
+    sej.Journal(journal).repair()
+    assert all(one.level != "problem" for one in sampler.check(journal, full=True)[0])
+    assert all(one.level != "problem" for one in sampler.check(journal)[0])
+
+
 def test_a_journal_that_breaks_is_one_click_away(client: Client, root: Path) -> None:
     segment = sorted((root / "orders" / "jnl").iterdir())[1]
     data = bytearray(segment.read_bytes())
@@ -104,7 +126,7 @@ def test_a_journal_that_breaks_is_one_click_away(client: Client, root: Path) -> 
     segment.write_bytes(data)
     found = client.get(address_of("/journal/damage", root / "orders", full=1))
     assert "✗ problem damage" in found.words
-    assert f"sej repair {root / 'orders'}" in found.words
+    assert f"cp COPY/jnl/{segment.name} {segment}" in found.words
     with client.stream("/events/") as events:  # the next samples have it
         for _, _, parts in events:
             if "Problems" in parts.get("problems", ""):
