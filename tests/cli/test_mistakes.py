@@ -29,7 +29,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 MISTAKES: dict[str, tuple[int, str]] = {
     "tail --count x orders": (2, "'x' is not a valid integer."),
-    "queue stats orders": (4, "this journal has no queue; create=True or `sej queue put` creates it"),
+    "queue stats orders": (4, "this journal has no queue; create=True (`sej queue put --create`) creates it"),
     "queue show jobs.tq 0": (1, "`sej tq` list and change the messages of a .tq file"),
     "queue stats absent": (4, "absent: the queue does not exist; `sej queue put` creates it"),
     "worker orders absent:f": (2, "start the worker in the directory of this module, or set PYTHONPATH"),

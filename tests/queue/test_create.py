@@ -74,7 +74,7 @@ def test_create_false_makes_nothing(tmp_path: Path) -> None:
         sej.open_queue(tmp_path / "missing", "worker", create=False)
     with sej.Writer(tmp_path / "jobs"):
         pass
-    with pytest.raises(sej.QueueNotFoundError, match="create=True or `sej queue put` creates it") as raised:
+    with pytest.raises(sej.QueueNotFoundError, match=r"create=True \(`sej queue put --create`\) creates it") as raised:
         sej.open_queue(tmp_path / "jobs", "worker", create=False)
     assert raised.value.names == ()
     assert not list((tmp_path / "jobs" / "ofs").iterdir())
@@ -133,3 +133,26 @@ def test_the_command_does_not_run_finished_work_again(jobs: Path) -> None:
     assert command("queue", "get", "--create", jobs).stdout == b"resize cat.png\n"
     assert command("queue", "get", "--name", "worker", jobs).returncode == 4
     assert command("queue", "put", "--create", "--name", "third", jobs, "x").returncode == 0
+
+
+@pytest.mark.parametrize("words", [("put", "J", "x"), ("get", "J"), ("get", "--wait", "--timeout", "1s", "J"), ()])
+def test_the_command_makes_no_items_of_the_messages_of_a_journal(words: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "orders"
+    sej.Writer(path).close()
+    with sej.Writer(path) as w:
+        w.append(b"old")
+    before = tree(path)
+    given = ["queue", *words] if words else ["worker", "--until-empty", "J", "builtins:print"]
+    done = command(*(str(path) if word == "J" else word for word in given))
+    assert (done.returncode, done.stdout) == (4, b"")
+    assert b"`sej queue put --create`" in done.stderr
+    assert tree(path) == before
+    assert command("queue", "put", "--create", path, "new").returncode == 0
+    assert command("queue", "get", "--count", "2", path).stdout == b"old\nnew\n"
+
+
+def test_the_command_makes_the_queue_of_a_journal_without_messages(tmp_path: Path) -> None:
+    sej.Writer(tmp_path / "jobs").close()
+    assert command("queue", "get", tmp_path / "jobs").returncode == 4
+    assert command("queue", "put", tmp_path / "jobs", "x").returncode == 0
+    assert command("queue", "get", tmp_path / "jobs").stdout == b"x\n"

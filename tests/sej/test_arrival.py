@@ -17,6 +17,7 @@ import sej.journal.arrival
 from sej.system.watch import Watch
 from tests.cli.command import sej as command
 from tests.cli.command import start
+from tests.cli.inside import inside
 
 pytestmark = pytest.mark.either_codec
 
@@ -259,15 +260,23 @@ def test_a_command_follows_a_journal_that_is_created_later(words: list[str], tmp
         assert running.wait(60) == 130
 
 
-def test_a_worker_takes_items_from_a_queue_that_is_created_later(tmp_path: Path) -> None:
-    with start("queue", "get", "-f", "--wait", tmp_path / "j") as running:
-        assert running.stdout is not None
+def test_a_worker_takes_items_from_a_queue_that_is_created_later(
+    waits: threading.Event, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All messages are new then, so it needs no --create."""
+
+    def append() -> None:
+        waits.wait()
         with sej.Writer(tmp_path / "j") as writer:
             writer.append(b"job")
-        assert running.stdout.readline() == b"job\n"
-        assert running.wait(60) == 0
-    done = command("queue", "get", "--wait", "--timeout", "0.01", tmp_path / "missing")
-    assert done.returncode == command("tail", tmp_path / "missing").returncode
+
+    with ThreadPoolExecutor() as pool:
+        appended = pool.submit(append)
+        done = inside(monkeypatch, "queue", "get", "--timeout", "60s", "--wait", tmp_path / "j")
+        appended.result()
+    assert (done.code, done.out) == (0, b"job\n"), done.err
+    missing = command("queue", "get", "--wait", "--timeout", "0.01", tmp_path / "missing")
+    assert missing.returncode == command("tail", tmp_path / "missing").returncode
     assert not (tmp_path / "missing").exists()
     assert command("queue", "get", "--wait", tmp_path / "q.tq").returncode == 2
 

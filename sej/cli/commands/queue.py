@@ -55,7 +55,7 @@ for _command in (ls, show, peek, stats, cancel, requeue, pause, resume):
 _CREATE: Final = click.option(
     "--create",
     is_flag=True,
-    help="Create this queue if the journal has another one; every message of the journal is delivered to it too.",
+    help="Create this queue even if the journal has messages or another queue: every message is delivered to it.",
 )
 
 
@@ -151,22 +151,23 @@ def get(
     delivered again; after --max-attempts it becomes a dead letter. SIGTERM ends the command after the current item.
     Exit code 4: there was no item; 1: the program failed for an item.
 
-    If QUEUE is a journal without a queue, this creates one: every message of the journal is an item, and retention
-    waits for the queue. To only read messages, use `sej scan` or `sej follow`.
+    If QUEUE is a journal that has messages but no such queue, --create is needed: every message of the journal becomes
+    an item, and retention waits for the queue. To only read messages, use `sej scan` or `sej follow`.
 
     Example: sej queue get --timeout 30s mails -- ./send-mail
     """
     require_program(command, json=json)
+    is_new = False
     if wait:
         if place.backend != "journal":
             raise click.UsageError(f"--wait is for queues on journals, not for {place.backend}")
         if not follow and not timeout:
             raise click.UsageError("--wait needs --follow, or --timeout with the time to wait")
-        waited_for(place.path, None if follow else timeout)
+        is_new = waited_for(place.path, None if follow else timeout)
     taken, failed = 0, False
     limit = count if count is not None else sys.maxsize if command else 1
     until = _until_sigterm() if command else _until_reader_leaves()
-    options = {"lease_s": lease, "max_attempts": max_attempts, "create": create or None}
+    options = {"lease_s": lease, "max_attempts": max_attempts, "create": create or None, "is_new": is_new}
     with place.open_existing(**options) as opened, until as stopped:
         renewed_s = lease if "extend" in opened.can else None
         while taken < limit and (item := stopped.get(opened, None if follow else timeout)) is not None:

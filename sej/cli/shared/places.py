@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import click
 
 from sej.cli.shared.parameters import PATH
-from sej.journal.directory import Directory
+from sej.journal.directory import Directory, is_journal
+from sej.journal.end import Tail
+from sej.journal.view import Journal
 from sej.queue.backends import BACKENDS, open_queue
 from sej.queue.disk.log import queue_names
 from sej.queue.interface.queue import WorkQueue, require_known
@@ -27,8 +29,10 @@ class Place(NamedTuple):
     name: str
     backend: str
 
-    def open(self, **options: Any) -> WorkQueue:
-        """Open the queue; it is created if it is missing."""
+    def open(self, *, is_new: bool = False, **options: Any) -> WorkQueue:
+        """Open the queue; it is created if it is missing, but over old messages only with ``create=True``."""
+        if options.get("create") is None and not is_new and self._has_messages():
+            options["create"] = False
         return open_queue(self.path, self.name, backend=self.backend, **options)
 
     def open_existing(self, **options: Any) -> WorkQueue:
@@ -45,6 +49,12 @@ class Place(NamedTuple):
             directory = Directory(self.path, OS)
             directory.require()
             require_known(self.name, queue_names(directory), False, directory.path)
+
+    def _has_messages(self) -> bool:
+        directory = Directory(self.path, OS)
+        if self.backend != "journal" or not is_journal(OS, directory.path):
+            return False
+        return Journal(self.path).first_offset < Tail(directory).end_offset()
 
     def _require_path(self) -> None:
         # A Kestrel queue is files whose names begin with its name.

@@ -167,7 +167,7 @@ def _locks(places: Directory) -> Iterator[Finding]:
 
 def _permissions(places: Directory) -> Iterator[Finding]:
     if os.statvfs(places.path).f_flag & os.ST_RDONLY:
-        found = "the file system is mounted read-only; only commands that read work"
+        found = "the file system is read-only; only commands that read work"
         yield Finding("permissions", "problem", found)
         return
     uid = os.stat(places.path).st_uid

@@ -112,7 +112,10 @@ def require_known(name: str, known: Collection[str], create: bool | None, path: 
             " message of the journal again"
         )
     else:
-        what = f"no queue {name!r}: this journal has no queue; create=True or `sej queue put` creates it"
+        what = (
+            f"no queue {name!r}: this journal has no queue; create=True (`sej queue put --create`) creates it, and"
+            " every message of the journal is an item then"
+        )
     raise QueueNotFoundError(what, path=path, names=names)
 
 
