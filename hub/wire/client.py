@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, Self
 
 import grpc
@@ -22,7 +22,15 @@ from hub.errors import AccessError, NotSupportedError
 from hub.naming import check_client
 from hub.wire import hub_pb2 as pb
 from hub.wire.forks import keep_unused, use_grpc
-from hub.wire.frames import BATCH_BYTES, MAX_MESSAGE_BYTES, copy_request, from_wire, open_read_response, put_requests
+from hub.wire.frames import (
+    BATCH_BYTES,
+    MAX_MESSAGE_BYTES,
+    batches,
+    copy_request,
+    from_wire,
+    open_read_response,
+    to_wire,
+)
 from hub.wire.rows import Rows, bits_of, open_rows
 from hub.wire.status import ORIGINAL, from_rpc_error
 from hub.wire.tls import ClientTLS, is_loopback
@@ -38,7 +46,7 @@ from sej.checks import (
     refuse_pickling,
     require,
 )
-from sej.codec import decode_many
+from sej.codec import Buffer, decode_many
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError
 from sej.message import Message
@@ -195,14 +203,25 @@ class Client:
         """
         require(journal_dir=(journal_dir, TEXT), messages=(messages, ITERABLE))
         expected = -1
-        for request, last in put_requests(self.client_id, journal_dir, messages):
-            call = self._unary("Put", None, pb.PutResponse.FromString)
-            with self._translating(self._named(journal_dir)):
-                expected = call(request, timeout=self._timeout_s, metadata=self._metadata).NextOffset
-            if not expected:
-                self._is_original = True
-                expected = last.offset + 1
+        for batch in batches(messages):
+            expected = self._put(journal_dir, batch)
         return expected if expected >= 0 else self.end_offset(journal_dir)
+
+    def _put(self, journal_dir: str, batch: list[Message]) -> int:
+        first, name = batch[0].offset, self._named(journal_dir)
+        together = [message.offset for message in batch] == list(range(first, first + len(batch)))
+        if together and not self._is_original:
+            encoded = copy_request(_encoded(first, batch), self.client_id, journal_dir)
+            put = self._unary("PutEncoded", None, pb.PutResponse.FromString)
+            with suppress(NotSupportedError), self._translating(name):
+                answer: pb.PutResponse = put(encoded, timeout=self._timeout_s, metadata=self._metadata)
+                return answer.NextOffset
+        # An original hub; or the hub says which offset it expected.
+        request = pb.PutRequest(ClientID=self.client_id, JournalDir=journal_dir, Messages=to_wire(batch))
+        put = self._unary("Put", pb.PutRequest.SerializeToString, pb.PutResponse.FromString)
+        with self._translating(name):
+            answer = put(request, timeout=self._timeout_s, metadata=self._metadata)
+        return answer.NextOffset or batch[-1].offset + 1  # an original hub does not report it
 
     def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool = True) -> Iterator[int]:
         """Send encoded messages as stored in a journal; yields offsets below which everything is durable.
@@ -587,6 +606,16 @@ class Client:
                     "the client was closed during the call; open another one", path=f"hub at {self.address}"
                 ) from error
             raise
+
+
+def _encoded(first: int, batch: list[Message]) -> bytes:
+    """Messages as stored in a journal."""
+    _, timestamps, types, keys, values = zip(*batch, strict=True)
+    buffer = Buffer(first, lambda: None, threading.Lock())
+    buffer.limit = buffer.batch_limit = 2**62
+    buffer.append_many(values, keys, types, timestamps)
+    with buffer.pending() as view:
+        return bytes(view)
 
 
 def _decoded(chunk: bytes) -> list[Message]:

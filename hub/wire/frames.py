@@ -7,8 +7,8 @@ encoding is still that of ``hub.proto``, and any protobuf library reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import Message as ProtobufMessage
@@ -18,15 +18,14 @@ from hub.wire import hub_pb2 as pb
 from sej.checks import require_message
 from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.errors import InvalidMessageError
-from sej.imports import compiled
 from sej.message import Message
 from sej.system.checksum import crc32c
 
 __all__ = [
     "BATCH_BYTES",
     "MAX_MESSAGE_BYTES",
+    "batches",
     "copy_request",
-    "encode_put_request",
     "from_wire",
     "get_response",
     "large_get_response",
@@ -36,7 +35,6 @@ __all__ = [
     "open_read_response",
     "open_stage_request",
     "parse",
-    "put_requests",
     "read_response",
     "stage_request",
     "to_wire",
@@ -52,27 +50,6 @@ assert pb.ReadResponse.ENCODED_FIELD_NUMBER == pb.CopyRequest.ENCODED_FIELD_NUMB
 assert pb.StageRequest.ENCODED_FIELD_NUMBER == pb.CopyRequest.ENCODED_FIELD_NUMBER
 _VARINT_BYTES: Final = 10
 
-
-class _Transcode(Protocol):
-    def __call__(self, data: bytes) -> tuple[str, str, memoryview] | None: ...
-
-
-class _Requests(Protocol):
-    def __call__(
-        self,
-        client_id: str,
-        journal_dir: str,
-        messages: Iterable[Message],
-        kind: type[Message],
-        weigh: Callable[[Message], int],
-        most_bytes: int,
-        most_messages: int,
-    ) -> Iterator[tuple[list[Message], bytes | None]]: ...
-
-
-_twin = compiled("hub.wire._put_c")
-_transcode: _Transcode | None = _twin and _twin.transcode
-_requests: _Requests | None = _twin and _twin.Requests
 
 _T = TypeVar("_T", bound=ProtobufMessage)
 
@@ -110,40 +87,19 @@ def parse(kind: type[_T], data: bytes) -> _T:
         raise InvalidMessageError(f"these bytes are not a {kind.__name__} of hub.proto") from error
 
 
-def put_requests(
-    client_id: str,
-    journal_dir: str,
-    messages: Iterable[Message],
-    *,
-    most_bytes: int = BATCH_BYTES,
-    most_messages: int = _BATCH_MESSAGES,
-) -> Iterator[tuple[bytes, Message]]:
-    """Yield PutRequests, each with as many messages as fit, and the last message of each.
+def batches(
+    messages: Iterable[Message], *, most_bytes: int = BATCH_BYTES, most_messages: int = _BATCH_MESSAGES
+) -> Iterator[list[Message]]:
+    """Yield messages in batches, each with as many as fit in a request.
 
     Args:
-        client_id: the client.
-        journal_dir: the journal's name on the hub.
-        messages: only those of the next request, and one more, are taken from the iterable.
-        most_bytes: the most bytes of a request's messages, as stored in a journal; a larger message is sent alone.
-        most_messages: the most messages of a request.
+        messages: only those of the next batch, and one more, are taken from the iterable.
+        most_bytes: the most bytes of a batch, as stored in a journal; a larger message is alone.
+        most_messages: the most messages of a batch.
 
     Raises:
-        TypeError: this is not a message, or a field of it has another type.
-        ValueError: a number is out of the range of its field.
+        TypeError: this is not a message.
     """
-    batches: Iterable[tuple[list[Message], bytes | None]]
-    if _requests is None:
-        batches = ((batch, None) for batch in _batches(messages, most_bytes, most_messages))
-    else:
-        batches = _requests(client_id, journal_dir, messages, Message, _weigh, most_bytes, most_messages)
-    for batch, request in batches:
-        if request is None:
-            found = pb.PutRequest(ClientID=client_id, JournalDir=journal_dir, Messages=to_wire(batch))
-            request = found.SerializeToString()
-        yield request, batch[-1]
-
-
-def _batches(messages: Iterable[Message], most_bytes: int, most_messages: int) -> Iterator[list[Message]]:
     batch: list[Message] = []
     size = 0
     for message in messages:
@@ -171,15 +127,6 @@ def open_put_request(data: bytes) -> tuple[str, str, list[Message]]:
     """
     request = parse(pb.PutRequest, data)
     return request.ClientID, request.JournalDir, from_wire(request.Messages)
-
-
-def encode_put_request(data: bytes) -> tuple[str, str, bytes | memoryview] | None:
-    """Return client id, journal and messages of a PutRequest, encoded as in the journal.
-
-    Returns None if the compiled module is missing, or finds an unusual encoding; then :func:`open_put_request` decodes
-    it.
-    """
-    return None if _transcode is None else _transcode(data)
 
 
 def copy_request(data: bytes, client_id: str = "", journal_dir: str = "", *, create: bool = False) -> bytes:

@@ -74,6 +74,11 @@ class HubStub:
                 request_serializer=hub_dot_wire_dot_hub__pb2.CopyRequest.SerializeToString,
                 response_deserializer=hub_dot_wire_dot_hub__pb2.CopyResponse.FromString,
                 _registered_method=True)
+        self.PutEncoded = channel.unary_unary(
+                '/hub.Hub/PutEncoded',
+                request_serializer=hub_dot_wire_dot_hub__pb2.CopyRequest.SerializeToString,
+                response_deserializer=hub_dot_wire_dot_hub__pb2.PutResponse.FromString,
+                _registered_method=True)
         self.Stage = channel.unary_unary(
                 '/hub.Hub/Stage',
                 request_serializer=hub_dot_wire_dot_hub__pb2.StageRequest.SerializeToString,
@@ -158,6 +163,13 @@ class HubServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PutEncoded(self, request, context):
+        """As Put, with encoded messages as they stand in a journal; Create is not looked at.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stage(self, request, context):
         """Takes a part of a file of rows that a task writes for one shard. Rows are in no journal before a commit.
         """
@@ -228,6 +240,11 @@ def add_HubServicer_to_server(servicer, server):
                     servicer.Copy,
                     request_deserializer=hub_dot_wire_dot_hub__pb2.CopyRequest.FromString,
                     response_serializer=hub_dot_wire_dot_hub__pb2.CopyResponse.SerializeToString,
+            ),
+            'PutEncoded': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutEncoded,
+                    request_deserializer=hub_dot_wire_dot_hub__pb2.CopyRequest.FromString,
+                    response_serializer=hub_dot_wire_dot_hub__pb2.PutResponse.SerializeToString,
             ),
             'Stage': grpc.unary_unary_rpc_method_handler(
                     servicer.Stage,
@@ -466,6 +483,33 @@ class Hub:
             '/hub.Hub/Copy',
             hub_dot_wire_dot_hub__pb2.CopyRequest.SerializeToString,
             hub_dot_wire_dot_hub__pb2.CopyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutEncoded(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hub.Hub/PutEncoded',
+            hub_dot_wire_dot_hub__pb2.CopyRequest.SerializeToString,
+            hub_dot_wire_dot_hub__pb2.PutResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -33,7 +33,7 @@ from hub.wire.access import Guard, Role
 from hub.wire.answers import Answers, CallEndedError, Lease
 from hub.wire.copy_session import CopySession, Incoming
 from hub.wire.counts import Counts
-from hub.wire.frames import encode_put_request, open_put_request, parse, read_response
+from hub.wire.frames import open_copy_request, open_put_request, parse, read_response
 from hub.wire.job_service import JobService
 from hub.wire.lanes import Answer, Lane, Lanes, Method
 from hub.wire.processes import Processes
@@ -207,6 +207,7 @@ class Service:
         lanes = self._lanes
         methods = {
             "Put": Method(unary, self._put, lanes["put"]),
+            "PutEncoded": Method(unary, self._put_encoded, lanes["put"]),
             "Where": Method(unary, self._where, lanes["look"]),
             "Get": Method(unary, self._get, lanes["get"]),
             "List": Method(unary, self._list, lanes["get"]),
@@ -242,15 +243,17 @@ class Service:
     def _put(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         answer = pb.PutResponse()
         with self._answering(context):
-            plain = encode_put_request(data)
-            if plain is not None:
-                client, journal_dir, encoded = plain
-                self._allow(context, "write", client, journal_dir)
-                answer.NextOffset = self._store.put_encoded(client, journal_dir, encoded)
-            else:
-                client, journal_dir, messages = open_put_request(data)
-                self._allow(context, "write", client, journal_dir)
-                answer.NextOffset = self._store.put(client, journal_dir, messages)
+            client, journal_dir, messages = open_put_request(data)
+            self._allow(context, "write", client, journal_dir)
+            answer.NextOffset = self._store.put(client, journal_dir, messages)
+        return answer.SerializeToString()
+
+    def _put_encoded(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        answer = pb.PutResponse()
+        with self._answering(context):
+            request, encoded = open_copy_request(data)
+            self._allow(context, "write", request.ClientID, request.JournalDir)
+            answer.NextOffset = self._store.put_encoded(request.ClientID, request.JournalDir, encoded)
         return answer.SerializeToString()
 
     def _where(self, data: bytes, context: grpc.ServicerContext) -> bytes:

@@ -11,7 +11,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.access import Grant, Guard, hash_token
 from hub.wire.frames import (
     copy_request,
-    encode_put_request,
     open_copy_request,
     open_put_request,
     open_read_response,
@@ -1140,12 +1139,6 @@ def test_a_copy_request_of_an_older_client_has_no_checksum(tmp_path: Path) -> No
         assert store.get("client", "journal", 0) == sample(2)
 
 
-FIELDS = st.tuples(
-    st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(0, 300), st.binary(max_size=140),
-    st.binary(max_size=300),
-)  # fmt: skip
-
-
 @given(st.binary(max_size=300), st.integers(0, 2**64 - 1), st.binary(max_size=12), st.data())
 def test_a_stage_request_is_what_protobuf_reads(data: bytes, position: int, more: bytes, drawn: st.DataObject) -> None:
     head = pb.StageRequest(ClientID="a", Job="0f", Task="ab", Shard=1023, Position=position)
@@ -1172,78 +1165,17 @@ def test_a_stage_request_is_what_protobuf_reads(data: bytes, position: int, more
     assert found == expected
 
 
-@given(rows=st.lists(FIELDS, max_size=5), client=st.text(max_size=5), journal=st.text(max_size=5))
-def test_put_requests_are_encoded_as_the_reference_reads_them(
-    rows: list[tuple[int, int, int, bytes, bytes]], client: str, journal: str
-) -> None:
-    messages = [pb.Message(Offset=o, Timestamp=t, Type=k, Key=key, Value=value) for o, t, k, key, value in rows]
-    data = pb.PutRequest(ClientID=client, JournalDir=journal, Messages=messages).SerializeToString()
-    fits = all(o < 2**63 and k < 256 and len(key) < 128 for o, _, k, key, _ in rows)
-    plain = encode_put_request(data)
-    if plain is None:
-        assert not fits or frames._transcode is None
-    else:
-        assert fits
-        assert plain[:2] == (client, journal)
-        assert bytes(plain[2]) == packed(open_put_request(data)[2])
-
-
-NUMBERS = st.integers(-(2**63), 2**64) | st.integers(-1, 300) | st.booleans()
-ROWS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, st.binary(max_size=130), st.binary(max_size=300)), max_size=4)
-
-
-Requests = Callable[..., Iterator[tuple[bytes, sej.Message]]]
-
-
-def by_protobuf(*given: Any, **limits: Any) -> Iterator[tuple[bytes, sej.Message]]:
-    """What ``put_requests`` does without the compiled module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frames, "_requests", None)
-        requests = frames.put_requests(*given, **limits)
-        yield from requests
-
-
-@pytest.fixture(params=[frames.put_requests, by_protobuf], ids=["compiled", "protobuf"])
-def requests_of(request: pytest.FixtureRequest) -> Requests:
-    """Both ways to make requests."""
-    made: Requests = request.param
-    return made
-
-
-@given(names=st.tuples(st.text(max_size=4), st.text(max_size=4)), rows=ROWS.filter(len))
-def test_a_put_request_is_encoded_as_protobuf_does(names: tuple[str, str], rows: list[Any]) -> None:
-    messages = [sej.Message(*row) for row in rows]
-    try:
-        expected = pb.PutRequest(
-            ClientID=names[0], JournalDir=names[1], Messages=frames.to_wire(messages)
-        ).SerializeToString()
-    except (TypeError, ValueError) as error:
-        with pytest.raises(type(error)):
-            list(frames.put_requests(*names, messages))
-        return
-    assert list(frames.put_requests(*names, messages)) == [(expected, messages[-1])]
-
-
 @pytest.mark.parametrize(
     "row", [("0", 0, 0, b"", b""), (0, 0, 0, "", b""), (0, 0.5, 0, b"", b""), (0, 0, None, b"", 7)]
 )
-def test_a_message_of_wrong_types_is_refused_before_it_is_sent(row: Any, requests_of: Requests) -> None:
-    with pytest.raises(TypeError):
-        list(requests_of("c", "j", [sej.Message(*row)]))
-
-
-class Lookalike:
-    """An object with the attributes of a message."""
-
-    offset, timestamp, type, key, value = 0, 1, 2, b"k", b"value"
-
-    def __iter__(self) -> Iterator[object]:
-        yield from (self.offset, self.timestamp, self.type, self.key, self.value)
+def test_a_message_of_wrong_types_is_refused_before_it_is_sent(row: Any) -> None:
+    with Client("127.0.0.1:1", client_id="c") as client, pytest.raises(TypeError):
+        client.put("j", [sej.Message(*row)])
 
 
 SIZES = st.sampled_from([0, 1, 5, 30, 127, 128, 140, 300])
 MESSAGES = st.builds(lambda key, value: sej.Message(3, 1, 0, bytes(key), bytes(value)), SIZES, SIZES)
-ODD: list[Any] = [Lookalike(), sej.Message(0, 0, 0, bytearray(b"k"), memoryview(b"vv")), None, (0, 0, 0, b"", b"")]  # type: ignore[arg-type]
+ODD: list[Any] = [None, (0, 0, 0, b"", b"")]
 
 
 @given(
@@ -1255,61 +1187,36 @@ ODD: list[Any] = [Lookalike(), sej.Message(0, 0, 0, bytearray(b"k"), memoryview(
 def test_requests_have_as_many_messages_as_fit(
     items: list[Any], most_bytes: int, most_messages: int, ends_badly: bool
 ) -> None:
-    def sent(make: Requests) -> list[Any]:
-        taken = 0
+    taken = 0
 
-        def source() -> Iterator[Any]:
-            nonlocal taken
-            for item in items:
-                taken += 1
-                yield item
-            if ends_badly:
-                raise ZeroDivisionError
+    def source() -> Iterator[Any]:
+        nonlocal taken
+        for item in items:
+            taken += 1
+            yield item
+        if ends_badly:
+            raise ZeroDivisionError
 
-        found: list[Any] = []
-        try:
-            for request, last in make("c", "j", source(), most_bytes=most_bytes, most_messages=most_messages):
-                found.append((request, last, taken))
-        except (TypeError, ZeroDivisionError) as error:
-            found.append((type(error), str(error), taken))
-        return found
-
-    found = sent(frames.put_requests)
-    assert found == sent(by_protobuf)
-    for request, *_ in (each for each in found if isinstance(each[0], bytes)):
-        messages = open_put_request(request)[2]
+    good = list(itertools.takewhile(lambda item: isinstance(item, sej.Message), items))
+    found: list[list[sej.Message]] = []
+    with contextlib.ExitStack() as stack:
+        if len(good) < len(items) or ends_badly:
+            stack.enter_context(pytest.raises((TypeError, ZeroDivisionError)))
+        for batch in frames.batches(source(), most_bytes=most_bytes, most_messages=most_messages):
+            found.append(batch)
+            assert taken <= sum(map(len, found)) + 1
+    sent = [message for messages in found for message in messages]
+    assert sent == good[: len(sent)]
+    assert sent == good or len(good) < len(items) or ends_badly
+    for messages in found:
         assert len(messages) <= most_messages
-        assert len(messages) == 1 or sum(26 + len(each.key) + len(each.value) for each in messages) <= most_bytes
+        assert len(messages) == 1 or weigh(messages) <= most_bytes
+    for messages, later in itertools.pairwise(found):
+        assert len(messages) == most_messages or weigh([*messages, later[0]]) > most_bytes
 
 
-def test_requests_grow_with_their_messages(requests_of: Requests) -> None:
-    small, large = sej.Message(1, 1, 1, b"", b""), sej.Message(2, 2, 2, b"k" * 127, b"v" * 10_000)
-    for messages in ([small] * 100 + [large] * 10, [large] * 120, [large] + [small] * 100):
-        (request, _), *rest = requests_of("client", "journal", messages)
-        found = [message for each in (request, *(each for each, _ in rest)) for message in open_put_request(each)[2]]
-        assert found == messages
-        assert len(rest) == (1 if len(packed(messages)) > 1 << 20 else 0)
-    alone = sej.Message(3, 3, 3, b"", bytes(5 << 21))
-    requests = [request for request, _ in requests_of("client", "journal", [small, alone, small])]
-    assert [open_put_request(request)[2] for request in requests] == [[small], [alone], [small]]
-
-
-def test_requests_of_several_threads_do_not_mix() -> None:
-    """They take turns for one buffer; each waits in the middle of a request for the other."""
-    barrier = threading.Barrier(2)
-
-    def sent(name: str) -> list[sej.Message]:
-        def source() -> Iterator[sej.Message]:
-            for number in range(20):
-                barrier.wait(60)
-                yield sej.Message(number, 0, 0, b"", name.encode() * 100)
-
-        requests = frames.put_requests(name, "j", source(), most_messages=7)
-        return [message for request, _ in requests for message in open_put_request(request)[2]]
-
-    with ThreadPoolExecutor(2) as pool:
-        for name, found in zip("ab", pool.map(sent, "ab"), strict=True):
-            assert [(each.offset, each.value) for each in found] == [(n, name.encode() * 100) for n in range(20)]
+def weigh(messages: list[sej.Message]) -> int:
+    return sum(26 + len(each.key) + len(each.value) for each in messages)
 
 
 @pytest.mark.parametrize("messages", ["text", b"text", None, sej.Message(0, 0, 0, b"", b""), [b"value"]])
@@ -1328,18 +1235,16 @@ def test_bytes_that_are_not_a_put_request_do_no_harm(data: bytes, cut: int) -> N
     ).SerializeToString()
     for request in (data, whole[:cut], whole[:cut] + data):
         try:
-            client, journal, messages = open_put_request(request)
-        except sej.InvalidMessageError:
-            assert encode_put_request(request) is None
-            continue
-        plain = encode_put_request(request)
-        if plain is not None:
-            assert (plain[0], plain[1], bytes(plain[2])) == (client, journal, packed(messages))
+            expected = pb.PutRequest.FromString(request)
+        except ProtobufDecodeError:
+            with pytest.raises(sej.InvalidMessageError):
+                open_put_request(request)
+        else:
+            assert open_put_request(request)[0] == expected.ClientID
 
 
 def test_a_name_that_is_replaced_must_be_text_too() -> None:
     for request in (b"\x0a\x01\xff\x0a\x01c", b"\x12\x01\xff\x12\x00", b"\x0a\x01\xff\x1a\x00\x0a\x01c"):
-        assert encode_put_request(request) is None
         with pytest.raises(sej.InvalidMessageError):
             open_put_request(request)
 
@@ -1351,19 +1256,6 @@ def longer(number: int, more: int) -> bytes:
 
 @pytest.mark.parametrize("more", [1, 3, 4, 5, 8, 9])
 def test_what_protobuf_says_of_numbers_in_too_many_bytes_holds(more: int) -> None:
-    offset, key = b"\x08\x05", b"\x22\x01k"
-    requests = [
-        longer(10, more) + b"\x01c",
-        b"\x0a" + longer(1, more) + b"c",
-        b"\x1a" + longer(5, more) + offset + key,
-    ]
-    for message in (
-        longer(8, more) + b"\x05", b"\x08" + longer(5, more), b"\x08" + b"\x80" * 9 + b"\x02",
-        b"\x22" + longer(1, more) + b"k",
-    ):  # fmt: skip
-        requests.append(b"\x1a" + bytes((len(message),)) + message)
-    for request in requests:
-        assert encode_put_request(request) is None, request
     for data in (b"\x1a" + longer(3, more) + b"abc", longer(26, more) + b"\x03abc"):
         try:
             expected = pb.CopyRequest.FromString(data).Encoded
