@@ -18,6 +18,7 @@ from sej.checks import POSITIVE_SECONDS, options_of, reason_of, refuse_unknown
 from sej.durations import Seconds, seconds
 from sej.errors import InvalidMessageError
 from sej.queue.interface.held import HeldItem, HoldingQueue
+from sej.queue.interface.item import Item
 from sej.queue.interface.queue import OPENING, WorkQueue, require_known
 from sej.queue.interface.values import Stats, Wishes
 from sej.system.disk import OS
@@ -126,8 +127,12 @@ class TextWorkQueue(HoldingQueue):
         except InvalidTextError as error:
             raise InvalidMessageError(error.reason, path=self.path) from error
 
+    def _take(self, n: int) -> list[Item]:
+        """Take items. If the only one may still grow, wait for it, without the guard."""
+        return self._queue._settling(lambda: super(TextWorkQueue, self)._take(n) or None) or []
+
     def _reserve(self) -> HeldItem | None:
-        claim = self._queue.take()
+        claim = self._queue._take_now()
         if claim is None:
             return None
         message = claim.message

@@ -13,7 +13,8 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, Self
+from functools import partial
+from typing import Final, Self, TypeVar
 
 from sej.checks import DISK, ITERABLE, PATH, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require, with_methods
 from sej.durations import Seconds, seconds
@@ -43,6 +44,10 @@ _QUEUED: Final = frozenset({MessageStatus.queued})
 _STATUS: Final = a(MessageStatus)
 _WRITER: Final = with_methods("a sej.Writer, or an object", "append_once", "sync")
 _MESSAGE: Final = a(Message)
+_Found = TypeVar("_Found")
+_SETTLE_MOST_S: Final = 2.0
+_SETTLE_PAUSE_S: Final = 0.02
+"""The longest wait for a last message to be complete, and how often to look."""
 
 
 class TextQueue:
@@ -88,8 +93,9 @@ class TextQueue:
                 files are added with ``add_input``.
             writer: if path is a directory or pattern: the name, without ``.tq``, of the file to append to. The default
                 is the name of the user (``$USER``).
-            settle_s: how long, in seconds, a file must be unchanged before a last line without a newline counts as
-                complete.
+            settle_s: how long, in seconds, other programs must leave a file unchanged before its last message counts as
+                complete: they may write a message in several steps. For a message that this library appended, there
+                is no wait.
             on_revert: what to do if an editor saved an old buffer and so reverted a mark: ``"reapply"`` marks the
                 message again, ``"deliver"`` delivers it again.
             on_lost: what to do if a save of an old buffer removed a message that this object appended: ``"report"`` it,
@@ -162,7 +168,9 @@ class TextQueue:
     def get_next(self) -> Message | None:
         """Return the next queued message that this object has not returned before, or None if all were returned.
 
-        It does not claim the message. If several workers share a queue, use ``claim``.
+        It does not claim the message. If several workers share a queue, use ``claim``. If the only message may still
+        grow (``settle_s``), the call waits for it, for two seconds at most. A last line without a newline is not waited
+        for.
 
         Raises:
             TextQueueError: a file has conflict markers of Git, or is a conflict copy: merge its versions first.
@@ -173,7 +181,22 @@ class TextQueue:
         except ValueError:
             if not getattr(self._window, "gi_running", False):  # another thread runs the iterator: wait for it below
                 raise
-        return self._get_next()
+        return self._settling(self._get_next)
+
+    def _settling(self, find: Callable[[], _Found | None]) -> _Found | None:
+        """Return what a search finds. If it finds only a last message that may still grow, wait until it is complete.
+
+        It waits for ``settle_s`` at most, and not longer than two seconds. No lock is held meanwhile.
+        """
+        until = time.monotonic() + min(self._settle_s, _SETTLE_MOST_S)
+        while True:
+            for one in self._inputs.found:
+                one.source.growing = False
+            found = find()
+            waits = found is None and any(one.source.growing for one in self._inputs.found)
+            if not waits or time.monotonic() > until:
+                return found
+            time.sleep(_SETTLE_PAUSE_S)
 
     def _get_next(self) -> Message | None:
         with self._threads:
@@ -223,6 +246,8 @@ class TextQueue:
     def take(self, owner: str | None = None, *, lease_s: Seconds | None = None) -> Claim | None:
         """Claim the next free message. The caller ends the claim: ``done``, ``failed``, ``give_up`` or ``give_back``.
 
+        It waits for a message that may still grow, as :meth:`get_next` does.
+
         Args:
             owner: as for :meth:`claim`.
             lease_s: as for :meth:`claim`.
@@ -235,6 +260,10 @@ class TextQueue:
         """
         lease_s = seconds("lease_s", lease_s)
         require(owner=(owner, optional(TEXT)), lease_s=(lease_s, optional(POSITIVE_SECONDS)))
+        return self._settling(partial(self._take_now, owner, lease_s))
+
+    def _take_now(self, owner: str | None = None, lease_s: float | None = None) -> Claim | None:
+        """As :meth:`take`, without waiting for a message that another program may still be writing."""
         lease_s = self._lease_s if lease_s is None else lease_s
         with self._threads:
             self._check_open()
@@ -489,7 +518,11 @@ class TextQueue:
         with self._threads:
             self._inputs.discover()
             there = self._inputs.existing()
-        return sum(drain(one.source, one.claimer, writer, key=key, batch=batch) for one in there)
+
+        def one_pass() -> int | None:
+            return sum(drain(one.source, one.claimer, writer, key=key, batch=batch) for one in there) or None
+
+        return sum(iter(partial(self._settling, one_pass), None))
 
     def sync(self) -> None:
         """Sync the files to disk. Their contents then survive a power loss.

@@ -6,10 +6,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import textqueue
+
 MUTEX = "mutex=" + " " * 24
 CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
 """Before a command: it runs with pids of its own, as in a container."""
 ROOT = Path(__file__).parent.parent.parent
+
+
+def takes_lines(q: textqueue.TextQueue) -> textqueue.TextQueue:
+    """Let a worker take a last message as soon as it has a newline, and a line without one never."""
+    for one in q._inputs.found:
+        one.source.settled = lambda position, raw: raw.endswith(b"\n")  # type: ignore[method-assign]
+    return q
 
 
 def claim_elsewhere(path: Path, then: str, options: str = "", before: Sequence[str] = ()) -> "subprocess.Popen[str]":

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import textqueue
 from tests.textqueue.claiming import CONTAINER
 from tests.textqueue.saving import MISSING
 
@@ -69,4 +70,6 @@ def slower_than_a_tick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         for name in ("write_bytes", "write_text"):
             patched.setattr(Path, name, later(getattr(Path, name)))
+        # They write whole messages, and would wait for the last one. test_settling.py tests the wait.
+        patched.setitem(textqueue.TextQueue.__init__.__kwdefaults__ or {}, "settle_s", 0.0)
         yield

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 from unittest.mock import patch
 
+from tests.textqueue.claiming import takes_lines
 from textqueue import Claim, TextQueue
 
 __all__ = ["fault", "history", "reduced", "steady"]
@@ -152,7 +153,7 @@ class _World:
         self.fault = ""
         self._shown = shown
         self._whole = self._exact = True
-        self._workers = [TextQueue(path, settle_s=1e9) for _ in range(WORKERS)]
+        self._workers = [takes_lines(TextQueue(path)) for _ in range(WORKERS)]
         self._held: list[list[Claim]] = [[] for _ in self._workers]
         self._kinds: list[tuple[str, int]] = []  # the texts, with their variables
         self._written: Counter[str] = Counter()

@@ -171,7 +171,7 @@ def test_the_next_claim_does_not_read_the_done_messages(path: Path, monkeypatch:
     path.write_bytes(b"=done\n" * 20_000 + b"-x\n" * 50)
     reads: list[int] = []
 
-    def counting(file: File, position: int, size: int, *, settled: Callable[[], bool]) -> Window:
+    def counting(file: File, position: int, size: int, *, settled: Callable[[int, bytes], bool]) -> Window:
         reads.append(position)
         return read_window(file, position, size, settled=settled)
 

@@ -180,7 +180,7 @@ class Saving:
         self.data = data
         self.calls = 0
 
-    def read_window(self, file: File, position: int, size: int, *, settled: Callable[[], bool]) -> Window:
+    def read_window(self, file: File, position: int, size: int, *, settled: Callable[[int, bytes], bool]) -> Window:
         self._count()
         return read_window(file, position, size, settled=settled)
 

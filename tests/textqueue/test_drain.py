@@ -86,7 +86,7 @@ def drain_and_die(path: Path, target: Path, step: str) -> None:
     script = (
         "import sej, textqueue\nfrom tests.textqueue.test_drain import DyingWriter\n"
         f"w = sej.Writer({str(target)!r})\n"
-        f"textqueue.TextQueue({str(path)!r}).drain_to(DyingWriter(w, {step!r}))\n"
+        f"textqueue.TextQueue({str(path)!r}, settle_s=0).drain_to(DyingWriter(w, {step!r}))\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.run([sys.executable, "-c", script], env=env).returncode == -signal.SIGKILL

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.textqueue.claiming import MUTEX
+from tests.textqueue.claiming import MUTEX, takes_lines
 from tests.textqueue.histories import steady
 from textqueue import Claim, TextQueue
 
@@ -122,7 +122,7 @@ def test_what_a_user_writes_into_a_mutex_counts(path: Path) -> None:
 def test_a_part_of_a_message_equals_a_claimed_one(path: Path) -> None:
     """No mark gets into a line that an editor has not completed."""
     path.write_bytes(b"-a\n-b\n")
-    with TextQueue(path, settle_s=1e9) as q:
+    with takes_lines(TextQueue(path)) as q:
         assert take(q, "a").done()
         claim = take(q, "b")
         with saving(path, b"-bc\n=a\n-b\n", 2):
@@ -134,7 +134,7 @@ def test_a_part_of_a_message_equals_a_claimed_one(path: Path) -> None:
 def test_a_part_of_a_message_equals_a_done_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("textqueue.editing.reconcile._SAVING_NS", 10**18)
     path.write_bytes(b"-a\n-b\n")
-    with TextQueue(path, settle_s=1e9) as q:
+    with takes_lines(TextQueue(path)) as q:
         assert take(q, "a").done()
         assert take(q, "b").done()
         with saving(path, b"-bc\n=a\n=b\n", 2):

@@ -45,7 +45,7 @@ class Changes:
         is_over: Callable[[bytes], bool] = bool,
         holder: Callable[[Place], bytes] | None = None,
         *,
-        settled: Callable[[], bool],
+        settled: Callable[[int, bytes], bool],
     ) -> None:
         """Take the messages as they were read, a change for each, and a name of the edit for error texts.
 
@@ -58,7 +58,7 @@ class Changes:
                 ledger, unless another worker may not take the message yet.
             is_over: whether the lease of a claim has ended. Before, no other worker takes the message.
             holder: if a process that has claimed a message prevents the edit: finds that process.
-            settled: returns whether a last line without a newline is complete.
+            settled: as for ``read_window``.
         """
         self.found = list(places)
         self.last: tuple[int, bytes] | None = None
@@ -144,7 +144,7 @@ class Changes:
 
     def _require_whole(self, session: Session, place: Place) -> None:
         """Check that a last line without a newline is complete: another program may be writing it."""
-        if not session.alone and not self._settled():
+        if not session.alone and not self._settled(place.position, place.raw):
             raise MessageMovedError(
                 f"cannot {self._what}: another program is saving the file; nothing was written; try again",
                 path=self._queue.path,

@@ -205,6 +205,7 @@ class QueueFile:
         while True:
             alone = self.exclusive.take(file)
             status = file.status()
+            self.ledger.found = token_of(status)
             self.known, near = self._ours(file, status)
             if self.known or looks == _LOOKS:  # otherwise another program changes the file all the time
                 return Session(file, status, alone, self.known, near)

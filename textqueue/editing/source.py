@@ -30,7 +30,7 @@ from textqueue.format.kinds import ENDED
 from textqueue.format.lease import Leases, claimant
 from textqueue.format.mutex import holder_of, is_alive, mutex_of
 from textqueue.format.parser import digest
-from textqueue.format.windows import Token, settled, token_of, unknown
+from textqueue.format.windows import Token, token_of, unknown
 from textqueue.hot import essence
 from textqueue.ledger.intent import InTransit
 from textqueue.ledger.records import GONE, Record
@@ -92,6 +92,7 @@ class Source:
         marks: single marks, and many marks of one status.
         quick: edits for claims.
         delivered: the messages that were delivered and not marked since.
+        growing: whether a worker has found a last message that another program may still be writing.
         leases: the deadlines of claims.
         on_lost: whether the messages that are appended here are copied.
     """
@@ -113,6 +114,7 @@ class Source:
         self.marks = Marks(self.file)
         self.quick = Quick(self.file)
         self.delivered = Delivered()
+        self.growing = False
         self.settle_s = settle_s
         self.on_lost = on_lost
         self.leases = Leases(clock)
@@ -137,9 +139,28 @@ class Source:
         self.marks.known()
         return self.file.chain.spans(before, now, position)
 
-    def settled(self) -> bool:
-        """Return whether a last line without a newline is complete: the file has been unchanged for ``settle_s``."""
-        return settled(self.file.disk, self.path, settle_s=self.settle_s, now_ns=self._clock.wall_ns())
+    def settled(self, position: int, raw: bytes) -> bool:
+        """Return whether the last entry of the file is complete.
+
+        It is if this library appended it, or if no other program has changed the file for ``settle_s``. A modification
+        time far in the future counts as old.
+        """
+        status = self.file.disk.status(self.path)
+        if status is None:
+            return False
+        with self.file.threads:
+            ledger, changed_ns = self.file.ledger, status.mtime_ns
+            if ledger.epoch and ledger.token == token_of(status):
+                if position >= ledger.foreign[1]:
+                    return True
+                changed_ns = ledger.foreign[2]
+        complete = not -self.settle_s < (self._clock.wall_ns() - changed_ns) / 1e9 < self.settle_s
+        self.growing = self.growing or (not complete and raw[0] == _QUEUED and raw.endswith(b"\n"))
+        return complete
+
+    def settled_line(self, position: int, raw: bytes) -> bool:
+        """As :meth:`settled`, for a reader that is not a worker: a last line with a newline is complete."""
+        return raw.endswith(b"\n") or self.settled(position, raw)
 
     def in_transit(self, raw: bytes) -> bool:
         """Return whether a message is in an open drain. If its owner has died, the next drain decides about it."""

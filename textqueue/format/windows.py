@@ -3,8 +3,8 @@
 A window holds whole chunks (see ``textqueue.format.parser``). A reader opens the file for each window and closes it
 again. So it does not delay a program that needs the file exclusively, and does not read a file that was replaced.
 
-A last line without a newline is held back until the file has been unchanged for ``settle_s``, because another program
-may still be writing it.
+The last entry is held back until it is complete, because another program may write it in several steps: a line without
+its newline, or a text and later its variables.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from sej.system.disk import Disk, File, Status
+from sej.system.disk import File, Status
 from sej.system.locks import let_in
 from textqueue.errors import TextQueueError
 from textqueue.format.grammar import BOM, CONFLICT, CONFLICT_COPY
@@ -21,7 +21,7 @@ from textqueue.format.parser import whole
 
 __all__ = [
     "FIRST_WINDOW", "WINDOW", "Token", "Window", "is_known", "is_shared", "read_window", "require_resolved", "scan",
-    "settled", "shared", "state_of", "token_of", "unknown",
+    "shared", "state_of", "token_of", "unknown",
 ]  # fmt: skip
 
 WINDOW: Final = 1 << 20
@@ -70,14 +70,14 @@ def state_of(token: Token) -> Token:
     return abs(token[0]), token[1], token[2]
 
 
-def read_window(file: File, position: int, size: int, *, settled: Callable[[], bool]) -> Window:
+def read_window(file: File, position: int, size: int, *, settled: Callable[[int, bytes], bool]) -> Window:
     """Read the whole chunks that begin at position.
 
     Args:
         file: the open file.
         position: where a chunk begins.
         size: bytes to read; doubled until they hold a whole chunk.
-        settled: called if the file ends without a newline: returns whether the last line is complete.
+        settled: called with the position and the bytes of the last entry: returns whether it is complete.
     """
     while True:
         data = file.read(size, position)
@@ -85,9 +85,9 @@ def read_window(file: File, position: int, size: int, *, settled: Callable[[], b
             position, data = len(BOM), data[len(BOM) :]
             size -= len(BOM)
         if len(data) < size:  # the end of the file
-            if data.endswith(b"\n") or not data or settled():
-                return Window(position, data, True, 0)
             end = whole(data)
+            if not data or settled(position + end, data[end:]):
+                return Window(position, data, True, 0)
             return Window(position, data[:end], True, len(data) - end)
         end = whole(data)
         if end:
@@ -131,17 +131,8 @@ def scan(file: File) -> Iterator[Window]:
     position = 0
     while True:
         let_in(file)
-        window = read_window(file, position, FIRST_WINDOW, settled=lambda: True)
+        window = read_window(file, position, FIRST_WINDOW, settled=lambda _, __: True)
         yield window
         if window.at_end:
             return
         position = window.position + len(window.data)
-
-
-def settled(disk: Disk, path: str, *, settle_s: float, now_ns: int) -> bool:
-    """Return whether the file has been unchanged for settle_s. A modification time far in the future counts as old."""
-    status = disk.status(path)
-    if status is None:
-        return False
-    age_s = (now_ns - status.mtime_ns) / 1e9
-    return not -settle_s < age_s < settle_s

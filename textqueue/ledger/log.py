@@ -98,6 +98,7 @@ class Ledger:
         self._file: File | None = None
         self._inode = 0
         self.reading = 0  # changes when given_back is cleared
+        self.found: Token | None = None  # the file when the lock was taken
         self._forget()
 
     def _forget(self) -> None:
@@ -113,6 +114,7 @@ class Ledger:
         self.shown: Record | None = None  # the last mark, append or claim in a mutex, even if its message is missing
         self.epochs = 0  # the number of epochs in this file
         self.epoch = 0  # the current epoch; 0: no ledger
+        self.foreign: Token = (0, 0, 0)  # the file when that epoch began: since then only this library has changed it
         self.older = False  # an older version wrote it: see textqueue.ledger.upgrade
         self.lines = 0
         self.spent = 0  # an estimate of how many of these lines mean nothing any more
@@ -309,7 +311,7 @@ class Ledger:
         if self._read_only:
             self._disk.open(self.path, "append").close()  # raises the error of the system
         if not self.epoch:
-            first = Record(STATE, time.time_ns(), _VERSION, state_of(token), EMPTY)
+            first = Record(STATE, time.time_ns(), _VERSION, self.found or state_of(token), EMPTY)
             self._apply(first)
             lines = first.line() + lines
         if self._torn:
@@ -426,7 +428,7 @@ class Ledger:
         """Drop the older half. The caller holds the lock, and has refreshed the ledger. See :meth:`rewrite`."""
         assert self._file is not None
         assert self.token is not None
-        known = [Record(STATE, self.epoch, _VERSION, self.token, EMPTY), *self.claims.values()]
+        known = [Record(STATE, self.epoch, _VERSION, self.foreign, EMPTY), *self.claims.values()]
         head = b"".join([record.line() for record in known])
         position = self._read_to // 2
         while not (found := self._file.read(_READ_BYTES, position).find(b"\n") + 1):
@@ -470,7 +472,8 @@ class Ledger:
             epoch: the new epoch; None: positions have not moved, so the epoch remains.
         """
         state = Record(STATE, epoch or self.epoch or time.time_ns(), _VERSION, token, EMPTY)
-        kept = [state, *records, state]  # each edit keeps its time; the last line has the state of the file
+        first = state if epoch else state._replace(token=self.foreign)
+        kept = [first, *records, state]  # each edit keeps its time; the last line has the state of the file
         if self._file is not None:
             self._file.write(b"\n>\n")
         replace_sidecar(self._disk, self.path, b"".join(record.line() for record in kept), self._queue)
@@ -542,6 +545,7 @@ class Ledger:
                 self.owners.clear()
                 self.leased.clear()
                 self.given_back.clear()
+                self.foreign = state_of(record.token)
             self.epoch = record.position
             self.older = record.digest != _VERSION
             return

@@ -51,7 +51,7 @@ class _Reader:
         Args:
             source: the file.
             checks: whether this is for a worker: compare all bytes before the position, whatever their marks, if the
-                anchor differs, and refuse a file with a conflict.
+                anchor differs, refuse a file with a conflict, and hold back the last message until it is complete.
         """
         self.source = source
         self.position = 0
@@ -116,7 +116,8 @@ class _Reader:
                 return None
         self.token, self.epoch = token, epoch
         self.source.file.chain.caught_up(token)
-        window = read_window(file, self.position, self._size, settled=self.source.settled)
+        settled = self.source.settled if self._checks else self.source.settled_line
+        window = read_window(file, self.position, self._size, settled=settled)
         if self._checks:
             require_resolved(file, window)
         self._size = min(self._size * 2, WINDOW)
