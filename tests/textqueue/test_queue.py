@@ -3,14 +3,17 @@
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import sej
 import textqueue
+from sej.system.disk import File
 from tests.textqueue.claiming import MUTEX
 from textqueue import MessageStatus, TextQueue
+from textqueue.format.windows import Window, read_window
 
 
 @pytest.fixture
@@ -409,3 +412,26 @@ def test_a_second_save_within_one_tick_of_the_clock_is_read(path: Path) -> None:
         message = q.get_next()
         assert message is not None
         assert message.value == "a"
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_the_end_is_found_without_another_walk(path: Path, monkeypatch: pytest.MonkeyPatch, old: bool) -> None:
+    """A file whose time may hide another change is compared once with what was read, and not walked again."""
+    path.write_bytes(b"".join(b"-message %d\n\\retries=3\n" % n for n in range(20_000)))
+    later = time.time() + (-60 if old else 60)
+    os.utime(path, (later, later))
+    reads: list[int] = []
+
+    def counting(file: File, position: int, size: int, *, settled: Callable[[int, bytes], bool]) -> Window:
+        window = read_window(file, position, size, settled=settled)
+        reads.append(len(window.data))
+        return window
+
+    monkeypatch.setattr("textqueue.reading.cursor.read_window", counting)
+    with TextQueue(path) as q:
+        assert len(drain(q)) == 20_000
+        assert (sum(reads), q.get_next(), sum(reads)) == (path.stat().st_size, None, path.stat().st_size)
+        if not old:
+            path.write_bytes(path.read_bytes().replace(b"-message 7\n", b"-message x\n"))
+            os.utime(path, (later, later))
+            assert drain(q) == ["message x"]

@@ -65,6 +65,7 @@ class _Reader:
         self.foreign = False  # another program changed the file, maybe above the position
         self.cut = False  # the reader left the window before its end
         self.window = Window(0, b"", False, 0)
+        self._soon = 0, 0, 0  # begin, end and CRC32 of what was read so soon that a later change may have the same time
         self._size = FIRST_WINDOW
 
     def load(self) -> Window | None:
@@ -116,6 +117,7 @@ class _Reader:
                 return None
         self.token, self.epoch = token, epoch
         self.source.file.chain.caught_up(token)
+        soon = self._checks and time.time_ns() - status.mtime_ns <= _TICK_NS
         settled = self.source.settled if self._checks else self.source.settled_line
         window = read_window(file, self.position, self._size, settled=settled)
         if self._checks:
@@ -125,7 +127,32 @@ class _Reader:
             self.moved = True  # the last line had no newline when it was delivered, and has grown since
             return None
         self.window = window
+        if soon and window.data:
+            begin, end, check = self._soon if self._soon[1] else (window.position, window.position, 0)
+            check = zlib.crc32(window.data[max(end - window.position, 0) :], check)
+            self._soon = begin, max(end, window.position + len(window.data)), check
         return window if window.data else None
+
+    def is_as_read(self) -> bool:
+        """Return whether what was read too soon after a change is still the same. The file has the time of then."""
+        begin, end, check = self._soon
+        if not end:
+            return True
+        try:
+            file = self.source.reading()
+        except FileNotFoundError:
+            return True
+        try:
+            quiet = time.time_ns() - file.status().mtime_ns > _TICK_NS
+            there = 0
+            while begin < end and (data := file.read(min(_READ_BYTES, end - begin), begin)):
+                there = zlib.crc32(data, there)
+                begin += len(data)
+        finally:
+            file.close()
+        if quiet and check == there:
+            self._soon = 0, 0, 0
+        return check == there
 
     def at(self, position: int) -> None:
         """Move to a position in the window: everything before it was handled."""
@@ -264,7 +291,6 @@ class Cursor:
         self._given_back = self._source.given_back()
         self._skipped = False
         self._taken: list[int] = []
-        self._began_ns = time.time_ns()
         self._first: tuple[Token | None, int] | None = None
         self._foreign_since: float | None = None
 
@@ -278,14 +304,12 @@ class Cursor:
         token = token_of(status)
         if token == self._clean:
             return True
-        now = time.time_ns()
         token_first, epoch = self._first or (None, -1)
         if token == token_first:
-            quiet = self._began_ns - status.mtime_ns > _TICK_NS
-        else:
-            ours = epoch > 0 and self._source.file.epoch_of(status) == epoch
-            none_back = self._source.given_back() == self._given_back
-            quiet = ours and none_back and now - status.mtime_ns > _TICK_NS
+            return self._reader.is_as_read()
+        ours = epoch > 0 and self._source.file.epoch_of(status) == epoch
+        none_back = self._source.given_back() == self._given_back
+        quiet = ours and none_back and time.time_ns() - status.mtime_ns > _TICK_NS
         if quiet:
             self._clean = token
         return quiet
