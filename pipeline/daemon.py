@@ -2,8 +2,9 @@
 
 Spark starts it as ``python -m pipeline.daemon`` if ``spark.python.daemon.module`` names it. Everything except the
 imports is Spark's own daemon. A worker collects garbage after every task, and objects that were frozen before the fork
-are not traversed again. If Spark has enough rows (``limit``, ``show``) and closes a worker's socket, that is not an
-error; Spark's own daemon prints a traceback each time.
+are not traversed again. If Spark has enough rows (``limit``, ``show``), or its session ends, it closes the socket of a
+worker. That is not an error; Spark's own daemon prints a traceback each time. Spark always plans with its own daemon,
+so the formats call :func:`end_quietly` in its workers.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import os
 import socket
 import sys
 from contextlib import suppress
+from types import ModuleType
 from typing import Final
 
-__all__ = ["main"]
+__all__ = ["end_quietly", "main"]
 
 _FIRST: Final = (
     "numpy",
@@ -39,18 +41,24 @@ def main() -> None:
     _warn_if_slow()
     from pyspark import daemon
 
+    end_quietly(daemon)
+    gc.collect()
+    gc.freeze()
+    daemon.manager()
+
+
+def end_quietly(daemon: ModuleType) -> None:
+    """Let the next tasks of a worker end without a traceback if Spark has closed their socket."""
     work = daemon.worker
 
     def worker(sock: socket.socket, authenticated: bool) -> int:
         try:
-            return work(sock, authenticated)
+            code: int = work(sock, authenticated)
         except BrokenPipeError:
             return 1
+        return code
 
-    daemon.worker = worker
-    gc.collect()
-    gc.freeze()
-    daemon.manager()
+    daemon.worker = worker  # type: ignore[attr-defined]
 
 
 def _warn_if_slow() -> None:

@@ -150,12 +150,17 @@ def _probe(_: Iterable[int]) -> Iterator[tuple[str, str | None]]:
 def register(spark: SparkSession) -> None:
     """Register the sources in a session: ``sej``, ``textqueue`` and ``kestrel``. Warn if the codec here is pure Python.
 
+    Spark looks for the format of ``write`` in the session of the calling thread only. So a thread that did not create
+    the session calls this before it writes.
+
     Raises:
         RuntimeError: the version of Spark is too old.
     """
     _check_version()
     if (reason := why_not_compiled()) is not None:
         _log.warning("the codec of this program is pure Python, which is slow: %s", reason)
+    from pyspark.sql import SparkSession
+
     from pipeline.formats.kestrel import KestrelSource
     from pipeline.formats.sej import SejSource
     from pipeline.formats.textqueue import TextQueueSource
@@ -164,6 +169,8 @@ def register(spark: SparkSession) -> None:
     known = type("SejSource", (SejSource,), {"parallelism": parallelism, "__module__": "__main__"})
     for source in (known, TextQueueSource, KestrelSource):
         spark.dataSource.register(source)
+    if not is_connect(spark):
+        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def _check_version() -> None:

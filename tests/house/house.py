@@ -18,18 +18,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 PACKAGES = ("sej", "shard", "textqueue", "kestrel", "hub", "pipeline")
 
-_HUNG_UP = re.compile(
-    r"Traceback \(most recent call last\):\r?\n"
-    r"(?:  File \"[^\"]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)?)*(?:BrokenPipeError|\s*\Z)"
-)
-"""The daemon may still be printing when its program has ended: then the output ends in the middle of it."""
-
-
-def has_traceback(printed: str) -> bool:
-    """Whether a program showed one, but for that of the daemon by which Spark plans, when the JVM hangs up first."""
-    return "Traceback" in _HUNG_UP.sub("", printed)
-
-
 _PROGRESS = re.compile(r"\x1b\[\?25l.*?\x1b\[\?25h\s*(\x1b\[1A\x1b\[2K)?", re.DOTALL)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -26,7 +26,7 @@ import click
 import pytest
 
 from sej.cli.app import app
-from tests.house.house import PATH, ROOT, forked, has_traceback, matches, seen
+from tests.house.house import PATH, ROOT, forked, matches, seen
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md"), *(ROOT / "docs").glob("[!_]*/**/*.md")])
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -87,7 +87,7 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
         else:
             continue
         assert code == 0, f"{page.name}:{line}\n{printed}"
-        assert not has_traceback(printed), f"{page.name}:{line}\n{printed}"
+        assert "Traceback" not in printed, f"{page.name}:{line}\n{printed}"
 
 
 @pytest.mark.spark

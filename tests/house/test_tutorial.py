@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from pexpect.replwrap import REPLWrapper
 
-from tests.house.house import ROOT, has_traceback, matches, seen
+from tests.house.house import ROOT, matches, seen
 
 BLOCKS = re.findall(
     r"^```(sh|python|text)\n(.*?)^```", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL
@@ -38,7 +38,7 @@ class Terminal:
         printed = seen(self._shell.run_command(line, timeout=120))
         code = self._shell.run_command("echo $?", timeout=60).strip()
         assert code == "0", f"$ {line}\n{printed}\nexit code {code}"
-        assert not has_traceback(printed), printed
+        assert "Traceback" not in printed, printed
         return printed
 
     def close(self) -> None:
