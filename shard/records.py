@@ -15,12 +15,14 @@ import re
 from typing import Final, NamedTuple
 
 from sej.errors import CorruptionError, NotAJournalError
+from sej.journal.directory import journals_in
 from sej.system.checksum import crc32c
 from sej.system.disk import OS, Disk, File, read_small
+from shard.errors import RouteError
 from shard.name_format import INDEX_DIGITS, RECORDS_DIR, Hash
-from shard.names import Path
+from shard.names import Path, split_name
 
-__all__ = ["Record", "Records", "read_record"]
+__all__ = ["Record", "Records", "read_record", "refuse_second"]
 
 _LINE: Final = re.compile(rb"([0-9a-f]{3})(?: ([0-9a-f]{8}))?")
 _ROUTE: Final = re.compile(rb"route (xxh64|fnv) ([0-9a-f]{8})")
@@ -125,6 +127,27 @@ def read_record(path: Path, disk: Disk = OS) -> Record | None:
         else:
             found.shards.add(index)
     return found
+
+
+def refuse_second(path: Path, disk: Disk = OS) -> None:
+    """Check that a sharded journal exists, or that its prefix has no other one, of another number of bits.
+
+    Raises:
+        RouteError: it has: each key would have two shards.
+    """
+    status = disk.status(path.root)
+    if status is None or not status.is_dir or disk.status(os.path.join(path.root, RECORDS_DIR, path.name)) is not None:
+        return
+    parts = (split_name(name) for name in journals_in(disk, path.root))
+    counts = {part[1] for part in parts if part is not None and part[0] == path.prefix}
+    if counts and path.bits not in counts:
+        other = Path(path.root, path.prefix, min(counts))
+        source, target = (os.path.join(path.root, each.name) for each in (other, path))
+        raise RouteError(
+            f"bits must be {other.bits}, as in the sharded journal {source}, got {path.bits}: keys would be in two"
+            f" shards; to change the bits: sej shard reshard {source} {target}",
+            path=path.root,
+        )
 
 
 def _check(path: Path, content: bytes) -> int:

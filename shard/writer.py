@@ -28,7 +28,7 @@ from shard.fan_out import BackgroundSync, check_options, each
 from shard.files import make_room
 from shard.name_format import Hash
 from shard.names import TREE, Path
-from shard.records import Records
+from shard.records import Records, refuse_second
 from shard.remembered_hash import choose_hash, remember_hash
 from shard.routing import Appender, BytesLike, Function, Parts, Route, check_route, index_of, routed
 
@@ -72,7 +72,7 @@ class Writer:
 
         Raises:
             NotAJournalError: the root is a file.
-            RouteError: existing keys were routed by another hash.
+            RouteError: existing keys were routed by another hash, or with another number of bits.
             TypeError: path is not a shard.Path, or a writer option has another name.
             ValueError: durability or sync_interval_s is out of its range.
         """
@@ -84,6 +84,7 @@ class Writer:
         self._options, interval_s = check_options(writer_options)
         self._route = route if callable(route) else None
         disk = writer_options.get("disk", OS)
+        refuse_second(path, disk)
         self._hash: Hash = "xxh64" if callable(route) else choose_hash(path, route, disk)
         self._remembered = callable(route)
         room = make_room(_FILES_A_SHARD * min(max_open, path.count))

@@ -13,7 +13,7 @@ from sej.system.disk import OS
 from sej.writing.writer import Writer
 from shard.name_format import Hash
 from shard.names import Path
-from shard.records import Records
+from shard.records import Records, refuse_second
 from shard.remembered_hash import choose_hash, remember_hash
 
 __all__ = ["Target"]
@@ -45,6 +45,7 @@ class Target(NamedTuple):
         Raises:
             InvalidNameError: the prefix has characters that are not allowed.
             OptionError: bits 0 without a prefix, or the path is not on a local disk.
+            RouteError: the prefix has shards of another number of bits.
             NotAJournalError: the path is a file, or holds journals of another layout.
         """
         prefix, bits = options["prefix"], options["bits"]
@@ -58,6 +59,8 @@ class Target(NamedTuple):
                 "this is one SEJ directory; leave prefix and bits out, or name the root of a sharded journal",
                 path=target.root,
             )
+        if target.tree is not None:
+            refuse_second(target.tree)
         if target.tree is None and there is not None and not inside and journals_in(OS, target.root):
             raise OptionError(
                 f"{target.root} holds SEJ directories; set prefix and bits to write to shards below it, or use a"

@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import pipeline
 import sej
+import shard as sharded
 from pipeline.cli import app
 from pipeline.formats.kestrel import KestrelSource
 from pipeline.formats.textqueue import TextQueueSource
@@ -256,3 +257,11 @@ def test_a_text_queue_that_an_executor_does_not_have_is_an_error_and_is_not_crea
     with pytest.raises(sej.SejError, match=f"host {host_name()} cannot see this path.*executors need the same disk"):
         list(reader.read(part))
     assert os.listdir(tmp_path) == []
+
+
+def test_a_sink_makes_no_second_sharded_journal_of_a_prefix(tmp_path: Path) -> None:
+    with sharded.Writer(sharded.Path(tmp_path, "orders", 3)) as writer:
+        writer.append(b"v", b"k")
+    Target.of(str(tmp_path), parse(WRITE, {"prefix": "orders", "bits": "3"}))
+    with pytest.raises(sharded.RouteError, match="bits must be 3, as in the sharded journal"):
+        Target.of(str(tmp_path), parse(WRITE, {"prefix": "orders", "bits": "2"}))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import sej
 import shard
+from sej.cli import main
 from shard import _route_py, routing
 from shard.cli import app
 from tests.crash.disk import CrashDisk
@@ -227,3 +228,21 @@ def test_the_hash_is_remembered_after_a_power_failure() -> None:
         left = disk.crash()
     with shard.Writer(path, disk=left) as writer:
         assert writer.append(b"second", other)[0] == path.index(other, "fnv")
+
+
+@pytest.mark.parametrize("bits", [0, 2])
+def test_a_second_sharded_journal_of_a_prefix_is_made_by_a_reshard_only(bits: int, tmp_path: FilePath) -> None:
+    path, second = shard.Path(tmp_path, "orders", 3), shard.Path(tmp_path, "orders", bits)
+    with shard.Writer(path) as writer:
+        writer.append(b"v", b"k")
+    with pytest.raises(shard.RouteError, match="bits must be 3, as in the sharded journal") as refused:
+        shard.Writer(second)
+    assert sorted(found.name for found in tmp_path.iterdir()) == [".shards", f"orders.3.{path.index(b'k'):03x}"]
+    shard.Writer(shard.Path(tmp_path, "other", bits)).close()
+    command = re.search(r"sej (shard reshard \S+ \S+)", str(refused.value))
+    assert command is not None
+    assert main(command[1].split()) == 0
+    for each in (path, second):
+        with shard.Writer(each) as writer:
+            writer.append(b"v", b"k")
+    assert sej.Journal(second.dir(second.index(b"k"))).end_offset == 2
