@@ -265,9 +265,16 @@ class Client:
 
     # --- reading
 
-    def where(self, journal_dir: str, *, client_id: str | None = None) -> JournalState:
-        """Return the state of a journal on the hub, by default of this client."""
-        answer = self._where(journal_dir, client_id)
+    def where(self, journal_dir: str, *, client_id: str | None = None, own: range | None = None) -> JournalState:
+        """Return the state of a journal on the hub, by default of this client.
+
+        Args:
+            journal_dir: the journal's name on the hub.
+            client_id: the journal's client; default: this client.
+            own: the offsets that the caller's copy of it has. If the hub's do not fit to them, the hub counts and logs
+                it.
+        """
+        answer = self._where(journal_dir, client_id, own)
         return JournalState(answer.Known, answer.FirstOffset, answer.NextOffset)
 
     def identity(self, journal_dir: str, *, client_id: str | None = None) -> bytes:
@@ -505,8 +512,10 @@ class Client:
 
     # --- internals
 
-    def _where(self, journal_dir: str, client_id: str | None) -> pb.WhereResponse:
+    def _where(self, journal_dir: str, client_id: str | None, own: range | None = None) -> pb.WhereResponse:
         request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir)
+        if own is not None:
+            request.First, request.End = own.start, own.stop
         call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
         with self._translating(self._named(journal_dir, client_id)):
             answer: pb.WhereResponse = call(request, timeout=self._timeout_s, metadata=self._metadata)

@@ -38,8 +38,8 @@ _COMMIT_BYTES: Final = 1 << 26
 class Hub(Protocol):
     """What a copier needs of a hub; :class:`hub.wire.Client` implements it."""
 
-    def where(self, journal_dir: str) -> JournalState:
-        """Return the state of a journal."""
+    def where(self, journal_dir: str, *, own: range) -> JournalState:
+        """Return the state of a journal; the hub logs it if the offsets of the client's journal do not fit."""
 
     def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
         """Copy encoded messages; yields offsets below which everything is durable.
@@ -162,11 +162,13 @@ class Feed:
         stopped: Callable[[], bool],
     ) -> int:
         if self.acknowledged is None or self._cursor is None:
+            self._incarnation = Incarnation.look(self._directory)
+            first = Journal(self.path, disk=self._disk).first_offset
             try:
-                state = hub.where(self.name)
+                state = hub.where(self.name, own=range(first, end))
             except NotSupportedError:  # an original hub: it drops what it has, and refuses a gap
                 state = JournalState(True, 0, kept.value)
-            self._start(state, end)
+            self._start(state, first, end)
             assert self.acknowledged is not None
             if kept.value > self.acknowledged:  # the hub lost messages: retention here must wait for them again
                 kept.reset(self.acknowledged)
@@ -199,10 +201,8 @@ class Feed:
         self._cursor.park()
         return copied
 
-    def _start(self, state: JournalState, end: int) -> None:
+    def _start(self, state: JournalState, first: int, end: int) -> None:
         """Decide where to continue, from the state of the journal on the hub."""
-        self._incarnation = Incarnation.look(self._directory)
-        first = Journal(self.path, disk=self._disk).first_offset
         self._create = not state.known
         due = state.next_offset
         if not state.known:

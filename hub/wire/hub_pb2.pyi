@@ -59,14 +59,18 @@ class Message(_message.Message):
     def __init__(self, Offset: _Optional[int] = ..., Timestamp: _Optional[int] = ..., Type: _Optional[int] = ..., Key: _Optional[bytes] = ..., Value: _Optional[bytes] = ...) -> None: ...
 
 class WhereRequest(_message.Message):
-    __slots__ = ("ClientID", "JournalDir", "Timestamp")
+    __slots__ = ("ClientID", "JournalDir", "Timestamp", "First", "End")
     CLIENTID_FIELD_NUMBER: _ClassVar[int]
     JOURNALDIR_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     ClientID: str
     JournalDir: str
     Timestamp: int
-    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Timestamp: _Optional[int] = ...) -> None: ...
+    First: int
+    End: int
+    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Timestamp: _Optional[int] = ..., First: _Optional[int] = ..., End: _Optional[int] = ...) -> None: ...
 
 class WhereResponse(_message.Message):
     __slots__ = ("Known", "FirstOffset", "NextOffset", "TimeOffset", "ID")

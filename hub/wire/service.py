@@ -23,7 +23,7 @@ from weakref import WeakSet
 
 import grpc
 
-from hub.errors import AccessError, DiskLowError, UnavailableError
+from hub.errors import AccessError, ConflictError, DiskLowError, GapError, UnavailableError
 from hub.jobs import Jobs
 from hub.naming import Source, check_client, check_journal
 from hub.readers import MAX_LEASES, Place, Readers
@@ -107,7 +107,8 @@ class Service:
         followers: the number of Follow calls in progress.
         copiers: the number of Copy calls in progress.
         readers: the named readers.
-        refusals: calls that ended with an error, by its name in the metadata; the store counts its own too.
+        refusals: calls that ended with an error, by its name in the metadata, and copiers that found themselves that
+            they cannot continue; the store counts its own too.
     """
 
     def __init__(
@@ -266,10 +267,24 @@ class Service:
                 end = self._store.end_offset(request.ClientID, request.JournalDir)
                 there = identity(self._store, Source(request.ClientID, request.JournalDir))
                 answer = pb.WhereResponse(Known=True, FirstOffset=first, NextOffset=end, ID=there)
+                if request.HasField("End"):
+                    self._note_unfit(context, request, end)
                 if request.HasField("Timestamp"):
                     source = self._allow(context, "read", request.ClientID, request.JournalDir)
                     answer.TimeOffset = self._find_time(source, request.Timestamp)
         return answer.SerializeToString()
+
+    def _note_unfit(self, context: grpc.ServicerContext, request: pb.WhereRequest, end: int) -> None:
+        """Count and log a copier that will refuse to continue by itself, because its journal does not fit to ours."""
+        source = f"{request.ClientID}.{request.JournalDir}"
+        if end < request.First:
+            text = (
+                f"{source}: messages {end} to {request.First - 1} are missing: the client does not have them any more"
+            )
+            self._note(context, GapError(text, expected=end))
+        elif end > request.End:
+            text = f"{source}: the client's journal ends with {request.End - 1}, and messages up to {end - 1} are here"
+            self._note(context, ConflictError(text))
 
     def _find_time(self, source: Source, timestamp: int) -> int:
         if not self._time_searches.acquire(blocking=False):
@@ -528,12 +543,12 @@ class Service:
         context.abort(code, text)
 
     def _note(self, context: grpc.ServicerContext, error: Exception) -> None:
-        """Count the refusal of a call once; log one of a token or a certificate, with the peer's address."""
+        """Count the refusal of a call once; log one that an operator must look at, with the peer's address."""
         name = to_status(error)[2][0][1]
         with self._lock:
             if context in self._refused:
                 return
             self._refused.add(context)
             self.refusals[name] = self.refusals.get(name, 0) + 1
-        if isinstance(error, AccessError):
+        if isinstance(error, (AccessError, ConflictError, GapError)):
             _log.warning("refused %s: %s", unquote(context.peer()), error.reason)

@@ -14,10 +14,11 @@ from prometheus_client import generate_latest
 
 import hub
 import sej
-from hub.wire import status
+from hub.wire import Client, Copier, status
 from hub.wire.metrics import register
 from tests.cli.command import sej as run
-from tests.hub.support import at, serving
+from tests.hub.support import at, fill, serving
+from tests.sej.support import sample
 
 MONITORING = Path(__file__).resolve().parents[2] / "docs" / "monitoring"
 FOREIGN = {"node_textfile_mtime_seconds": {"file"}}
@@ -93,6 +94,33 @@ _ELSEWHERE = {
     "sej_hub_reader_leases",
     "sej_hub_stalled_total",
 }
+
+
+def test_what_a_copier_finds_fires_the_alert_and_is_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The alert says so of a gap and a conflict. The copier sends nothing then, so it reports them."""
+    rules: dict[str, Any] = yaml.safe_load((MONITORING / "sej-alerts.yaml").read_text())
+    alert = {rule["alert"]: rule for group in rules["groups"] for rule in group["rules"]}["SejHubRefuses"]
+    assert "The hub's log names it" in alert["annotations"]["description"]
+    reasons = alert["expr"].partition('reason=~"')[2].partition('"')[0]
+    own = tmp_path / "own"
+    fill(own / "flights", sample(10))
+    with serving(tmp_path / "hub") as (_, server), Client(server.address, client_id="EWR") as client:
+        Copier(own, client).run_once()
+        fill(own / "flights", sample(50, 10), segment_bytes=200)
+        for segment in sej.Journal(own / "flights").segments[:-1]:
+            Path(segment.path).unlink()
+        fill(own / "other", sample(3))
+        for name, kind in (("flights", hub.GapError), ("other", hub.ConflictError)):
+            with pytest.raises(kind):
+                Copier(own / name, client, journal_dir="flights").run_once()
+        text = generate_latest(register(server)).decode()
+    counted = re.findall(r'^sej_hub_refusals_total\{reason="(.*)"\} 1\.0$', text, re.MULTILINE)
+    assert sorted(reason for reason in counted if re.fullmatch(reasons, reason)) == ["conflict", "gap"]
+    lines = [record.message for record in caplog.records if record.name == "hub.wire.service"]
+    assert ["EWR.flights: messages 10 to " in line for line in lines] == [True, False]
+    assert "EWR.flights: the client's journal ends with 2, and messages up to 9 are here" in lines[1]
 
 
 def test_every_reason_exists() -> None:

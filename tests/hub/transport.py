@@ -24,7 +24,7 @@ class Transport:
         self._late: list[tuple[str, bytes, bool]] = []  # requests that are still on their way
         self.refused = 0
 
-    def where(self, journal_dir: str) -> JournalState:
+    def where(self, journal_dir: str, *, own: range) -> JournalState:
         """Return the state of a journal, or lose the request or the answer."""
         self._deliver_late()
         if self._goes_wrong():

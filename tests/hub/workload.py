@@ -19,7 +19,7 @@ class Local:
     def __init__(self, store: hub.Store) -> None:
         self.store = store
 
-    def where(self, journal_dir: str) -> JournalState:
+    def where(self, journal_dir: str, *, own: range) -> JournalState:
         first = self.store.first_offset(CLIENT, journal_dir)
         return JournalState(first is not None, first or 0, self.store.end_offset(CLIENT, journal_dir))
 
