@@ -87,6 +87,8 @@ def push(
             "there is nothing to copy: this directory has no journal; `--follow` waits for one", path=path
         )
     click.echo(copied)
+    for error in copier.progress.failures.values() if follow else ():
+        raise error
 
 
 @app.command("ls")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
-from hub.errors import AccessError, UnavailableError
+from hub.errors import AccessError, ConflictError, GapError, UnavailableError
 from hub.naming import check_journal
 from hub.wire.feed import Feed, Hub
 from hub.wire.status import DirectoryUnavailableError
@@ -157,6 +157,8 @@ class Copier:
 
         Raises:
             AccessError: the hub does not admit this client; waiting would not help.
+            ConflictError: the hub has other messages under these names, and there is no other directory to copy.
+            GapError: the same for messages that are missing between the hub's and those here.
             ClosedError: the client was closed.
             NotAJournalError: the path is a file; if nothing exists there, it waits.
             InvalidNameError: the SEJ directory's name is not allowed on the hub.
@@ -176,6 +178,7 @@ class Copier:
                 try:
                     self._pass(stopped)
                     failures = 0
+                    self._require_hope()
                 except (UnavailableError, JournalNotFoundError, OSError) as error:
                     failures += 1
                     _log.warning("%s: %s", self.path, error)
@@ -245,6 +248,12 @@ class Copier:
                 self.progress.failures.pop(feed.name, None)
                 feed.failures, feed.retry_at = 0, 0.0
         return copied
+
+    def _require_hope(self) -> None:
+        """Raise if each directory was refused twice, and only an operator can decide what to do."""
+        found = [self.progress.failures[feed.name] for feed in self._feeds.values() if feed.failures > 1]
+        if 0 < len(self._feeds) == sum(isinstance(error, (ConflictError, GapError)) for error in found):
+            raise found[0]
 
     def _failed(self, feed: Feed, error: SejError, *, log: bool) -> None:
         self._report(feed.name, error, log=log)

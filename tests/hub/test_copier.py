@@ -20,8 +20,10 @@ import hub
 import sej
 from hub.wire import Client, Copier, JournalState, Progress, Server, Tokens
 from sej.system.disk import Mode, OsDisk, OsFile, Status
+from tests.hub.command import start
 from tests.hub.pipe import Pipe
 from tests.hub.support import connected, fill, is_prefix, same_bytes, serving
+from tests.hub.support import until as until_true
 from tests.hub.transport import Transport
 from tests.sej.hooks import script
 from tests.sej.support import packed, sample, segments
@@ -214,7 +216,7 @@ def test_a_journal_that_is_recreated_while_it_is_copied_is_noticed(tmp_path: Pat
     class Local:
         """Takes chunks one by one; behind the second the journal is another one."""
 
-        def where(self, journal_dir: str) -> JournalState:
+        def where(self, journal_dir: str, *, own: range) -> JournalState:
             return JournalState(False, 0, 0)
 
         def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
@@ -247,6 +249,34 @@ def test_messages_after_damage_are_not_left_out_silently(tmp_path: Path) -> None
         assert store.get("client-a", "journal", 0) == sample(50)
 
 
+def deleted_before_it_was_copied(tree: Path, client: Client) -> None:
+    """Make a journal whose messages 10 to 49 are on neither side."""
+    fill(tree / "gap", sample(10))
+    Copier(tree, client).run_once()
+    fill(tree / "gap", sample(50, 10))
+    with sej.Writer(tree / "gap") as writer:
+        writer.tail.rotate()
+    fill(tree / "gap", sample(5, 60))
+    (tree / "gap" / "jnl" / f"{0:016x}.jnl").unlink()
+
+
+def test_a_follower_that_can_copy_nothing_ends_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tree = tmp_path / "tree"
+    with connected(tmp_path / "hub") as (store, client):
+        deleted_before_it_was_copied(tree, client)
+        with Copier(tree, client, backoff_s=0.01) as copier, pytest.raises(hub.GapError, match="expects message 10"):
+            copier.run(timeout=60.0)
+        assert [record.levelname for record in caplog.records if "gap cannot be copied" in record.message] == ["ERROR"]
+        fill(tree / "good", sample(3))
+        follower = start("push", "--follow", "--client", "client-a", tree, client.address)
+        until_true(lambda: store.end_offset("client-a", "good") == 3)
+        assert follower.poll() is None  # the other journal is followed
+        follower.terminate()
+        out, err = (text.decode() for text in follower.communicate(timeout=60))
+        assert (follower.returncode, out.split()) == (1, ["3"])
+        assert "gap cannot be copied" in err
+
+
 class Standin:
     """Reports a fixed end of the journal and stores nothing; keeps the chunks that it got."""
 
@@ -254,7 +284,7 @@ class Standin:
         self.standing = standing
         self.chunks: Iterator[bytes] = iter(())
 
-    def where(self, journal_dir: str) -> JournalState:
+    def where(self, journal_dir: str, *, own: range) -> JournalState:
         return self.standing
 
     def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
@@ -471,7 +501,7 @@ def test_backoff_doubles_with_jitter(tmp_path: Path) -> None:
             return self.is_set()
 
     class Unavailable:
-        def where(self, journal_dir: str) -> JournalState:
+        def where(self, journal_dir: str, *, own: range) -> JournalState:
             raise hub.UnavailableError("no hub runs")
 
     fill(tmp_path / "journal", sample(1))
