@@ -99,7 +99,7 @@ _ELSEWHERE = {
 def test_what_a_copier_finds_fires_the_alert_and_is_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The alert says so of a gap and a conflict. The copier sends nothing then, so it reports them."""
+    """The copier sends no messages then, so it reports the gap or the conflict."""
     rules: dict[str, Any] = yaml.safe_load((MONITORING / "sej-alerts.yaml").read_text())
     alert = {rule["alert"]: rule for group in rules["groups"] for rule in group["rules"]}["SejHubRefuses"]
     assert "The hub's log names it" in alert["annotations"]["description"]
