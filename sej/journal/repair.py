@@ -33,7 +33,7 @@ from sej.journal.medium import sync_segment
 from sej.journal.recovery import keep
 from sej.journal.retention import MARKER_BYTES, finish_merge, merged_away, readers_lock
 from sej.journal.salvage import Plan, Run, plan_between
-from sej.journal.writer_lock import lock_segment, writer_lock
+from sej.journal.writer_lock import WriterLock
 from sej.system.disk import File, Tolerated, read_small, replace_file
 from sej.system.logs import WARNING, record
 from sej.system.sealed import seal, unseal, whole
@@ -66,7 +66,7 @@ def repair(
 ) -> Repair:
     """See :meth:`sej.Journal.repair`."""
     done = Repair([], [], [], [])
-    with writer_lock(directory):
+    with WriterLock(directory) as lock:
         if not dry_run:
             finish_merge(directory)
             finish_repair(directory)
@@ -75,8 +75,9 @@ def repair(
         if segments:
             last_file = directory.disk.open(segments[-1].path, "edit")
             try:
-                lock_segment(last_file)
+                lock.lock_segment(last_file)
             finally:
+                lock.keep(None)
                 last_file.close()
         known = read_gaps(directory)
         behind = segments[0].first_offset if segments else 0
@@ -347,7 +348,7 @@ def _keep_changed(
 def reindex(directory: Directory) -> int:
     """Rebuild the index of every segment; return the number of blocks."""
     blocks = 0
-    with writer_lock(directory):
+    with WriterLock(directory):
         segments = directory.segments()
         for segment in segments:
             with readers_lock(directory):  # retention and merging wait

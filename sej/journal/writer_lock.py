@@ -8,23 +8,57 @@ from typing import Final
 
 from sej.errors import LockedError
 from sej.journal.directory import Directory
+from sej.mutex import notice_fork
 from sej.system.disk import File
 from sej.system.locks import Lock
 
-__all__ = ["lock_segment", "require_name", "writer_lock"]
+__all__ = ["WriterLock", "lock_segment", "require_name"]
 
 _DYING_S: Final = 0.25
 _PAUSE_S: Final = 0.002
 
 
-def writer_lock(directory: Directory) -> Lock:
-    """Return the journal's lock, which an original takes and unlinks too; not taken yet."""
-    return Lock(
-        directory.prefix + "jnl.lck",
-        what="the journal's writer lock",
-        written=lambda: bool(directory.segments()),
-        disk=directory.disk,
-    )
+class WriterLock(Lock):
+    """The journal's lock, which an original takes and unlinks too, and the locks of segments.
+
+    It knows each segment before it locks it. So whatever interrupts a call, the next one unlocks what that call has
+    left. To close a file is not enough for that: a child that another thread has just forked may have a copy of it.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        """Set the journal; nothing is opened or locked yet."""
+        super().__init__(
+            directory.prefix + "jnl.lck",
+            what="the journal's writer lock",
+            written=lambda: bool(directory.segments()),
+            disk=directory.disk,
+        )
+        self._segments: list[File] = []
+
+    def lock_segment(self, file: File) -> None:
+        """Take a segment's lock too; see :func:`lock_segment`."""
+        if file not in self._segments:
+            self._segments.append(file)
+        lock_segment(file)
+
+    def keep(self, file: File | None) -> None:
+        """Unlock every segment but this one. Files stay open, because a sync may use them."""
+        for other in self._segments.copy():
+            if other is not file:
+                other.unlock()
+                self._segments.remove(other)
+
+    def release(self) -> None:
+        """Release all locks; a second call does nothing, or finishes an interrupted one."""
+        notice_fork()
+        self.keep(None)
+        super().release()
+
+    def _after_fork(self) -> None:
+        for file in self._segments:
+            file.close()
+        self._segments.clear()
+        super()._after_fork()
 
 
 def lock_segment(file: File) -> None:

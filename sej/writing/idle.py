@@ -146,7 +146,7 @@ class IdleWriter:
         try:
             if self._is_unchanged():
                 with tail.life.mutex:
-                    tail.last.take_up()
+                    tail.last.take_up(tail.lock)
                     tail.set_limits()
                 return True
         except BaseException:

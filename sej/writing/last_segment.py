@@ -20,7 +20,7 @@ from sej.codec import measure
 from sej.codec.format import OFFSET
 from sej.errors import SejError
 from sej.journal.directory import Directory
-from sej.journal.writer_lock import lock_segment, require_name
+from sej.journal.writer_lock import WriterLock, require_name
 from sej.system.disk import File, OsFile
 from sej.system.durable import KeptPosition, renew
 from sej.system.locks import Lock
@@ -153,18 +153,14 @@ class LastSegment:
         there = self._disk.status(self.segment.path)
         return there is not None and there.identity == self._identity and there.size == position
 
-    def take_up(self) -> None:
+    def take_up(self, lock: WriterLock) -> None:
         """Open a segment that is left and unchanged.
 
         Raises:
             LockedError: another writer has the segment's lock; the segment stays left.
         """
         file = self._disk.open(self.segment.path, "append")
-        try:
-            lock_segment(file)
-        except BaseException:
-            file.close()
-            raise
+        lock.lock_segment(file)
         self.file = file
         self.left = False
 

@@ -27,7 +27,7 @@ from sej.journal.index import Block, IndexFile, read_blocks
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import durable_position
 from sej.journal.recovery import Recovery, find_damage, keep
-from sej.journal.writer_lock import lock_segment
+from sej.journal.writer_lock import WriterLock, lock_segment
 from sej.system.disk import File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
 from sej.writing.end import End
@@ -106,7 +106,7 @@ def open_end(
     kept: KeptPosition,
     *,
     first_offset: int = 0,
-    alone: bool = False,
+    lock: WriterLock | None = None,
     known: File | None = None,
     published: Segment | None = None,
     segments: list[Segment] | None = None,
@@ -120,7 +120,7 @@ def open_end(
         directory: the journal, locked by the caller.
         kept: its kept position.
         first_offset: where a journal without segments starts.
-        alone: keep the segment's own lock for as long as the file is open, see :func:`lock_segment`.
+        lock: keeps the segment's own lock; None: it is only taken for a moment, to see that it is free.
         known: a segment that the caller has open. If it is still the last one, this file is used, because a sync
             through it reports every failed write since it was opened.
         published: the last segment, if the caller has synced all of it and has just renamed it into place.
@@ -140,14 +140,18 @@ def open_end(
         file = directory.disk.open(segment.path, "append")
     unlock = file.unlocker()
     try:
-        try:
-            lock_segment(file)
-        finally:
-            if not alone:
+        if lock is not None:
+            lock.lock_segment(file)
+        else:
+            try:
+                lock_segment(file)
+            finally:
                 unlock()  # in C, and the first call here: no signal handler can run before it
-        return _open_end(directory, kept, segment, file, durable=fresh, renewed=file is known, alone=alone)
+        alone, renewed = lock is not None, file is known
+        return _open_end(directory, kept, segment, file, durable=fresh, renewed=renewed, alone=alone)
     except BaseException:
         if file is not known:
+            file.unlock()
             file.close()
         raise
 
@@ -238,15 +242,11 @@ def sweep(directory: Directory) -> None:
             disk.unlink(directory.at("tmp", name))
 
 
-def start_segment(directory: Directory, offset: int, *, alone: bool = False) -> End:
-    """Create the segment that starts at an offset. The caller has synced the segment before it."""
+def start_segment(directory: Directory, offset: int, lock: WriterLock | None = None) -> End:
+    """Create the segment that starts at an offset, and lock it. The caller has synced the segment before it."""
     segment = directory.segment(offset)
     file = directory.disk.open(segment.path, "new")
-    try:
-        if alone:
-            lock_segment(file)
-        index_file = IndexFile(directory, segment)
-        return End(segment, file, 0, offset, 0, offset, NO_TIMESTAMP, index_file, 0, [], None, False, None)
-    except BaseException:
-        file.close()  # its lock must not live as long as the traceback
-        raise
+    if lock is not None:
+        lock.lock_segment(file)
+    index_file = IndexFile(directory, segment)
+    return End(segment, file, 0, offset, 0, offset, NO_TIMESTAMP, index_file, 0, [], None, False, None)

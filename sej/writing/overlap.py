@@ -50,10 +50,10 @@ from sej.journal.directory import Directory, Segment
 from sej.journal.index import IndexFile
 from sej.journal.recovery import ANY_REACH, Recovery, good_end, keep, next_candidate, size_before
 from sej.journal.retention import merged_away, readers_lock
-from sej.journal.writer_lock import lock_segment
+from sej.journal.writer_lock import WriterLock
 from sej.system.disk import File
 from sej.system.durable import KeptPosition
-from sej.system.locks import Lock, end_lease, lease
+from sej.system.locks import end_lease, lease
 from sej.writing.end import End
 from sej.writing.exactly_once import Batches
 from sej.writing.opening import open_end
@@ -93,7 +93,13 @@ class _Writer:
 
 
 def open_mended_end(
-    directory: Directory, kept: KeptPosition, lock: Lock, segments: list[Segment], *, first_offset: int, ours: bool
+    directory: Directory,
+    kept: KeptPosition,
+    lock: WriterLock,
+    segments: list[Segment],
+    *,
+    first_offset: int,
+    ours: bool,
 ) -> End:
     """Repair what two writers left, then open the last segment as :func:`sej.writing.opening.open_end` does.
 
@@ -110,30 +116,26 @@ def open_mended_end(
         CorruptionError: the segment is damaged. The damage is neither a torn tail nor left by two writers; nothing was
             cut.
     """
-    _finish_cut(directory, kept)
+    _finish_cut(directory, kept, lock)
     if lock.original is None or not (ours or lock.original.certain):
         segments = segments if lock.original is None else directory.segments()  # an original may just have added one
-        return open_end(directory, kept, first_offset=first_offset, alone=True, segments=segments)
+        return open_end(directory, kept, first_offset=first_offset, lock=lock, segments=segments)
     found, end = _mend_last(directory, kept, lock), None
     while end is None:
         try:
-            end = open_end(directory, kept, first_offset=first_offset, alone=True)
+            end = open_end(directory, kept, first_offset=first_offset, lock=lock)
         except CorruptionError:
             again = _mend_last(directory, kept, lock)  # an original may still append
             if again is None:
                 raise
             found = again
     mended, next_offset = (None, end.offset) if found is None else found
-    try:
-        with readers_lock(directory):
-            mended = _mend_previous(directory, kept, lock, next_offset) or mended
-    except BaseException:
-        end.file.close()  # its lock must not live as long as the traceback
-        raise
+    with readers_lock(directory):
+        mended = _mend_previous(directory, kept, lock, next_offset) or mended
     return end if mended is None else end._replace(recovery=mended)
 
 
-def _finish_cut(directory: Directory, kept: KeptPosition) -> None:
+def _finish_cut(directory: Directory, kept: KeptPosition, lock: WriterLock) -> None:
     """Take step 3 of each interrupted repair; the caller holds the lock."""
     batches = Batches(directory)
     for name, first, cut in list(batches.promised_cuts()):
@@ -142,7 +144,7 @@ def _finish_cut(directory: Directory, kept: KeptPosition) -> None:
             continue  # the segment was deleted
         file = directory.disk.open(segment.path, "edit")
         try:
-            lock_segment(file)
+            lock.lock_segment(file)
             size = file.size() - position
             copy = directory.at("kept", str(cut["kept"]))
             if directory.disk.status(copy) is None:
@@ -163,6 +165,7 @@ def _finish_cut(directory: Directory, kept: KeptPosition) -> None:
                 continue
             batches.take_back(name)  # an original has appended more since, or the copy was removed: start again
         finally:
+            file.unlock()
             file.close()
 
 
@@ -198,7 +201,7 @@ def _begins_with(directory: Directory, file: File, position: int, path: str) -> 
         copy.close()
 
 
-def _mend_last(directory: Directory, kept: KeptPosition, lock: Lock) -> tuple[Recovery, int] | None:
+def _mend_last(directory: Directory, kept: KeptPosition, lock: WriterLock) -> tuple[Recovery, int] | None:
     """Repair the end of the last segment.
 
     Returns:
@@ -210,23 +213,24 @@ def _mend_last(directory: Directory, kept: KeptPosition, lock: Lock) -> tuple[Re
     segment = segments[-1]
     file = directory.disk.open(segment.path, "edit")
     try:
-        lock_segment(file)
+        lock.lock_segment(file)
         index = IndexFile(directory, segment).load(file, segment.first_offset)
         position, offset = good_end(file, index.position, index.due)
         if position == file.size():
             return None
         return _move(directory, kept, lock, segment, file, position, offset, offset)
     finally:
+        file.unlock()
         file.close()
 
 
-def _mend_previous(directory: Directory, kept: KeptPosition, lock: Lock, next_offset: int) -> Recovery | None:
+def _mend_previous(directory: Directory, kept: KeptPosition, lock: WriterLock, next_offset: int) -> Recovery | None:
     """Move messages that a segment has from its successor's first offset on to the journal's end, next_offset."""
     done = None
     for segment, following in _surplus(directory):
         file = directory.disk.open(segment.path, "edit")
         try:
-            lock_segment(file)
+            lock.lock_segment(file)
             index = IndexFile(directory, segment).load(file, segment.first_offset)
             position, at = index.before_offset(following)
             while at < following:
@@ -235,6 +239,7 @@ def _mend_previous(directory: Directory, kept: KeptPosition, lock: Lock, next_of
             if found is not None:
                 done, next_offset = found
         finally:
+            file.unlock()
             file.close()
     return done
 
@@ -274,7 +279,7 @@ def _message_end(file: File, position: int, offset: int) -> tuple[int, int]:
 def _move(
     directory: Directory,
     kept: KeptPosition,
-    lock: Lock,
+    lock: WriterLock,
     segment: Segment,
     file: File,
     position: int,

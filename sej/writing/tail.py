@@ -52,7 +52,7 @@ from sej.journal.directory import Directory, check_name
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import kept_position
 from sej.journal.recovery import Recovery
-from sej.journal.writer_lock import writer_lock
+from sej.journal.writer_lock import WriterLock
 from sej.message import BytesLike
 from sej.system.disk import way_out
 from sej.system.group_commit import Syncer, is_failure
@@ -115,7 +115,7 @@ class Tail:
         self.path = directory.path
         self.durability = durability
         self.recovery: Recovery | None = None
-        self.lock = writer_lock(directory)
+        self.lock = WriterLock(directory)
         self.buffer = Buffer(0, self._drain, self.life.mutex)
         self.buffer.forgotten = self._forget
         self.directory = directory
@@ -297,7 +297,7 @@ class Tail:
         self._seal()
         published = self.directory.segment(span.start)
         self.directory.disk.rename(staged, published.path)
-        self._take(open_end, self.directory, self._kept, alone=True, published=published)
+        self._take(open_end, self.directory, self._kept, lock=self.lock, published=published)
         self.buffer.offset = span.stop
         self.syncer.advance(span.stop)
         if self.buffer.position >= self._segment_bytes:
@@ -419,7 +419,6 @@ class Tail:
     def _close_copies(self) -> None:
         """Close a forked child's copies of the descriptors, which would keep the parent's locks."""
         self.buffer.stop(self.life.refuse)
-        self.last.file.close()
         self._kept.forget()
 
     def _forget(self) -> None:
@@ -591,7 +590,7 @@ class Tail:
         """Seal the last segment and start the next one. The old file is closed with its last reference."""
         self._check_names()
         self._seal()
-        self._take(start_segment, self.directory, self.buffer.offset, alone=True)
+        self._take(start_segment, self.directory, self.buffer.offset, self.lock)
         if self._retention is not None:
             from sej.journal.retention import clean  # loaded already, by the caller who made the Retention
 
@@ -604,14 +603,9 @@ class Tail:
 
     def _take(self, find: Callable[..., End], *arguments: Any, **options: Any) -> End:
         """Continue at the end that find returns."""
-        end: End | None = None
-        try:
-            end = find(*arguments, **options)
-            self._continue_at(end)
-        except BaseException:
-            if end is not None and (not hasattr(self, "last") or end.file is not self.last.file):
-                end.file.close()  # its lock must not live as long as the traceback
-            raise
+        self.lock.keep(self.last.file if hasattr(self, "last") else None)  # an interrupted call may have left others
+        end = find(*arguments, **options)
+        self._continue_at(end)
         return end
 
     def _continue_at(self, end: End) -> None:
@@ -622,8 +616,7 @@ class Tail:
         # No call between these: a signal handler sees both old values or both new ones.
         self.last = last
         self.buffer.position = end.position
-        if old is not None and old is not end.file:
-            old.unlock()  # a sync or a traceback may keep the file open
+        self.lock.keep(end.file)
         _needed[id(self)] = self.lock, last
         self.set_limits()
         last.blocks.write(end.synced_position)
@@ -647,7 +640,7 @@ class Tail:
             buffer.drained()
             buffer.clear()
             self.last.blocks.close()
-            end = self._take(open_end, self.directory, self._kept, alone=True, known=file)
+            end = self._take(open_end, self.directory, self._kept, lock=self.lock, known=file)
             if end.offset < buffer.offset:
                 raise LockLostError(
                     f"the journal ends at {end.offset}, but this writer has appended up to {buffer.offset}: another"

@@ -7,8 +7,8 @@ from typing import Final
 from sej.errors import LockLostError
 from sej.journal.directory import Directory, Segment
 from sej.journal.identity import journal_id
+from sej.journal.writer_lock import WriterLock
 from sej.system.durable import KeptPosition
-from sej.system.locks import Lock
 from sej.writing.end import End
 from sej.writing.opening import is_promise, open_end, sweep
 
@@ -19,7 +19,7 @@ _FEW_SEGMENTS: Final = 2
 
 
 def take_end(
-    directory: Directory, kept: KeptPosition, lock: Lock, first_offset: int, lock_timeout: float | None
+    directory: Directory, kept: KeptPosition, lock: WriterLock, first_offset: int, lock_timeout: float | None
 ) -> End:
     """Take the lock and open the end. If an original removes the lock file in the meantime, start again.
 
@@ -35,40 +35,29 @@ def take_end(
     Returns:
         The end, ready for appending.
     """
-    end: End | None = None
     recovery = None
-    try:
-        while True:
-            lock.acquire(timeout=lock_timeout)
-            ours = journal_id(directory) is not None
-            pending = directory.names("txn")
-            segments = _finished(directory, pending)
-            sweep(directory)
-            try:
-                if lock.original is None and not any(map(is_promise, pending)):
-                    end = open_end(directory, kept, first_offset=first_offset, alone=True, segments=segments)
-                else:
-                    from sej.writing.overlap import open_mended_end
+    while True:
+        lock.acquire(timeout=lock_timeout)
+        ours = journal_id(directory) is not None
+        pending = directory.names("txn")
+        segments = _finished(directory, pending)
+        sweep(directory)
+        try:
+            if lock.original is None and not any(map(is_promise, pending)):
+                end = open_end(directory, kept, first_offset=first_offset, lock=lock, segments=segments)
+            else:
+                from sej.writing.overlap import open_mended_end
 
-                    end = open_mended_end(directory, kept, lock, segments, first_offset=first_offset, ours=ours)
-                recovery = end.recovery or recovery
-                if not ours:
-                    journal_id(directory, create=True)
-                if lock.original is None or lock.is_current():
-                    promised = bool(pending) or lock.original is not None
-                    return end._replace(recovery=recovery, promised=promised) if recovery or promised else end
-            except LockLostError:
-                pass  # start again
-            if end is not None:
-                end.index_file.close()
-                end.file.unlock()  # a child that was just forked may have a copy of the descriptor
-                end.file.close()
-                end = None
-            lock.release()
-    except BaseException:
-        if end is not None:
-            end.file.close()  # its lock must not live as long as the traceback
-        raise
+                end = open_mended_end(directory, kept, lock, segments, first_offset=first_offset, ours=ours)
+            recovery = end.recovery or recovery
+            if not ours:
+                journal_id(directory, create=True)
+            if lock.original is None or lock.is_current():
+                promised = bool(pending) or lock.original is not None
+                return end._replace(recovery=recovery, promised=promised) if recovery or promised else end
+        except LockLostError:
+            pass  # start again
+        lock.release()
 
 
 def _finished(directory: Directory, pending: list[str]) -> list[Segment]:

@@ -4,8 +4,10 @@ Afterwards the object is usable. The messages of the interrupted call are in the
 lock is held without an owner.
 """
 
+import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,12 @@ def then(_: object, act: Callable[[], object]) -> None:
     act()
 
 
+def fork_and_raise(path: Path, copies: list[int], kind: type[BaseException]) -> BaseException:
+    """Handle a signal while another thread forks."""
+    copies += copies_below(path)
+    return kind()
+
+
 Step = Callable[[sej.Writer, int], object]
 STEPS: dict[str, tuple[Step, int, dict[str, Any]]] = {
     "append": (lambda w, n: w.append(b"%d" % n), 1, {}),
@@ -50,6 +58,17 @@ STEPS: dict[str, tuple[Step, int, dict[str, Any]]] = {
 }
 
 
+def copies_below(path: Path) -> list[int]:
+    """Return copies of the descriptors of all open files below a directory, as a child has that was just forked."""
+    return [os.dup(number) for number in map(int, os.listdir("/proc/self/fd")) if is_below(number, path)]
+
+
+def is_below(number: int, path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return os.readlink(f"/proc/self/fd/{number}").startswith(os.fspath(path))
+    return False
+
+
 def interrupt_all(path: Path, name: str, every: int, until_s: float = float("inf")) -> int:
     """Interrupt one call after the other of a writer, each one place later; how many places there are."""
     step, _, options = STEPS[name]
@@ -61,13 +80,17 @@ def interrupt_all(path: Path, name: str, every: int, until_s: float = float("inf
     known: dict[int, bytes] = {}
     error: BaseException | None = None
     for place, kind in places(1, every):
-        reached, error = interrupt(lambda: step(w, place), place, kind)  # noqa: B023
+        copies: list[int] = []
+        handler = partial(fork_and_raise, path, copies, kind)
+        reached, error = interrupt(lambda: step(w, place), place, handler)  # noqa: B023
         if reached:
             assert type(error) is kind, f"place {place}: {error!r}"
         else:
             assert error is None
         told = b"after %d" % place
         known[Worker(lambda: w.append(told)).result()] = told  # type: ignore[index]  # noqa: B023
+        for number in copies:
+            os.close(number)
         if not reached or time.monotonic() > until_s:
             break
     w.close()
