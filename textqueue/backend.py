@@ -4,7 +4,8 @@ A thin layer over claims. Users can still edit the file.
 
 - Values are text in UTF-8. Keys, delays, priorities, expiry times and dedupe keys are not supported.
 - A claim lasts as long as the process that holds it. With ``lease_s`` it ends earlier, at its deadline.
-- Each queue object counts the attempts that it makes. A message with a ``retries`` variable counts them there as well.
+- The ledger counts the failures of a message, and has its delay. A message with a ``retries`` variable counts them
+  there as well. A save of a person may end the delay, and the count begins again.
 - A dead letter is a message marked as a critical error (``!``). Its ``reason`` variable, if any, holds the reason.
 """
 
@@ -14,18 +15,18 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from sej.checks import POSITIVE_SECONDS, options_of, reason_of, refuse_unknown
+from sej.checks import POSITIVE_SECONDS, SECONDS, optional, options_of, reason_of, refuse_unknown, require
 from sej.durations import Seconds, seconds
 from sej.errors import InvalidMessageError
 from sej.queue.interface.held import HeldItem, HoldingQueue
 from sej.queue.interface.item import Item
 from sej.queue.interface.queue import OPENING, WorkQueue, require_known
-from sej.queue.interface.values import Stats, Wishes
+from sej.queue.interface.values import Backoff, Stats, Wishes
 from sej.system.disk import OS
 from sej.system.paths import absolute_path
 from textqueue.claims.claim import Claim
 from textqueue.errors import InvalidTextError
-from textqueue.format.grammar import RETRIES, MessageStatus
+from textqueue.format.grammar import MessageStatus
 from textqueue.queue import TextQueue
 
 __all__ = ["TextWorkQueue", "open_backend"]
@@ -39,12 +40,13 @@ class _Claimed(HeldItem):
 
     def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Put the item back; if its message has used up its ``retries``, make it a dead letter."""
-        left = self._claim.message.get(RETRIES)
-        if left is None or delay_s is not None or self.attempts >= self._queue.max_attempts:
-            super().retry(delay_s, reason)
-        else:
-            text = reason_of(reason)
-            self._end(lambda: self._claim.failed(text or None), back=left.strip("0") != "")
+        delay_s, text = seconds("delay_s", delay_s), reason_of(reason)
+        require(delay_s=(delay_s, optional(SECONDS)))
+        if self.attempts >= self._queue.max_attempts:
+            self.fail(text)
+            return
+        wait_s = Backoff().after(self.attempts) if delay_s is None else delay_s
+        self._end(lambda: self._claim.failed(text or None, delay_s=wait_s))
 
     def extend(self, lease_s: Seconds) -> None:
         """Let the lease end ``lease_s`` seconds from now. Without a lease, nothing changes."""
@@ -56,7 +58,9 @@ class _Claimed(HeldItem):
 class TextWorkQueue(HoldingQueue):
     """A work queue in a text file; open it with :func:`sej.open_queue`."""
 
-    can: ClassVar[frozenset[str]] = frozenset({"extend", "deadline", "processes", "dead_letters", "redrive"})
+    can: ClassVar[frozenset[str]] = frozenset(
+        {"retry_delay", "extend", "deadline", "processes", "dead_letters", "redrive"}
+    )
     _instead: ClassVar[str] = "; the commands of `sej tq` list and change the messages of a .tq file"
 
     def __init__(
@@ -92,11 +96,13 @@ class TextWorkQueue(HoldingQueue):
         """Read the files and count their messages."""
         with self.guard:
             counts = dict.fromkeys(MessageStatus, 0)
+            delayed = 0
             for message in self._queue.messages(set(MessageStatus)):
                 counts[message.status] += 1
+                delayed += message.status is MessageStatus.queued and message.source.is_waiting(message.position)
             held = len(self._held)
-            ready = max(counts[MessageStatus.queued] - held, 0)
-            return Stats(ready, 0, held, counts[MessageStatus.cleared], counts[MessageStatus.critical])
+            ready = max(counts[MessageStatus.queued] - held - delayed, 0)
+            return Stats(ready, delayed, held, counts[MessageStatus.cleared], counts[MessageStatus.critical])
 
     def redrive(self, limit: int | None = None) -> int:
         """Queue critical errors again."""
@@ -141,7 +147,7 @@ class TextWorkQueue(HoldingQueue):
             self,
             message,
             message.value_bytes,
-            self._attempt(place),
+            claim.attempts,
             done=claim.done,
             back=claim.give_back,
             give_up=lambda reason: claim.give_up(reason or None),

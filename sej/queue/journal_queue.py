@@ -50,8 +50,8 @@ from sej.queue.disk.liveness import Holders
 from sej.queue.disk.log import QueueLog, queue_names, register_queue
 from sej.queue.interface.item import Item
 from sej.queue.interface.queue import CAPABILITIES, OPENING, WorkQueue, require_known, require_listing
-from sej.queue.interface.values import QueuedItem, Stats, Wishes
-from sej.queue.items.ack import Acknowledger, Backoff
+from sej.queue.interface.values import Backoff, QueuedItem, Stats, Wishes
+from sej.queue.items.ack import Acknowledger
 from sej.queue.items.dead_letters import DeadLetterJournal
 from sej.queue.items.flow import Flow, parse_rate, require_rate
 from sej.queue.items.item import JournalItem

@@ -140,8 +140,16 @@ def test_claim_runs_a_command(jobs: Path) -> None:
 def test_claim_all_ends_where_nothing_counts_the_tries(jobs: Path) -> None:
     sej("tq", "add", jobs, "counted", "--variable", "retries=2 ")
     assert sej("tq", "claim", "--all", jobs, "--", *FAIL).returncode == 1
-    assert listed(jobs) == [("queued", "one"), ("queued", "größer")]
-    assert listed(jobs, "--status", "critical") == [("critical", "counted")]
+    assert listed(jobs) == [("queued", "one"), ("queued", "größer"), ("queued", "counted")]
+    assert "counted\n\\retries=1 \n" in jobs.read_text()
+
+
+def test_a_message_that_fails_is_claimed_after_a_delay_and_blocks_no_other(jobs: Path, tmp_path: Path) -> None:
+    assert sej("tq", "claim", jobs, "--", *FAIL).returncode == 1
+    assert sej("tq", "claim", jobs, "--", "true").returncode == 0
+    assert listed(jobs) == [("queued", "one")]
+    assert sej("tq", "claim", jobs, "--timeout", "30s", "--", "true").returncode == 0
+    assert listed(jobs) == []
 
 
 def test_a_claim_without_a_command_is_the_shells(jobs: Path) -> None:

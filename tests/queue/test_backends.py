@@ -14,12 +14,12 @@ from sej.queue.interface.queue import CAPABILITIES
 
 ROOT = Path(__file__).parent.parent.parent
 PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestrel": "jobs"}
-_JOURNAL_ONLY = {"keys", "headers", "delay", "priority", "dedupe", "maxsize", "retry_delay", "extend", "deadline",
+_JOURNAL_ONLY = {"keys", "headers", "delay", "priority", "dedupe", "maxsize", "extend", "deadline",
                  "requeue", "cancel", "look", "pause", "max_bytes", "order", "concurrency", "rate"}  # fmt: skip
 NOT: dict[str, set[str]] = {
     "textqueue": {*_JOURNAL_ONLY, "expire", "purge"} - {"extend", "deadline"},
-    "kestrel": {*_JOURNAL_ONLY, "processes"},
-    "libkestrel": {*_JOURNAL_ONLY, "processes"},
+    "kestrel": {*_JOURNAL_ONLY, "retry_delay", "processes"},
+    "libkestrel": {*_JOURNAL_ONLY, "retry_delay", "processes"},
     "journal": set(),
 }
 

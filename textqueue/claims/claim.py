@@ -27,7 +27,9 @@ that its own claim is not there, and its ``done`` changes nothing. Until then, i
 
 Taking a message reduces its ``retries`` by 1, as the original document describes. A failure puts the message back. If
 no retries are left, the message becomes a critical error. So does a message whose worker died on the last attempt.
-Without the variable the attempts are unlimited, but a message that failed is taken again only after all others.
+Without the variable the attempts are unlimited, but a message that failed is taken again only after all others. A
+failure may have a delay, during which no worker takes the message. The line in the ledger that gives it back has the
+end of the delay, and the number of failures.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from sej.checks import POSITIVE_SECONDS
+from sej.checks import POSITIVE_SECONDS, SECONDS
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.disk import File
@@ -60,6 +62,7 @@ from textqueue.format.mutex import holder_of, is_alive, is_of, is_own, mutex_of
 from textqueue.format.parser import digest, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window, require_resolved
 from textqueue.hot import essence
+from textqueue.ledger.records import EMPTY, FAILED
 
 __all__ = ["Claim", "Claimer", "Claiming"]
 
@@ -76,6 +79,11 @@ class Claim:
 
     These methods raise :class:`~sej.ClosedError` if the queue was closed, because closing it gives the message back. If
     one of them raises another error, for example on a full disk, the claim remains, and can be ended again.
+
+    Attributes:
+        message: the message.
+        owner: the process that has the claim.
+        attempts: the number of this attempt, from 1, as far as the ledger knows: it counts the calls of ``failed``.
     """
 
     def __init__(self, claimer: Claimer, message: Message, owner: bytes, retries: bytes | None) -> None:
@@ -88,10 +96,12 @@ class Claim:
             retries: the value of the variable before the claim reduced it.
         """
         self.message = message
+        self.attempts = message.source.failures(message.position) + 1
         self.owner = claimant(owner).decode()
         self._set_owner(owner)
         self._claimer = claimer
         self._retries = retries
+        self._failed = FAILED + b"%d" % (self.attempts - 1) if self.attempts > 1 else EMPTY
         self._open = True
         self._tried: MessageStatus | None = None  # the status of a mark that failed
         self._pid = os.getpid()
@@ -101,15 +111,20 @@ class Claim:
         """Mark it as cleared. Return False if it was changed or deleted meanwhile (see ``TextQueue.conflicts``)."""
         return self._end(MessageStatus.cleared, None)
 
-    def failed(self, reason: str | None = None) -> bool:
+    def failed(self, reason: str | None = None, *, delay_s: Seconds = 0.0) -> bool:
         """Put it back for another attempt, or mark it as a critical error if its retries are used up.
 
         Args:
             reason: written into its ``reason`` variable, if it has one.
+            delay_s: for how long no worker takes it, in seconds. A person who edits the file may end the delay.
         """
+        delay_s = seconds("delay_s", delay_s)
+        SECONDS("delay_s", delay_s)
         last = _used_up(self.message.raw)
-        if not last:
+        if not last and not delay_s:
             self._claimer.deferred.add(self.message.position)
+        failed = FAILED + b"%d" % self.attempts
+        self._failed = self.message.source.leases.leased(failed, delay_s or None)
         ended = self._end(MessageStatus.critical if last else MessageStatus.queued, reason)
         if not ended:
             self._claimer.deferred.discard(self.message.position)
@@ -184,6 +199,8 @@ class Claim:
                     ours = mutex is not None and mutex.holder == owner
                     return Change([(mutex.position, mutex.filled(b""))] if mutex is not None and ours else [], ENDED)
                 made, counted = marked(raw), None if retries is None else retries_of(raw)
+                if made is not None and status is MessageStatus.queued:
+                    made = made._replace(owner=self._failed)
                 if made is None or retries is None or counted is None or len(counted.data) < len(retries):
                     return made
                 return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
@@ -435,6 +452,8 @@ class Claimer:
                     passed = False
                 elif place in claims:
                     pass
+                elif self._source.is_waiting(place):
+                    passed = False
                 elif self._is_taken(place, raw):
                     self._unlogged.add(place)
                 else:
@@ -529,7 +548,7 @@ class Claimer:
                 if number >= 0:
                     one = found[number]
                     self._ahead.passed(one.position)
-                    if not any(position < one.position for position in self.deferred):
+                    if not source.file.ledger.failed and not any(at < one.position for at in self.deferred):
                         self._low = one.position
                     message = Message(source, one.new, one.position, epoch)
                     return self._made(message, owners[number], one.name, one.retries)
@@ -546,7 +565,8 @@ class Claimer:
         return self._epoch, self._reading, self._returns
 
     def _is_passed(self, position: int) -> bool:
-        return position in self._source.file.ledger.claims or position in self.deferred
+        source = self._source
+        return position in source.file.ledger.claims or position in self.deferred or source.is_waiting(position)
 
     def _left(self) -> bool:
         """Return whether a worker may have left a claim: it died, or the lease has ended."""

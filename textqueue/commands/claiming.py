@@ -11,6 +11,7 @@ import click
 from sej.cli.shared.exits import Exit
 from sej.cli.shared.parameters import DURATION
 from sej.cli.shared.programs import ProgramCommand, ending, require_program
+from sej.queue.interface.values import Backoff
 from textqueue.claims.claim import Claim
 from textqueue.commands.listing import show
 from textqueue.commands.naming import name_of
@@ -43,8 +44,9 @@ def claim(
     """Claim the next queued message, so that no other worker gets it, and run a program with its text as input.
 
     If the program exits with 0, the message is marked as cleared. Otherwise it is put back, or marked as a critical
-    error if its retries are used up. With --all, a message without the variable `retries` is tried once, not again and
-    again.
+    error if its retries are used up. A message that failed is tried again after a delay, which grows from one second to
+    ten minutes. Others are claimed meanwhile. With --all, a message without the variable `retries` is tried once, not
+    again and again.
 
     Without a program, the message is printed, and the calling shell owns it until `sej tq done`, `sej tq fail`, or the
     end of the shell. Exit code 4: no message is queued; 1: the program failed.
@@ -103,5 +105,5 @@ def _run(held: Claim, command: tuple[str, ...], path: Path) -> bool:
         return True
     reason = ending(code)
     click.echo(f"sej: {path}: message {name_of(held.message, path)}: {command[0]}: {reason}", err=True)
-    held.failed(reason)
+    held.failed(reason, delay_s=Backoff().after(held.attempts))
     return False

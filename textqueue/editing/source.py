@@ -33,7 +33,7 @@ from textqueue.format.parser import digest
 from textqueue.format.windows import Token, token_of, unknown
 from textqueue.hot import essence
 from textqueue.ledger.intent import InTransit
-from textqueue.ledger.records import GONE, Record
+from textqueue.ledger.records import FAILED, GONE, Record
 
 __all__ = ["OnLost", "Replaced", "Source"]
 
@@ -212,6 +212,16 @@ class Source:
         owner = record.owner if record is not None and logged else holder_of(place.raw)
         claimed = place.raw[0] == _QUEUED and owner and not self.leases.is_over(owner) and is_alive(claimant(owner))
         return claimant(owner) if claimed and not self.is_copy(place.position, place.raw) else b""
+
+    def failures(self, position: int) -> int:
+        """Return how often the message at a position has failed, as far as the ledger knows."""
+        owner = self.file.ledger.failed.get(position)
+        return 0 if owner is None else int(claimant(owner).removeprefix(FAILED))
+
+    def is_waiting(self, position: int) -> bool:
+        """Return whether no worker takes the message at a position yet, because it failed a moment ago."""
+        owner = self.file.ledger.failed.get(position)
+        return owner is not None and claimant(owner) != owner and not self.leases.is_over(owner)
 
     # Editing
 

@@ -20,7 +20,8 @@ MTIME_NS  INODE is 0 if another program may have written to the file during the 
 OWNER     of a claim: its process, and its lease if it has one (``format.lease``); of ``v``: the message's ESSENCE
           before; of a mark of an archived message: ``archived/`` and the number of the archive run; of the newest
           mark or append, copied into a new epoch: ``again``; of ``a``, if equal messages were close before it:
-          ``like/`` and their number; of ``-``, if the message was marked before: ``was/`` and that mark; of ``e``, if
+          ``like/`` and their number; of ``-``, if the message was marked before: ``was/`` and that mark, and if it
+          failed: ``failed/``, the number of failures, and the end of its delay in the form of a lease; of ``e``, if
           the message is missing from the file, or only a part of it is there: ``gone``; otherwise ``-``
 CRC32     of the line before it
 ========  =======================================================================================================
@@ -62,7 +63,7 @@ from textqueue.format.kinds import (
 )
 from textqueue.format.windows import Token, state_of
 from textqueue.hot import newest, status_lines
-from textqueue.ledger.records import AGAIN, EMPTY, WAS, Record, is_copy, record_of, records_in
+from textqueue.ledger.records import AGAIN, EMPTY, FAILED, WAS, Record, is_copy, record_of, records_in
 from textqueue.ledger.remembered import Remembered, ended_claims
 from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
 
@@ -111,6 +112,7 @@ class Ledger:
         self.owners: Counter[bytes] = Counter()  # the processes that have these claims
         self.leased: dict[int, bytes] = {}  # the owners of the claims that have a lease, by position
         self.given_back: list[int] = []  # positions of messages that were put back into the queue, in this epoch
+        self.failed: dict[int, bytes] = {}  # the owners of the lines of the messages that failed, by position
         self.shown: Record | None = None  # the last mark, append or claim in a mutex, even if its message is missing
         self.epochs = 0  # the number of epochs in this file
         self.epoch = 0  # the current epoch; 0: no ledger
@@ -232,6 +234,7 @@ class Ledger:
         token = shown = None
         unseen: dict[int, Record] = {}  # the newest edits, up to one that can be found
         last: Record | None = None
+        back: list[Record] = []
         for text in kept:
             record = record_of(text)
             kind, position = record.kind, record.position
@@ -244,7 +247,7 @@ class Ledger:
             if kind in VISIBLE:
                 shown = self.shown = shown or record
             if kind == GIVEN_BACK:
-                self.given_back.append(position)
+                back.append(record)
             if position in decided:
                 continue
             if kind in ENDS:
@@ -256,6 +259,8 @@ class Ledger:
                 decided.add(position)
             elif kind == SET:
                 renamed.setdefault(position, record.digest)
+        for record in reversed(back):
+            self._give_back(record)
         for edit in (last, *reversed(unseen.values())):
             self._follow(edit)
         for position in renamed.keys() & self.claims.keys():
@@ -545,6 +550,7 @@ class Ledger:
                 self.owners.clear()
                 self.leased.clear()
                 self.given_back.clear()
+                self.failed.clear()
                 self.foreign = state_of(record.token)
             self.epoch = record.position
             self.older = record.digest != _VERSION
@@ -559,7 +565,7 @@ class Ledger:
         elif record.kind in ENDS:
             self._unclaim(record.position)
             if record.kind == GIVEN_BACK:
-                self.given_back.append(record.position)
+                self._give_back(record)
         elif record.kind == SET and record.position in self.claims:
             self.claims[record.position] = self.claims[record.position]._replace(digest=record.digest)
 
@@ -579,6 +585,13 @@ class Ledger:
         self.owners[holder] += 1
         if holder != record.owner:
             self.leased[record.position] = record.owner
+
+    def _give_back(self, record: Record) -> None:
+        self.given_back.append(record.position)
+        if record.owner.startswith(FAILED):
+            self.failed[record.position] = record.owner
+        else:
+            self.failed.pop(record.position, None)
 
     def _unclaim(self, position: int) -> None:
         if (claim := self.claims.pop(position, None)) is not None:

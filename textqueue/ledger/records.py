@@ -13,6 +13,7 @@ __all__ = [
     "AGAIN",
     "ARCHIVED",
     "EMPTY",
+    "FAILED",
     "GONE",
     "LIKE",
     "WAS",
@@ -29,6 +30,9 @@ AGAIN: Final = b"again"
 """The owner of a line that repeats an edit of the epoch before."""
 ARCHIVED: Final = b"archived/"
 """The start of the owner of a mark whose message was archived; the number of the run follows."""
+FAILED: Final = b"failed/"
+"""The start of the owner of a message that was given back after a failure: the number of failures follows, and a lease
+until whose end no worker takes it."""
 GONE: Final = b"gone"
 """The owner of a line that ends a claim while its message is missing from the file."""
 LIKE: Final = b"like/"

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 from sej.queue.interface.serializers import Serializer, decoded
 
-__all__ = ["PLAIN", "STATES", "QueuedItem", "Stats", "Wishes"]
+__all__ = ["PLAIN", "STATES", "Backoff", "QueuedItem", "Stats", "Wishes"]
 
 STATES: Final = ("waiting", "ready", "delayed", "leased", "dead")
 """The states that :meth:`sej.WorkQueue.items` takes; waiting: ready or delayed."""
+
+
+class Backoff(NamedTuple):
+    """How long an item waits after a failed attempt.
+
+    Attributes:
+        first_s: the wait after the first attempt; doubled after each further one.
+        longest_s: the longest wait.
+    """
+
+    first_s: float = 1.0
+    longest_s: float = 600.0
+
+    def after(self, attempts: int) -> float:
+        """Return the wait in seconds, with jitter, so that items that failed together do not return together."""
+        return min(self.first_s * 2.0 ** min(attempts - 1, 60), self.longest_s) * random.uniform(0.5, 1.0)
 
 
 class _Counts(NamedTuple):

@@ -7,9 +7,7 @@ exception under the lock makes the queue read its log again.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from typing import NamedTuple
 
 from sej.checks import POSITIVE_SECONDS, SECONDS, a
 from sej.errors import LeaseLostError
@@ -17,28 +15,13 @@ from sej.message import Message
 from sej.queue.disk.liveness import Holders
 from sej.queue.disk.log import QueueLog
 from sej.queue.interface.item import Item
+from sej.queue.interface.values import Backoff
 from sej.queue.items.item import JournalItem
 from sej.queue.log.records import done, extended, stamp_of, waits
 from sej.queue.log.replay import one_done
 from sej.system.clock import Clock, span_ns
 
-__all__ = ["Acknowledger", "Backoff"]
-
-
-class Backoff(NamedTuple):
-    """How long an item waits after a failed attempt.
-
-    Attributes:
-        first_s: the wait after the first attempt; doubled after each further one.
-        longest_s: the longest wait.
-    """
-
-    first_s: float = 1.0
-    longest_s: float = 600.0
-
-    def after(self, attempts: int) -> float:
-        """Return the wait in seconds, with jitter, so that items that failed together do not return together."""
-        return min(self.first_s * 2.0 ** min(attempts - 1, 60), self.longest_s) * random.uniform(0.5, 1.0)
+__all__ = ["Acknowledger"]
 
 
 class Acknowledger:

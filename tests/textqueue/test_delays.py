@@ -1,0 +1,92 @@
+"""A message that failed waits for its next attempt, and others pass it."""
+
+from pathlib import Path
+
+import pytest
+
+import sej
+from tests.queue.support import FakeClock
+from tests.textqueue.claiming import MUTEX
+from textqueue import Claim, TextQueue
+from textqueue.backend import TextWorkQueue
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.tq"
+
+
+def take(q: TextQueue, text: str) -> Claim:
+    claim = q.take()
+    assert claim is not None
+    assert claim.message.value == text
+    return claim
+
+
+@pytest.mark.parametrize("variables", [[], [MUTEX], [MUTEX, "retries=9 "]])
+def test_a_message_waits_after_a_failure_in_every_process(path: Path, variables: list[str]) -> None:
+    clock = FakeClock()
+    with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
+        for text in ("bad", "good", "better"):
+            q.append(text, variables)
+        bad = take(q, "bad")
+        assert bad.attempts == 1
+        assert bad.failed("no", delay_s=60)
+        good = take(other, "good")
+        assert take(q, "better").done()
+        assert good.done()
+        assert q.take() is None
+        with TextQueue(path, clock=clock) as late:
+            assert late.take() is None
+            clock.move(59)
+            assert late.take() is None
+            clock.move(1)
+            again = take(late, "bad")
+            assert again.attempts == 2
+            assert again.give_back()
+        again = take(other, "bad")
+        assert again.attempts == 2, "an attempt that was given back does not count"
+        assert again.failed(delay_s=5)
+        clock.move(5)
+        again = take(q, "bad")
+        assert (again.attempts, again.done()) == (3, True)
+
+
+def test_a_message_that_was_reopened_begins_again(path: Path) -> None:
+    clock = FakeClock()
+    with TextQueue(path, clock=clock) as q:
+        q.append("bad")
+        assert take(q, "bad").failed(delay_s=60)
+        (message,) = q.messages()
+        message.mark_as_critical_error()
+        message.mark_as_queued()
+        assert take(q, "bad").attempts == 1
+
+
+def test_an_item_of_a_work_queue_is_retried_with_a_growing_delay(path: Path) -> None:
+    clock = FakeClock()
+
+    def opened() -> TextWorkQueue:
+        q = sej.open_queue(path, max_attempts=3)
+        assert isinstance(q, TextWorkQueue)
+        q._queue._inputs.sources[0].leases._clock = clock
+        return q
+
+    for attempt, shortest_s in ((1, 0.5), (2, 1.0), (3, 0.0)):
+        with opened() as q:
+            if attempt == 1:
+                q.put_many([b"bad", b"good"])
+            item = q.get(timeout=0)
+            assert item is not None
+            assert (item.value, item.attempts) == (b"bad", attempt)
+            item.retry()
+            clock.move(shortest_s * 0.99)
+            if attempt < 3:
+                assert q.stats()[:5] == (1, 1, 0, 0, 0)
+                other = q.get(timeout=0)
+                assert other is not None
+                assert other.value == b"good"
+                other.give_back()
+            clock.move(shortest_s * 1.01)
+    with opened() as q:
+        assert q.stats()[:5] == (1, 0, 0, 0, 1)
