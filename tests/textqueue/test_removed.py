@@ -228,3 +228,19 @@ def test_the_kernel_grants_leases_here(path: Path) -> None:
                 return file.fileno()
 
         assert lease(Leased())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lines", [b"", b"# a line above\n"])
+@pytest.mark.parametrize("text", ["call the bank\nbefore 5 pm; 100 % sure", "größer" * 30])
+def test_the_report_has_the_text_that_was_removed(path: Path, text: str, lines: bytes) -> None:
+    """So that a person can write it again. Lines may have moved before."""
+    path.write_bytes(b"-one\n")
+    with TextQueue(path) as q:
+        q.append(text, ["retries=3 "])
+    path.write_bytes(lines + path.read_bytes())
+    assert look(path).conflicts == []
+    path.write_bytes(b"-one\n")
+    (conflict,) = look(path).conflicts
+    assert conflict.kind == "removed"
+    assert text.startswith(conflict.text.rstrip("\N{REPLACEMENT CHARACTER}"))
+    assert len(conflict.text.encode()) >= min(len(text.encode()), 76)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Sequence
 from typing import Final
+from urllib.parse import quote_from_bytes
 
 from sej.system.disk import File, Status
 from sej.system.locks import end_lease
@@ -16,10 +17,11 @@ from textqueue.editing.source import Replaced, Source
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, MessageStatus
 from textqueue.format.kinds import APPENDED
-from textqueue.format.parser import render
+from textqueue.format.parser import digest, render, value_of
 from textqueue.format.windows import Token
+from textqueue.hot import essence
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import EMPTY, LIKE
+from textqueue.ledger.records import LIKE, TEXT, Record
 
 __all__ = ["New", "append", "require_valid"]
 
@@ -27,6 +29,8 @@ New = tuple[str | bytes, Sequence[str | bytes]]
 """A text and its variables."""
 _UTF_16: Final = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 _TAIL_BYTES: Final = 1 << 16
+_TEXT_BYTES: Final = 80
+_PLAIN: Final = "!#$&'()*,/:;=?@[]"
 _LOGGED: Final = 4096
 """If an append has more entries, the ledger gets only the last one: the others would displace its marks."""
 
@@ -105,7 +109,7 @@ class _Append:
         self._copy = copy
         self._mend = b""
         self._raws: list[bytes] = []
-        self._owner = EMPTY
+        self._owner = b""
 
     def prove(self, session: Session) -> bool:
         """Find out whether the last line needs a newline, and which line end the file uses.
@@ -122,11 +126,11 @@ class _Append:
             )
         self._mend, newline, tail = _mending(session.file, session.status)
         self._raws = [render(text, each, status=self._status, newline=newline) for text, each in self._entries]
-        self._owner = EMPTY
+        self._owner = b""
         if self._raws:
             *others, last = self._raws[-EQUAL_BYTES // 2 :]
             count = equal_before(tail + b"".join(others), last)
-            self._owner = LIKE + b"%d" % count if count else EMPTY
+            self._owner = LIKE + b"%d" % count if count else b""
         return True
 
     def write(self, session: Session) -> bool:
@@ -173,7 +177,16 @@ class _Append:
     def log(self, ledger: Ledger, token: Token) -> None:
         """Append a ledger line for each entry; for more than _LOGGED entries without copies, only for the last one."""
         only_last = len(self.places) > _LOGGED and not self._copy
-        ledger.append_lines(APPENDED, self.places[-1:] if only_last else self.places, token, self._owner)
+        ledger.append(
+            [
+                Record(APPENDED, position, digest(essence(raw)), token, self._owner or _text_of(raw))
+                for position, raw, _ in (self.places[-1:] if only_last else self.places)
+            ]
+        )
+
+
+def _text_of(raw: bytes) -> bytes:
+    return TEXT + quote_from_bytes(value_of(raw[:_TEXT_BYTES]), safe=_PLAIN).encode()
 
 
 def _write_end(file: File, write: Callable[[bytes, int], None], size: int, text: bytes) -> None:

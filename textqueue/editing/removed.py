@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 from sej.system.disk import File
 from sej.system.locks import leased
@@ -23,7 +24,7 @@ from textqueue.format.parser import digest, value_of
 from textqueue.format.windows import Token
 from textqueue.hot import essence
 from textqueue.ledger.copies import Copies
-from textqueue.ledger.records import EMPTY, Record
+from textqueue.ledger.records import EMPTY, TEXT, Record
 
 __all__ = ["Removed", "settle"]
 
@@ -76,6 +77,8 @@ def settle(
             made.pending.append(number)
         elif raw is None:
             name = f"{max(record.position, 0)}:{record.digest[:8].decode()}"
+            if record.owner.startswith(TEXT):
+                name = unquote_to_bytes(record.owner.removeprefix(TEXT)).decode("utf-8", "replace")
             made.conflicts.append(Conflict(path, max(record.position, 0), name, "removed", _REPORT))
         else:
             made.appended.append((_append(file, raw), digest(essence(raw))))

@@ -16,6 +16,7 @@ __all__ = [
     "FAILED",
     "GONE",
     "LIKE",
+    "TEXT",
     "WAS",
     "Record",
     "is_archived",
@@ -37,6 +38,8 @@ GONE: Final = b"gone"
 """The owner of a line that ends a claim while its message is missing from the file."""
 LIKE: Final = b"like/"
 """The start of the owner of an append if equal messages were close before it; their number follows."""
+TEXT: Final = b"text/"
+"""The start of the owner of an append; the begin of the message's text follows, with ``%20`` for a blank."""
 WAS: Final = b"was/"
 """The start of the owner of a line of a message that was queued again; the mark before it follows."""
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from textqueue.format.kinds import APPENDED, CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, MARKS, SET, STATE, WAITING
 from textqueue.format.windows import Token, unknown
-from textqueue.ledger.records import EMPTY, GONE, WAS, Record, is_copy
+from textqueue.ledger.records import EMPTY, GONE, TEXT, WAS, Record, is_copy
 
 __all__ = ["MARKS_KEPT", "Remembered", "ended_claims"]
 
@@ -80,7 +80,8 @@ class Remembered:
             record = record._replace(owner=EMPTY)
             copied = self._copied(record)
             if copied is not None:
-                del self._edits[copied]
+                _, was = self._edits.pop(copied)
+                record = record._replace(owner=was.owner) if was.owner.startswith(TEXT) else record
             if is_waiting and place in self._claim_places:
                 return  # the copy of an append whose message was claimed since: the claim replaces it
         self._edits[place] = number, record
