@@ -377,3 +377,24 @@ def test_a_line_for_gitignore_is_suggested_once(tmp_path: Path) -> None:
     assert sej("tq", "add", second, "a").stderr == b""
     shown = subprocess.run(["git", "-C", tmp_path, "status", "--short", "-uall"], capture_output=True, check=True)
     assert shown.stdout == b"?? .gitignore\n?? deep/first.tq\n?? second.tq\n", "and the line ignores them"
+
+
+def test_the_claims_of_another_host_are_shown_and_ended(tmp_path: Path) -> None:
+    """As in a copy of a file, or if that host was lost."""
+    path = tmp_path / "jobs.tq"
+    path.write_text(
+        f"-one\n\\mutex={'7@laptop/5':24}\n-two\n\\mutex={'8@lap#40265/5':24}\n-three\n\\mutex={'ann':24}\n"
+    )
+    found = sej("tq", "check", path)
+    assert found.returncode == 1
+    first, second = found.stdout.decode().splitlines()
+    assert "jobs.tq:2:8: 7@laptop/5 claimed this message, and whether it has ended cannot be seen" in first
+    assert "`sej tq give-back --dead-host laptop`" in first
+    assert "--dead-host 'lap#40265'" in second
+    assert sej("tq", "claim", path, "--", "true").returncode == 4
+    assert sej("tq", "give-back", path, "--dead-host", "desk").returncode == 4
+    assert b"7@laptop/5\n" in sej("tq", "give-back", path, "--dead-host", "laptop").stdout
+    assert sej("tq", "give-back", path, "--dead-host", "lap#40265").returncode == 0
+    assert sej("tq", "check", path).returncode == 0
+    assert sej("tq", "claim", "--all", path, "--", "true").returncode == 0
+    assert path.read_text() == f"=one\n\\mutex={'':24}\n=two\n\\mutex={'':24}\n-three\n\\mutex={'ann':24}\n"

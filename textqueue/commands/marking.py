@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +20,8 @@ from textqueue.editing.message import Message, marking
 from textqueue.editing.place import place_of
 from textqueue.editing.undo import undo as undone
 from textqueue.format.grammar import MessageStatus
-from textqueue.format.mutex import holder_of
+from textqueue.format.mutex import holder_of, is_alive
+from textqueue.reading.details import details
 
 __all__ = ["done", "fail", "give_back", "reopen", "undo"]
 
@@ -54,11 +56,20 @@ def fail(path: Path, names: tuple[str, ...], reason: str | None) -> None:
 @click.command("give-back")
 @QUEUE
 @NAMES
-def give_back(path: Path, names: tuple[str, ...]) -> None:
+@click.option("--dead-host", multiple=True, help="Put back all messages that processes of this host have claimed.")
+def give_back(path: Path, names: tuple[str, ...], dead_host: tuple[str, ...]) -> None:
     """Put messages back that the calling shell has claimed, so that any worker may claim them. The attempt counts.
+
+    A process of another host or container cannot be seen from here, so its claim lasts until it ends it. If that host
+    has ended, or the file is a copy from there, end its claims with --dead-host: `sej tq check` prints its name.
 
     Example: sej tq give-back jobs.tq
     """
+    if dead_host and names:
+        raise click.UsageError("expected names of messages or --dead-host, got both")
+    if dead_host:
+        _end_claims(path, dead_host)
+        return
     _mark(path, names, MessageStatus.queued, None)
 
 
@@ -120,6 +131,22 @@ def _mark(path: Path, names: tuple[str, ...], status: MessageStatus, reason: str
         _edit(free, status, reason, f"mark as {status.name}")
         for claim in filter(None, claims):
             _end(claim, status, reason)
+
+
+def _end_claims(path: Path, hosts: tuple[str, ...]) -> None:
+    """Put back the messages that processes of some hosts have claimed, and print their names."""
+    done = False
+    with opened(path) as queue:
+        for message, _, _, holder in list(details(queue.messages(), now_ns=time.time_ns())):
+            owner = (holder or "").encode("utf-8", "surrogateescape")
+            if owner and is_alive(owner) and not is_alive(owner, dead_hosts=hosts):
+                source, place = message.source, place_of(message)
+                change = marking(source, message.raw, message.position, MessageStatus.queued, None, owner)
+                message.moved_to(*source.edit(place, change, "end a claim"))
+                print_line(name_of(message, path), holder or "")
+                done = True
+    if not done:
+        refuse(path, f"no process of {' or '.join(hosts)} has claimed a message")
 
 
 def _refuse_claim(message: Message, path: Path) -> NoReturn:

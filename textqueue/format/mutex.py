@@ -21,13 +21,14 @@ from typing import Final, NamedTuple
 
 from sej.system.locks import host_name, is_running, process_host, process_start
 from textqueue.format.grammar import MUTEX
-from textqueue.format.parser import name_of, variables_of
+from textqueue.format.parser import decode, name_of, variables_of
 
 __all__ = [
     "HELD",
     "ROOM",
     "MutexRoom",
     "holder_of",
+    "host_of",
     "is_alive",
     "is_claim",
     "is_of",
@@ -140,6 +141,14 @@ def is_alive(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
         return _own_start(pid, here) == int(start) if pid == os.getpid() else is_running(pid, int(start))
     bare = host.partition(b"#")[0]
     return not any(name.encode() == bare or host == _cut(name.encode(), len(host)) for name in dead_hosts)
+
+
+def host_of(owner: bytes) -> str:
+    """Return the host of a claim whose process cannot be seen from here, as it is in the claim; otherwise empty."""
+    match = _OWNER.fullmatch(owner)
+    if match is None or match[2] == _cut(_bare(process_host()), len(match[2])):
+        return ""
+    return decode(match[2])
 
 
 def is_own(owner: bytes) -> bool:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from shlex import quote
 from typing import Final, Literal, NamedTuple
 
 from sej.checks import DISK, PATH, require
 from sej.errors import FileTypeError
 from sej.system.disk import OS, Disk, is_mount_point
 from textqueue.format.grammar import BOM, CONFLICT, CONFLICT_COPY, CONTROLS, MUTEX, RETRIES, MessageStatus
-from textqueue.format.mutex import ROOM, is_alive, mutex_of
+from textqueue.format.mutex import ROOM, host_of, is_alive, mutex_of
 from textqueue.format.parser import Entry, Stray, decode, name_of, parse, retries_of, variables_of
 from textqueue.format.windows import scan
 from textqueue.ledger.sidecar import real_path, sidecar_path
@@ -211,3 +212,8 @@ def _entry(part: Entry) -> Iterator[_Finding]:
     if mutex.holder and not is_alive(mutex.holder):
         gone = f"{decode(mutex.holder)} claimed this message and has ended; the next worker claims it again"
         yield _Finding(mutex.position, gone, f"no fix is needed; spaces after {MUTEX}= free it now", "hint")
+    elif mutex.holder and (host := host_of(mutex.holder)):
+        what = f"{decode(mutex.holder)} claimed this message, and whether it has ended cannot be seen from this host"
+        way = f"`sej tq give-back --dead-host {quote(host)}`"
+        mend = f"no worker here takes it; if its process has ended, run {way} on this file"
+        yield _Finding(mutex.position, what, mend)
