@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from kestrel.errors import BadNameError, BusyError, FailedError, MissingError
+from kestrel.errors import BadNameError, BusyError, FailedError, KestrelError, MissingError
 from sej.checks import COUNT, DISK, PATH, SECONDS, TEXT, optional
 from sej.errors import LockedError
 from sej.system.disk import OS, Disk, File
@@ -107,7 +107,9 @@ def take_lock(directory: str | os.PathLike[str], name: str, disk: Disk) -> Lock:
 
     Raises:
         BusyError: another process holds it.
+        KestrelError: this is a SEJ directory.
     """
+    _refuse_journal(directory, disk)
     lock = Lock(lock_path(directory, name), what=f"the queue {name}", disk=disk)
     try:
         return lock.acquire()
@@ -120,12 +122,23 @@ def names_in(directory: str | os.PathLike[str], disk: Disk) -> list[str]:
 
     Raises:
         MissingError: the directory does not exist.
+        KestrelError: it is a SEJ directory, whose files could be taken for queues, and would be moved to ``kept/``.
     """
+    _refuse_journal(directory, disk)
     try:
         return disk.list(directory)
     except (FileNotFoundError, NotADirectoryError) as error:
         what = "this is a file" if isinstance(error, NotADirectoryError) else "this directory does not exist"
         raise MissingError(f"{what}; expected the directory that holds the queue's files", path=directory) from None
+
+
+def _refuse_journal(directory: str | os.PathLike[str], disk: Disk) -> None:
+    segments = disk.status(join(directory, "jnl"))
+    if segments is not None and segments.is_dir:
+        raise KestrelError(
+            "this is a SEJ directory, expected a directory of Kestrel's files; `sej stat` shows the journal",
+            path=directory,
+        )
 
 
 def cut(disk: Disk, path: str, position: int, *, keep_at_ms: int | None) -> None:

@@ -81,9 +81,13 @@ def whole_size(data: bytes, at: int = 0, position: int = 0, *, dump: bool = Fals
         return None
     layout = LAYOUTS.get(data[at])
     if layout is None:
+        way_out = (
+            "the rest of this file cannot be read; open the queue, which copies those bytes to kept/"
+            if position
+            else "no queue is opened with this file; move it away if it is another program's"
+        )
         raise DamageError(
-            f"{data[at]} is not an opcode, expected 0 to 9; the rest of this file cannot be read; open the queue, which"
-            " copies those bytes to kept/, or restore the file from a copy",
+            f"{data[at]} is not an opcode, expected 0 to 9; {way_out}, or restore the file from a copy",
             position=position,
         )
     if layout.opcode == CONTINUE and dump:

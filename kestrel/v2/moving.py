@@ -40,7 +40,7 @@ from kestrel.v2.journal import DIALECT, Dialect, read_operations
 from kestrel.v2.listing import require
 from kestrel.v2.packing import load
 from kestrel.v2.snapshot import Snapshot
-from kestrel.v2.storage import Storage, refuse_kestrel_3
+from kestrel.v2.storage import Storage, refuse_others
 from sej.checks import one_of
 from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, read_small, replace_file
@@ -106,7 +106,7 @@ def export(
         snapshot = Snapshot(directory, name, disk=disk, exclude=True)
         backlog = Backlog(snapshot, _MEMORY_BYTES, dialect=dialect)
         try:
-            refuse_kestrel_3(snapshot)
+            refuse_others(snapshot)
             machine, damage = load(snapshot, backlog, dialect=dialect)
             source = [[os.path.basename(piece.path), piece.size] for piece in snapshot.pieces]
             first = [machine.open[xid] for xid in sorted(machine.open)] if open_transactions == "first" else []

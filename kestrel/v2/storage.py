@@ -22,12 +22,13 @@ from kestrel.hot import Entry, Fuse
 from kestrel.magic import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
 from kestrel.syncing import Sync
 from kestrel.tail import Tail
+from kestrel.v2.codec import whole_size
 from kestrel.v2.listing import Listing, list_parts
 from sej.system.disk import Disk, File
 from sej.system.logs import WARNING, record
 from sej.system.paths import absolute_path
 
-__all__ = ["Piece", "Pieces", "Storage", "refuse_kestrel_3"]
+__all__ = ["Piece", "Pieces", "Storage", "refuse_others"]
 
 
 class Piece(Entry):
@@ -52,11 +53,11 @@ class Pieces(Protocol):
         """The file is not used any more."""
 
 
-def refuse_kestrel_3(storage: Pieces) -> None:
-    """Writer files of Kestrel 3 are named like rotated files; read as Kestrel 2's they are damage from byte 0 on.
+def refuse_others(storage: Pieces) -> None:
+    """Files of Kestrel 3 and of other programs may have the names of a queue; read as Kestrel 2's they are damage.
 
     Raises:
-        DamageError: one of the files is Kestrel 3's.
+        DamageError: one of the files is such a file.
     """
     for piece in storage.pieces:
         file = storage.open(piece)
@@ -71,6 +72,10 @@ def refuse_kestrel_3(storage: Pieces) -> None:
                 path=piece.path,
                 position=0,
             )
+        try:
+            whole_size(magic)
+        except DamageError as error:
+            raise DamageError(error.reason, path=piece.path, position=0) from None
 
 
 class Storage:
@@ -109,7 +114,7 @@ class Storage:
         try:
             listing = list_parts(directory, name, disk)
             self.pieces = [Piece(part.path, part.stamp, 0) for part in listing.parts]
-            refuse_kestrel_3(self)
+            refuse_others(self)
             self.pieces = self._settle(listing)
         except BaseException:
             self.tail.close()

@@ -183,3 +183,33 @@ def test_a_file_is_not_a_directory_of_queues(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     done = sej("kestrel", "ls", tmp_path / "file")
     assert (done.returncode, b"file: this is a file; expected the directory" in done.stderr) == (4, True)
+
+
+def test_the_files_of_a_journal_are_not_queues(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with library.Writer(path) as writer:
+        writer.append(b"a")
+    before = {file: file.is_file() and file.read_bytes() for file in tmp_path.rglob("*")}
+    commands: list[list[str | Path]] = [
+        ["kestrel", "ls", path],
+        ["kestrel", "state", path, "id"],
+        ["kestrel", "pack", path, "id"],
+        ["kestrel", "export-all", path, tmp_path / "out"],
+        ["kestrel", "import", path, "id", path],
+    ]
+    for kind in ("kestrel", "libkestrel"):
+        commands.append(["queue", "get", "--backend", kind, path / "id"])
+        commands.append(["queue", "put", "--backend", kind, path / "id", "x"])
+    for words in commands:
+        done = sej(*words)
+        assert done.returncode == 1 and b"this is a SEJ directory" in done.stderr, words
+    assert {file: file.is_file() and file.read_bytes() for file in tmp_path.rglob("*")} == before
+
+
+def test_the_file_of_another_program_is_not_opened_as_a_queue(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("some text")
+    assert b"move it away if it is another program's" in sej("kestrel", "ls", tmp_path).stderr
+    assert sej("queue", "get", "--backend", "kestrel", tmp_path / "notes").returncode == 1
+    assert sej("kestrel", "pack", tmp_path, "notes").returncode == 1
+    assert (tmp_path / "notes").read_text() == "some text"
+    assert not (tmp_path / "kept").exists()

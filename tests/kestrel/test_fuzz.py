@@ -42,6 +42,11 @@ def use_kestrel(files: dict[str, bytes]) -> None:
     disk = disk_with(files)
     state = kestrel.replay("/q", "cars", disk=disk)
     ticks = count(1)
+    if any(data[:1] > b"\x09" for data in files.values()):
+        with pytest.raises(kestrel.DamageError, match="move it away if it is another program's"):
+            kestrel.Queue("/q", "cars", disk=disk)
+        assert {name: disk.open(f"/q/{name}", "read").read(1 << 16, 0) for name in files} == files
+        return
     with kestrel.Queue("/q", "cars", disk=disk, max_memory_bytes=500, now_ms=lambda: next(ticks)) as queue:
         assert len(queue) == len(state.recovered)
         assert len(queue.damage) == len(state.damage)
