@@ -1,12 +1,13 @@
 """What the page may show: the journals, sharded journals, hubs and text queues of some paths, and nothing else.
 
 A browser names a place by its path. The path is only ever compared with the paths found here, so no request can reach
-another file.
+another file. Symbolic links that lead out of the paths of the command line are not followed.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,7 +18,7 @@ from shard.names import Path as ShardPath
 from shard.names import split_name
 from shard.trees import find
 
-__all__ = ["Kind", "Place", "Shards", "place_of", "shards_of", "text_queues_of"]
+__all__ = ["Kind", "Place", "Shards", "is_inside", "place_of", "shards_of", "text_queues_of"]
 
 Kind = Literal["journal", "shards", "hub", "directory", "text queue"]
 
@@ -86,4 +87,25 @@ def text_queues_of(place: Place) -> list[str]:
         return [place.text]
     if place.kind != "directory":
         return []
-    return sorted(str(path) for path in place.path.glob("*.tq") if path.is_file())
+    found = (str(path) for path in place.path.glob("*.tq") if path.is_file())
+    return sorted(path for path in found if is_inside(path, [place.path]))
+
+
+def is_inside(path: str, roots: Iterable[Path]) -> bool:
+    """Return whether a file or journal is below one of the roots, and no link of it or in it leads out of them."""
+    real = [os.path.realpath(root) for root in roots]
+    return all(
+        any(os.path.commonpath((root, there)) == root for root in real)
+        for there in map(os.path.realpath, (path, *_links(path)))
+    )
+
+
+def _links(path: str) -> Iterator[str]:
+    folders = [path] if os.path.isdir(path) else []
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    yield entry.path
+                elif entry.is_dir():
+                    folders.append(entry.path)

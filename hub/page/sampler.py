@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from hub.page.history import History
 from hub.page.pauses import Pauses
+from hub.page.places import is_inside
 from sej.cli.commands.doctor import findings_of
 from sej.cli.state.findings import Finding
 from sej.cli.state.readers import stuck
@@ -37,6 +38,9 @@ _LOOK_S: Final = 0.02
 _CHECK_AGAIN_S: Final = 600.0
 _SMALL_BYTES: Final = 1 << 20
 _QUEUE_S: Final = 3600.0
+_LEADS_OUT: Final = (
+    "a symbolic link leads out of the paths of this page; start it with the path where it leads, too"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -72,6 +76,7 @@ class Sampler:
             paths: journals, and directories of journals.
         """
         self._watched = Watched(paths)
+        self._paths = paths
         self._rates: dict[str, History] = {}
         self._lags: dict[tuple[str, str], History] = {}
         self._found: dict[str, tuple[float, int, list[Finding]]] = {}
@@ -151,6 +156,13 @@ class Sampler:
         self._found[path] = time.monotonic(), sample.end_offset, found
         return found, full
 
+    def may_show(self, path: str) -> bool:
+        """Return whether no symbolic link of a journal leads out of the paths."""
+        try:
+            return is_inside(path, self._paths)
+        except OSError:
+            return False
+
     def _run(self) -> None:
         while not self._stop.is_set():
             began = time.thread_time()
@@ -169,13 +181,16 @@ class Sampler:
                 self._wake.wait(max(least, cost / share))
 
     def _take(self) -> None:
-        samples = {sample.path: sample for sample in self._watched.look()}
+        samples = {
+            sample.path: sample if self.may_show(sample.path) else Sample(sample.path, sample.time_ns, error=_LEADS_OUT)
+            for sample in self._watched.look()
+        }
         for path, sample in samples.items():
             self._rates.setdefault(path, History()).add(sample.rate or 0.0)
             for reader, _ in sample.readers:
                 self._lags.setdefault((path, reader.name), History()).add(reader.behind)
         self._count()
-        self._pauses.look(list(samples))
+        self._pauses.look([path for path, sample in samples.items() if sample.error != _LEADS_OUT])
         for gone in self._rates.keys() - samples.keys():
             del self._rates[gone]
             self._found.pop(gone, None)

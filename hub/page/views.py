@@ -61,7 +61,7 @@ class Context(NamedTuple):
         Raises:
             MissingError: it may not, or the journal does not exist.
         """
-        if path not in self.sampler.round.samples:
+        if path not in self.sampler.round.samples or not self.sampler.may_show(path):
             raise MissingError("this page has no such journal", path=path or None)
         return path
 

@@ -255,6 +255,31 @@ def test_a_path_that_was_not_given_is_not_found(client: Client) -> None:
             assert client.get(f"/journal{page}?path={quote(path)}").status == 404, (page, path)
 
 
+@pytest.mark.parametrize("linked", ["", "jnl", "jnl/0000000000000000.jnl", "ofs"])
+def test_a_link_out_of_the_paths_is_not_followed(root: Path, tmp_path: Path, linked: str) -> None:
+    private, link = tmp_path / "private", root / "link"
+    filled(private, 3)
+    sej.Offset(private, "secret").close()
+    if linked:
+        shutil.copytree(root / "logs", link)
+        shutil.rmtree(link / linked) if (link / linked).is_dir() else (link / linked).unlink()
+    (link / linked).symlink_to(private / linked)
+    (root / "link.tq").symlink_to(tmp_path / "secret.tq")
+    (tmp_path / "secret.tq").write_text("- secret\n")
+    (root / "inner").symlink_to(root / "orders")
+    with serving(root) as client:
+        overview = client.get("/").words
+        assert f"{link} a symbolic link leads out of the paths of this page" in overview
+        assert "secret" not in overview
+        for page in ("", "/messages", "/message", "/damage", "/tail", "/value"):
+            assert client.get(f"/journal{page}", path=str(link)).status == 404
+        assert client.get("/text-queue", path=str(root / "link.tq")).status == 404
+        assert client.get("/journal", path=str(root / "inner")).status == 200
+    with serving(root, private, tmp_path / "secret.tq") as client:  # the way out
+        assert client.get("/journal", path=str(link)).status == 200
+        assert "secret" in client.get("/text-queue", path=str(tmp_path / "secret.tq")).words
+
+
 def test_a_journal_that_comes_later_is_shown(client: Client, root: Path) -> None:
     with client.stream("/events/") as events:
         assert next(events)[0] == "all"
