@@ -100,6 +100,8 @@ class Tokens:
         self._grants: list[Grant] = []
         self._lock = threading.Lock()
         if isinstance(source, (str, os.PathLike)):
+        self._wrong = ""
+        """The error that was logged last."""
             self._path = Path(absolute_path(source))
             self._load(os.stat(source))
         else:
@@ -133,7 +135,9 @@ class Tokens:
                 if _stamp(status) != self._stamp:
                     self._load(status)
             except (OSError, AccessError) as error:
-                _log.error("every caller is refused: %s", error)
+                if str(error) != self._wrong:
+                    _log.error("every caller is refused: %s", error)
+                self._wrong = str(error)
                 raise UnavailableError(
                     "the hub cannot read its list of tokens; its operator must correct the file"
                 ) from error
@@ -153,6 +157,7 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 def _parse(path: Path) -> list[Grant]:
     grants = []
     for number, line in enumerate(path.read_text(errors="backslashreplace").splitlines(), 1):
+        self._wrong = ""
         try:
             grant = parse_line(line)
         except ValueError as error:

@@ -6,17 +6,62 @@ the client may write and read only that one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
 from typing import Final, cast
+from urllib.parse import unquote
 
 import grpc
 
 from hub.errors import AccessError
 from hub.tokens import Grant, Role, Tokens, hash_token, make_token, parse_line
 
-__all__ = ["Grant", "Guard", "Role", "Tokens", "hash_token", "make_token", "parse_line"]
+__all__ = ["Grant", "Guard", "Refusals", "Role", "Tokens", "hash_token", "make_token", "parse_line"]
 
 _ALLOWS: Final[Mapping[Role, str]] = {"reader": "keep a reader's offset on the hub (`sej hub token --reader`)"}
+
+_log = logging.getLogger(__name__)
+_PERIOD_S: Final = 60.0
+_ADDRESSES: Final = 256
+"""Addresses that are logged in one period; of further ones only the number of calls."""
+
+
+class Refusals:
+    """Logs refused calls, at most twice a minute for each address: the first one, and how many more there were."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Set a clock in seconds that never goes back."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._more: dict[str, int] = {}
+        self._until = clock() + _PERIOD_S
+
+    def log(self, peer: str, reason: str, *, each: bool = False) -> None:
+        """Log a refused call, unless one of its address was logged within this minute; each: one with this reason."""
+        peer = unquote(peer)
+        address = peer.rpartition(":")[0] if peer.startswith("ip") else peer
+        if each:
+            address = f"{address}: {reason}"
+        self.end_period()
+        with self._lock:
+            is_first = address not in self._more and len(self._more) < _ADDRESSES
+            if not is_first and address not in self._more:
+                address = "other addresses"
+            self._more[address] = 0 if is_first else self._more.get(address, 0) + 1
+        if is_first:
+            _log.warning("refused %s: %s", peer, reason)
+
+    def end_period(self) -> None:
+        """If a minute has passed, log how many more calls were refused in it."""
+        with self._lock:
+            if self._clock() < self._until:
+                return
+            ended, self._more, self._until = self._more, {}, self._clock() + _PERIOD_S
+        for address, more in ended.items():
+            if more:
+                _log.warning("refused %d more calls of %s", more, address)
 
 
 class Guard:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, Literal, NamedTuple
-from urllib.parse import unquote
 from weakref import WeakSet
 
 import grpc
@@ -29,7 +28,7 @@ from hub.naming import Source, check_client, check_journal
 from hub.readers import MAX_LEASES, Place, Readers
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
-from hub.wire.access import Guard, Role
+from hub.wire.access import Guard, Refusals, Role
 from hub.wire.answers import Answers, CallEndedError, Lease
 from hub.wire.copy_session import CopySession, Incoming
 from hub.wire.counts import Counts
@@ -148,6 +147,7 @@ class Service:
         )
         self.streams = self.followers = self.copiers = 0
         self.refusals: dict[str, int] = {}
+        self._refusals = Refusals()
         self._refused: WeakSet[grpc.ServicerContext] = WeakSet()
         """Calls that were counted: the sweep and a call's own thread may both find that its permission has ended."""
         calls = limits.max_calls
@@ -516,6 +516,7 @@ class Service:
             crowded, self._crowded = self._crowded or self.waiting > 0, False
             self.answers.sweep(crowded, self._note)
             self.readers.sweep()
+            self._refusals.end_period()
 
     @contextmanager
     def _answering(self, context: grpc.ServicerContext) -> Iterator[None]:
@@ -551,4 +552,4 @@ class Service:
             self._refused.add(context)
             self.refusals[name] = self.refusals.get(name, 0) + 1
         if isinstance(error, (AccessError, ConflictError, GapError)):
-            _log.warning("refused %s: %s", unquote(context.peer()), error.reason)
+            self._refusals.log(context.peer(), error.reason, each=not isinstance(error, AccessError))

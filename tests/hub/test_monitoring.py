@@ -118,7 +118,7 @@ def test_what_a_copier_finds_fires_the_alert_and_is_in_the_log(
         text = generate_latest(register(server)).decode()
     counted = re.findall(r'^sej_hub_refusals_total\{reason="(.*)"\} 1\.0$', text, re.MULTILINE)
     assert sorted(reason for reason in counted if re.fullmatch(reasons, reason)) == ["conflict", "gap"]
-    lines = [record.message for record in caplog.records if record.name == "hub.wire.service"]
+    lines = [record.message for record in caplog.records if record.name == "hub.wire.access"]
     assert ["EWR.flights: messages 10 to " in line for line in lines] == [True, False]
     assert "EWR.flights: the client's journal ends with 2, and messages up to 9 are here" in lines[1]
 

@@ -28,7 +28,7 @@ import sej
 from hub.certificates import absolute_address
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, frames, make_token
 from hub.wire import hub_pb2 as pb
-from hub.wire.access import Grant, Guard, hash_token
+from hub.wire.access import Grant, Guard, Refusals, hash_token
 from hub.wire.frames import (
     copy_request,
     open_copy_request,
@@ -598,20 +598,48 @@ def test_an_unread_stream_ends_with_its_token(tmp_path: Path) -> None:
         assert server.service.refusals == {"access": 1}  # the call's own thread may have asked once more
 
 
-def test_a_refused_token_is_logged_with_the_peers_address(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("token", "said"), [("known", "does not allow to write for 'b'; use one that does"), ("secret", "unknown token")]
+)
+def test_a_refused_token_is_logged_with_the_peers_address(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, token: str, said: str
+) -> None:
     tokens = Tokens([Grant(hash_token("known"), "write", ("a",))])
     with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=tokens) as server:
-        for token, said in (
-            ("known", "does not allow to write for 'b'; use one that does"),
-            ("secret", "unknown token"),
-        ):
-            caplog.clear()
+        for _ in range(20):
             with Client(server.address, client_id="b", token=token) as client, pytest.raises(hub.AccessError):
                 client.put("j", sample(1))
-            (record,) = [record for record in caplog.records if record.name == "hub.wire.service"]
-            assert re.fullmatch(rf"refused ipv4:127\.0\.0\.1:\d+: .*{said}.*", record.getMessage())
-            assert "secret" not in record.getMessage()
-        assert server.service.refusals == {"access": 2}
+        (record,) = [record for record in caplog.records if record.name == "hub.wire.access"]
+        assert re.fullmatch(rf"refused ipv4:127\.0\.0\.1:\d+: .*{said}.*", record.getMessage())
+        assert "secret" not in record.getMessage()
+        assert server.service.refusals == {"access": 20}
+
+
+def test_refused_calls_are_logged_once_a_minute_for_each_address(caplog: pytest.LogCaptureFixture) -> None:
+    now = 1000.0
+    refusals = Refusals(lambda: now)
+    for port in range(3000):
+        refusals.log(f"ipv4:10.0.0.1:{port}", "unknown token")
+    refusals.log("ipv6:%5B::1%5D:80", "unknown token")
+    assert [record.getMessage() for record in caplog.records] == [
+        "refused ipv4:10.0.0.1:0: unknown token",
+        "refused ipv6:[::1]:80: unknown token",
+    ]
+    caplog.clear()
+    now += 60
+    refusals.end_period()
+    refusals.log("ipv4:10.0.0.1:1", "expired")
+    assert [record.getMessage() for record in caplog.records] == [
+        "refused 2999 more calls of ipv4:10.0.0.1",
+        "refused ipv4:10.0.0.1:1: expired",
+    ]
+    caplog.clear()
+    for number in range(5000):
+        refusals.log(f"ipv6:%5B::{number:x}%5D:80", "unknown token")
+    now += 60
+    refusals.end_period()
+    assert len(caplog.records) == 256
+    assert caplog.records[-1].getMessage() == "refused 4745 more calls of other addresses"
 
 
 def test_a_first_request_may_bring_the_names_alone(tmp_path: Path) -> None:
