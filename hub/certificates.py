@@ -7,20 +7,27 @@ import os
 import re
 import ssl
 import tempfile
+from base64 import b64decode
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
 from sej.checks import PATH, optional, require
+from sej.errors import SejError
 from sej.system.paths import absolute_path
 
-__all__ = ["PEM", "absolute_address", "check_certificates", "is_loopback", "pem_of"]
+__all__ = ["PEM", "absolute_address", "check_certificates", "check_time", "is_loopback", "out_of_date", "pem_of"]
 
 _LAST_PORT: Final = 65535
 _HOST_PORT: Final = re.compile(r"(?:(?:dns|ipv4|ipv6):/*)?(?:\[[^][]+\]|[^][:/\s]+):([0-9]{1,5})")
 _SOCKET_BYTES: Final = 107
 """The longest path of a Unix socket on Linux."""
 PEM: Final = "-----BEGIN "
+_FIRST: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END", re.DOTALL)
+_TIME: Final = rb"(\x17\x0d\d{12}|\x18\x0f\d{14})Z"
+_VALIDITY: Final = re.compile(rb"\x30[\x1e\x20\x22]" + _TIME + _TIME)
+"""The times of a certificate in DER, as RFC 5280 requires them: UTCTime or GeneralizedTime, in UTC, with seconds."""
 _PathLike = str | os.PathLike[str]
 
 
@@ -74,6 +81,39 @@ def check_certificates(ca: _PathLike | None, certificate: _PathLike | None, key:
                     f"{_name_of(certificate)} and {_name_of(key)}: expected a certificate and its own private key, in"
                     f" PEM and without a password ({error.reason or error})"
                 ) from error
+
+
+def out_of_date(certificate: _PathLike) -> str | None:
+    """Return why a certificate, the first of its chain, is not valid now; None if it is.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    first = _FIRST.search(pem_of(certificate))
+    validity = first and _VALIDITY.search(b64decode(first[1]))
+    if not validity:
+        return None
+    begin, end = (
+        datetime.strptime(time[2:].decode(), "%y%m%d%H%M%S" if len(time) == 14 else "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+        for time in validity.groups()
+    )
+    if datetime.now(UTC) < begin:
+        return f"{_name_of(certificate)}: this certificate is valid from {begin:%Y-%m-%dT%H:%M:%SZ} on; check the clock"
+    if datetime.now(UTC) >= end:
+        return f"{_name_of(certificate)}: this certificate expired at {end:%Y-%m-%dT%H:%M:%SZ}; renew the file"
+    return None
+
+
+def check_time(certificate: _PathLike | None) -> None:
+    """Check that a server's certificate is valid now: every client would refuse it.
+
+    Raises:
+        SejError: it has expired, or is not valid yet.
+        OSError: the file cannot be read.
+    """
+    wrong = None if certificate is None else out_of_date(certificate)
+    if wrong is not None:
+        raise SejError(f"{wrong}, then start again")
 
 
 def is_loopback(address: str) -> bool:

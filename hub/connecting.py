@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import shlex
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,14 +41,22 @@ def host_and_port(_: click.Context, __: click.Parameter, address: str) -> str:
 def token_in(path: Path | None) -> str | None:
     """Return the token that a file holds; None without a file.
 
+    As for ssh's keys, only a file that belongs to this user is checked: systemd and containers give files of root.
+
     Raises:
-        ValueError: the file holds none.
+        ValueError: the file holds none, or other users may read it.
     """
     if path is None:
         return None
     token = path.read_bytes().decode(errors="replace").strip()
     if not token:
         raise ValueError(f"{path}: this file holds no token; put the first line that `sej hub token` prints into it")
+    status = path.stat()
+    if status.st_uid == os.geteuid() and status.st_mode & 0o077 and stat.S_ISREG(status.st_mode):
+        raise ValueError(
+            f"{path}: other users may read this token (mode {stat.S_IMODE(status.st_mode):o}); run `chmod 600"
+            f" {shlex.quote(str(path))}`"
+        )
     return token
 
 

@@ -13,7 +13,8 @@ one client id, ``read`` for patterns of client ids (``*`` and ``?``). ``reader``
 offsets the hub keeps. ``view`` and ``change`` are for a
 person who opens the web page: ``change`` also allows the changes that the page offers. If the file has a bad line, the
 server refuses every caller, because part of an access list is not an access list. Tokens are 32 random bytes, so a
-plain hash hides them; the comparison takes the same time for every token.
+plain hash hides them; the comparison takes the same time for every token. So any user may read the file. If others may
+write it, they could add a token, and it is refused, as sshd refuses such an ``authorized_keys``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import hmac
 import logging
 import os
 import secrets
+import shlex
+import stat
 import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -88,7 +91,7 @@ class Tokens:
         """Use a file of tokens, which is read again when it changes, or grants.
 
         Raises:
-            AccessError: the file has a bad line.
+            AccessError: the file has a bad line, or others may write it.
             OSError: the file cannot be read.
         """
         if isinstance(source, (str, os.PathLike)):
@@ -97,13 +100,20 @@ class Tokens:
             ITERABLE("source", source)
         self._path: Path | None = None
         self._stamp: tuple[int, int, int, int] | None = None
+        self._wrong = ""
+        """The error that was logged last."""
         self._grants: list[Grant] = []
         self._lock = threading.Lock()
         if isinstance(source, (str, os.PathLike)):
-        self._wrong = ""
-        """The error that was logged last."""
             self._path = Path(absolute_path(source))
-            self._load(os.stat(source))
+            status = os.stat(source)
+            if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise AccessError(
+                    f"other users may write this file (mode {stat.S_IMODE(status.st_mode):o}), and so add a token;"
+                    f" run `chmod go-w {shlex.quote(str(source))}`",
+                    path=source,
+                )
+            self._load(status)
         else:
             self._grants = list(source)
 
@@ -147,6 +157,7 @@ class Tokens:
         assert self._path is not None
         self._stamp, self._grants = None, []
         self._grants = _parse(self._path)
+        self._wrong = ""
         self._stamp = _stamp(status)
 
 
@@ -157,7 +168,6 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 def _parse(path: Path) -> list[Grant]:
     grants = []
     for number, line in enumerate(path.read_text(errors="backslashreplace").splitlines(), 1):
-        self._wrong = ""
         try:
             grant = parse_line(line)
         except ValueError as error:

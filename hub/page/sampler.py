@@ -38,9 +38,7 @@ _LOOK_S: Final = 0.02
 _CHECK_AGAIN_S: Final = 600.0
 _SMALL_BYTES: Final = 1 << 20
 _QUEUE_S: Final = 3600.0
-_LEADS_OUT: Final = (
-    "a symbolic link leads out of the paths of this page; start it with the path where it leads, too"
-)
+_LEADS_OUT: Final = "a symbolic link leads out of the paths of this page; start it with the path where it leads, too"
 _log = logging.getLogger(__name__)
 
 

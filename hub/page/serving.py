@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import uvicorn
 
-from hub.certificates import check_certificates, is_loopback
+from hub.certificates import check_certificates, check_time, is_loopback
 from hub.page.guard import Guard
 from hub.page.places import place_of
 from hub.page.rendering import Renderer
@@ -73,7 +73,8 @@ class PageServer:
             ValueError: the host is not the loopback interface, and TLS or tokens are missing; or a file is not PEM.
             JournalNotFoundError: a path does not exist.
             NotAJournalError: a path is a file that is not a ``.tq`` file.
-            AccessError: the file of tokens has a bad line.
+            AccessError: the file of tokens has a bad line, or others may write it.
+            SejError: the certificate has expired, or is not valid yet.
             OSError: the address is not available, or a file cannot be read.
         """
         loopback = is_loopback(f"{host}:{port}")
@@ -83,6 +84,7 @@ class PageServer:
                 " key and tokens, or listen on 127.0.0.1"
             )
         check_certificates(None, certificate, key)
+        check_time(certificate)
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)
         places = [place_of(Path(path)) for path in paths]

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Self
 import grpc
 
 from hub.certificates import absolute_address
-from hub.errors import AccessError, NotSupportedError
+from hub.errors import AccessError, NotSupportedError, UnavailableError
 from hub.naming import check_client
 from hub.wire import hub_pb2 as pb
 from hub.wire.forks import keep_unused, use_grpc
@@ -32,7 +32,7 @@ from hub.wire.frames import (
     to_wire,
 )
 from hub.wire.rows import Rows, bits_of, open_rows
-from hub.wire.status import ORIGINAL, from_rpc_error
+from hub.wire.status import ORIGINAL, HandshakeError, from_rpc_error
 from hub.wire.tls import ClientTLS, is_loopback
 from sej.checks import (
     COUNT,
@@ -48,7 +48,7 @@ from sej.checks import (
 )
 from sej.codec import Buffer, decode_many
 from sej.durations import Seconds, seconds
-from sej.errors import ClosedError, DecodeError
+from sej.errors import ClosedError, DecodeError, SejError
 from sej.message import Message
 from sej.mutex import notice_fork, watch_forks
 from sej.system.memory import keep_like_after
@@ -154,7 +154,7 @@ class Client:
         if token and not (token.isascii() and token.isprintable()):
             raise ValueError("a token must be printable ASCII on one line")
         if tls is not None:
-            tls.credentials()  # they are read again for each connection; this reports errors early
+            tls.credentials()  # they are read again for the connection; this reports errors early
             tls = tls.absolute()
         if client_id:
             check_client(client_id)
@@ -184,7 +184,9 @@ class Client:
         self._channel: grpc.Channel | None = None
         self._closed = False
         self._is_original: bool | None = None
-        self._calls: dict[str, Any] = {}
+        self._credentials: grpc.ChannelCredentials | None = None
+        self._stamp: object = None
+        self._calls: dict[tuple[grpc.Channel, str], Any] = {}
         """Functions of the channel by the name of the call."""
 
     # --- writing
@@ -494,8 +496,8 @@ class Client:
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
-        keep_unused((self._channel, self._calls))
-        self._channel = None
+        keep_unused((self._channel, self._calls, self._credentials))
+        self._channel = self._credentials = None
         self._calls = {}
 
     def __enter__(self) -> Self:
@@ -587,15 +589,32 @@ class Client:
                 if self._tls is None:
                     self._channel = grpc.insecure_channel(self.address, options=self._options)
                 else:
-                    self._channel = grpc.secure_channel(self.address, self._tls.credentials(), options=self._options)
+                    if self._credentials is None:
+                        self._stamp, self._credentials = self._tls.stamp(), self._tls.credentials()
+                    self._channel = grpc.secure_channel(self.address, self._credentials, options=self._options)
             return self._channel
+
+    def _unconnected(self, tls: ClientTLS, error: SejError) -> SejError:
+        """Return the reason of a failed connection; if files were renewed, the next call makes a new connection.
+
+        Streams that still have the old connection continue.
+        """
+        try:
+            wrong = tls.out_of_date()
+            with self._lock:
+                if (stamp := tls.stamp()) != self._stamp:
+                    self._credentials = tls.credentials()
+                    self._stamp, self._channel, self._calls = stamp, None, {}
+        except (OSError, ValueError):  # they are just being renewed: the next failure looks again
+            return error
+        return error if wrong is None else HandshakeError(f"hub at {self.address}: {wrong}, it is read again")
 
     def _unary(self, name: str, request: Callable[[Any], bytes] | None, response: Callable[[bytes], Any]) -> Any:
         """Return the function of a call, which always has these two."""
         channel, calls = self._open(), self._calls
-        if name not in calls:
-            calls[name] = channel.unary_unary(f"/hub.Hub/{name}", request, response)
-        return calls[name]
+        if (channel, name) not in calls:
+            calls[channel, name] = channel.unary_unary(f"/hub.Hub/{name}", request, response)
+        return calls[channel, name]
 
     @contextmanager
     def _translating(self, journal: str = "", failure: list[Exception] | None = None) -> Iterator[None]:
@@ -608,6 +627,8 @@ class Client:
             meant = from_rpc_error(error, self.address, journal, tls=self._tls is not None)
             if isinstance(meant, NotSupportedError):
                 self._is_original = True
+            if self._tls is not None and isinstance(meant, UnavailableError) and meant.path is None:
+                meant = self._unconnected(self._tls, meant)
             raise meant from error
         except ValueError as error:
             if self._closed:

@@ -121,7 +121,8 @@ class Server:
             ValueError: the address is not the loopback interface, and there is no TLS, or its files are not PEM; a
                 limit is out of range, or the address has no port.
             OSError: the address is not available, or a file cannot be read.
-            AccessError: the file of tokens has a bad line.
+            AccessError: the file of tokens has a bad line, or others may write it.
+            SejError: the server's certificate has expired, or is not valid yet.
             LockedError: another process serves this root.
         """
         wait_s, stall_s = seconds("wait_s", wait_s), seconds("stall_s", stall_s)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import grpc
 
-from hub.certificates import PEM, check_certificates, is_loopback, pem_of
+from hub.certificates import PEM, check_certificates, check_time, is_loopback, out_of_date, pem_of
 from sej.checks import PATH, TEXT, optional, require
+from sej.system.disk import OS
 from sej.system.paths import absolute_path
 
 __all__ = ["ClientTLS", "ServerTLS", "is_loopback"]
@@ -39,9 +40,11 @@ class ServerTLS(NamedTuple):
         Raises:
             OSError: a file cannot be read.
             ValueError: a file is not PEM, or the key does not match the certificate.
+            SejError: the certificate has expired, or is not valid yet.
         """
         require(certificate=(self.certificate, PATH), key=(self.key, PATH), client_ca=(self.client_ca, optional(PATH)))
         check_certificates(self.client_ca, self.certificate, self.key)
+        check_time(self.certificate)
         pair = (pem_of(self.key), pem_of(self.certificate))
         if self.client_ca is None:
             return grpc.ssl_server_credentials([pair])
@@ -50,6 +53,8 @@ class ServerTLS(NamedTuple):
 
 class ClientTLS(NamedTuple):
     """The authority that the client trusts, and its own certificate; PEM files, or PEM text.
+
+    A client reads files that were renewed after its connection has failed.
 
     Attributes:
         ca: the authority that signed the server's certificate; None: those that gRPC includes.
@@ -84,3 +89,14 @@ class ClientTLS(NamedTuple):
             None if given is None else pem_of(given) for given in (self.ca, self.key, self.certificate)
         )
         return grpc.ssl_channel_credentials(ca, key, certificate)
+
+    def stamp(self) -> object:
+        """Return what changes if a file is renewed."""
+        return [
+            None if given is None or (isinstance(given, str) and PEM in given) else OS.status(given)
+            for given in (self.ca, self.certificate, self.key)
+        ]
+
+    def out_of_date(self) -> str | None:
+        """Return why the client's own certificate is not valid now, or None."""
+        return None if self.certificate is None else out_of_date(self.certificate)

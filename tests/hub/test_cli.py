@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import hub
 import sej
 from hub.following import _read_place
 from hub.naming import Source
-from hub.wire import Client, Server
+from hub.wire import Client, Server, Tokens
 from hub.wire.access import hash_token
 from tests.hub.command import run, start
 from tests.hub.support import fill, same_bytes
@@ -19,15 +20,34 @@ from tests.sej.hooks import until
 from tests.sej.support import sample
 
 
+def way_out(error: str) -> str:
+    """Return the command that an error names."""
+    return str(re.findall("run `(.*?)`", error)[-1])
+
+
+def test_a_list_of_tokens_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "the tokens"
+    path.write_text(f"{hash_token('secret')} write EWR\n")
+    path.chmod(0o664)
+    refused = run("serve", "--address", "127.0.0.1:0", "--tokens", path, tmp_path / "hub")
+    assert (refused.returncode, "may write this file (mode 664)" in refused.stderr) == (1, True)
+    subprocess.run(way_out(refused.stderr), shell=True, check=True)
+    assert Tokens(path).grant("secret", 0.0).clients == ("EWR",)  # others may read it: it has no secret
+
+
 def test_serve_copy_stats_clean(tmp_path: Path) -> None:
     token, line = run("token", "--write", "EWR", "--until", "2999-01-01T00:00:00Z").stdout.splitlines()
     assert line == f"{hash_token(token)}  write  EWR  2999-01-01T00:00:00Z"
     (tmp_path / "tokens").write_text(line + "\n")
     (tmp_path / "token").write_text(token + "\n")
+    (tmp_path / "token").chmod(0o640)
     fill(tmp_path / "tree" / "s.1.000", sample(50), segment_bytes=300)
     with start("serve", "--address", "127.0.0.1:0", "--tokens", tmp_path / "tokens", tmp_path / "hub") as server:
         address = server.stdout.readline().decode().rsplit(" ", 1)[1].strip()
         copy = ("copy", "--client", "EWR", "--token-file", tmp_path / "token", tmp_path / "tree", address)
+        unsafe = run(*copy)
+        assert (unsafe.returncode, "may read this token (mode 640)" in unsafe.stderr) == (2, True)
+        subprocess.run(way_out(unsafe.stderr), shell=True, check=True)
         assert run(*copy).stdout == "50\n"
         assert run(*copy).stdout == "0\n"
         refused = run("copy", "--client", "EWR", tmp_path / "tree", address)
@@ -143,6 +163,7 @@ def test_follow_with_a_reader_on_the_hub(tmp_path: Path) -> None:
     token = run("token", "--reader", "EWR").stdout.splitlines()
     (tmp_path / "tokens").write_text(token[1] + "\n")
     (tmp_path / "token").write_text(token[0])
+    (tmp_path / "token").chmod(0o400)
     with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0", tokens=tmp_path / "tokens") as server:
         words = ("follow", "--token-file", tmp_path / "token", "--reader", "report", server.address, "EWR", "flights")
         assert run(*words, "--until-end", "--start", 5).stdout.count("\n") == 15

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 import hub
 import sej
 from hub.certificates import absolute_address
+from hub.page.serving import PageServer
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, frames, make_token
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Grant, Guard, Refusals, hash_token
@@ -955,6 +956,48 @@ def test_a_key_that_grpc_takes_is_not_refused_for_its_size(tmp_path: Path) -> No
         Client(server.address, client_id="localhost", tls=mine) as client,
     ):
         assert client.put("j", sample(3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "expired",
+            r"expired\.pem: this certificate expired at 2024-02-29T12:34:56Z; renew the file, then start again",
+        ),
+        ("future", r"future\.pem: this certificate is valid from 2100-01-01T00:00:00Z on; check the clock"),
+    ],
+)
+def test_a_servers_certificate_that_is_out_of_date_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    certificate, key = CERTIFICATES / f"{name}.pem", CERTIFICATES / "expired.key"
+    sej.Writer(tmp_path / "j").close()
+    with hub.Store(tmp_path / "root") as store, pytest.raises(sej.SejError, match=said):
+        Server(store, "127.0.0.1:0", tls=ServerTLS(certificate, key))
+    with pytest.raises(sej.SejError, match=said):
+        PageServer([tmp_path / "j"], port=0, certificate=certificate, key=key)
+
+
+def test_a_client_names_its_expired_certificate_and_reads_the_renewed_one(tmp_path: Path) -> None:
+    def install(*names: str) -> None:
+        for name in names:
+            shutil.copyfile(CERTIFICATES / name, tmp_path / f"a{Path(name).suffix}.new")
+            os.replace(tmp_path / f"a{Path(name).suffix}.new", tmp_path / f"a{Path(name).suffix}")
+
+    ca = CERTIFICATES / "dated-ca.pem"
+    install("expired.pem", "expired.key")
+    mine = ClientTLS(ca, tmp_path / "a.pem", tmp_path / "a.key")
+    said = rf"{re.escape(str(tmp_path / 'a.pem'))}: this certificate expired at 2024-02-29T12:34:56Z; renew the file"
+    tls = ServerTLS(CERTIFICATES / "renewed.pem", CERTIFICATES / "renewed.key", client_ca=ca)
+    with serving(tmp_path, tls=tls) as (_, server), Client(server.address, client_id="client-a", tls=mine) as client:
+        with pytest.raises(hub.UnavailableError, match=said):
+            client.put("j", sample(1))
+        install("renewed.pem")  # its key is not there yet
+        with pytest.raises(hub.UnavailableError):
+            client.put("j", sample(1))
+        install("renewed.key")
+        with pytest.raises(hub.UnavailableError):
+            client.put("j", sample(1))  # the next call uses the new files
+        assert client.put("j", sample(1)) == 1
 
 
 def test_mutual_tls_names_the_client(tmp_path: Path) -> None:

@@ -297,6 +297,7 @@ def test_the_options_of_a_hub_are_checked_before_it_is_asked(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text("t")
+    (tmp_path / "token").chmod(0o600)
     alone = inside(monkeypatch, *command, "--token-file", str(tmp_path / "token"))
     assert (alone.code, "are for a hub: pass its address with --hub" in alone.err) == (2, True)
     plain = inside(monkeypatch, *command, "--token-file", str(tmp_path / "token"), "--hub", "10.0.0.1:1")
