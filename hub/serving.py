@@ -46,6 +46,8 @@ _log: Final = getLogger(__name__)
 _BLOCK_BYTES: Final = 1 << 23
 """More than gRPC's largest buffer for a part of a job's rows, which is the most common large request."""
 _KEPT_BYTES: Final = 1 << 25
+_ARENAS: Final = 2
+"""Python code runs in one thread at a time, so more arenas would not help, and each keeps memory."""
 _NO_ADDRESS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _SOCKET_BYTES: Final = 100
 """The longest path of a Unix socket, with some to spare."""
@@ -148,7 +150,7 @@ def serve(
             return
         from hub.wire import Server
 
-        keep_freed_memory(_BLOCK_BYTES, _KEPT_BYTES)
+        keep_freed_memory(_BLOCK_BYTES, _KEPT_BYTES, _ARENAS)
         others = None
         if told is not None:
             others, address = stack.enter_context(_others(told)), told.given["address"]

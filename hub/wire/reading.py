@@ -315,6 +315,7 @@ class Reader:
         if self._size:
             raise _FullError
         self._grow(size)
+        self._limit = size  # not again for the message of a block that was read with this
 
     def _too_large(self, offset: int, size: int) -> TooLargeError:
         return TooLargeError(

@@ -239,6 +239,7 @@ class SegmentReader:
                 self._chunk_at = self.position
                 return False
             if self._room is not None:
+                self._chunk, self._chunk_at = b"", self.position  # it may wait long
                 self._room(claimed)
             want = claimed
         elif max(had, 0) < self.until - self.position < want:

@@ -13,14 +13,16 @@ __all__ = ["keep_freed_memory", "keep_like_after"]
 
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
+_ARENA_MAX = -8
 
 
-def keep_freed_memory(block_bytes: int, kept_bytes: int) -> bool:
+def keep_freed_memory(block_bytes: int, kept_bytes: int, arenas: int) -> bool:
     """Keep freed memory for the next blocks; for a process of our own, because it affects all of its memory.
 
     Args:
         block_bytes: larger blocks are still returned to the system when they are freed.
         kept_bytes: how much free memory each of the C library's arenas may keep at its end.
+        arenas: the most arenas; each thread uses one of them, and glibc has eight for each core.
 
     Returns:
         False if the C library cannot: it is not glibc.
@@ -32,7 +34,13 @@ def keep_freed_memory(block_bytes: int, kept_bytes: int) -> bool:
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt"):
         return False
-    return all([library.mallopt(_MMAP_THRESHOLD, block_bytes), library.mallopt(_TRIM_THRESHOLD, kept_bytes)])
+    return all(
+        [
+            library.mallopt(_MMAP_THRESHOLD, block_bytes),
+            library.mallopt(_TRIM_THRESHOLD, kept_bytes),
+            library.mallopt(_ARENA_MAX, arenas),
+        ]
+    )
 
 
 def keep_like_after(block_bytes: int) -> None:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,7 @@ from hub.naming import Source
 from hub.wire import Client, Server
 from hub.wire import hub_pb2 as pb
 from hub.wire.frames import get_response, large_get_response
-from hub.wire.reading import PIECE_BYTES, Reader
+from hub.wire.reading import PIECE_BYTES, Get, Reader
 from hub.wire.status import BusyError, TooLargeError
 from tests.hub.greedy import OPTIONS, SMALL_WINDOW, unread
 from tests.hub.support import ROOT, fill, serving, until
@@ -81,6 +82,51 @@ def test_five_hundred_greedy_readers(tmp_path: Path) -> None:
     assert after - before < (64 + 160) * MIB  # the budget, and what 500 connections and 200 streams cost
     assert max(times) < 60
     assert sorted(times)[len(times) // 2] < 10
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_large_message_waits_for_its_memory_once_and_outside_of_it(tmp_path: Path, verify: bool) -> None:
+    fill(tmp_path / "a.j", [large(number, 4 * MIB) for number in range(3)])
+    grown: list[int] = []
+
+    def grow(size: int) -> None:
+        assert tracemalloc.get_traced_memory()[0] - before < MIB
+        grown.append(size)
+
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        with (
+            hub.Store(tmp_path) as store,
+            Reader(store, Source("a", "j"), 0, most_bytes=8 * MIB, grow=grow, verify=verify) as reader,
+        ):
+            follow = Get(reader, 10, MIB)
+            assert all(len(follow.answer(MIB)) > 4 * MIB for _ in range(3))
+    finally:
+        tracemalloc.stop()
+    assert grown == [4 * MIB + 29] * 3
+
+
+def test_streams_that_take_one_answer_and_stop(tmp_path: Path) -> None:
+    """Messages that are larger than the whole budget, and threads that keep what they have freed."""
+    serve = [*HUB, "serve", "--address", "127.0.0.1:0", "--answer-bytes", "8M", tmp_path / "hub"]
+    with program(*serve) as (server, line), contextlib.ExitStack() as stack:
+        address = line.rsplit(" ", 1)[1]
+        with Client(address, client_id="large") as client:
+            client.put("j", [large(number, 8_000_000) for number in range(4)])
+        before = peak_bytes(server)
+        request = pb.GetRequest(ClientID="large", JournalDir="j").SerializeToString()
+        streams = []
+        for _ in range(10):
+            channel = stack.enter_context(grpc.insecure_channel(address, options=OPTIONS))
+            follow: Any = channel.unary_stream("/hub.Hub/Follow", None, len)
+            streams += [follow(request) for _ in range(4)]
+        with ThreadPoolExecutor(40) as pool:
+            assert min(pool.map(next, streams)) > 8_000_000
+        after = peak_bytes(server)
+        for stream in streams:
+            stream.cancel()
+    assert after - before < 120 * MIB  # three copies of a message, two arenas, and what 40 streams cost
 
 
 # --- how large an answer is

@@ -10,7 +10,7 @@ PROGRAM = """
 from resource import RUSAGE_SELF, getrusage
 from sej.system.memory import keep_freed_memory
 
-kept = keep_freed_memory(1 << 23, 1 << 25)
+kept = keep_freed_memory(1 << 23, 1 << 25, 2)
 bytearray(1 << 22)
 before = getrusage(RUSAGE_SELF).ru_minflt
 for _ in range(10):
