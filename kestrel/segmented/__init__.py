@@ -2,7 +2,7 @@
 
 The modules, in the order in which they are best read::
 
-    format, codec, blocks          records, one at a time and by the block
+    format, codec                  records, one at a time and by the block
     files, scanning, state         reading files: which items count, and what the files add up to
     queue, journal, writing        the queue, its mutex and expiry, its writer files
     reader, bookmarks, hot         a reader, what it has confirmed, the compiled part

@@ -43,7 +43,6 @@ __all__ = [
     "encode_put",
     "head_of",
     "item_of",
-    "items_in",
     "totals_of",
     "whole_size",
 ]
@@ -160,10 +159,6 @@ def decode_items(data: bytes) -> tuple[list[Item], int]:
         append(_new_item((number, add_time, expire_time, errors, data[head : head + size])))
         at = head + size
     return found, at
-
-
-items_in: Final = decode_items
-"""The same. The compiled twin makes each item when it is taken."""
 
 
 def decode_sizes(data: bytes) -> tuple[list[tuple[int, int]], int]:

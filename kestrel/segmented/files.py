@@ -19,12 +19,14 @@ from typing import Final, NamedTuple, TypeVar
 
 from kestrel.errors import Damage, DamageError, MissingError
 from kestrel.files import check_name, join, names_in, open_file, stamp_of
-from kestrel.segmented.blocks import decode_items, decode_sizes, decode_totals, items_in
 from kestrel.segmented.codec import (
     Item,
     Record,
     Totals,
     decode,
+    decode_items,
+    decode_sizes,
+    decode_totals,
     done_of,
     head_of,
     item_of,
@@ -105,12 +107,12 @@ class Reading:
             DamageError: the bytes at its position are not a record.
         """
         # position runs ahead of what a consumer has taken, by the items of one block.
-        for found in self._batches(decode_items, lambda item: item):
+        for found in self.batches():
             yield from found
 
     def batches(self) -> Iterator[list[Item]]:
         """The items, a block of them at a time, for ``Following.batch``. Raises as :meth:`items`."""
-        return self._batches(items_in, lambda item: item)
+        return self._batches(decode_items, lambda item: item)
 
     def sizes(self) -> Iterator[list[tuple[int, int]]]:
         """The id and the size of the data of each item, a block of them at a time. Raises as :meth:`items`."""

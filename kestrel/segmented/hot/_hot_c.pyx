@@ -13,7 +13,6 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memmove
 
 from kestrel.hot._hot_c cimport Appender, Entry, Fuse, Log, append, append_record, check, put32, put64, wall_ms
-from kestrel.segmented._blocks_c cimport Items
 from sej._mutex_c cimport Mutex, give, take
 
 from collections import deque as _deque
@@ -174,14 +173,9 @@ cdef class Following:
     # The item that was taken last, as long as it is not in these two. If it is committed before the next one is taken,
     # it never is, which saves 580 instructions.
     cdef tuple _last
-    # The short items that were committed last, _spare_next after _spare. The caller still has the last one when it calls
-    # get. If it has dropped _spare, the next item is made in its memory.
-    cdef tuple _spare
-    cdef tuple _spare_next
     cdef public object given_back
     cdef public set returned
-    cdef list _batch
-    cdef Items _unread  # in place of a batch
+    cdef public list batch  # items that were read
     cdef public Py_ssize_t at
     cdef public object ahead
     cdef public bint reading
@@ -203,7 +197,7 @@ cdef class Following:
         self._lowest = Ids()
         self.given_back = _deque()
         self.returned = set()
-        self._batch = []
+        self.batch = []
         self.shared = shared
         self.ageless = ageless
         self._log = log
@@ -222,16 +216,6 @@ cdef class Following:
             self._outstanding[item[0]] = item
             self._last = None
         return 0
-
-    @property
-    def batch(self):
-        """Items that were read."""
-        return self._batch if self._unread is None else self._unread
-
-    @batch.setter
-    def batch(self, items):
-        self._unread = <Items> items if isinstance(items, Items) else None
-        self._batch = [] if self._unread is not None else items
 
     @property
     def outstanding(self):
@@ -255,15 +239,10 @@ cdef class Following:
         cdef object key
         cdef int64_t number
         while True:
-            if self._unread is not None:
-                item = <tuple> self._unread.take(NULL if self._spare is None else <PyObject *> self._spare)
-                if item is None:
-                    return None
-            elif self.at < PyList_GET_SIZE(self._batch):
-                item = <tuple> PyList_GET_ITEM(self._batch, self.at)
-                self.at += 1
-            else:
+            if self.at >= PyList_GET_SIZE(self.batch):
                 return None
+            item = <tuple> PyList_GET_ITEM(self.batch, self.at)
+            self.at += 1
             key = item[0]
             number = key
             if number > self.after and number > self.head:
@@ -320,9 +299,6 @@ cdef class Following:
             self.head = head
         if item is self._last:
             self._last = None
-            if PyBytes_GET_SIZE(item[4]) <= SHORT:  # so that no long ones remain in memory
-                self._spare = self._spare_next
-                self._spare_next = item
         else:
             del self._outstanding[key]
             if lowest.start < lowest.stop and lowest.ids[lowest.start] == number:
