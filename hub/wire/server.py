@@ -44,7 +44,11 @@ _CONNECTION_MS: Final = 300_000
 """With several processes, a client is asked to connect again after this time, perhaps to another one: otherwise all of
 them would stay with the processes that were there when one was replaced. Calls in progress are not disturbed."""
 _CONNECTIONS: Final = 1 << 16
-"""So many files may be open, if the system allows it: each client has a connection, and a shell allows 1,024 files."""
+"""So many files may be open, if the system allows it: each client has a connection, and a shell allows 1,024 files. At
+most half of them are connections, so that puts can open the files of journals."""
+
+_HANDSHAKE_MS: Final = 10_000
+"""How long a new connection may take until its caller speaks HTTP/2."""
 
 
 class Server:
@@ -191,7 +195,7 @@ class Server:
         use_grpc("a hub's server")
         watch_forks(self)
         keep_like_after(2 * BATCH_BYTES)
-        make_room(_CONNECTIONS)
+        files = make_room(_CONNECTIONS)
         age = [] if processes is None else [("grpc.max_connection_age_ms", _CONNECTION_MS)]
         self._server = grpc.server(
             self.service.other_calls,
@@ -199,6 +203,8 @@ class Server:
             options=[
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+                ("grpc.max_allowed_incoming_connections", max(files // 2, 1)),
                 ("grpc.so_reuseport", int(processes is not None)),  # two servers on one port share its callers
                 ("grpc.keepalive_time_ms", int(keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", 10_000),

@@ -3,11 +3,16 @@
 If no descriptor is left, that is an error of the process: no journal counts as damaged.
 """
 
+import contextlib
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from hub.wire import Client
+from tests.sej.support import sample
 
 PROGRAM = """
 import resource, sys
@@ -70,6 +75,15 @@ with hub.Merge(root, "r", on_error="skip") as merge:
 """
 
 
+SERVE = """
+import resource
+from hub.cli import app
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+app(prog_name="sej hub")
+"""
+
+
 def printed(*words: object) -> str:
     command = [sys.executable, "-W", "error", "-c", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -95,3 +109,24 @@ def test_many_connections(tmp_path: Path) -> None:
 )
 def test_no_journal_counts_as_damaged_for_lack_of_descriptors(tmp_path: Path, left: int, answers: str) -> None:
     assert printed(LOOKS, tmp_path, left) == answers
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
+def test_connections_that_say_nothing_leave_files_for_puts_and_end(tmp_path: Path) -> None:
+    serve = [sys.executable, "-c", SERVE, "serve", "--address", "127.0.0.1:0", str(tmp_path)]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server, contextlib.ExitStack() as stack:
+        stack.callback(server.terminate)
+        assert server.stdout is not None
+        host, port = server.stdout.readline().strip().rpartition(" ")[2].split(":")
+        client = stack.enter_context(Client(f"{host}:{port}", client_id="a"))
+        assert client.put("j", sample(1)) == 1
+        silent = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(400)]
+        for number in range(20):
+            assert client.put(f"other-{number}", sample(1)) == 1
+        for each in silent:
+            each.settimeout(60)
+            with contextlib.suppress(ConnectionResetError):
+                while each.recv(1 << 16):
+                    pass  # after 10 s the hub ends it
+        with Client(f"{host}:{port}", client_id="b") as another:
+            assert another.put("j", sample(1)) == 1
