@@ -144,6 +144,11 @@ def _positive_seconds(name: str, value: Any) -> None:
 def _path(name: str, value: Any) -> None:
     if not isinstance(value, _PATHS) or not isinstance(path := os.fspath(value), str):
         refuse_type(name, "a str or a path object", value)
+    if path == "~" or path.startswith("~/"):
+        raise ValueError(
+            f"{name} must not begin with '~', which only a shell replaces, got {_shown(path)}; pass"
+            f" os.path.expanduser({_shown(path)}), or {_shown('./' + path)} for a directory of that name"
+        )
     if not path or "\0" in path:
         problem = "an empty path" if not path else _shown(path)
         raise ValueError(f"{name} must be the path of a file or directory ('.' is the current one), got {problem}")
@@ -450,7 +455,7 @@ def _meant(value: str, known: Iterable[Any]) -> str:
     from difflib import get_close_matches
 
     names = [name for name in known if isinstance(name, str)]
-    close = get_close_matches(value, names, 1) or [name for name in names if value and name.startswith(value)][:1]
+    close = get_close_matches(value, names, 1, 0.65) or [name for name in names if value and name.startswith(value)][:1]
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

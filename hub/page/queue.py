@@ -22,7 +22,7 @@ def queue(context: Context, query: Mapping[str, str]) -> View:
     """Show a queue. It is looked at without a lock, and no item is taken."""
     path, name = context.require_journal(query.get("path", "")), query.get("name", "queue")
     look = QueueLook(path, name)
-    counts = look.stats()._asdict()
+    counts = look.stats()
     paused = bool(counts.pop("paused", False))
     history = context.sampler.queue_counts(path, name)
     values: dict[str, Any] = {"path": path, "name": name, "changes": context.allow_changes}

@@ -207,7 +207,7 @@ class Sampler:
             queues = list(self._queues.items())
         for (path, name), one in queues:
             try:
-                counts = QueueLook(path, name).stats()._asdict()
+                counts = QueueLook(path, name).stats()
                 counts.pop("paused", None)
             except (SejError, OSError):
                 continue  # its page reports it

@@ -61,7 +61,7 @@ from sej.queue.items.remove import Remover
 from sej.queue.items.take import PROBE_NS, Taker
 from sej.queue.log.format import MAX_ATTEMPT
 from sej.queue.log.key_order import KeyOrder
-from sej.queue.log.records import freed, headers_of, paused
+from sej.queue.log.records import freed, headers_of, ordered, paused
 from sej.reading.dead_letters import DeadLetter, letters_path
 from sej.system.clock import SYSTEM, Clock, span_ns
 from sej.system.disk import OS, Disk, full_disk_advice, is_full
@@ -100,7 +100,7 @@ class JournalQueue(WorkQueue):
         ...         print(item.value, item.attempts)
         ...     q.stats()
         b'job' 1
-        Stats(ready=0, delayed=0, leased=0, done=1, dead=0)
+        Stats(ready=0, delayed=0, leased=0, done=1, dead=0, lost=0)
     """
 
     can: ClassVar[frozenset[str]] = frozenset(CAPABILITIES)
@@ -111,7 +111,7 @@ class JournalQueue(WorkQueue):
         name: str,
         *,
         lease_s: Seconds = 60.0,
-        max_attempts: int = 5,
+        max_attempts: int | None = None,
         default: int | Start = FIRST,
         dead_letter: str | os.PathLike[str] | None = None,
         maxsize: int = 0,
@@ -137,7 +137,8 @@ class JournalQueue(WorkQueue):
             path: the SEJ directory.
             name: the queue's name, with the characters of a reader's.
             lease_s: how long an item is leased, in seconds or as in ``"5m"``, unless it is extended.
-            max_attempts: after this many attempts an item becomes a dead letter.
+            max_attempts: after this many attempts an item becomes a dead letter. It is kept with the queue, and another
+                value changes it for all workers. None: as the queue has it; 5 for a new one.
             default: where a new queue begins: an offset, FIRST or LAST.
             dead_letter: the journal of the dead letters; None: ``dead/<name>`` in the SEJ directory.
             maxsize: put waits, or raises QueueFullError, while this many items wait; 0: no limit.
@@ -182,7 +183,7 @@ class JournalQueue(WorkQueue):
         require(
             path=(path, PATH),
             lease_s=(lease_s, POSITIVE_SECONDS),
-            max_attempts=(max_attempts, between(1, MAX_ATTEMPT)),
+            max_attempts=(max_attempts, optional(between(1, MAX_ATTEMPT))),
             default=(default, START),
             dead_letter=(dead_letter, optional(PATH)),
             maxsize=(maxsize, COUNT),
@@ -246,7 +247,6 @@ class JournalQueue(WorkQueue):
                 clock,
                 self._dead_letters.give_up,
                 lease_ns=span_ns(lease_s),
-                max_attempts=max_attempts,
                 expire_ns=None if expire_s is None else span_ns(expire_s),
                 per_key=per_key,
                 flow=Flow(concurrency, None if rate is None else parse_rate(rate)),
@@ -258,7 +258,6 @@ class JournalQueue(WorkQueue):
                 self._dead_letters.give_up,
                 Backoff(backoff_s, backoff_max_s),
                 self._end,
-                max_attempts=max_attempts,
             )
             self._remover = Remover(self._log, self._taker)
             self._look = QueueLook(self.path, name, dead_letter=self.dead_letter, clock=clock, disk=disk)
@@ -278,6 +277,8 @@ class JournalQueue(WorkQueue):
                 self._locked(lambda: self._taker.begin(clock.boot_ns()))
             if order is not None or on_dead is not None:
                 self._locked(self._settle_order, order, on_dead, convert_order)
+            if max_attempts is not None:
+                self._locked(self._keep_max_attempts, max_attempts)
             self._kept = self._log.state.kept
             self._life.in_child = self._log.close  # the copies of the descriptors must not keep the parent's locks
         except BaseException:
@@ -559,6 +560,11 @@ class JournalQueue(WorkQueue):
         if convert:
             self._taker.take_back(self._clock.boot_ns())
         settle_order(self._log, self._directory, order, on_dead, convert=convert)
+
+    def _keep_max_attempts(self, most: int) -> None:
+        order, known = self._log.state.order, self._log.state.max_attempts
+        if most != known:
+            self._log.append(ordered(order is not None, order is not None and order.block, most))
 
     def _leave(self) -> None:
         state = self._log.state

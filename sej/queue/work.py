@@ -73,7 +73,8 @@ def work(
         queue: the queue; it stays open.
         handler: called as ``handler(item)``, in one of the threads.
         threads: how many items are handled concurrently, at most 1,000.
-        until_empty: return as soon as no item is ready.
+        until_empty: return as soon as no item is ready. A retry that waits for its time is not waited for: repeat the
+            call until ``queue.wait_empty(0)`` returns True, or set ``backoff_s=0`` for immediate retries.
         time_limit_s: after this time an item counts as failed, is retried, and its lease is not extended any more. Its
             function is not interrupted; None: no limit.
         stop: an event that requests a stop; None: only signals and ``queue.close()`` do.

@@ -72,6 +72,7 @@ def dead_letters(path: str | os.PathLike[str], offset: int | None = None, *, dis
     Raises:
         JournalNotFoundError: the journal does not exist; a queue or consumer creates it with the first letter.
         CorruptionError: a message in it is not a dead letter.
+        ValueError: a message in it is not a dead letter, and it is the journal of a queue.
     """
     optional(OFFSET)("offset", offset)
     return _decoded(Scanner(path, disk=disk) if offset is None else Scanner(path, offset, disk=disk))
@@ -213,6 +214,15 @@ def _decode(message: Message, path: str) -> DeadLetter:
             str(fields.get("traceback", "")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        directory = Directory(path, OS)
+        ofs = directory.at("ofs")
+        for name in OS.list(ofs) if OS.status(ofs) else ():
+            if name.endswith(".queue"):
+                where = directory.at("dead", name.removesuffix(".queue"))
+                raise ValueError(
+                    f"path must be a journal of dead letters, got that of a queue, {path!r}; pass q.dead_letter of the"
+                    f" open queue, as in {where!r}"
+                ) from error
         raise CorruptionError(
             "this message is not a dead letter: its value does not begin with a line of JSON; use a journal that"
             " holds only dead letters",

@@ -41,6 +41,7 @@ from sej.message import FIRST, LAST, Start
 from sej.system.disk import OS, Disk
 from sej.system.lifecycle import is_mine
 from sej.system.locks import Lock
+from sej.system.logs import WARNING, record
 
 __all__ = ["Misplaced", "Offset", "check_arguments", "misplaced", "read_offset", "refuse_queue", "wrong_place"]
 
@@ -145,7 +146,7 @@ class Offset:
         self._file_path = self._directory.at("ofs", f"{name}.ofs")
         self._guard = threading.RLock()
         self._lock = Lock(self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", disk=disk)
-        self._closed = False
+        self._closed = self._warned = False
         self._beyond_end = beyond_end
         self._tail = Tail(self._directory)
         self._after: After | None = None
@@ -167,6 +168,8 @@ class Offset:
     def commit(self, offset: int) -> None:
         """Commit an offset, durably; one at or below the kept one changes nothing.
 
+        The logger of this module warns once if one is below it. :meth:`reset` goes back.
+
         Raises:
             OffsetBeyondEndError: the journal ends before it.
             ClosedError: the offset was closed.
@@ -176,6 +179,10 @@ class Offset:
             self._check(offset)
             if offset > self._value or (offset == self._value and not self._kept):
                 self._keep(offset)
+            elif offset < self._value and not self._warned:
+                self._warned = True
+                text = "%s: reader %r is at offset %d: commit(%d) changes nothing, reset(%d) goes back"
+                record(__name__, WARNING, text, self.path, self.name, self._value, offset, offset)
 
     def reset(self, offset: int) -> None:
         """Set an offset, durably, also backwards.

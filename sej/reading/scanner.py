@@ -26,6 +26,7 @@ from sej.journal.gaps import Gap
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Message, Start
 from sej.system.disk import OS, Disk
+from sej.system.logs import WARNING, record
 from sej.system.watch import Watch
 
 __all__ = ["Scanner", "check_arguments"]
@@ -102,7 +103,8 @@ class Scanner:
 
         Args:
             path: the SEJ directory.
-            offset: the first one to read: a number (one past the end is waited for), FIRST or LAST.
+            offset: the first one to read: a number, FIRST or LAST. A number past the end is waited for, and the logger
+                of this module warns once.
             timeout: seconds without a message, or a duration such as ``"1h"``, after which reading ends; 0 reads the
                 existing messages, None follows without a limit.
             on_corruption: ``"skip"`` delivers the messages that :meth:`sej.Journal.repair` would keep, and reports the
@@ -282,7 +284,16 @@ class Scanner:
             cursor_at = Tail(self._directory).end_offset(judge=self._on_corruption == "raise")
         cursor = Cursor(self._directory, cursor_at, on_corruption=self._on_corruption, verify=self._verify)
         cursor.check_available()
+        self._asked = cursor_at
         return cursor
+
+    def _warn(self, asked: int) -> None:
+        """Warn if the first offset to read is beyond the end; called when there is nothing to read."""
+        self._asked = None
+        end = Tail(self._directory).end_offset(judge=False)
+        if asked > end:
+            text = "%s: waiting for offset %d, but the journal ends at %d"
+            record(__name__, WARNING, text, self.path, asked, end)
 
     def _more(self, limit: int, timeout: float | None) -> list[Message]:
         """Return the next batch of the cursor."""
@@ -307,6 +318,8 @@ class Scanner:
         batch = self._cursor.read(limit)
         if batch:
             return batch
+        if self._asked is not None:
+            self._warn(self._asked)
         if timeout == 0.0:
             return self._cursor.read(limit) if self._cursor.judge() else []
         if self._watch is None:

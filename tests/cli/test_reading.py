@@ -134,6 +134,8 @@ def test_scan_between_offsets(journal: Path) -> None:
     lines = sej("scan", "--start", "5", "--end", "8", journal).stdout.splitlines()
     assert [int(line.split(b"\t")[0]) for line in lines] == [5, 6, 7]
     assert sej("scan", "--end", "0", journal).stdout == b""
+    beyond = sej("scan", "--start", "99", journal)
+    assert beyond.stderr.decode() == f"sej: {journal}: nothing from offset 99 on: the journal ends at 23\n"
 
 
 def test_tail_prints_the_last(journal: Path) -> None:

@@ -346,10 +346,11 @@ def test_the_text_says_what_is_expected_and_what_came(arguments: dict[str, Any],
         (lambda path: sej.open_queue(path, backend="kestrel", max_item=5), "did you mean 'max_item"),
         (lambda path: sej.open_queue(path, backend="libkestrel", checkpoint=5), "did you mean 'checkpoint_s'?"),
         (lambda path: sej.open_queue(path, segment_byte=5), "did you mean 'segment_bytes'?"),
+        (lambda path: sej.open_queue(path, retries=5), "has no option 'retries'; it has"),
         (lambda path: sej.aio.Writer(path, segment_size=5), "a writer has no option 'segment_size'"),
         (lambda path: sej.QueueAdapter(cast("Any", path)), "work must be a work queue, as sej.open_queue returns it"),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_a_misspelt_option_is_refused_and_the_right_one_suggested(
     call: Callable[[Path], Any], text: str, tmp_path: Path
@@ -381,7 +382,12 @@ def test_an_empty_path_makes_no_journal_in_the_current_directory(
     for call in (sej.Writer, sej.SharedWriter, sej.Scanner, sej.Journal, sej.open_queue, sej.aio.Writer):
         with pytest.raises(ValueError, match=r"path must be .*got an empty path"):
             call("")
+        with pytest.raises(
+            ValueError, match=r"path must not begin with '~', .*got '~/q'; pass os\.path\.expanduser\('~/q'\)"
+        ):
+            call("~/q")
     assert not list(tmp_path.iterdir())
+    sej.Writer("./~/q").close()
 
 
 @pytest.mark.parametrize("opener", [sej.Writer, sej.SharedWriter, sej.open_queue])

@@ -64,7 +64,7 @@ def test_in_order_and_once(q: sej.WorkQueue) -> None:
     q.done_many(found)
     assert [(item.value, item.done()) for item in q] == [(b"3", None)]
     assert q.get(timeout=0) is None
-    assert q.stats() == (0, 0, 0, 4, 0)
+    assert tuple(q.stats().values())[:5] == (0, 0, 0, 4, 0)
 
 
 def test_an_item_that_was_given_back_is_delivered_again(q: sej.WorkQueue) -> None:
@@ -74,7 +74,7 @@ def test_an_item_that_was_given_back_is_delivered_again(q: sej.WorkQueue) -> Non
     assert (again.value, again.attempts) == (b"job", 2)
     with pytest.raises(KeyError), again:
         raise KeyError
-    assert q.stats()[:3] in ((1, 0, 0), (0, 1, 0))
+    assert tuple(q.stats().values())[:3] in ((1, 0, 0), (0, 1, 0))
 
 
 def test_attempts_run_out_and_redrive_delivers_dead_letters_again(backend: str, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_fail(q: sej.WorkQueue) -> None:
     q.put(b"job")
     item = take(q)
     item.fail(ValueError("why"))
-    assert q.stats() == (0, 0, 0, 0, 1)
+    assert tuple(q.stats().values())[:5] == (0, 0, 0, 0, 1)
     with pytest.raises(TypeError, match="reason must be a str or an exception, got 3"):
         item.retry(reason=3)  # type: ignore[arg-type]
     with pytest.raises(sej.LeaseLostError):

@@ -45,11 +45,11 @@ class TestPause:
             q.pause()
             assert q.get(timeout=0) is None
             first.done()
-            assert q.stats().paused and q.stats()._asdict()["paused"] is True
+            assert q.stats().paused and q.stats()["paused"] is True
             q._locked(q._log.compact)
         clock.reboot()
         with opened(tmp_path, clock) as q, opened(tmp_path, clock) as other:
-            assert q.stats() == (2, 0, 0, 1, 0) and other.stats().paused
+            assert tuple(q.stats().values())[:5] == (2, 0, 0, 1, 0) and other.stats().paused
             assert taken(q) == taken(other) == []
             other.resume()
             assert taken(q) == [b"01", b"02"] and not q.stats().paused

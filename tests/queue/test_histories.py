@@ -101,8 +101,8 @@ def judge(world: World) -> None:
         before = q.stats()
         left = drained(q)
         stats = q.stats()
-        assert (stats[:3], stats.lost) == ((0, 0, 0), 0)
-        assert sum(left.values()) + stats.dead - before.dead == sum(before[:3])
+        assert stats.ready == stats.delayed == stats.leased == stats.lost == 0
+        assert sum(left.values()) + stats.dead - before.dead == before.ready + before.delayed + before.leased
         assert q.redrive() == stats.dead
         left += drained(q)
     assert not [name for name in left if name in done], "what was done is still there"

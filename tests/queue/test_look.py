@@ -121,7 +121,7 @@ class TestListing:
     def test_the_counts_are_those_of_the_list(self, q: JournalQueue) -> None:
         fill(q)
         states = Counter(item.state for item in q.items())
-        assert (states["ready"], states["delayed"], states["leased"]) == q.stats()[:3]
+        assert (states["ready"], states["delayed"], states["leased"]) == tuple(q.stats().values())[:3]
 
     def test_a_serializer_decodes_what_is_listed(self, tmp_path: Path) -> None:
         with sej.open_queue(tmp_path / "q", serializer="json") as q:
@@ -174,7 +174,7 @@ class TestLookingFromOutside:
         with opened(tmp_path / "q", clock):
             pass
         look = QueueLook(tmp_path / "q", "worker", clock=clock)
-        assert look.stats() == (2, 0, 0, 0, 0)
+        assert tuple(look.stats().values())[:5] == (2, 0, 0, 0, 0)
         (tmp_path / "q" / "ofs" / "worker.queue").write_bytes(b"")
         assert [item.value for item in look.items()] == [b"a", b"b"]
 
@@ -183,9 +183,9 @@ class TestLookingFromOutside:
         dying.put(b"a")
         take(dying)
         look = QueueLook(tmp_path, "worker", clock=clock)
-        assert look.stats()[:3] == (0, 0, 1)
+        assert tuple(look.stats().values())[:3] == (0, 0, 1)
         kill(dying)
-        assert look.stats()[:3] == (1, 0, 0)
+        assert tuple(look.stats().values())[:3] == (1, 0, 0)
         assert look.items()[0].attempts == 1
 
     def test_a_reset_and_a_reboot_that_no_opening_has_seen(self, q: JournalQueue, clock: FakeClock) -> None:
@@ -196,11 +196,11 @@ class TestLookingFromOutside:
         clock.reboot()
         assert [item.state for item in look.items()] == ["ready", "delayed", "ready", "ready", "ready", "ready"]
         clock.move(61)
-        assert look.stats()[:3] == (6, 0, 0)
+        assert tuple(look.stats().values())[:3] == (6, 0, 0)
         move(path, 4)
         assert [item.offset for item in look.items()] == [4, 5, 6]
         move(path, 0)
-        assert look.stats() == (7, 0, 0, 0, 0)
+        assert tuple(look.stats().values())[:5] == (7, 0, 0, 0, 0)
 
     def test_what_retention_took_is_lost(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, segment_bytes=100) as q:
@@ -231,7 +231,7 @@ class TestCancel:
         assert [q.cancel(n) for n in (2, 3, 5, 6)] == [True] * 4
         assert [q.cancel(n) for n in (0, 2, 5, 7, 99)] == [False] * 5
         assert [item.value for item in q] == [b"4"]
-        assert q.stats() == (0, 0, 2, 4, 1)
+        assert tuple(q.stats().values())[:5] == (0, 0, 2, 4, 1)
 
     def test_the_holder_of_a_cancelled_item_loses_its_lease(self, q: JournalQueue) -> None:
         q.put(b"a")
@@ -239,7 +239,7 @@ class TestCancel:
         assert q.cancel(0)
         with pytest.raises(sej.LeaseLostError):
             item.done()
-        assert q.stats() == (0, 0, 0, 1, 0)
+        assert tuple(q.stats().values())[:5] == (0, 0, 0, 1, 0)
 
     def test_it_stays_cancelled(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
@@ -257,11 +257,11 @@ class TestRequeue:
             item.fail("why")
         assert q.requeue(1) == 3
         assert q.requeue(1) is None and q.requeue(3) is None
-        assert q.stats() == (1, 0, 0, 0, 2)
+        assert tuple(q.stats().values())[:5] == (1, 0, 0, 0, 2)
         assert [item.offset for item in q.items("dead")] == [0, 2]
         assert q.redrive() == 2
         assert q.redrive() == 0 and q.requeue(0) is None
-        assert q.stats() == (3, 0, 0, 0, 0)
+        assert tuple(q.stats().values())[:5] == (3, 0, 0, 0, 0)
         assert [(item.value, item.attempts) for item in q] == [(b"b", 1), (b"a", 1), (b"c", 1)]
         assert not q._log.state.dedupe.known
 
@@ -299,7 +299,7 @@ class TestRequeue:
         shutil.rmtree(q.dead_letter)
         look = QueueLook(q.path, "worker", clock=clock)
         for _ in range(2):  # missing, and then not a journal
-            assert look.stats() == q.stats() == (1, 0, 0, 0, 1)
+            assert list(look.stats().values()) == list(q.stats().values()) == [1, 0, 0, 0, 1, 0]
             Path(q.dead_letter).write_bytes(b"")
 
     def test_a_second_redrive_says_what_to_do_while_the_first_one_runs(self, q: JournalQueue) -> None:
@@ -418,7 +418,7 @@ class TestDiscard:
         with opened(q.path, clock) as other:
             assert [item.offset for item in other.items("dead")] == [0]
             assert not other.discard(1) and other.requeue(1) is None
-            assert other.stats() == (0, 0, 0, 0, 1)
+            assert tuple(other.stats().values())[:5] == (0, 0, 0, 0, 1)
             assert other.redrive() == 1
             assert not other._log.state.dedupe.known
 
@@ -462,7 +462,7 @@ class TestClaim:
         q.put(b"a")
         with pytest.raises(KeyError), q.claim():
             raise KeyError
-        assert q.stats()[:3] == (0, 1, 0)
+        assert tuple(q.stats().values())[:3] == (0, 1, 0)
 
 
 class TestWaitEmpty:

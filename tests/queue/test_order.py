@@ -217,7 +217,7 @@ class TestRules:
                 found.append(item.value)
                 item.done()
             assert found == ([b"a1"] if reopened else []) + [b"a2", b"a3", b"b1"]
-            assert q.stats()[:3] == (0, 0, 0)
+            assert tuple(q.stats().values())[:3] == (0, 0, 0)
 
     def test_items_that_wait_for_their_key_expire_after_a_compaction(self, q: JournalQueue, clock: FakeClock) -> None:
         q.put(b"a1", b"a")
@@ -296,7 +296,7 @@ class TestTheOrderIsKept:
             assert q.cancel(2)
             handle(q, b"a1", b"a2")
             assert taken(q) == []
-            assert q.stats() == (0, 0, 0, 2, 1)
+            assert tuple(q.stats().values())[:5] == (0, 0, 0, 2, 1)
 
     def test_what_was_done_before_the_conversion_stays_done(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
@@ -308,7 +308,7 @@ class TestTheOrderIsKept:
         with opened(tmp_path, clock) as q:
             handle(q, b"a0", b"a1")
             assert taken(q) == []
-            assert q.stats() == (0, 0, 0, 3, 0)
+            assert tuple(q.stats().values())[:5] == (0, 0, 0, 3, 0)
 
     def test_it_survives_a_reset_a_reboot_and_a_compaction(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, order="key", on_dead="block") as q:
@@ -321,7 +321,7 @@ class TestTheOrderIsKept:
         move(tmp_path, 1)
         with opened(tmp_path, clock, on_dead="block") as q:
             assert taken(q) == [b"a2", b"b1"]
-            assert q.stats()[:3] == (1, 0, 2)
+            assert tuple(q.stats().values())[:3] == (1, 0, 2)
         move(tmp_path, 0)
         with opened(tmp_path, clock, on_dead="block") as q:
             assert taken(q) == [b"a1", b"b1"]
@@ -334,7 +334,7 @@ class TestTheOrderIsKept:
             sej.Journal(tmp_path).clean(max_bytes=0, ignore_readers=["worker"])
             first = sej.Journal(tmp_path).first_offset
             assert QueueLook(tmp_path, "worker", clock=clock).stats().lost == first - 1
-            assert q.stats() == (20 - first, 0, 1, 0, 0) and q.stats().lost == first - 1
+            assert tuple(q.stats().values())[:5] == (20 - first, 0, 1, 0, 0) and q.stats().lost == first - 1
             with pytest.warns(RuntimeWarning, match=f"removed {first - 1} items"):
                 assert taken(q) == []
 
@@ -366,7 +366,7 @@ class TestPowerLoss:
                     for item in items:
                         seen.append(item.value)
                         item.done()
-                assert not any(q.stats()[:3])
+                assert not any(tuple(q.stats().values())[:3])
             assert {b"a2", b"a3", b"a4", b"b1"} <= set(seen), crash.step
             for key in (b"a", b"b", b"c"):
                 mine = [value for value in seen if value.startswith(key)]
@@ -417,7 +417,7 @@ class TestCosts:
         q.put_many([b"%d" % n for n in range(count)], [b"%d" % (n % 10) for n in range(count)])
         assert len(taken(q)) == 10
         assert taken(q) == []
-        assert q.stats()[:3] == (count - 10, 0, 10)
+        assert tuple(q.stats().values())[:3] == (count - 10, 0, 10)
         q._locked(q._log.compact)
         assert Path(q._log.path).stat().st_size < 40 * 40
         q.put(b"other", b"other")
@@ -433,7 +433,7 @@ class TestCosts:
                 item.done()
             assert taken(other) == [b"4", b"5", b"6", b"7"]
             q._locked(q._log.compact)
-            assert other.stats()[:3] == (count - 8, 0, 4)
+            assert tuple(other.stats().values())[:3] == (count - 8, 0, 4)
         assert taken(q) == [b"4", b"5", b"6", b"7"]
 
     def test_batches_longer_than_the_keys_park_little(self, q: JournalQueue) -> None:

@@ -280,7 +280,7 @@ def test_a_record_of_many_messages_is_applied_if_the_journal_has_them(
         assert other.stats().leased == 10
         one.done_many(items[:9])
         assert [item.value for item in other.get_many(2, timeout=0)] == [b"10", b"11"]
-        assert other.stats() == one.stats() == (8, 0, 3, 9, 0)
+        assert other.stats() == one.stats() == sej.Stats(8, 0, 3, 9, 0)
     with opened(tmp_path, clock) as again:
         assert again.recovered is None
-        assert again.stats() == (11, 0, 0, 9, 0)
+        assert tuple(again.stats().values())[:5] == (11, 0, 0, 9, 0)

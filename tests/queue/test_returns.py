@@ -30,7 +30,7 @@ def test_purge_removes_items_whose_leases_ended(tmp_path: Path, clock: FakeClock
         kill(other)
         held = q.get_many(2, timeout=0)
         assert q.purge() == 1
-        assert q.stats() == (0, 0, 2, 0, 0)
+        assert tuple(q.stats().values())[:5] == (0, 0, 2, 0, 0)
         clock.move(11)
         assert (q.purge(), len(q)) == (2, 0)
         with pytest.raises(sej.LeaseLostError):
@@ -83,7 +83,7 @@ def test_what_makes_items_runs_under_no_lock(tmp_path: Path, clock: FakeClock) -
         q.put_many((value for value in (b"c",) if other.put(value, delay_s=1) >= 0), delay_s=1)
         held = q.get_many(4, timeout=0)
         q.done_many(item for item in held if other.get(timeout=0) is None)
-        assert q.stats() == (0, 2, 0, 4, 0)
+        assert tuple(q.stats().values())[:5] == (0, 2, 0, 4, 0)
 
 
 def late(clock: FakeClock, other: JournalQueue) -> bytes:
@@ -131,7 +131,7 @@ def test_a_cancelled_task_gives_its_item_back_however_often_it_is_cancelled(tmp_
     with Slow(tmp_path, "worker", clock=clock, max_attempts=1) as q:
         q.put(b"job")
         asyncio.run(main(q))  # ends its threads, too
-        assert q.stats() == (1, 0, 0, 0, 0)
+        assert tuple(q.stats().values())[:5] == (1, 0, 0, 0, 0)
         assert take(q).attempts == 1
 
 
@@ -144,7 +144,7 @@ def test_what_an_adapter_cannot_read_is_given_back(tmp_path: Path, clock: FakeCl
             adapter.get_nowait()
         assert adapter.get_nowait() == "good"
         adapter.task_done()
-        assert q.stats() == (0, 0, 0, 1, 1)
+        assert tuple(q.stats().values())[:5] == (0, 0, 0, 1, 1)
 
 
 def test_an_item_that_fails_again_after_a_reset_has_a_letter_again(tmp_path: Path, clock: FakeClock) -> None:
@@ -172,7 +172,7 @@ def test_times_may_be_longer_than_any_clock(tmp_path: Path, clock: FakeClock) ->
         clock.move(10**9)
         assert q.get(timeout=0) is None
         item.retry(for_ever)
-        assert q.stats()[:3] == (0, 2, 0)
+        assert tuple(q.stats().values())[:3] == (0, 2, 0)
         with pytest.raises(ValueError, match="delay_s"):
             q.put(b"x", delay_s=float("nan"))
         with pytest.raises(ValueError, match="expire_s"):
@@ -229,17 +229,17 @@ def test_items_that_cannot_become_dead_letters_do_not_block_the_others(tmp_path:
         with pytest.warns(RuntimeWarning, match="cannot be written to the dead letters.*this is a file") as told:
             found = q.get_many(9, timeout=0)
         assert [item.value for item in found] == [b"c", b"d"] and len(told) == 1
-        assert q.stats() == (0, 2, 2, 0, 0)
+        assert tuple(q.stats().values())[:5] == (0, 2, 2, 0, 0)
         found[0].done()
         with pytest.raises(sej.NotAJournalError):
             found[1].fail("as a caller sees it")
         found[1].done()  # it is held still
         letters_path.unlink()
         assert q.get(timeout=0) is None
-        assert q.stats() == (0, 2, 0, 2, 0)
+        assert tuple(q.stats().values())[:5] == (0, 2, 0, 2, 0)
         clock.move(11)
         assert q.get(timeout=0) is None
-        assert q.stats() == (0, 0, 0, 2, 2)
+        assert tuple(q.stats().values())[:5] == (0, 0, 0, 2, 2)
         letters = [(letter.message.value, letter.attempts, letter.reason) for letter in sej.dead_letters(letters_path)]
         why = "its holder died, did not end it in time or returned it, at attempt 1 of max_attempts=1"
         assert letters == [(b"a", 1, why), (b"b", 1, why)]
@@ -283,7 +283,7 @@ def test_a_head_that_cannot_be_stored_loses_no_item(tmp_path: Path, clock: FakeC
         tmp.write_bytes(b"a file where a directory is due")
         with pytest.raises(OSError, match="tmp"):
             q.get(timeout=0)
-        assert q.stats() == (1, 0, 0, 2, 0)
+        assert tuple(q.stats().values())[:5] == (1, 0, 0, 2, 0)
         tmp.unlink()
         assert take(q).value == b"c"
 
@@ -312,11 +312,12 @@ def test_a_dead_letter_says_what_ended_the_last_attempt(tmp_path: Path, clock: F
 def test_a_dead_letter_of_a_smaller_max_attempts_does_not_say_that_the_holder_died(
     tmp_path: Path, clock: FakeClock, most: int, reason: str
 ) -> None:
-    with opened(tmp_path, clock, max_attempts=5) as q, opened(tmp_path, clock, max_attempts=most) as other:
+    with opened(tmp_path, clock, max_attempts=5) as q:
         q.put(b"a")
         take(q).retry(0)
         take(q).retry(0)
-        assert other.get(timeout=0) is None
+    with opened(tmp_path, clock, max_attempts=most) as q:
+        assert q.get(timeout=0) is None
         letters = [(letter.attempts, letter.reason) for letter in sej.dead_letters(q.dead_letter)]
         assert letters == [(2, reason)]
 

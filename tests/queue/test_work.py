@@ -32,7 +32,7 @@ def test_every_item_is_handled_and_done(q: JournalQueue) -> None:
     seen: list[bytes] = []
     assert sej.work(q, lambda item: seen.append(item.value), threads=3, until_empty=True) == 50
     assert sorted(seen, key=int) == [b"%d" % n for n in range(50)]
-    assert q.stats() == (0, 0, 0, 50, 0)
+    assert tuple(q.stats().values())[:5] == (0, 0, 0, 50, 0)
 
 
 @pytest.mark.parametrize("threads", [0, 1_001])
@@ -50,7 +50,7 @@ def test_a_failure_is_a_retry_and_one_line(q: JournalQueue, caplog: pytest.LogCa
 
     with caplog.at_level(logging.WARNING, "sej.worker"):
         assert sej.work(q, handle, until_empty=True) == 1
-        assert q.stats()[:4] == (0, 1, 0, 1)
+        assert tuple(q.stats().values())[:4] == (0, 1, 0, 1)
         q._clock.move(3)  # type: ignore[attr-defined]
         assert sej.work(q, handle, until_empty=True) == 0
     assert [record.getMessage() for record in caplog.records] == [
@@ -101,14 +101,14 @@ def test_a_handler_whose_call_runs_nothing_ends_no_item(q: JournalQueue, caplog:
             sej.work(q, handler, until_empty=True)
     with caplog.at_level(logging.WARNING, "sej.worker"):
         assert sej.work(q, lambda item: later(item), until_empty=True) == 0
-    assert q.stats()[:4] == (0, 1, 0, 0)
+    assert tuple(q.stats().values())[:4] == (0, 1, 0, 0)
     assert "the handler returned a coroutine" in caplog.text
 
 
 def test_a_handler_may_end_its_item(q: JournalQueue) -> None:
     q.put_many([b"a", b"b"])
     sej.work(q, lambda item: item.fail("no") if item.value == b"a" else item.retry(60), until_empty=True)
-    assert q.stats() == (0, 1, 0, 0, 1)
+    assert tuple(q.stats().values())[:5] == (0, 1, 0, 0, 1)
 
 
 def test_a_lease_is_extended_while_the_handler_runs(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_after_the_time_limit_an_item_is_retried(q: JournalQueue, caplog: pytest
             time_limit_s=0.01,
             on_time_limit=lambda _: late.set(),
         )
-        assert q.stats()[:4] == (0, 1, 0, 0)
+        assert tuple(q.stats().values())[:4] == (0, 1, 0, 0)
     assert "reached its time limit of 0.01 s" in caplog.text
 
 
@@ -175,7 +175,7 @@ def test_a_stop_finishes_the_item_in_hand(q: JournalQueue) -> None:
     stop = threading.Event()
     q.put_many([b"a", b"b"])
     assert sej.work(q, lambda _: stop.set(), stop=stop) == 1
-    assert q.stats()[:4] == (1, 0, 0, 1)
+    assert tuple(q.stats().values())[:4] == (1, 0, 0, 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -183,7 +183,7 @@ def test_a_signal_finishes_the_item_in_hand(q: JournalQueue, number: signal.Sign
     before = signal.getsignal(number)
     q.put_many([b"a", b"b"])
     assert sej.work(q, lambda _: os.kill(os.getpid(), number)) == 1
-    assert q.stats()[:4] == (1, 0, 0, 1)
+    assert tuple(q.stats().values())[:4] == (1, 0, 0, 1)
     assert signal.getsignal(number) is before
 
 

@@ -202,7 +202,7 @@ class Workload:
 
     def look(self) -> None:
         stats = self.queues[self.dice.choice(NAMES)].stats()
-        assert min(stats) >= 0
+        assert min(stats.values()) >= 0
         assert stats.lost == 0
 
     def clean(self) -> None:

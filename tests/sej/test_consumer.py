@@ -272,6 +272,13 @@ def test_another_journal_is_not_read_as_dead_letters(path: Path) -> None:
         list(sej.dead_letters(path))
 
 
+def test_the_journal_of_a_queue_is_not_read_as_dead_letters(tmp_path: Path) -> None:
+    with sej.open_queue(tmp_path / "jobs") as q:
+        q.put(b"job")
+        with pytest.raises(ValueError, match=rf"pass q\.dead_letter of the open queue, as in '{q.dead_letter}'"):  # type: ignore[attr-defined]
+            list(sej.dead_letters(tmp_path / "jobs"))
+
+
 def test_a_value_that_is_nested_too_deep_is_no_dead_letter(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append(b"[" * 100_000 + b"\n")

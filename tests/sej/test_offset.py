@@ -38,6 +38,17 @@ def test_the_file_is_eight_bytes_big_endian(tmp_path: Path) -> None:
     assert not list((tmp_path / "tmp").iterdir())
 
 
+def test_a_commit_that_would_go_back_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with sej.Offset(journal(tmp_path), "r") as offset:
+        offset.commit(2)
+        offset.commit(2)
+        assert not caplog.records
+        offset.commit(1)
+        offset.commit(0)
+    (found,) = caplog.records
+    assert found.getMessage() == f"{tmp_path}: reader 'r' is at offset 2: commit(1) changes nothing, reset(1) goes back"
+
+
 def test_commit_never_goes_back_and_reset_may(tmp_path: Path) -> None:
     with sej.Offset(journal(tmp_path), "r") as o:
         o.commit(9)

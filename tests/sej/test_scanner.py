@@ -54,13 +54,16 @@ def test_an_offset_that_was_deleted_names_the_first_that_is_there(tmp_path: Path
         assert next(iter(s)).offset == 20, "it stays where it was"
 
 
-def test_an_offset_beyond_the_end_yields_nothing_less(tmp_path: Path) -> None:
+def test_an_offset_beyond_the_end_yields_nothing_less(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with sej.Writer(journal(tmp_path)) as w, sej.Scanner(tmp_path, 33) as s:
         assert list(s) == [] and s.offset == 33
         w.append_many([b"30", b"31", b"32"])
         assert list(s) == [] and s.offset == 33
         w.append_many([b"33", b"34"])
         assert values(list(s)) == [b"33", b"34"]
+        assert list(s) == []
+    (found,) = caplog.records
+    assert found.getMessage() == f"{tmp_path}: waiting for offset 33, but the journal ends at 30"
 
 
 def test_read_returns_at_most_what_was_requested_and_iteration_continues(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def get(
     follow: bool,
     wait: bool,
     lease: float,
-    max_attempts: int,
+    max_attempts: int | None,
     json: bool,
 ) -> None:
     """Take items. Without a program: print the value and mark the item done. With one: run it with the value as input.

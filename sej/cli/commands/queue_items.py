@@ -115,7 +115,7 @@ def stats(place: Place, json: bool) -> None:
     Example: sej queue stats mails
     """
     with _looked_at(place) as looked:
-        row = looked.stats()._asdict()
+        row = looked.stats()
     click.echo(jsonlib.dumps(row) if json else "\n".join(f"{what:8} {many}" for what, many in row.items()))
 
 

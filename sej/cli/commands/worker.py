@@ -47,7 +47,7 @@ _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor 
 )
 @MAX_ATTEMPTS
 @click.option("--time-limit", type=DURATION, help="Retry an item, and start a new process, after this time, as in 5m.")
-@click.option("--until-empty", is_flag=True, help="End as soon as no item is ready.")
+@click.option("--until-empty", is_flag=True, help="End as soon as no item is ready; retries that wait are left.")
 @click.option("--reload", is_flag=True, help="For development: restart when a .py file below this directory changes.")
 def worker(
     place: Place,
@@ -55,7 +55,7 @@ def worker(
     threads: int,
     processes: int,
     lease: float,
-    max_attempts: int,
+    max_attempts: int | None,
     time_limit: float | None,
     until_empty: bool,
     reload: bool,

@@ -55,9 +55,7 @@ JSON: Final = click.option("--json", is_flag=True, help="One JSON object per lin
 MAX_ATTEMPTS: Final = click.option(
     "--max-attempts",
     type=IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="Attempts before an item becomes a dead letter.",
+    help="Attempts before an item becomes a dead letter, kept with the queue. Default: as it has it, at first 5.",
 )
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -198,6 +196,8 @@ def chosen(
         while scanner.offset < stop and (batch := scanner.read(min(BATCH, stop - scanner.offset))):
             yield of_types([message for message in batch if lies_between(message, start, end)], types)
         report_gaps(scanner)
+        if isinstance(start, int) and scanner.offset == start and start > (last := Journal(directory).end_offset):
+            click.echo(f"sej: {directory}: nothing from offset {start} on: the journal ends at {last}", err=True)
 
 
 def lies_between(message: Message, start: int | Moment | None, end: int | Moment | None) -> bool:

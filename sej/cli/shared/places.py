@@ -30,10 +30,14 @@ class Place(NamedTuple):
     backend: str
 
     def open(self, *, is_new: bool = False, **options: Any) -> WorkQueue:
-        """Open the queue; it is created if it is missing, but over old messages only with ``create=True``."""
+        """Open the queue; it is created if it is missing, but over old messages only with ``create=True``.
+
+        An option that is None is not passed on.
+        """
         if options.get("create") is None and not is_new and self._has_messages():
             options["create"] = False
-        return open_queue(self.path, self.name, backend=self.backend, **options)
+        given = {name: value for name, value in options.items() if value is not None}
+        return open_queue(self.path, self.name, backend=self.backend, **given)
 
     def open_existing(self, **options: Any) -> WorkQueue:
         """Open a queue over a journal or file that exists; neither is created."""

@@ -494,10 +494,11 @@ class QueueLog:
         self._replace(self._fresh_epoch(), contents.given_back()._replace(kept=there))
 
     def _from_start(self, there: int | None) -> Contents:
-        """Return a state in which nothing is taken, with the order and the pause that are known of this queue."""
+        """Return a state in which nothing is taken, with the known order, attempts and pause of this queue."""
         order = self.state.order or self._new_order
         state = QueueState(self._first_offset(there), None if order is None else KeyOrder(block=order.block))
         state.apply(paused(int(self.state.paused)))
+        state.max_attempts = self.state.max_attempts
         return Contents.of(state)
 
     def _read_kept(self) -> int | None:

@@ -17,8 +17,8 @@ class Item(ABC):
     """One item, leased to the worker that took it.
 
     End it with :meth:`done`, :meth:`retry` or :meth:`fail`, or use it as a context manager: ``done`` if the block
-    succeeds, ``retry`` if it raises (the exception propagates). All of them raise :class:`~sej.LeaseLostError` if
-    another worker may have the item, or if it was ended before.
+    succeeds, ``retry`` if it raises (the exception propagates). ``async with`` does the same in a thread. All of them
+    raise :class:`~sej.LeaseLostError` if another worker may have the item, or if it was ended before.
     """
 
     __reduce__ = refuse_pickling
@@ -94,3 +94,13 @@ class Item(ABC):
             return
         with suppress(LeaseLostError):  # the exception propagates, and another worker has the item
             self.retry(reason=error)
+
+    async def __aenter__(self) -> Self:
+        """Return the item."""
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """End the item in a thread, as the end of a ``with`` block does."""
+        import asyncio
+
+        await asyncio.to_thread(self.__exit__, kind, error, trace)

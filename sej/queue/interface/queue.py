@@ -444,7 +444,7 @@ class WorkQueue(ABC):
         WAIT("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         pause_s = _PAUSE_S
-        while any(self.stats()[:3]):
+        while (stats := self.stats()).ready or stats.delayed or stats.leased:
             left = _PAUSE_MAX_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False

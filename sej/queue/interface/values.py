@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sej.queue.interface.serializers import Serializer, decoded
 
@@ -30,16 +30,8 @@ class Backoff(NamedTuple):
         return min(self.first_s * 2.0 ** min(attempts - 1, 60), self.longest_s) * random.uniform(0.5, 1.0)
 
 
-class _Counts(NamedTuple):
-    ready: int
-    delayed: int
-    leased: int
-    done: int
-    dead: int
-
-
-class Stats(_Counts):
-    """The number of a queue's items: a tuple of the first five.
+class Stats(dict[str, int]):
+    """The number of a queue's items, by state: a dict, so that JSON has the names, whose keys are attributes too.
 
     Attributes:
         ready: items that can be taken now.
@@ -49,24 +41,41 @@ class Stats(_Counts):
         dead: items that were given up and not put back, without those whose letters retention removed.
         lost: items that retention removed from the journal before they were delivered, because its
             caller ignored this queue.
-        paused: whether ``pause`` was called: no item is delivered until ``resume``.
+        paused: whether ``pause`` was called: no item is delivered until ``resume``. It is a key only if it is True.
     """
 
-    lost: int = 0
-    paused: bool = False
+    ready: int
+    delayed: int
+    leased: int
+    done: int
+    dead: int
+    lost: int
 
-    def __new__(
-        cls, ready: int, delayed: int, leased: int, done: int, dead: int, lost: int = 0, *, paused: bool = False
-    ) -> Self:
-        """Create the counts; ``lost`` and ``paused`` are not part of the tuple."""
-        self = super().__new__(cls, ready, delayed, leased, done, dead)
-        self.lost = lost
-        self.paused = paused
-        return self
+    def __init__(
+        self, ready: int, delayed: int, leased: int, done: int, dead: int, lost: int = 0, *, paused: bool = False
+    ) -> None:
+        """Create the counts."""
+        super().__init__(ready=ready, delayed=delayed, leased=leased, done=done, dead=dead, lost=lost)
+        if paused:
+            self["paused"] = True
 
-    def _asdict(self) -> dict[str, int]:
-        """Return all six by name, and ``paused`` if it is True."""
-        return {**super()._asdict(), "lost": self.lost, **({"paused": True} if self.paused else {})}
+    @property
+    def paused(self) -> bool:
+        """Whether no item is delivered until ``resume``."""
+        return bool(self.get("paused"))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> int:
+            """Return a count."""
+            try:
+                return self[name]
+            except KeyError:
+                raise AttributeError(f"{name!r} is not a count of a queue; it has {', '.join(self)}") from None
+
+    def __repr__(self) -> str:
+        """Show the counts by name."""
+        return f"Stats({', '.join(f'{name}={count}' for name, count in self.items())})"
 
 
 class Wishes(NamedTuple):

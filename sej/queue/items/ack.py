@@ -35,8 +35,6 @@ class Acknowledger:
         give_up: Callable[[Message, int, str], None],
         backoff: Backoff,
         end: Callable[..., LeaseLostError | None],
-        *,
-        max_attempts: int,
     ) -> None:
         """End the items that this queue holds.
 
@@ -47,7 +45,6 @@ class Acknowledger:
             give_up: writes a message to the dead letters, with its attempts and a reason.
             backoff: how long ``retry()`` waits.
             end: calls a function with its arguments under the queue's lock, with the log read, and synced if required.
-            max_attempts: after this many attempts an item becomes a dead letter.
         """
         self._log = log
         self._holders = holders
@@ -55,7 +52,6 @@ class Acknowledger:
         self._give_up = give_up
         self._backoff = backoff
         self._end = end
-        self._max_attempts = max_attempts
 
     # --- called by items, without the lock
 
@@ -113,7 +109,7 @@ class Acknowledger:
     def _retry(self, item: JournalItem, delay_s: float | None, reason: str) -> LeaseLostError | None:
         if delay_s is not None:
             SECONDS("delay_s", delay_s)
-        if item.attempts >= self._max_attempts:
+        if item.attempts >= self._log.state.max_attempts:
             return self._fail(item, reason or f"returned at attempt {item.attempts}")
         if not self._holds(item):
             return item.lost()

@@ -50,7 +50,6 @@ class Taker:
         give_up: Callable[[Message, int, str], None],
         *,
         lease_ns: int,
-        max_attempts: int,
         expire_ns: int | None,
         per_key: int = 1,
         flow: Flow = UNLIMITED,
@@ -64,7 +63,6 @@ class Taker:
             clock: the clocks.
             give_up: writes a message to the dead letters, with its attempts and a reason.
             lease_ns: how long an item is leased.
-            max_attempts: after this many attempts an item becomes a dead letter.
             expire_ns: messages older than this are removed; None: none.
             per_key: how many items of a key may be leased in a queue with an order of keys.
             flow: the limits of the whole queue.
@@ -75,7 +73,6 @@ class Taker:
         self._clock = clock
         self._give_up = give_up
         self._lease_ns = lease_ns
-        self._max_attempts = max_attempts
         self._expire_ns = expire_ns
         self._flow = flow
         self._max_bytes: int | None = None
@@ -292,7 +289,7 @@ class Taker:
             log.append(dropped(offset))  # this is another message, and fresh
         elif self._is_expired(message, now):
             log.append(done(offset, offset + 1))
-        elif (begun := offset in state.waiting and state.waiting[offset].exhausted) or attempts >= self._max_attempts:
+        elif (begun := offset in state.waiting and state.waiting[offset].exhausted) or attempts >= state.max_attempts:
             self._exhaust(message, attempts, now, begun=begun)
         elif self._fits(message, found):
             deadline, priority = now + self._lease_ns, state.priority(offset)
@@ -318,13 +315,13 @@ class Taker:
     def _why(self, offset: int, attempts: int, *, begun: bool) -> str:
         """Return the reason of an exhausted item, as far as it is known: a waiting one may also have been returned.
 
-        A worker with a larger ``max_attempts`` returns items that are exhausted here.
+        If ``max_attempts`` was made smaller, items are exhausted that were returned before.
         """
         if begun:
             return "a process died while it gave this item up"
         if offset in self._log.state.leased:
             return f"its holder died or did not end it in time, at attempt {attempts}"
-        most = self._max_attempts
+        most = self._log.state.max_attempts
         if attempts > most:
             return f"{attempts} attempts, more than max_attempts={most}"
         return f"its holder died, did not end it in time or returned it, at attempt {attempts} of max_attempts={most}"

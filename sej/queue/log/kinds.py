@@ -166,8 +166,9 @@ KINDS: Final[dict[int, Kind]] = {
     ),
     ORDER: _kind(
         "ORDER",
-        "order=offset block=a",
-        "order 1: items of a key are delivered in order; 0: they are not; block 1: a dead letter keeps its key",
+        "order=offset block=a max_attempts=attempt",
+        "order 1: items of a key are delivered in order; 0: they are not; block 1: a dead letter keeps its key;"
+        " max_attempts: after so many an item becomes a dead letter; 0: as before, at first 5",
     ),
     KEY: _kind(
         "KEY",

@@ -248,9 +248,9 @@ def redriven(journal: int, stop: int, count: int = 0) -> bytes:
     return _made[BACK](journal, stop, count)
 
 
-def ordered(order: int, block: int) -> bytes:
-    """ORDER: the order of the queue."""
-    return _made[ORDER](order, block)
+def ordered(order: int, block: int, max_attempts: int = 0) -> bytes:
+    """ORDER: the order of the queue, and its most attempts; 0: as before."""
+    return _made[ORDER](order, block, max_attempts)
 
 
 def keyed(offset: int, key_id: int, holds: int = 0) -> bytes:

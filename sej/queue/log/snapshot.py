@@ -142,8 +142,8 @@ class Contents(NamedTuple):
         if state.boot is not None:
             yield booted(*state.boot, now_ns)
         yield starts(low, *(self.anchor or (NEVER, 0)))
+        yield ordered(state.order is not None, state.order is not None and state.order.block, state.max_attempts)
         if state.order is not None:  # an older version finds fresh messages where the parked ones begin
-            yield ordered(1, state.order.block)
             yield scanned(self.frontier, 0, 0)
         if state.paused:
             yield paused(1)

@@ -123,6 +123,7 @@ class QueueState:
         whole: whether all records of the last compaction were applied: COUNTS is the last of them, START the first.
         paused: whether no item is delivered.
         full_at_ns: when the bucket of the rate is full; 0: it is.
+        max_attempts: after so many attempts an item becomes a dead letter.
         most: how many messages a record may be about, or pass; a wrong number would cost all memory, or time.
         order: the order of keys; None: the queue has none. Below the frontier there may then be parked items.
     """
@@ -149,6 +150,7 @@ class QueueState:
         self.boot: tuple[bytes, int] | None = None
         self.whole = self.paused = False
         self.full_at_ns = 0
+        self.max_attempts = 5
         self.most = NEVER
         self._head = frontier
         self.seen_ns = 0
@@ -354,7 +356,8 @@ class QueueState:
         self.redriven[journal] = stop
         self.dead = max(self.dead - count, 0)
 
-    def _ordered(self, order: int, block: int) -> None:
+    def _ordered(self, order: int, block: int, max_attempts: int) -> None:
+        self.max_attempts = max_attempts or self.max_attempts
         if not order:
             self.order = None
         elif self.order is None:

@@ -244,4 +244,4 @@ def test_a_letter_that_was_discarded_is_not_put_back(tmp_path: Path) -> None:
         assert not queue.discard(7)
         assert [item.offset for item in queue.items("dead")] == [0]
         assert queue.redrive() == 1
-        assert queue.stats() == (1, 0, 0, 0, 0)
+        assert tuple(queue.stats().values())[:5] == (1, 0, 0, 0, 0)
