@@ -57,6 +57,7 @@ def app() -> None:
 @click.option("--client", "client_id", required=True, help="The client id of this machine.")
 @click.option("--journal", help="The journal's name on the hub, for one SEJ directory.")
 @click.option("--follow", is_flag=True, help="Continue with new messages, until SIGTERM or an interrupt.")
+@click.option("--accept-gaps", is_flag=True, help="If messages are lost here, let the hub record a gap, and continue.")
 @click.option("--quiet", is_flag=True, help="Do not show progress.")
 def push(
     connect: Callable[[str], Client],
@@ -64,6 +65,7 @@ def push(
     client_id: str,
     journal: str | None,
     follow: bool,
+    accept_gaps: bool,
     quiet: bool,
 ) -> None:
     """Copy a SEJ directory or a sharded journal to a hub; messages that the hub already has are not sent again.
@@ -78,7 +80,10 @@ def push(
         if terminal:
             click.echo(f"\r{progress}", nl=False, err=True)
 
-    with connect(client_id) as client, Copier(path, client, journal_dir=journal, on_progress=show) as copier:
+    with (
+        connect(client_id) as client,
+        Copier(path, client, journal_dir=journal, accept_gaps=accept_gaps, on_progress=show) as copier,
+    ):
         copied = copier.run(stop_on_signals()) if follow else copier.run_once()
     if terminal:
         click.echo(err=True)

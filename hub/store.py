@@ -184,7 +184,14 @@ class Store:
         return self._take(check_journal(client_id, journal_dir), Messages(batch), sync=True)
 
     def put_encoded(
-        self, client_id: str, journal_dir: str, data: _BytesLike, *, sync: bool = True, create: bool = True
+        self,
+        client_id: str,
+        journal_dir: str,
+        data: _BytesLike,
+        *,
+        sync: bool = True,
+        create: bool = True,
+        lost_from: int | None = None,
     ) -> int:
         """Store encoded messages without decoding them; otherwise like :meth:`put`.
 
@@ -194,6 +201,7 @@ class Store:
             data: whole messages with consecutive offsets, one after the other.
             sync: False: the messages reach the kernel; :meth:`sync` makes them durable.
             create: False: refuse the batch if the hub does not have the journal yet, because it is not the beginning.
+            lost_from: if this offset is expected, record the messages before these as a gap instead of refusing them.
 
         Returns:
             The offset that is expected next.
@@ -205,7 +213,9 @@ class Store:
         """
         if not len(data):
             return self.end_offset(client_id, journal_dir)
-        return self._take(check_journal(client_id, journal_dir), Encoded(data), sync=sync, create=create)
+        return self._take(
+            check_journal(client_id, journal_dir), Encoded(data), sync=sync, create=create, lost_from=lost_from
+        )
 
     def sync(self, client_id: str, journal_dir: str) -> int:
         """Make everything that was stored in a directory durable.
@@ -390,11 +400,13 @@ class Store:
 
     # --- internals
 
-    def _take(self, source: Source, batch: Batch, *, sync: bool, create: bool = True) -> int:
+    def _take(
+        self, source: Source, batch: Batch, *, sync: bool, create: bool = True, lost_from: int | None = None
+    ) -> int:
         start = time.perf_counter()
         try:
             with self._pool.borrow(source) as entry:
-                due, end = self._append(source, entry, batch, sync=sync, create=create)
+                due, end = self._append(source, entry, batch, sync=sync, create=create, lost_from=lost_from)
         except DecodeError as error:
             refusal: SejError = error
             if error.found is not None:
@@ -414,7 +426,9 @@ class Store:
         self.counters.took(end - due, batch.size, time.perf_counter() - start)
         return end
 
-    def _append(self, source: Source, entry: Entry, batch: Batch, *, sync: bool, create: bool) -> tuple[int, int]:
+    def _append(
+        self, source: Source, entry: Entry, batch: Batch, *, sync: bool, create: bool, lost_from: int | None
+    ) -> tuple[int, int]:
         """Append what is new in a batch; return the next offset as it was before, and as it is now."""
         writer: Writer | None = None
         try:
@@ -432,6 +446,10 @@ class Store:
                     admitted.enter_context(self._limits.admitting(source.client, batch.size))
                 writer = self._pool.writer(source, entry, batch.first if new else 0)
                 due = writer.offset
+                if due == lost_from and due < batch.first:
+                    writer.tail.leave_out(batch.first, "the client lost them before they were copied")
+                    _log.warning("%s: messages %d to %d are recorded as lost", source, due, batch.first - 1)
+                    due = batch.first
                 if not new or due != batch.first:  # another process has just created it
                     admitted.close()
                     if batch.first != due:  # otherwise an append finds this out

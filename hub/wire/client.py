@@ -225,13 +225,17 @@ class Client:
             answer = put(request, timeout=self._timeout_s, metadata=self._metadata)
         return answer.NextOffset or batch[-1].offset + 1  # an original hub does not report it
 
-    def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool = True) -> Iterator[int]:
+    def copy(
+        self, journal_dir: str, chunks: Iterable[bytes], *, create: bool = True, accept_gaps_from: int | None = None
+    ) -> Iterator[int]:
         """Send encoded messages as stored in a journal; yields offsets below which everything is durable.
 
         Args:
             journal_dir: the journal's name on the hub.
             chunks: each holds whole messages; read in another thread, as fast as the hub receives them.
             create: whether the first chunk may start a journal that the hub does not have.
+            accept_gaps_from: the offset that the hub expects: messages that are missing from there on, before any
+                chunk, are lost. The hub records them as gaps. None: it refuses chunks after a gap.
 
         Raises:
             SejError: as :meth:`hub.Store.put_encoded`.
@@ -247,10 +251,13 @@ class Client:
 
         def requests() -> Iterator[bytes]:
             names: tuple[str, ...] = (self.client_id, journal_dir)
+            due = accept_gaps_from
             try:
                 for chunk in chunks:
-                    yield copy_request(chunk, *names, create=create and bool(names))
+                    lost_from = due if due is not None and due < int.from_bytes(chunk[:8], "big") else None
+                    yield copy_request(chunk, *names, create=create and bool(names), lost_from=lost_from)
                     names = ()
+                    due = None if due is None else _next_offset(chunk)
             except Exception as error:
                 failure.append(error)  # what was sent so far is acknowledged first
 
@@ -646,6 +653,11 @@ def _encoded(first: int, batch: list[Message]) -> bytes:
     buffer.append_many(values, keys, types, timestamps)
     with buffer.pending() as view:
         return bytes(view)
+
+
+def _next_offset(chunk: bytes) -> int:
+    """The offset after the last message of a chunk, which ends with its size."""
+    return int.from_bytes(chunk[-int.from_bytes(chunk[-4:], "big") :][:8], "big") + 1
 
 
 def _decoded(chunk: bytes) -> list[Message]:

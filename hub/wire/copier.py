@@ -21,7 +21,7 @@ from hub.errors import AccessError, ConflictError, GapError, UnavailableError
 from hub.naming import check_journal
 from hub.wire.feed import Feed, Hub
 from hub.wire.status import DirectoryUnavailableError
-from sej.checks import DISK, PATH, PROGRESS, SECONDS, TEXT, a, optional, require, with_methods
+from sej.checks import DISK, FLAG, PATH, PROGRESS, SECONDS, TEXT, a, optional, require, with_methods
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.directory import check_name, is_journal, journals_in
@@ -79,6 +79,7 @@ class Copier:
         *,
         journal_dir: str | None = None,
         reader: str = "hub",
+        accept_gaps: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
         backoff_s: Seconds = 0.1,
         max_backoff_s: Seconds = 30.0,
@@ -93,6 +94,8 @@ class Copier:
             journal_dir: the name on the hub, for a single SEJ directory; default: the directory's own name. Otherwise
                 each directory keeps its own.
             reader: the name of the kept offset in ``ofs/``, so that local retention waits for the hub.
+            accept_gaps: if messages are lost here that the hub does not have, let it record them as gaps and continue.
+                Otherwise the journal is not copied from there on.
             on_progress: called after every acknowledgement, in the copier's thread.
             backoff_s: the most seconds of the first wait after a failure; doubles with each failure.
             max_backoff_s: the most seconds of any wait.
@@ -104,6 +107,7 @@ class Copier:
             path=(path, PATH),
             client=(client, with_methods("a hub's client", "where")),
             journal_dir=(journal_dir, optional(TEXT)),
+            accept_gaps=(accept_gaps, FLAG),
             on_progress=(on_progress, PROGRESS),
             backoff_s=(backoff_s, SECONDS),
             max_backoff_s=(max_backoff_s, SECONDS),
@@ -115,6 +119,7 @@ class Copier:
         self._client = client
         self._journal_dir = journal_dir
         self._reader = check_name(reader, "a reader's name")
+        self._accept_gaps = accept_gaps
         self._on_progress = on_progress
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
@@ -292,7 +297,7 @@ class Copier:
             except InvalidNameError as error:
                 self._report(name, error, log=log)
             else:
-                self._feeds[name] = Feed(path, name, self._reader, self._disk)
+                self._feeds[name] = Feed(path, name, self._reader, self._disk, accept_gaps=self._accept_gaps)
                 self._feeds[name].register()
         self.progress.journals = len(self._feeds)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from hub.errors import UnavailableError
+from hub.wire import hub_pb2 as pb
 from hub.wire.frames import open_copy_request
 from sej.errors import InvalidMessageError, InvalidNameError
 
@@ -27,6 +28,7 @@ class Incoming:
         client: the client id; empty before the first request.
         journal_dir: the journal's name.
         create: whether the next messages may start a journal.
+        lost_from: where the messages begin that the client lost before the next ones; None: none.
     """
 
     def __init__(self, requests: Iterator[bytes], allow: Callable[[str, str], None]) -> None:
@@ -38,6 +40,7 @@ class Incoming:
         """
         self.client = self.journal_dir = ""
         self.create = False
+        self.lost_from: int | None = None
         self._requests = requests
         self._allow = allow
 
@@ -50,6 +53,7 @@ class Incoming:
         self.client, self.journal_dir, self.create = request.ClientID, request.JournalDir, request.Create
         self._allow(self.client, self.journal_dir)
         if len(data):
+            self.lost_from = _lost_from(request)
             yield data
             self.create = False
         for later in self._requests:
@@ -59,8 +63,13 @@ class Incoming:
             if not len(data):
                 raise InvalidMessageError("a request must have messages")
             self._allow(self.client, self.journal_dir)
+            self.lost_from = _lost_from(request)
             yield data
             self.create = False
+
+
+def _lost_from(request: pb.CopyRequest) -> int | None:
+    return request.LostFrom if request.HasField("LostFrom") else None
 
 
 class CopySession:

@@ -11,6 +11,7 @@ has, so that the hub notices if the two journals differ. Messages after damage a
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -41,13 +42,17 @@ class Hub(Protocol):
     def where(self, journal_dir: str, *, own: range) -> JournalState:
         """Return the state of a journal; the hub logs it if the offsets of the client's journal do not fit."""
 
-    def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
+    def copy(
+        self, journal_dir: str, chunks: Iterable[bytes], *, create: bool, accept_gaps_from: int | None
+    ) -> Iterator[int]:
         """Copy encoded messages; yields offsets below which everything is durable.
 
         Args:
             journal_dir: the journal's name on the hub.
             chunks: each holds whole messages.
             create: whether the first chunk may start a journal that the hub does not have.
+            accept_gaps_from: the offset that the hub expects, if it is to record messages that are missing from there
+                on as lost; None: it refuses what follows.
         """
 
 
@@ -61,7 +66,7 @@ class Feed:
         retry_at: when to try again, by the monotonic clock.
     """
 
-    def __init__(self, path: str, name: str, reader: str, disk: Disk) -> None:
+    def __init__(self, path: str, name: str, reader: str, disk: Disk, *, accept_gaps: bool = False) -> None:
         """Set the directory; nothing is opened."""
         self.path = path
         self.name = name
@@ -71,6 +76,8 @@ class Feed:
         self.sent_bytes = 0
         self._reader = reader
         self._disk = disk
+        self._accept_gaps = accept_gaps
+        self._expected = 0
         self._directory = Directory(path, disk)
         self._tail = Tail(self._directory)
         self._cursor: Cursor | None = None
@@ -165,7 +172,7 @@ class Feed:
             self._incarnation = Incarnation.look(self._directory)
             first = Journal(self.path, disk=self._disk).first_offset
             try:
-                state = hub.where(self.name, own=range(first, end))
+                state = hub.where(self.name, own=range(0 if self._accept_gaps else first, end))
             except NotSupportedError:  # an original hub: it drops what it has, and refuses a gap
                 state = JournalState(True, 0, kept.value)
             self._start(state, first, end)
@@ -174,13 +181,15 @@ class Feed:
                 kept.reset(self.acknowledged)
         assert self._cursor is not None
         copied = committed_at = 0
+        accepted = self._expected if self._accept_gaps else None
         done_bytes = self.sent_bytes
         try:
             if self._cursor.due < end:
                 chunks = self._chunks(self._cursor, end, stopped)
-                for offset in hub.copy(self.name, chunks, create=self._create):
-                    step = max(offset - self.acknowledged, 0)
-                    self.acknowledged = max(offset, self.acknowledged)
+                for offset in hub.copy(self.name, chunks, create=self._create, accept_gaps_from=accepted):
+                    passed = [gap for gap in self._cursor.gaps if self.acknowledged <= gap.start < offset]
+                    step = max(offset - self.acknowledged - sum(gap.missing for gap in passed), 0)
+                    self.acknowledged = self._expected = max(offset, self.acknowledged)
                     self._create = False
                     copied += step
                     acknowledged(step, self.sent_bytes - done_bytes)
@@ -189,6 +198,8 @@ class Feed:
                     if committed_at >= _COMMIT_BYTES:
                         kept.commit(self.acknowledged)
                         committed_at = 0
+        except GapError as error:
+            raise self._way_over(error) from error
         finally:
             kept.commit(self.acknowledged)
         if self.acknowledged < self._cursor.due:
@@ -214,17 +225,25 @@ class Feed:
                 path=self.path,
                 offset=end,
             )
-        elif due < first:
-            raise GapError(
-                f"{self.name}: the hub expects message {due}, but the first one here is {first}: those between were"
-                " deleted here before they were copied; copy it under another name (--journal)",
-                expected=due,
-                path=self.path,
+        elif due < first and not self._accept_gaps:
+            reason = (
+                f"the hub expects message {due}, but the first one here is {first}: those between were deleted here"
             )
+            raise self._way_over(GapError(f"{reason} before they were copied", expected=due))
         else:
             start = max(first, due - 1)
-        self.acknowledged = due
+        self._expected = due
+        self.acknowledged = max(due, first) if self._accept_gaps else due  # no reader needs what is deleted
         self._cursor = Cursor(self._directory, start)
+
+    def _way_over(self, error: GapError) -> GapError:
+        """Name the journal, and the way to continue."""
+        do = "if they are lost, let the hub record a gap: `sej hub push --accept-gaps` (accept_gaps=True)"
+        if error.expected < 0:  # an original hub; it drops what it has
+            do = f"to send all of it again, run `sej reset --yes {shlex.quote(self.path)} {self._reader} 0`"
+        found = GapError(f"{self.name}: {error.reason}; {do}", expected=error.expected, path=self.path)
+        found.offset = error.offset
+        return found
 
     def _chunks(self, cursor: Cursor, end: int, stopped: Callable[[], bool]) -> Iterator[bytes]:
         """Yield the messages up to ``end``, each chunk synced before it is sent."""

@@ -129,11 +129,13 @@ def open_put_request(data: bytes) -> tuple[str, str, list[Message]]:
     return request.ClientID, request.JournalDir, from_wire(request.Messages)
 
 
-def copy_request(data: bytes, client_id: str = "", journal_dir: str = "", *, create: bool = False) -> bytes:
+def copy_request(
+    data: bytes, client_id: str = "", journal_dir: str = "", *, create: bool = False, lost_from: int | None = None
+) -> bytes:
     """Encode a CopyRequest; the names, and whether it may start the journal, belong to the first one of a stream."""
-    return stage_request(
-        pb.CopyRequest(ClientID=client_id, JournalDir=journal_dir, Create=create, Checksum=crc32c(data)), data
-    )
+    names = pb.CopyRequest(ClientID=client_id, JournalDir=journal_dir, Create=create, LostFrom=lost_from)
+    names.Checksum = crc32c(data)
+    return stage_request(names, data)
 
 
 def open_copy_request(data: bytes) -> tuple[pb.CopyRequest, bytes | memoryview]:

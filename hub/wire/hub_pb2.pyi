@@ -211,18 +211,20 @@ class KeptPlace(_message.Message):
     def __init__(self, Offset: _Optional[int] = ..., Kept: _Optional[bool] = ...) -> None: ...
 
 class CopyRequest(_message.Message):
-    __slots__ = ("ClientID", "JournalDir", "Encoded", "Create", "Checksum")
+    __slots__ = ("ClientID", "JournalDir", "Encoded", "Create", "Checksum", "LostFrom")
     CLIENTID_FIELD_NUMBER: _ClassVar[int]
     JOURNALDIR_FIELD_NUMBER: _ClassVar[int]
     ENCODED_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    LOSTFROM_FIELD_NUMBER: _ClassVar[int]
     ClientID: str
     JournalDir: str
     Encoded: bytes
     Create: bool
     Checksum: int
-    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Encoded: _Optional[bytes] = ..., Create: _Optional[bool] = ..., Checksum: _Optional[int] = ...) -> None: ...
+    LostFrom: int
+    def __init__(self, ClientID: _Optional[str] = ..., JournalDir: _Optional[str] = ..., Encoded: _Optional[bytes] = ..., Create: _Optional[bool] = ..., Checksum: _Optional[int] = ..., LostFrom: _Optional[int] = ...) -> None: ...
 
 class CopyResponse(_message.Message):
     __slots__ = ("NextOffset",)

@@ -414,7 +414,7 @@ class Service:
             come = Incoming(requests, ask)
             session = CopySession(
                 lambda data: self._store.put_encoded(
-                    come.client, come.journal_dir, data, sync=False, create=come.create
+                    come.client, come.journal_dir, data, sync=False, create=come.create, lost_from=come.lost_from
                 ),
                 lambda: self._store.sync(come.client, come.journal_dir),
                 lambda: ask(come.client, come.journal_dir),

@@ -49,6 +49,7 @@ from sej.codec.arguments import full
 from sej.codec.format import MAX_OFFSET
 from sej.errors import DecodeError, LockLostError, SejError, WriterFailedError
 from sej.journal.directory import Directory, check_name
+from sej.journal.gaps import Gap, record_gap
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import kept_position
 from sej.journal.recovery import Recovery
@@ -260,6 +261,18 @@ class Tail:
     def rotate(self) -> None:
         """End the segment if it has a message, so that the next message starts a new one."""
         self.alone(self._rotate_if_begun)
+
+    def leave_out(self, offset: int, reason: str) -> None:
+        """Record the offsets up to another one as a gap, durably, and continue there in a new segment."""
+        self.alone(self.changing, self._leave_out, offset, reason)
+
+    def _leave_out(self, offset: int, reason: str) -> None:
+        self._check_names()
+        self._seal()
+        record_gap(self.directory, Gap(self.buffer.offset, offset, reason))
+        self._take(start_segment, self.directory, offset, alone=True)
+        self.buffer.offset = offset
+        self.syncer.advance(offset)
 
     def _rotate_if_begun(self) -> None:
         if self.buffer.position:

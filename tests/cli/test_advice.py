@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import sej as library
 from sej.cli.state import findings
 from tests.cli.command import ENV
 from tests.cli.inside import inside
+from tests.hub.support import serving
 
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
@@ -89,6 +91,12 @@ def delete_unread(path: Path) -> None:
     library.Journal(path).clean(max_bytes=0, ignore_readers=["r"])
 
 
+def delete_uncopied(path: Path) -> None:
+    with library.Offset(path, "hub") as kept:
+        kept.commit(1)
+    library.Journal(path).clean(max_bytes=0, ignore_readers=["hub"])
+
+
 def delete_items(path: Path) -> None:
     library.open_queue(path, "r").close()
     library.Journal(path).clean(max_bytes=0, ignore_readers=["r"])
@@ -135,6 +143,7 @@ CASES = {
     "wrong offset, changed bytes": Case(damage_a_kept_offset, "reader r"),
     "wrong offset of a queue": Case(damage_a_queue, "reader r"),
     "deleted messages": Case(delete_unread, "reader r"),
+    "not copied": Case(delete_uncopied, "reader hub"),
     "deleted items": Case(delete_items, "reader r", work),
     "idle reader": Case(lambda path: kept_at(path, 7), "reader r"),
     "idle queue": Case(lambda path: library.open_queue(path, "r").close(), "reader r"),
@@ -147,11 +156,9 @@ def test_every_advice_has_a_case() -> None:
     assert {re.split(", | at the | of a ", name)[0] for name in CASES} == set(findings.ADVICE)
 
 
-def commands_of(do: str, path: Path) -> list[str]:
-    names = {"COPY": str(path.parent / "copy"), "SIZE": "3000", "PROGRAM": "cat"}
-    return [
-        re.sub("COPY|SIZE|PROGRAM", lambda found: names[found[0]], command) for command in re.findall("`([^`]+)`", do)
-    ]
+def commands_of(do: str, path: Path, address: str) -> list[str]:
+    names = {"COPY": str(path.parent / "copy"), "SIZE": "3000", "PROGRAM": "cat", "CLIENT": "a", "ADDRESS": address}
+    return [re.sub("|".join(names), lambda found: names[found[0]], command) for command in re.findall("`([^`]+)`", do)]
 
 
 def wrong(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
@@ -169,7 +176,7 @@ def messages(path: Path) -> dict[int, bytes]:
 @pytest.mark.parametrize(("name", "which"), [*((name, 0) for name in CASES), ("identity", 1)])
 def test_it_makes_the_journal_better(name: str, which: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged identity has two ways out."""
-    path, copy = tmp_path / "a journal", tmp_path / "copy"
+    path, copy = tmp_path / ("journal" if name == "not copied" else "a journal"), tmp_path / "copy"
     with library.Writer(path, segment_bytes=2000) as writer:
         for number in range(150):
             writer.append(b"order %d" % number)
@@ -185,10 +192,13 @@ def test_it_makes_the_journal_better(name: str, which: int, tmp_path: Path, monk
     if do.startswith("nothing: "):
         case.later(path)
     else:
-        command = commands_of(do, path)[which]
-        done = subprocess.run(
-            command, shell=True, input=b"y\n", env={**ENV, "PATH": PATH}, capture_output=True, check=False
-        )
+        with serving(tmp_path / "hub") if name == "not copied" else nullcontext() as served:
+            if served is not None:
+                served[0].put("a", "journal", library.Journal(copy).tail(150)[:1])
+            command = commands_of(do, path, "" if served is None else served[1].address)[which]
+            done = subprocess.run(
+                command, shell=True, input=b"y\n", env={**ENV, "PATH": PATH}, capture_output=True, check=False
+            )
         assert done.returncode == 0, (command, done.stderr.decode())
     after = wrong(path, monkeypatch)
     left = messages(path)

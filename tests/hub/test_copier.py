@@ -20,7 +20,7 @@ import hub
 import sej
 from hub.wire import Client, Copier, JournalState, Progress, Server, Tokens
 from sej.system.disk import Mode, OsDisk, OsFile, Status
-from tests.hub.command import start
+from tests.hub.command import run, start
 from tests.hub.pipe import Pipe
 from tests.hub.support import connected, fill, is_prefix, same_bytes, serving
 from tests.hub.support import until as until_true
@@ -219,7 +219,9 @@ def test_a_journal_that_is_recreated_while_it_is_copied_is_noticed(tmp_path: Pat
         def where(self, journal_dir: str, *, own: range) -> JournalState:
             return JournalState(False, 0, 0)
 
-        def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
+        def copy(
+            self, journal_dir: str, chunks: Iterable[bytes], *, create: bool, accept_gaps_from: int | None
+        ) -> Iterator[int]:
             for number, chunk in enumerate(chunks):
                 if number == 1:
                     shutil.rmtree(tmp_path / "journal")
@@ -277,6 +279,67 @@ def test_a_follower_that_can_copy_nothing_ends_and_says_why(tmp_path: Path, capl
         assert "gap cannot be copied" in err
 
 
+def test_a_gap_that_is_accepted_is_recorded_on_the_hub(tmp_path: Path) -> None:
+    tree, copy = tmp_path / "tree", tmp_path / "hub" / "client-a.gap"
+    with connected(tmp_path / "hub") as (store, client):
+        deleted_before_it_was_copied(tree, client)
+        refused = run("push", "--client", "client-a", tree / "gap", client.address)
+        assert refused.returncode == 1
+        assert "let the hub record a gap: `sej hub push --accept-gaps`" in refused.stderr
+        assert store.end_offset("client-a", "gap") == 10
+        done = run("push", "--accept-gaps", "--client", "client-a", tree / "gap", client.address)
+        assert (done.returncode, done.stdout) == (0, "5\n")
+        fill(tree / "gap", sample(5, 65))
+        with Copier(tree, client, accept_gaps=True) as copier:
+            assert copier.run_once() == 5
+        assert sej.read_offset(tree / "gap", "hub") == 70
+        assert client.get("gap", 8) == [*sample(10)[8:], *sample(10, 60)]
+        assert client.journals()[0].messages == 20
+        with hub.Merge(tmp_path / "hub", "report") as merged:
+            assert sum(1 for _ in merged) == 20
+    assert sej.Journal(copy).verify() == []
+    with sej.Scanner(copy) as scanner:
+        assert list(scanner) == [*sample(10), *sample(10, 60)]
+        (gap,) = scanner.gaps
+    assert str(gap) == "messages 10 to 59 are lost: the client lost them before they were copied"
+
+
+def test_gaps_that_a_repair_recorded_are_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    fill(path, sample(50))
+    shutil.rmtree(path / "idx", ignore_errors=True)
+    file = path / "jnl" / f"{0:016x}.jnl"
+    data = bytearray(file.read_bytes())
+    for lost in (12, 30):
+        data[len(packed(sample(lost))) + 3] ^= 0xFF
+    file.write_bytes(data)
+    gaps = [(gap.start, gap.stop) for gap in sej.Journal(path).repair().gaps]
+    assert gaps == [(12, 13), (30, 31)]
+    with connected(tmp_path / "hub") as (store, client):
+        with Copier(path, client) as copier, pytest.raises(hub.GapError, match=r"12 to 12 are missing.*--accept-gaps"):
+            copier.run_once()
+        assert store.end_offset("client-a", "journal") == 12
+        with Copier(path, client, accept_gaps=True) as copier:
+            assert copier.run_once() == 50 - 12 - 2
+            assert copier.run_once() == 0
+        assert store.get("client-a", "journal", 0) == [each for each in sample(50) if each.offset not in (12, 30)]
+    with sej.Scanner(tmp_path / "hub" / "client-a.journal") as scanner:
+        assert len(list(scanner)) == 48
+        assert [(gap.start, gap.stop) for gap in scanner.gaps] == gaps
+
+
+def test_only_the_gap_that_the_client_names_is_accepted(tmp_path: Path) -> None:
+    with hub.Store(tmp_path / "hub") as store:
+        store.put("a", "j", sample(3))
+        for lost_from in (None, 0, 2, 4):
+            with pytest.raises(hub.GapError):
+                store.put_encoded("a", "j", packed(sample(2, 10)), lost_from=lost_from)
+        for _ in range(2):  # the answer may be lost
+            assert store.put_encoded("a", "j", packed(sample(2, 10)), lost_from=3) == 12
+        assert store.put_encoded("a", "j", packed(sample(1, 12)), lost_from=12) == 13
+        assert [message.offset for message in store.get("a", "j", 0)] == [0, 1, 2, 10, 11, 12]
+
+
 class Standin:
     """Reports a fixed end of the journal and stores nothing; keeps the chunks that it got."""
 
@@ -287,7 +350,9 @@ class Standin:
     def where(self, journal_dir: str, *, own: range) -> JournalState:
         return self.standing
 
-    def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
+    def copy(
+        self, journal_dir: str, chunks: Iterable[bytes], *, create: bool, accept_gaps_from: int | None
+    ) -> Iterator[int]:
         self.chunks = iter(chunks)
         next(self.chunks)
         raise hub.UnavailableError("the connection was lost")

@@ -1,5 +1,7 @@
 """Our clients with an original hub, which only has Put and Get: they send to it, and report what it cannot do."""
 
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from hub.cli import app
 from hub.naming import client_of, parse_source
 from hub.wire import Client, Copier
 from hub.wire.job_calls import JobCalls
+from tests.cli.command import sej as sej_command
 from tests.hub.support import connected, fill, same_bytes
 from tests.hub.test_wire import EDGES
 from tests.sej.support import packed, sample
@@ -113,6 +116,21 @@ def test_the_copier_reports_a_journal_that_does_not_begin_at_zero(client: Client
     fill(tmp_path / "j", sample(10, 5))
     with pytest.raises(hub.GapError, match="messages are missing"):
         Copier(tmp_path / "j", client).run_once()
+
+
+def test_a_second_name_is_sent_from_the_start_by_the_command_in_the_error(
+    client: Client, root: Path, tmp_path: Path
+) -> None:
+    """The kept offset is that of the first name, and such a hub does not report one."""
+    fill(tmp_path / "j", sample(10))
+    push = ["push", str(tmp_path / "j"), client.address, "--client"]
+    assert CliRunner().invoke(app, [*push, "c"]).exit_code == 0
+    refused = CliRunner().invoke(app, [*push, "d"])
+    assert isinstance(refused.exception, hub.GapError)
+    (command,) = re.findall("`sej (reset .*)`", str(refused.exception))
+    assert sej_command(*shlex.split(command)).returncode == 0
+    assert CliRunner().invoke(app, [*push, "d"]).exit_code == 0
+    same_bytes(tmp_path / "j", root / "d.j")
 
 
 def test_the_command_sends(client: Client, root: Path, tmp_path: Path) -> None:

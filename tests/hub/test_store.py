@@ -435,6 +435,25 @@ def test_every_power_loss_keeps_what_was_acknowledged() -> None:
     assert states > 10
 
 
+def test_every_power_loss_while_a_gap_is_recorded() -> None:
+    """Readers never meet a gap that is not recorded, and a resend completes it."""
+    disk = CrashDisk()
+    messages = [*sample(3), *sample(2, 10)]
+    after = packed(messages[3:])
+    with hub.Store("/hub", disk=disk, min_free_bytes=0) as store:
+        disk.mark(store.put("a", "j", messages[:3]))
+        disk.mark(store.put_encoded("a", "j", after, lost_from=3))
+    for crash in disk.crash_states():
+        with hub.Store("/hub", disk=crash.disk, min_free_bytes=0) as store:
+            end = store.end_offset("a", "j")
+            assert end >= max(crash.marks, default=0)
+            if end:
+                assert store.get("a", "j", 0) == [message for message in messages if message.offset < end]
+            store.put("a", "j", messages[:3])
+            assert store.put_encoded("a", "j", after, lost_from=3) == 12
+            assert store.get("a", "j", 0) == messages
+
+
 # --- looking
 
 

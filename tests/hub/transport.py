@@ -35,7 +35,9 @@ class Transport:
             raise hub.UnavailableError("the answer was lost")
         return standing
 
-    def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
+    def copy(
+        self, journal_dir: str, chunks: Iterable[bytes], *, create: bool, accept_gaps_from: int | None
+    ) -> Iterator[int]:
         """Chunks arrive, or twice, or later, or never; so do their acknowledgements."""
         waiting: list[tuple[bytes, bool]] = []
         for data in chunks:

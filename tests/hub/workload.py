@@ -23,7 +23,9 @@ class Local:
         first = self.store.first_offset(CLIENT, journal_dir)
         return JournalState(first is not None, first or 0, self.store.end_offset(CLIENT, journal_dir))
 
-    def copy(self, journal_dir: str, chunks: Iterable[bytes], *, create: bool) -> Iterator[int]:
+    def copy(
+        self, journal_dir: str, chunks: Iterable[bytes], *, create: bool, accept_gaps_from: int | None
+    ) -> Iterator[int]:
         for chunk in chunks:
             yield self.store.put_encoded(CLIENT, journal_dir, chunk, create=create)
             create = False

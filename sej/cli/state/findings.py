@@ -53,6 +53,8 @@ _CLOCK_S: Final = 60.0
 _STUCK_S: Final = 60.0
 _QUICK_BYTES: Final = 16 * BLOCK_BYTES
 
+_COPIER: Final = "hub"
+"""The reader of `sej hub push`."""
 _COPY: Final = "with a second copy whose segments begin at the same offsets, `{aside} && cp COPY/jnl/{name} {file}`"
 
 ADVICE: Final = {
@@ -76,6 +78,7 @@ ADVICE: Final = {
     "index": "`sej verify {at} && sej index {at}`",
     "wrong offset": "`sej reset {at} {name} {unread}`: {why}",
     "deleted messages": "`sej reset {at} {name} first`",
+    "not copied": "copy the others: `sej hub push --accept-gaps --client CLIENT {at} ADDRESS` records a gap on the hub",
     "deleted items": "nothing: the queue reports them when it is opened, and continues",
     "idle reader": "start it, or if it is gone for good, `sej reset --remove {at} {name}`",
     "idle queue": "start a worker: `sej queue get --name {name} {at} -- PROGRAM`",
@@ -450,7 +453,8 @@ def _readers(journal: Journal) -> Iterator[Finding]:
         elif reader.error is not None:
             found = reader.error
             if reader.offset is not None:
-                do = advice("deleted items" if is_queue else "deleted messages", places, name=name)
+                kind = "not copied" if name == _COPIER else "deleted messages"
+                do = advice("deleted items" if is_queue else kind, places, name=name)
         elif halted is not None:
             found = halted
         elif reader.holder is None and reader.behind:
