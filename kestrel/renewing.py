@@ -16,8 +16,7 @@ newer, or all files without a record    in doubt
 When the queue is opened, bytes in doubt are overwritten with themselves, **before** they are read. The formats have no
 checksums, so a later read could not detect that the disk returns other bytes. After the overwrite, the pages are dirty
 or written back, or the sync fails. After a process died, this costs 64 KiB and the bytes after its last sync. A queue
-of an original or of an older version has no record, so its files are written again once. The originals delete ``~~``
-files.
+of an original has no record, so its files are written again once. The originals delete ``~~`` files.
 """
 
 from __future__ import annotations

@@ -158,8 +158,8 @@ class Progress:
     ) -> Progress:
         """The progress of an export of ``name``: a file in the SEJ journal, because the queue is only read.
 
-        Older versions stored it in the queue's ``kept/``; such a file is used if it exists, and for a writer that has
-        no directory of its own.
+        For a writer that has no directory of its own it is in the queue's ``kept/``; if it is there, any writer
+        continues it.
         """
         path = join(directory, os.path.join(KEPT, f"{name}.export"))
         journal = getattr(writer, "path", None)

@@ -9,7 +9,6 @@ ways are verified: what was written is counted and its checksum is compared.
 from __future__ import annotations
 
 import os
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -226,9 +225,6 @@ def _read(path: str, disk: Disk) -> dict[str, int] | None:
         data = read_small(disk, path, _MARK_BYTES)
     except FileNotFoundError:
         return None
-    plain = re.fullmatch(rb"([0-9]{1,19}) ([0-9]{1,10})", data)  # as older versions wrote it
-    if plain:
-        return {"count": int(plain[1]), "checksum": int(plain[2])}
     try:
         return unseal(_MARK, data)
     except ValueError as error:

@@ -239,7 +239,7 @@ def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> 
             case.judge(inner.crash(), said)
 
 
-# --- what an original, or an older version, left
+# --- what an original left
 
 ORIGINAL = b"".join(addx(value(0, n), 1_500_000_000_000 + n) for n in range(3))
 
