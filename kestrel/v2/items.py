@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from kestrel.v2.format import MAX_XID, MIN_XID
 
-__all__ = ["ENTRY_BYTES", "Item", "Row", "item_of", "next_xid"]
+__all__ = ["ENTRY_BYTES", "Item", "Row", "check_xid", "item_of", "next_xid"]
 
 
 class Item(NamedTuple):
@@ -40,6 +40,12 @@ _new_item: Final = partial(tuple.__new__, Item)  # half the time of Item(...)
 def item_of(row: Row) -> Item:
     """The item that a row is."""
     return _new_item(row[1:4])
+
+
+def check_xid(xid: object) -> None:
+    """Refuse what no transaction can be open under, instead of not finding it."""
+    if not isinstance(xid, int):
+        raise TypeError(f"xid must be an int, got {type(xid).__name__}; `reserve` returns it and the item: xid, item")
 
 
 def next_xid(last: int, taken: dict[int, Row]) -> int:

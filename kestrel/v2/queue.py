@@ -27,7 +27,7 @@ from kestrel.v2.contents import Contents
 from kestrel.v2.counters import Counters
 from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
 from kestrel.v2.hot import Calls
-from kestrel.v2.items import Item, Row, item_of
+from kestrel.v2.items import Item, Row, check_xid, item_of
 from kestrel.v2.journal import DIALECT, Dialect
 from sej.checks import (
     CALLABLE,
@@ -412,6 +412,7 @@ class Queue(Calls):
         if xid in self._open:
             return True
         self._fuse.require_open()
+        check_xid(xid)
         return False
 
     def _prepare(self, items: Sequence[bytes]) -> int:

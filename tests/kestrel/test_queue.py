@@ -452,6 +452,16 @@ def test_a_put_into_a_queue_in_read_behind_needs_nothing_but_the_write(
         assert values(queue) == [b"one more"]
 
 
+def test_the_pair_that_reserve_returns_is_not_an_xid(opened: Callable[..., kestrel.Queue]) -> None:
+    with opened() as queue:
+        queue.put(b"x")
+        pair: Any = queue.reserve()
+        for call in (queue.confirm, queue.unreserve, lambda xid: queue.continue_(xid, b"y")):
+            with pytest.raises(TypeError, match="xid must be an int, got tuple"):
+                call(pair)
+        assert queue.confirm(pair[0])
+
+
 def python_calls(call: Callable[[], object], times: int) -> int:
     """How many calls the interpreter makes in some calls; those inside of compiled code are not seen."""
     found = 0

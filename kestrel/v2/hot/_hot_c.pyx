@@ -19,6 +19,7 @@ from kestrel.clock import wall_clock_ms as _wall_clock_ms
 from kestrel.v2.hot import reference as _reference
 from kestrel.v2.items import ENTRY_BYTES as _ENTRY_BYTES
 from kestrel.v2.items import Item as _Item
+from kestrel.v2.items import check_xid as _check_xid
 from kestrel.v2.items import next_xid as _next_xid
 
 cdef extern from *:
@@ -461,6 +462,7 @@ cdef class Calls:
                 self._changes.end(xid)
                 return True
             self._changes.fuse.require_open()
+            _check_xid(xid)
             return False
         finally:
             give(guard)

@@ -23,7 +23,7 @@ from kestrel.v2.format import (
     REMOVE_TENTATIVE_XID,
     XID_OP,
 )
-from kestrel.v2.items import ENTRY_BYTES, Item, Row, item_of, next_xid
+from kestrel.v2.items import ENTRY_BYTES, Item, Row, check_xid, item_of, next_xid
 from kestrel.v2.rules import apply
 from sej.durations import Seconds
 
@@ -344,6 +344,7 @@ class Calls:
                 changes.confirm(xid)
                 return True
             changes.fuse.require_open()
+            check_xid(xid)
             return False
 
     def _is_short(self) -> bool:
