@@ -612,9 +612,15 @@ class Client:
                 if (stamp := tls.stamp()) != self._stamp:
                     self._credentials = tls.credentials()
                     self._stamp, self._channel, self._calls = stamp, None, {}
+                    renewed = "the connection failed, and its certificates were renewed: the next call uses them"
+                    error = UnavailableError(f"hub at {self.address}: {renewed}")
         except (OSError, ValueError):  # they are just being renewed: the next failure looks again
             return error
-        return error if wrong is None else HandshakeError(f"hub at {self.address}: {wrong}, it is read again")
+        return (
+            error
+            if wrong is None
+            else HandshakeError(f"hub at {self.address}: {wrong}; a running client reads it again")
+        )
 
     def _unary(self, name: str, request: Callable[[Any], bytes] | None, response: Callable[[bytes], Any]) -> Any:
         """Return the function of a call, which always has these two."""

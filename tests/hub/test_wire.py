@@ -995,8 +995,8 @@ def test_a_client_names_its_expired_certificate_and_reads_the_renewed_one(tmp_pa
         with pytest.raises(hub.UnavailableError):
             client.put("j", sample(1))
         install("renewed.key")
-        with pytest.raises(hub.UnavailableError):
-            client.put("j", sample(1))  # the next call uses the new files
+        with pytest.raises(hub.UnavailableError, match="were renewed: the next call uses them"):
+            client.put("j", sample(1))
         assert client.put("j", sample(1)) == 1
 
 
