@@ -46,8 +46,8 @@ _log: Final = getLogger(__name__)
 _BLOCK_BYTES: Final = 1 << 23
 """More than gRPC's largest buffer for a part of a job's rows, which is the most common large request."""
 _KEPT_BYTES: Final = 1 << 25
-_ARENAS: Final = 2
-"""Python code runs in one thread at a time, so more arenas would not help, and each keeps memory."""
+_ARENAS: Final = 4
+"""Python code runs in one thread at a time, so more arenas do not help, and each keeps memory."""
 _NO_ADDRESS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _SOCKET_BYTES: Final = 100
 """The longest path of a Unix socket, with some to spare."""
