@@ -9,7 +9,7 @@ import pytest
 
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 from tests.crash.disk import CrashDisk
-from textqueue import TextQueue, TextQueueError
+from textqueue import MessageStatus, TextQueue, TextQueueError
 
 EVERY = ["write", "half", "sync", "rename"]
 
@@ -239,3 +239,68 @@ def test_two_queues_survive_a_power_loss_at_every_step() -> None:
         done = crash.disk.open("/q/done", "read").read(100, 0)
         assert done == b"=x\n=y\n=x\n=y\n"
     assert states > 5
+
+
+def test_what_a_stale_save_brings_back_is_removed_again_and_not_archived_twice(tmp_path: Path) -> None:
+    path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
+    path.write_bytes(b"# of monday\n" + b"".join(b"-job %d\n" % n for n in range(5)) + b"\n-rest\n")
+    queued = path.read_bytes()
+    with TextQueue(path) as q:
+        for claim in [q.take() for _ in range(5)]:
+            assert claim is not None
+            assert claim.done()
+        done = path.read_bytes()
+        assert q.archive(target) == 5
+        archived = target.read_bytes()
+        for buffer in (queued, done, b"-a line above\n" + queued):
+            path.write_bytes(buffer)
+            claim = q.take()
+            assert claim is not None
+            assert claim.message.value in {"rest", "a line above"}
+            claim.give_back()
+            assert q.archive(target) == 0
+            assert target.read_bytes() == archived
+            assert path.read_bytes() == b"-a line above\n" * buffer.startswith(b"-a") + b"\n-rest\n"
+        assert q.archive(target) == 0
+
+
+def test_a_message_that_was_reopened_after_a_stale_save_is_archived_again(tmp_path: Path) -> None:
+    path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
+    path.write_bytes(b"-one\n-two\n")
+    buffer = path.read_bytes()
+    with TextQueue(path) as q:
+        q.mark_many(list(q.messages()), MessageStatus.cleared)
+        assert q.archive(target) == 2
+        path.write_bytes(buffer)
+        assert q.take() is None
+        one, _ = q.messages({MessageStatus.cleared})
+        one.mark_as_queued()
+        claim = q.take()
+        assert claim is not None
+        assert (claim.message.value, claim.done()) == ("one", True)
+        assert q.archive(target) == 1
+    assert (target.read_bytes(), path.read_bytes()) == (b"=one\n=two\n=one\n", b"")
+
+
+def test_what_a_person_marked_and_an_archive_run_moved_is_not_delivered_again(tmp_path: Path) -> None:
+    """Also if a variable had been set before. The ledger had no mark of these messages."""
+    path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
+    path.write_bytes(b"# jobs\n" + b"".join(b"-job %d\n\\state=    \n" % n for n in range(4)))
+    first = path.read_bytes()
+    with TextQueue(path) as q:
+        claim = q.take()
+        assert claim is not None
+        claim.message["state"] = "s1"
+        claim.give_back()
+        buffer = path.read_bytes()
+        claim = q.take()
+        assert claim is not None
+        claim.message["state"] = "s2"
+        assert claim.done()
+        path.write_bytes(buffer.replace(b"-", b"="))
+        assert q.take() is None
+        assert q.archive(target) == 4
+        path.write_bytes(first)
+        assert q.take() is None
+        assert q.archive(target) == 0
+    assert target.read_bytes().count(b"job ") == 4

@@ -46,9 +46,11 @@ from textqueue.editing.replace import (
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.format.parser import decode, encode
-from textqueue.format.windows import token_of
+from textqueue.format.parser import decode, digest, encode
+from textqueue.format.windows import Token, token_of, unknown
+from textqueue.hot import essence
 from textqueue.ledger.lock import Guard
+from textqueue.ledger.records import EMPTY, Record, is_archived
 from textqueue.ledger.sidecar import Sidecars, moved, open_sidecar, real_path, replace_sidecar, sidecar_path
 
 __all__ = ["archive", "check_target"]
@@ -118,10 +120,13 @@ def _attempt(source: Source, target: str, controls: Collection[int]) -> int | No
         end_lease(session.file)
         require_closed(source)
         _undo(disk, note)
-        taken, count = _positions(session.file, controls)
-        if not count:
+        moved = _moved(session.file, controls, _archived(source, before))
+        if not moved:
             return 0
-        data = b"".join(_ended(session.file.read(size, position)) for position, size in taken)
+        taken = [(position, len(raw)) for position, raw, _ in moved]
+        marks = [_mark(position, raw, before) for position, raw, _ in moved if raw[0] != _COMMENT]
+        new = [raw for _, raw, is_new in moved if is_new]
+        data = b"".join(map(_ended, new))
         rest = write_rest(source, session, temporary, taken)
         with _locked(disk, target, source.path) as archive:
             run = _Run(os.path.abspath(target), archive.size(), os.path.abspath(temporary), rest.inode, b"")
@@ -131,24 +136,38 @@ def _attempt(source: Source, target: str, controls: Collection[int]) -> int | No
                 return None
             if not swap(source, session.file, temporary, before):
                 return None
-            forget_moved(source, before, token_of(rest), taken)
+            forget_moved(source, before, token_of(rest), taken, marks)
             disk.unlink(note)
             disk.unlink(_incoming(target))
-    return count
+    return sum(raw[0] != _COMMENT for raw in new)
 
 
-def _positions(file: File, controls: Collection[int]) -> tuple[list[tuple[int, int]], int]:
-    """Return what to move, as (position, size), and the number of messages."""
-    taken: list[tuple[int, int]] = []
-    count = 0
+def _archived(source: Source, before: Token) -> set[tuple[int, bytes]]:
+    """Return position and digest of the messages that an archive has, and that a save of an old buffer brought back."""
+    ledger = source.file.ledger
+    if ledger.token != before:
+        return set()
+    return {(record.position, record.digest) for record in ledger.edits() if is_archived(record)}
+
+
+def _mark(position: int, raw: bytes, token: Token) -> Record:
+    # It does not show how new a buffer is: a person may have made this mark at any time.
+    return Record(raw[0], position, digest(essence(raw)), unknown(token), EMPTY)
+
+
+def _moved(
+    file: File, controls: Collection[int], archived: Collection[tuple[int, bytes]]
+) -> list[tuple[int, bytes, bool]]:
+    """Return what to move: position, bytes, and whether it is new to the archive."""
+    moved: list[tuple[int, bytes, bool]] = []
     for run in runs(file):
-        stays = any(part.raw[0] not in controls for part in run if not part.is_comment)
-        only_comments = all(part.is_comment for part in run)
-        for position, raw in run:
-            if raw[0] in controls or (raw[0] == _COMMENT and not stays and not only_comments):
-                taken.append((position, len(raw)))
-                count += raw[0] in controls
-    return taken, count
+        messages = [part for part in run if not part.is_comment]
+        ends = bool(messages) and all(part.raw[0] in controls for part in messages)
+        new = {part for part in messages if (part.position, digest(essence(part.raw))) not in archived}
+        for part in run:
+            if part.raw[0] in controls or (part.is_comment and ends):
+                moved.append((*part, part in new or (part.is_comment and bool(new))))
+    return moved
 
 
 class _Run(NamedTuple):

@@ -175,6 +175,11 @@ def _oldest(places: Mapping[int, Seen], records: Sequence[_Numbered]) -> dict[in
     return found | dict(zip([number for number in numbers if number not in found], rest, strict=True))
 
 
+def _is_away(record: Record) -> bool:
+    """Return whether a mark is that of a message in the archive that no save has brought back."""
+    return is_archived(record) and record.position < 0
+
+
 class _Planning:
     """The computation of a plan. Edits are identified by their number in the ledger."""
 
@@ -206,7 +211,7 @@ class _Planning:
             lost += self._group(group, self._free.get(name, {}), self._done.get(name, {}))
         self._variables()
         older = older_names(self._edits)
-        for number, record in sorted(lost):
+        for number, record in sorted(lost, key=lambda one: (not is_archived(one[1]), one[0])):
             if record.kind in WAITING:
                 known = any(name in self._seen for name in older.get(record.digest, ()))
                 if not self._is_older(number) and not known:
@@ -216,7 +221,7 @@ class _Planning:
                 self._made.lost.append(number)
         is_new = self._rewritten()
         for number, (record, place) in sorted(self._unmarked.items()):
-            if record.owner in is_new:
+            if record.owner in is_new and _is_away(record):
                 continue
             self._reverted(number, record, place, reapply=reapply)
         self._blank_ended()
@@ -229,8 +234,8 @@ class _Planning:
         A save of a buffer from before a run restores that run and all later ones, as far as the user did not change
         their messages. A user who writes the text of an archived message again writes it as a queued message.
         """
-        archived = [(number, record.owner) for number, record in enumerate(self._edits) if is_archived(record)]
-        missing = Counter(self._edits[number].owner for number in self._made.lost)
+        archived = [(number, record.owner) for number, record in enumerate(self._edits) if _is_away(record)]
+        missing = Counter(self._edits[number].owner for number in self._made.lost if _is_away(self._edits[number]))
         marked = [run_of(owner) for number, owner in archived if number in self._made.kept]
         restored = min(marked, default=None)
         return {
@@ -278,7 +283,7 @@ class _Planning:
         return [one for one in (*waits, *left, *claims) if one[0] not in places]
 
     def _keep_mark(self, number: int, record: Record, place: Seen) -> None:
-        self._made.kept[number] = record._replace(position=place.position, owner=EMPTY)
+        self._made.kept[number] = record._replace(position=place.position)
         if place.raw[0] == record.kind:  # the mark of a user does not show how new the buffer was
             self._is_there(number)
 
@@ -378,7 +383,7 @@ class _Planning:
         report = f"marked again as {STATUS_OF[record.kind].name}"
         self._actions.append((number, Action(place, [(0, bytes([record.kind]))], "reverted", report)))
         self._written.add(number)
-        self._made.kept[number] = record._replace(position=place.position, owner=EMPTY)
+        self._made.kept[number] = record._replace(position=place.position)  # an archived one: it is in the archive
 
     def _still_claimed(self, number: int, record: Record, place: Seen) -> None:
         self._made.kept[number] = record = record._replace(position=place.position)

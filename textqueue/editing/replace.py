@@ -159,20 +159,32 @@ def swap(source: Source, file: File, temporary: str, before: Token) -> bool:
     return True
 
 
-def forget_moved(source: Source, before: Token, after: Token, moved: Sequence[tuple[int, int]]) -> None:
-    """Record the new positions, and which messages were moved, if the ledger has the state before the move."""
-    if source.file.ledger.token == before:
-        known = _shifted(source.file.ledger, moved)
-        source.file.ledger.rewrite(known, token=after, epoch=time.time_ns())
+def forget_moved(
+    source: Source, before: Token, after: Token, moved: Sequence[tuple[int, int]], marks: Sequence[Record] = ()
+) -> None:
+    """Record the new positions, and which messages were moved, if the ledger has the state before the move.
+
+    Args:
+        source: the queue.
+        before: the state of the file before.
+        after: its state now.
+        moved: position and size of what was moved.
+        marks: the marks of these messages. Of those that a person made, the ledger has no line yet.
+    """
+    ledger = source.file.ledger
+    if ledger.token == before or not ledger.lines:
+        known = _shifted(ledger, moved, marks)
+        ledger.rewrite(known, token=after, epoch=time.time_ns())
 
 
-def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]]) -> list[Record]:
+def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]], marks: Sequence[Record]) -> list[Record]:
     """Return the records after the move: new positions for what remains, the run for archived marks."""
     now = time.time_ns()
     starts = [start for start, _ in moved]
     gone = [0, *itertools.accumulate(size for _, size in moved)]
     known = []
     edits = ledger.edits()
+    there = {record.digest for record in edits if record.kind in MARKS}
     run = max(
         [now, *(run_of(record.owner) + 1 for record in edits if is_archived(record))]
     )  # the clock may be set back
@@ -186,7 +198,9 @@ def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]]) -> list[Record]:
             known.append(record._replace(position=-now, owner=b"%s%d" % (ARCHIVED, run)))
         elif record.kind == SET:  # a stale save may restore the message as it was before
             known.append(record._replace(position=-1))
-    return known
+    # A run of their own: whether a save brought the others back does not depend on these.
+    own = b"%s%d" % (ARCHIVED, run + 1)
+    return known + [one._replace(position=-now, owner=own) for one in marks if one.digest not in there]
 
 
 def copy(source: File, target: File, start: int, end: int) -> None:

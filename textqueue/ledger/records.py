@@ -30,7 +30,8 @@ EMPTY: Final = b"-"
 AGAIN: Final = b"again"
 """The owner of a line that repeats an edit of the epoch before."""
 ARCHIVED: Final = b"archived/"
-"""The start of the owner of a mark whose message was archived; the number of the run follows."""
+"""The start of the owner of a mark whose message was archived; the number of the run follows. If a save of an old
+buffer brings the message back, the owner remains, because the archive has the message."""
 FAILED: Final = b"failed/"
 """The start of the owner of a message that was given back after a failure: the number of failures follows, and a lease
 until whose end no worker takes it."""

@@ -21,7 +21,7 @@ from typing import Final
 
 from textqueue.format.kinds import APPENDED, CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, MARKS, SET, STATE, WAITING
 from textqueue.format.windows import Token, unknown
-from textqueue.ledger.records import EMPTY, GONE, TEXT, WAS, Record, is_copy
+from textqueue.ledger.records import ARCHIVED, EMPTY, GONE, TEXT, WAS, Record, is_copy
 
 __all__ = ["MARKS_KEPT", "Remembered", "ended_claims"]
 
@@ -81,7 +81,7 @@ class Remembered:
             copied = self._copied(record)
             if copied is not None:
                 _, was = self._edits.pop(copied)
-                record = record._replace(owner=was.owner) if was.owner.startswith(TEXT) else record
+                record = record._replace(owner=was.owner) if was.owner.startswith((ARCHIVED, TEXT)) else record
             if is_waiting and place in self._claim_places:
                 return  # the copy of an append whose message was claimed since: the claim replaces it
         self._edits[place] = number, record
