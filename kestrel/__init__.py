@@ -18,7 +18,6 @@ from kestrel.errors import Damage, DamageError, KestrelError
 from kestrel.transfer import Moved
 from kestrel.v2.codec import Operation
 from kestrel.v2.counters import Counters
-from kestrel.v2.directory import Queues
 from kestrel.v2.items import Item
 from kestrel.v2.journal import read_journal
 from kestrel.v2.moving import export, import_
@@ -35,7 +34,6 @@ __all__ = [
     "Moved",
     "Operation",
     "Queue",
-    "Queues",
     "State",
     "export",
     "import_",

@@ -7,7 +7,7 @@ The modules, in the order in which they are best read::
     rules, replay, items           what operations add up to
     queue, contents, backlog       the queue: its files and its items in memory, changed together
     storage, growth, packing       the files: append, rotate, rewrite, pack
-    directory, counters, hot       many queues of a directory; what the original counts; the compiled part
+    counters, hot                  what the original counts; the compiled part
     moving, snapshot               into a SEJ journal and back; a queue for reading only
 """
 

@@ -368,11 +368,6 @@ class Queue(Calls):
             if not self._fuse.shut:
                 self._contents.sync()
 
-    def expire_into(self, sink: Sink | None) -> None:
-        """From now on put what expires into another queue, or drop it."""
-        with self._guard:
-            self._expire_to = sink
-
     def evict_waiters(self) -> None:
         """Let every waiting get, peek and reserve return None now."""
         with self._guard:

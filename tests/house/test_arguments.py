@@ -193,7 +193,6 @@ CASES: dict[str, Callable[[Things], Case]] = {
     "textqueue.TextQueue": lambda t: Case(textqueue.TextQueue, {"path": t.new("other.tq")}),
     "textqueue.check": lambda t: Case(textqueue.check, {"path": t.new("jobs.tq")}),
     "kestrel.Queue": lambda t: Case(kestrel.Queue, {"directory": t.new("k"), "name": "q"}),
-    "kestrel.Queues": lambda t: Case(kestrel.Queues, {"directory": t.new("k")}),
     "kestrel.pack": lambda t: Case(kestrel.pack, {"directory": t.new("spool"), "name": "cars"}),
     "kestrel.read_journal": lambda t: Case(
         lambda **given: list(kestrel.read_journal(**given)), {"path": t.new("spool/cars")}, kestrel.read_journal

@@ -17,11 +17,11 @@ from kestrel.errors import BadNameError, BusyError, FailedError, FullError, Shut
 from kestrel.files import durable_path
 from kestrel.segmented.writing import LEAST_BYTES
 from kestrel.v2.backlog import Backlog
-from kestrel.v2.directory import Queues
 from kestrel.v2.format import WRITTEN
 from kestrel.v2.growth import Growth
 from kestrel.v2.hot import Reserving
 from kestrel.v2.items import Row, next_xid
+from kestrel.v2.listing import queue_names
 from sej.system.disk import Mode
 from tests.crash.disk import CrashDisk
 
@@ -185,16 +185,14 @@ def test_max_age_caps_an_expiry_and_is_stored(opened: Callable[..., kestrel.Queu
 
 
 def test_expired_items_go_to_another_queue(tmp_path: Path, clock: Clock) -> None:
-    with Queues(tmp_path, {"cars": {"expire_to": "late"}}, now_ms=clock) as queues:
-        queues.put("cars", b"slow", expiry=START + 1)
-        clock.now += 10
-        assert queues.flush_expired() == 1
-        assert queues.open("late").get() == (b"slow", START + 10, 0)
     with (
-        Queues(tmp_path, {"a": {"expire_to": "b"}, "b": {"expire_to": "a"}}) as queues,
-        pytest.raises(ValueError, match="lead back"),
+        kestrel.Queue(tmp_path, "late", now_ms=clock) as late,
+        kestrel.Queue(tmp_path, "cars", expire_to=late, now_ms=clock) as queue,
     ):
-        queues.open("a")
+        queue.put(b"slow", expiry=START + 1)
+        clock.now += 10
+        assert queue.flush_expired() == 1
+        assert late.get() == (b"slow", START + 10, 0)
 
 
 def test_limits_refuse(opened: Callable[..., kestrel.Queue]) -> None:
@@ -333,8 +331,7 @@ def test_a_name_may_hold_a_backslash(tmp_path: Path) -> None:
     with kestrel.Queue(tmp_path, r"a\b") as queue:
         queue.put(b"item")
     assert [item.data for item in kestrel.replay(tmp_path, r"a\b").items] == [b"item"]
-    with Queues(tmp_path) as queues:
-        assert queues.names == [r"a\b"]
+    assert queue_names(tmp_path) == [r"a\b"]
 
 
 def test_one_process_has_it(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
@@ -547,28 +544,6 @@ def test_delete_leaves_the_lock_alone(opened: Callable[..., kestrel.Queue], tmp_
     assert kestrel.replay(tmp_path, "cars").items == []
 
 
-def test_fanout_children_get_what_comes_after_them(tmp_path: Path, clock: Clock) -> None:
-    with Queues(tmp_path, {"cars": {"max_queue_age_s": 5}, "cars+red": {"max_items": 1}}, now_ms=clock) as queues:
-        queues.put("cars", b"before")
-        queues.open("cars+red")
-        queues.open("cars+blue")
-        queues.put("cars", b"one")
-        queues.put("cars", b"two")
-        assert values(queues.open("cars")) == [b"before", b"one", b"two"]
-        assert values(queues.open("cars+red")) == [b"one"]
-        assert values(queues.open("cars+blue")) == [b"one", b"two"]
-        assert queues.names == ["cars", "cars+blue", "cars+red"]
-        clock.now += 5001
-        queues.put("cars", b"three")
-        assert queues.open("cars+blue").get() is not None
-        assert queues.delete_stale() == ["cars+blue"]
-        assert queues.children("cars") == ["cars+red"]
-    with Queues(tmp_path, {"cars": {"fanout_only": True}}) as queues:
-        queues.put("cars", b"four")
-        assert len(queues.open("cars")) == 1
-        assert queues.flush() == 3
-
-
 def test_transaction_ids_go_over_the_top(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
     assert next_xid(2**31 - 1, {}) == -(2**31)
     assert next_xid(-1, {}) == 1
@@ -652,15 +627,6 @@ def test_a_peek_that_was_woken_wakes_the_next(opened: Callable[..., kestrel.Queu
             thread.join(60)
         queue.evict_waiters()  # for a thread that sleeps on although the item is there
         assert sorted(name for name, _ in found) == ["get", "peek"]
-
-
-def test_a_queue_that_others_expire_into_may_be_deleted(tmp_path: Path, clock: Clock) -> None:
-    with Queues(tmp_path, {"cars": {"expire_to": "late"}}, now_ms=clock) as queues:
-        queues.put("cars", b"first", expiry=START + 1)
-        queues.delete("late")
-        clock.now += 10
-        assert queues.open("cars").get() is None
-        assert values(queues.open("late")) == [b"first"]
 
 
 def test_a_number_at_the_end_of_all_numbers_is_no_number(tmp_path: Path) -> None:
@@ -796,24 +762,6 @@ def test_a_relative_path_of_a_work_queue_means_the_directory_of_the_opening(
         item.fail("why")
         assert queue.redrive() == 1
     assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-def test_a_queue_that_fails_to_close_leaves_no_other_one_open(tmp_path: Path) -> None:
-    queues = Queues(tmp_path)
-    for name in ("a", "b", "c"):
-        queues.put(name, b"x")
-
-    def fail() -> None:
-        raise FailedError("the disk failed")
-
-    close = queues._open["b"].close
-    queues._open["b"].close = fail  # type: ignore[method-assign]
-    with pytest.raises(FailedError):
-        queues.close()
-    close()
-    for name in ("a", "b", "c"):
-        with kestrel.Queue(tmp_path, name) as queue:
-            assert len(queue) == 1
 
 
 @pytest.mark.parametrize("tail", [bytes(50), b"\xf0\x11", b"\x05\x0f\x00"], ids=["zeros", "opcode", "torn"])
