@@ -153,7 +153,7 @@ class _Commands(click.Group):
 def _sentence(command: click.Command | None) -> str:
     """Return the first sentence of a command's help."""
     text = " ".join(((command and command.help) or "").split("\n\n")[0].replace("\b", "").split())
-    return text.partition(". ")[0].rstrip(".") + "."
+    return text and text.partition(". ")[0].rstrip(".") + "."
 
 
 def _spelled_out(command: click.Command) -> click.Command:
@@ -312,6 +312,8 @@ def app(context: click.Context, log_format: str | None, log_level: str | None) -
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return the exit code."""
     _settle_streams()
+    if sys.flags.optimize > 1 and {"-h", "--help"} & set(sys.argv if arguments is None else arguments):
+        click.echo("sej: `python -OO` removes the descriptions of the commands; run `sej` without -OO", err=True)
     warnings.showwarning = _say_warning
     try:
         # Standalone, click would exit with 1 and "Aborted!" after an interrupt outside the command's own function.

@@ -91,6 +91,9 @@ def test_old_lists_segments_that_no_reader_needs(journal: Path) -> None:
     with library.Offset(journal, "slow") as kept:
         kept.commit(int(segments[2].stem, 16))
     assert sej("old", "--days", "0", journal).stdout.decode().splitlines() == [str(path) for path in segments[:2]]
+    done = sej("old", "--days", "0", journal)
+    assert f"{segments[2]} is old, but reader 'slow' still needs it: it is at offset ".encode() in done.stderr
+    assert sej("old", "--before", "2001-01-01", journal).stderr == b"", "no segment is as old"
     assert sej("old", "--before", "17", journal).returncode == 2
     assert sej("old", "--before", "1h ago", "--days", "1", journal).returncode == 2
     assert sorted((journal / "jnl").iterdir()) == segments
@@ -111,3 +114,15 @@ def test_old_goes_by_the_time_of_the_messages(tmp_path: Path) -> None:
     assert listed("--before", "15d ago") == [0, 1]
     assert listed("--days", "2.5") == [0, 1, 2, 3, 4, 5]
     assert listed("--days", "0") == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_file_prints_the_ends_of_a_segment_as_the_original_does(journal: Path, tmp_path: Path) -> None:
+    first, second = sorted((journal / "jnl").iterdir())[:2]
+    lines = [line.split("\t") for line in sej("file", first).stdout.decode().splitlines()]
+    assert [line[:2] for line in lines] == [["first", "0"], ["last", str(int(second.stem, 16) - 1)]]
+    assert lines[0][2] == "2017-07-14T02:40:00.000000000Z"
+    rows = [json.loads(line) for line in sej("file", "--json", first).stdout.splitlines()]
+    assert [[row["message"], str(row["offset"]), row["time"]] for row in rows] == lines
+    (tmp_path / "empty.jnl").touch()
+    assert sej("file", tmp_path / "empty.jnl").returncode == 4
+    assert sej("file", tmp_path / "missing.jnl").returncode == 4

@@ -1,5 +1,6 @@
 """A short command is quick, because it loads what it uses."""
 
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -165,3 +166,11 @@ def test_the_commands_of_this_distribution_are_those_of_its_metadata(monkeypatch
     assert own_commands("sej.nothing") == {}
     monkeypatch.setattr(sys, "path", [])
     assert own_commands("sej.commands") == {}
+
+
+def test_help_without_docstrings_says_why_it_is_short() -> None:
+    for words in (["--help"], ["queue", "put", "-h"]):
+        command = [sys.executable, "-OO", "-m", "sej", *words]
+        done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=True)
+        assert "`python -OO` removes the descriptions" in done.stderr
+        assert not re.search(r"^  \w+ +\.$", done.stdout, re.MULTILINE)

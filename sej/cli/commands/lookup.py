@@ -32,10 +32,14 @@ _DAY_NS: Final = 86_400 * 10**9
 def file(directory: Path, place: int | Moment | None, json: bool) -> None:
     """Print the segments with their first offset, size and last change; or the path of the one that holds a message.
 
-    Exit code 4: there is no such message.
+    As in the original, DIR may be a segment file: prints the offset and time of its first and last message. Exit code
+    4: there is no such message.
 
     Example: sej dump $(sej file orders 17)
     """
+    if directory.is_file() and place is None:
+        _print_ends(directory, json=json)
+        return
     journal = Journal(directory)
     if place is None:
         for segment in journal.segments:
@@ -88,7 +92,8 @@ def timestamp(directory: Path, place: int | Moment | None, reader: str | None, j
 def old(directory: Path, before: int | Moment | None, days: float | None, json: bool) -> None:
     """Print the segments that no reader with a kept offset needs, and whose messages are all old.
 
-    The last segment is never listed. This command removes nothing; `sej clean` does.
+    The last segment is never listed. The reader that still needs the next old segment is named on standard error. This
+    command removes nothing; `sej clean` does.
 
     Example: sej old --before '30d ago' orders | xargs -r tar cf archive.tar
     """
@@ -97,13 +102,36 @@ def old(directory: Path, before: int | Moment | None, days: float | None, json: 
     if before is not None and days is not None:
         raise click.UsageError("--before and --days both give an age; use one of them")
     journal = Journal(directory)
-    needed = [reader.offset or 0 for reader in readers_of(journal)]
+    slowest = min(readers_of(journal), key=lambda reader: reader.offset or 0, default=None)
     age_ns = int((_OLD_DAYS if days is None else days) * _DAY_NS)
     newer = journal.find_time(time.time_ns() - age_ns if before is None else before.timestamp)
     for segment, following in pairwise(journal.segments):
-        if following.first_offset > min([newer, *needed]):
+        if following.first_offset > newer:
+            break
+        if slowest is not None and following.first_offset > (slowest.offset or 0):
+            click.echo(
+                f"sej: {segment.path} is old, but reader {slowest.name!r} still needs it: it is at offset"
+                f" {slowest.offset or 0}",
+                err=True,
+            )
             break
         click.echo(_line(segment, json=True) if json else segment.path)
+
+
+def _print_ends(path: Path, *, json: bool) -> None:
+    from sej.cli.commands.reading import segment_messages
+
+    messages = segment_messages(path)
+    first = last = next(messages, None)
+    for message in messages:
+        last = message
+    if first is None or last is None:
+        click.echo(f"sej: {path}: this segment has no message", err=True)
+        raise SystemExit(Exit.MISSING)
+    for end, message in (("first", first), ("last", last)):
+        shown = iso_time(message.timestamp)
+        row = {"message": end, "offset": message.offset, "time": shown}
+        click.echo(jsonlib.dumps(row) if json else f"{end}\t{message.offset}\t{shown or '-'}")
 
 
 def _next_of(journal: Journal, name: str | None) -> int:

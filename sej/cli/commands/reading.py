@@ -39,7 +39,7 @@ from sej.journal.view import Journal
 from sej.message import FIRST, Message, Start
 from sej.system.disk import OS
 
-__all__ = ["count", "dump", "scan", "tail"]
+__all__ = ["count", "dump", "scan", "segment_messages", "tail"]
 
 _ONLY_COUNT: Final = "--only-count"
 
@@ -157,7 +157,7 @@ def dump(
 
     Example: sej dump --format msgpack orders/jnl/0000000000000000.jnl
     """
-    messages = (message for message in _segment(segment) if lies_between(message, start, end))
+    messages = (message for message in segment_messages(segment) if lies_between(message, start, end))
     print_messages((message for message in messages if not types or message.type in types), form)
 
 
@@ -197,7 +197,8 @@ def _count_slowly(path: Path) -> int:
         return total
 
 
-def _segment(path: Path) -> Iterator[Message]:
+def segment_messages(path: Path) -> Iterator[Message]:
+    """Yield the messages of one segment file, wherever it is."""
     if OS.status(path) is None:
         raise FileNotFoundError(f"{path}: the file does not exist; `sej file DIR` prints the segments of a journal")
     if os.path.isdir(path):
