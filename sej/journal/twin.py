@@ -136,8 +136,7 @@ def read_place(directory: Directory, name: str) -> tuple[int | None, After | Non
             return (kept.offset, _after_of(kept, slots)) if kept.data else (None, None)
         if (kept, slots) == before:  # or a commit came between the two reads
             raise BadOffsetFileError(
-                f"{wrong}; set the right offset with `sej reset`, or remove the file so that the reader starts at"
-                " its default",
+                f"{wrong}; `sej doctor` prints the command that sets the right offset",
                 path=directory.at("ofs", f"{name}.ofs"),
             )
         before = kept, slots

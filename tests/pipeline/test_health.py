@@ -1,6 +1,7 @@
 """What killed jobs leave is named and removed by the doctor, and nothing that is still needed."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -68,7 +69,9 @@ def test_the_program_does_so(target: Target) -> None:
 
 def test_a_command_finishes_what_was_decided(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Owner, "is_gone", lambda owner, _: owner == GONE)
-    done = CliRunner().invoke(app, ["finish", target.root])
+    _, _, _, do = next(look(target.root))
+    assert shlex.split(do.split("`")[1]) == ["sej", "spark", "finish", target.root]
+    done = CliRunner().invoke(app, shlex.split(do.split("`")[1])[2:])
     assert done.exit_code == 0, done.output
     assert left(target) == {"running"}
     with sej.Scanner(target.directory(0).path) as scanner:
@@ -86,6 +89,12 @@ def test_staged_rows_that_were_damaged_stop_the_job_that_needs_them(target: Targ
     assert isinstance(done.exception, StagedRowsError)
     assert "changed after they were staged" in str(done.exception)
     assert sej.Journal(target.directory(0).path).end_offset == 1
+    _, level, _, do = next(look(target.root))
+    assert level == "problem"
+    words = shlex.split(do.split("`")[1])
+    assert words[:4] == ["sej", "spark", "finish", "--discard"]
+    assert CliRunner().invoke(app, words[2:]).exit_code == 0
+    assert all(row[1] == "ok" for row in look(target.root))
 
 
 def test_the_doctor_reports_nothing_if_no_job_wrote(tmp_path: Path) -> None:
