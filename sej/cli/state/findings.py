@@ -55,13 +55,17 @@ _QUICK_BYTES: Final = 16 * BLOCK_BYTES
 
 _COPIER: Final = "hub"
 """The reader of `sej hub push`."""
-_COPY: Final = "with a second copy whose segments begin at the same offsets, `{aside} && cp COPY/jnl/{name} {file}`"
+_COPY: Final = "`{aside} && cp COPY/jnl/{name} {file}`"
 
 ADVICE: Final = {
     "corruption": "`sej repair {at}`",
-    "changed value": f"a repair would accept these bytes as they are. Stop the writers; {_COPY}",
+    "changed value": (
+        "a repair would accept these bytes as they are. Stop the writers; with a second copy in which this segment has"
+        f" the same size, {_COPY}"
+    ),
     "lost messages": (
-        f"before a writer appends: {_COPY}. Else new messages get these offsets, and a reader past the end skips them"
+        f"before a writer appends, with a second copy that has them: {_COPY}. Else new messages get these offsets, and"
+        " a reader that is past the end skips them"
     ),
     "identity": (
         "restore it from a copy: `cp COPY/id {file}`. Without one, `rm {file}`: the next writer makes a new identity,"
