@@ -114,6 +114,8 @@ def _total(root: Path, way: dict[str, Any] | None = None) -> int:
 def count(root: Path, way: dict[str, Any], json: bool) -> None:
     """Print how many messages are below ROOT, from the index, without Spark.
 
+    Lost messages are counted until `sej repair` has recorded their gap. `sej count` fails there.
+
     Example: sej spark count data
     """
     messages = _total(root, way)

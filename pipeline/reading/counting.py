@@ -35,6 +35,9 @@ def count(
 ) -> int:
     """Return the number of messages below a root, like ``spark.read.format("sej").load(root).count()``.
 
+    It counts offsets, without those of recorded gaps. Messages that are lost, but in no recorded gap yet, are counted
+    until :meth:`sej.Journal.repair` has run. A scanner and ``sej count`` read the journal, and raise an error there.
+
     Args:
         root: a SEJ directory, a sharded journal, a hub's root, or several of them. With ``hub``: clients, sharded
             journals or journals there; None: everything readable.

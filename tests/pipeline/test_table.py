@@ -461,3 +461,14 @@ def test_a_relative_path_means_the_directory_of_the_making(tmp_path: Path, monke
         arrived.commit()
     assert sej.read_offset(tmp_path / "orders", "r") == 2
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_lost_messages_are_counted_until_a_repair_records_their_gap(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path, segment_bytes=1) as w:
+        w.append_many([b"a", b"b", b"c"])
+    (tmp_path / "jnl" / f"{1:016x}.jnl").unlink()
+    assert pipeline.count(tmp_path) == 3
+    with pytest.raises(sej.OffsetGapError), sej.Scanner(tmp_path) as s:
+        list(s)
+    sej.Journal(tmp_path).repair()
+    assert pipeline.count(tmp_path) == 2
