@@ -270,7 +270,7 @@ class Tail:
         self._check_names()
         self._seal()
         record_gap(self.directory, Gap(self.buffer.offset, offset, reason))
-        self._take(start_segment, self.directory, offset, alone=True)
+        self._take(start_segment, self.directory, offset, self.lock)
         self.buffer.offset = offset
         self.syncer.advance(offset)
 
