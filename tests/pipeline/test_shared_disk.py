@@ -112,7 +112,7 @@ def test_a_decided_job_whose_rows_were_lost_is_reported_and_can_be_discarded(tar
     decide(target, Job("healthy", "other", 1, healthy))
     found = [row for row in look(target.root) if row[1] == "problem"]
     assert [LOST in row[2] and staged[1].path in row[2] for row in found] == [True], found
-    assert found[0][3].startswith(f"run sej spark finish --discard {target.root}")
+    assert found[0][3].startswith(f"`sej spark finish --discard {target.root}`")
     with pytest.raises(StagedRowsError, match=rf"{LOST}\. To remove it, run `sej spark finish --discard "):
         finish_dead_jobs(target)
     with pytest.raises(StagedRowsError, match="job first of 'app' is decided but cannot be finished"):
