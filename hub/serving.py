@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -52,7 +51,6 @@ _NO_ADDRESS: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _SOCKET_BYTES: Final = 100
 """The longest path of a Unix socket, with some to spare."""
 # A name, so that the type checker reads both ways.
-_LINUX: Final[bool] = bool(sys.platform == "linux")
 
 
 def _limit(name: str, default: int, what: str) -> Callable[[_Command], _Command]:
@@ -211,7 +209,7 @@ def _supervise(
 
 def _cores() -> int:
     """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def _certificates(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ServerTLS | None:
@@ -257,8 +255,6 @@ def _for_page(counted: Counted) -> HubCounts:
 @contextmanager
 def _folder() -> Iterator[str]:
     """Yield a folder for the sockets of the processes, and what they count together."""
-    if not _LINUX:
-        raise click.UsageError("--processes needs Linux, whose kernel divides the connections; leave it out")
     with process_folder.made() as folder:
         if len(folder) > _SOCKET_BYTES:
             raise click.UsageError(f"{folder}: this path is too long for a Unix socket; set TMPDIR to a shorter one")

@@ -92,6 +92,8 @@ def _imported(name: str) -> ModuleType:
         raise
 
 
-if sys.platform == "win32":
-    raise ImportError("SEJ does not run on Windows: run it in WSL, the Windows Subsystem for Linux (wsl --install)")
+if sys.platform != "linux":
+    raise ImportError(
+        f"SEJ runs on Linux, not on {sys.platform!r}: run it in a Linux container, or on Windows in WSL (wsl --install)"
+    )
 warn_if_foreign()

@@ -83,5 +83,4 @@ def _in_child() -> None:
 if not TYPE_CHECKING and _twin is not None:
     _twin.noticed(_in_child)
     notice_fork = _twin.notice_fork
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_in_child)

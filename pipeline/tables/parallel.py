@@ -19,7 +19,7 @@ __all__ = ["THREADS", "in_order"]
 _Part = TypeVar("_Part")
 _Row = TypeVar("_Row")
 
-THREADS: Final = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+THREADS: Final = min(len(os.sched_getaffinity(0)), 8)
 """Threads of one read."""
 _KEPT_BYTES: Final = 16 << 20
 

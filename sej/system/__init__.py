@@ -7,7 +7,7 @@ The modules, in the order in which they are best read::
     locks, lifecycle, signals          locks that end with their process; open, failed, closed, forked
     group_commit                       one sync for many threads
     durable_format, durable, sealed    the kept durable position; small files with a checksum
-    watch, observing                   waiting for a change: inotify or polling; watchdog on other systems
+    watch                              waiting for a change: inotify or polling
     clock                              time as a parameter
     original, followers                the original SEJ next to this one: its lock, its readers
     logs                               log records

@@ -34,7 +34,7 @@ __all__ = [
     "status_of",
 ]
 
-_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
+_NO_WAIT: Final = os.O_NONBLOCK
 """Opening a FIFO or a device returns immediately, so that it can be examined. No effect on a regular file."""
 WRITE_LIMIT: Final = 1 << 30
 """One system call transfers at most a little under 2 GiB on Linux."""

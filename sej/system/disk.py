@@ -10,7 +10,7 @@ The rules:
 - A write writes everything or raises. Nothing is retried after an error, except EINTR.
 - When ``create`` (of a new file), ``mkdir``, ``rename`` and ``unlink`` return, the directories are synced, so that the
   name survives a power loss. Only ``mode="temp"`` leaves that out, for files that are renamed into place or removed.
-- ``sync`` is the strongest that the system offers (``F_FULLFSYNC`` on macOS). The system reports a failed one to one
+- ``sync`` is ``fdatasync``. The system reports a failed one to one
   caller, once. So an open file is synced by one thread at a time, and after an error never again.
 - Every descriptor is closed on exec.
 - An exception of a signal handler leaks no descriptor and no lock. Python runs handlers between bytecodes, so anything
@@ -76,7 +76,7 @@ Mode = Literal["read", "edit", "append", "new", "temp"]
 ``new``: must not exist; ``temp``: created or emptied, its name not synced.
 """
 
-_CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_CLOEXEC: Final = os.O_CLOEXEC
 _FLAGS: Final[dict[str, int]] = {
     "read": os.O_RDONLY | _CLOEXEC,
     "edit": os.O_RDWR | _CLOEXEC,
@@ -275,9 +275,8 @@ class OsFile(Descriptor):
                     high = low
             finally:
                 self._set_direct(False)
-            if hasattr(os, "posix_fadvise"):
-                self.sync()  # a page that another process has written to is dropped only if it is clean
-                os.posix_fadvise(self._fd, first, last - first, os.POSIX_FADV_DONTNEED)
+            self.sync()  # a page that another process has written to is dropped only if it is clean
+            os.posix_fadvise(self._fd, first, last - first, os.POSIX_FADV_DONTNEED)
         finally:
             self._put_back(seen, first, end)
         rest = max(high, position)
@@ -320,8 +319,6 @@ class OsFile(Descriptor):
 
         Opening the file again would do the same, but end a lease.
         """
-        if sys.platform != "linux":
-            return False
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
         try:
             fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)
@@ -338,14 +335,14 @@ class OsFile(Descriptor):
             call(self._fd, position, size, _SYNC_FILE_RANGE_WRITE)
 
     def sync(self) -> None:
-        """Sync by ``fdatasync``, or the strongest call of the system."""
+        """Sync by ``fdatasync``."""
         with self._syncing:
             if self._fd < 0:
                 raise OSError(errno.EBADF, "the file is closed", self._path)
             if self._unsynced is not None:
                 raise OSError(self._unsynced, "an earlier sync of this file failed", self._path)
             try:
-                _sync(self._fd)
+                os.fdatasync(self._fd)
             except OSError as error:
                 self._unsynced = error.errno
                 locate(error, self._path)
@@ -360,10 +357,7 @@ class OsFile(Descriptor):
     def allocate(self, size: int) -> None:
         """Allocate zeros with disk space."""
         try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self._fd, 0, size)
-            else:
-                self.write(bytes(size))
+            os.posix_fallocate(self._fd, 0, size)
         except OSError as error:
             locate(error, self._path)
 
@@ -481,10 +475,7 @@ class OsDisk:
         """Sync the names in a directory."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
         try:
-            if sys.platform == "darwin":
-                _sync(fd)  # an fsync there leaves the names in the drive's cache
-            else:
-                os.fsync(fd)
+            os.fsync(fd)
         except OSError as error:
             locate(error, os.fspath(path))
         finally:
@@ -628,7 +619,7 @@ def _has_device(path: str | os.PathLike[str], status: Status | None) -> bool:
     name = os.path.realpath(path)
     while (status := status or status_of(name)) is None:
         name = os.path.dirname(name)
-    return sys.platform == "linux" and os.major(status.device) != 0
+    return os.major(status.device) != 0
 
 
 def file_system(path: str | os.PathLike[str]) -> str | None:
@@ -774,20 +765,9 @@ def large_file_advice() -> str:
 @functools.cache
 def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
     """Return the function of the C library, or None. It is loaded late, because that takes a short command too long."""
-    if sys.platform != "linux":
-        return None
     import ctypes
 
     call = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if call is not None:
         call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     return cast("Callable[[int, int, int, int], int] | None", call)
-
-
-def _sync(fd: int) -> None:
-    if sys.platform == "darwin":
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-    elif hasattr(os, "fdatasync"):
-        os.fdatasync(fd)
-    else:
-        os.fsync(fd)

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Collection
 from typing import Final
 
@@ -47,7 +46,7 @@ def find_followers(folder: str, files: Collection[tuple[int, int]]) -> list[str]
     Raises:
         UnsupportedError: the system has no ``/proc`` as Linux has it.
     """
-    if sys.platform != "linux" or not os.path.isdir("/proc/self/fdinfo"):
+    if not os.path.isdir("/proc/self/fdinfo"):
         raise UnsupportedError("other processes cannot be examined: this needs /proc as on Linux", path=folder)
     inode = os.stat(folder).st_ino
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]

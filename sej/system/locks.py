@@ -19,7 +19,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Final, Self
@@ -46,7 +45,6 @@ __all__ = [
 ]
 
 # A name, so that the type checker reads both ways.
-_LINUX: Final[bool] = bool(sys.platform == "linux")
 _RETRY_S: Final = 0.005
 _HOLDER_BYTES: Final = 256
 _LINE_BYTES: Final = 220
@@ -305,14 +303,13 @@ def process_start(pid: int) -> int | None:
     """Return when a process of this host started, in clock ticks since boot; None if there is no such process.
 
     A pid alone does not identify a process: numbers are reused. Read from ``/proc``. 0 for a live process whose start
-    the system does not tell: on other systems, or if ``/proc`` hides the processes of other users (``hidepid``).
+    the system does not tell: ``/proc`` hides the processes of other users (``hidepid``).
     """
-    if _LINUX:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-            with open(f"/proc/{pid}/stat", "rb") as stat:
-                fields = stat.read().rpartition(b")")[2].split()
-            # A zombie only waits for its parent: it holds nothing and does nothing any more.
-            return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+        # A zombie only waits for its parent: it holds nothing and does nothing any more.
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
     if not 0 < pid <= _PID_MOST:
         return None
     try:
@@ -333,11 +330,9 @@ def is_running(pid: int, start: int) -> bool:
 def lease(file: File) -> bool:
     """Exclude every other process from a file until it is closed; return False if that is not possible.
 
-    Linux only: the kernel grants a write lease if no other process has the file open. A process that opens or truncates
+    The kernel grants a write lease if no other process has the file open. A process that opens or truncates
     it in the meantime, with or without locks, sleeps in the kernel until the lease ends. Hold it for microseconds.
     """
-    if not _LINUX:
-        return False
     try:
         import signal  # here, because few processes need a lease
 
@@ -352,8 +347,6 @@ def lease(file: File) -> bool:
 
 def leasable(file: File) -> bool:
     """Return whether the system would lease this file to this process if no other one had it open."""
-    if not _LINUX:
-        return False
     try:
         fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except (OSError, ValueError) as error:  # ValueError: a file without a descriptor
@@ -363,8 +356,6 @@ def leasable(file: File) -> bool:
 
 def leased(file: File) -> bool:
     """Return whether a lease still holds and no process waits for its end."""
-    if not _LINUX:
-        return False
     try:
         return fcntl.fcntl(file.fileno(), fcntl.F_GETLEASE) == fcntl.F_WRLCK
     except (OSError, ValueError):
@@ -379,8 +370,6 @@ def let_in(file: File) -> None:
 
 def end_lease(file: File) -> bool:
     """End a lease immediately, even if a forked child has a copy of the descriptor; return False if there was none."""
-    if not _LINUX:
-        return False
     try:
         fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except (OSError, ValueError):
@@ -390,6 +379,5 @@ def end_lease(file: File) -> bool:
 
 def ask_for_file(path: str | os.PathLike[str]) -> None:
     """Tell the holder of a lease on a file that a process waits for it; returns immediately."""
-    if _LINUX:
-        with contextlib.suppress(OSError):
-            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))

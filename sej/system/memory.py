@@ -7,8 +7,6 @@ depends on the blocks that it has freed before, so the same program is slower in
 
 from __future__ import annotations
 
-import sys
-
 __all__ = ["keep_freed_memory", "keep_like_after"]
 
 _TRIM_THRESHOLD = -1
@@ -27,8 +25,6 @@ def keep_freed_memory(block_bytes: int, kept_bytes: int, arenas: int) -> bool:
     Returns:
         False if the C library cannot: it is not glibc.
     """
-    if sys.platform != "linux":
-        return False
     import ctypes  # here, because it takes a short command too long
 
     library = ctypes.CDLL(None)

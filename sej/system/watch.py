@@ -1,7 +1,5 @@
 """Wait for a directory to change: by inotify if available, else by adaptive polling, which is also the safety net.
 
-On systems other than Linux the library watchdog wakes the polling, see :mod:`sej.system.observing`.
-
 One inotify instance serves the whole process. There is no extra thread: of the waiting threads, one at a time (the
 leader) reads the descriptor, passes events to the others, and passes the lead on when its own wait is over. So an event
 costs one system call and no context switch in the common case of one reader.
@@ -22,15 +20,13 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from sej.mutex import notice_fork, watch_forks
 
 if TYPE_CHECKING:
     from ctypes import CDLL
-
-    from sej.system.observing import Observers
 
 __all__ = ["Watch", "wait_any"]
 
@@ -40,7 +36,6 @@ _INTEREST: Final = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELE
 """Without IN_DELETE_SELF, which IN_IGNORED reports too: sej.system.followers tells watches of the original by it."""
 _EVENT_WORDS: Final = 4  # watch, mask, cookie, size of the following name; names fill whole words
 _READ_BYTES: Final = 4096  # of events in one read: the rest is read next time
-_OBSERVE: Final = sys.platform != "linux"
 _SAFETY_S: Final = 1.0
 _POLL_FIRST_S: Final = 0.001
 _POLL_MAX_S: Final = 0.05
@@ -70,10 +65,9 @@ class Watch:
         self._safety_s = safety_s
         self._closed = self._gone = False
         self._idle_waits = 0
-        self._ear = ear = _Ear()
+        self._ear = _Ear()
         self._hub = _Hub.current()
-        self._hub.add(ear, self.directory)
-        self._end_observing = self._hub.observe(ear, self.directory) if ear.number is None else None
+        self._hub.add(self._ear, self.directory)
 
     def _present(self) -> _Hub:
         """The hub of this process."""
@@ -120,14 +114,12 @@ class Watch:
         """Stop watching; a wait in another thread returns."""
         if not self._gone:
             self._closed = True
-            if self._end_observing is not None:
-                self._end_observing()
             self._hub.remove(self._ear)
             self._gone = True  # last: a second call finishes an interrupted one
 
     def __del__(self) -> None:
         """Stop watching when it is garbage-collected."""
-        if hasattr(self, "_end_observing") and not sys.is_finalizing():
+        if hasattr(self, "_hub") and not sys.is_finalizing():
             self.close()
 
     def __enter__(self) -> Self:
@@ -182,7 +174,6 @@ class _Hub:
         self._leading = False
         self._followers = 0
         self._ears: dict[int, tuple[_Ear, ...]] = {}
-        self._observers: Observers | None = None
         self._bell_out, self._bell_in = os.pipe()
         self._fd = _inotify_init()
         os.set_blocking(self._bell_out, False)
@@ -223,17 +214,6 @@ class _Hub:
             ear.number = number = _inotify_add(self._fd, directory)
             if number is not None:
                 self._ears[number] = (*self._ears.get(number, ()), ear)
-
-    def observe(self, ear: _Ear, directory: str) -> Callable[[], None] | None:
-        """Let the library report changes; return a function that ends this, or None if inotify serves."""
-        if not _OBSERVE:
-            return None
-        with self._guard:
-            if self._observers is None:
-                from sej.system.observing import Observers
-
-                self._observers = Observers()
-        return self._observers.add(directory, lambda: self.notify(ear))
 
     def remove(self, ear: _Ear) -> None:
         if self.forked:
@@ -322,30 +302,22 @@ class _Hub:
 
 
 @functools.cache
-def _libc() -> CDLL | None:
-    """The C library with inotify, or None: loaded for the first watch, because it takes a short command too long."""
-    if sys.platform != "linux":
-        return None
+def _libc() -> CDLL:
+    """The C library: loaded for the first watch, because it takes a short command too long."""
     import ctypes
 
-    library = ctypes.CDLL(None, use_errno=True)
-    return library if hasattr(library, "inotify_init1") else None
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _inotify_init() -> int | None:
-    if (library := _libc()) is None:
-        return None
-    fd: int = library.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    fd: int = _libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
     return fd if fd >= 0 else None
 
 
 def _inotify_add(fd: int, directory: str) -> int | None:
-    if (library := _libc()) is None:
-        return None
-    number: int = library.inotify_add_watch(fd, os.fsencode(directory), _INTEREST | _MASK_ADD)
+    number: int = _libc().inotify_add_watch(fd, os.fsencode(directory), _INTEREST | _MASK_ADD)
     return number if number >= 0 else None
 
 
 def _inotify_remove(fd: int, number: int) -> None:
-    if (library := _libc()) is not None:
-        library.inotify_rm_watch(fd, number)
+    _libc().inotify_rm_watch(fd, number)

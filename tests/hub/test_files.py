@@ -91,18 +91,15 @@ def printed(*words: object) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
 @pytest.mark.parametrize(("soft", "hard", "writers"), [(64, 4096, 20), (114, 114, 6)])
 def test_many_journals_with_few_files(tmp_path: Path, soft: int, hard: int, writers: int) -> None:
     assert printed(PROGRAM, tmp_path, soft, hard) == f"24 {writers}\n"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
 def test_many_connections(tmp_path: Path) -> None:
     assert printed(CONNECTIONS, tmp_path) == "1\n"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
 @pytest.mark.parametrize(
     ("left", "answers"),
     [(0, "(100, 0)\n100\n[]\n"), (1, "SourceError True True {}\nOSError True False {}\nOSError True False {}\n")],
@@ -111,7 +108,6 @@ def test_no_journal_counts_as_damaged_for_lack_of_descriptors(tmp_path: Path, le
     assert printed(LOOKS, tmp_path, left) == answers
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
 def test_connections_that_say_nothing_leave_files_for_puts_and_end(tmp_path: Path) -> None:
     serve = [sys.executable, "-c", SERVE, "serve", "--address", "127.0.0.1:0", str(tmp_path)]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server, contextlib.ExitStack() as stack:

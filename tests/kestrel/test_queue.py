@@ -564,7 +564,6 @@ def test_sync_is_named(sync: Any, tmp_path: Path) -> None:
     kestrel.Queue(tmp_path, "cars").close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_closed_queue_has_no_file_open(tmp_path: Path) -> None:
     """Its record of what is on the disk stays open between two syncs."""
     record = durable_path(tmp_path, "cars")

@@ -500,7 +500,6 @@ os.execv(sys.executable, [sys.executable, "-c", program, *sys.argv[1:]])
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
 def test_root_keeps_what_it_could_not_use_any_more(tmp_path: Path) -> None:
     """As in a service without the capability to pass over permissions. For another user it shows nothing."""
     os.chown(tmp_path, 65534 if os.geteuid() == 0 else -1, -1)

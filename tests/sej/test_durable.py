@@ -293,7 +293,6 @@ def test_the_real_disk_reads_and_writes_past_the_cache(disk_path: Path) -> None:
     assert file.read(1, 9999) == b"y"
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="nothing is dropped from the cache here")
 @pytest.mark.parametrize("size", [100, 4096, 5000, 1 << 20])
 @pytest.mark.parametrize("lost", [False, True], ids=["cut", "lost"])
 def test_bytes_that_others_write_after_these_stay(

@@ -3,6 +3,8 @@
 import errno
 import importlib
 import os
+import subprocess
+import sys
 import types
 
 import pytest
@@ -55,3 +57,15 @@ def test_a_compiled_module_that_lacks_a_file_descriptor_is_not_replaced(monkeypa
         compiled("sej.built")
     assert caught.value.errno == errno.EMFILE
     assert "sej.built.so" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("package", ["sej", "hub", "kestrel", "pipeline", "shard", "textqueue"])
+@pytest.mark.parametrize("system", ["win32", "darwin"])
+def test_importing_on_another_system_names_the_way_out(system: str, package: str) -> None:
+    code = f"import sys, os, ctypes; sys.platform = {system!r}; import {package}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: SEJ runs on Linux, not on {system!r}: run it in a Linux container,"
+        " or on Windows in WSL (wsl --install)"
+    )

@@ -222,7 +222,6 @@ def test_an_object_that_was_closed_or_forgotten_is_not_told_about_forks() -> Non
     assert kept.life not in {found() for found in mutex._open}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_is_refused_and_releases_nothing() -> None:
     one = Owner()
     copies: list[int] = []

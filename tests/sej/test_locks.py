@@ -208,7 +208,6 @@ def test_a_process_that_the_system_hides_counts_as_running(
     assert not is_running(ended.pid, start)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
 def test_a_lease_is_had_alone_and_for_as_long_as_the_file_is_open(tmp_path: Path) -> None:
     path = tmp_path / "leased"
     path.write_bytes(b"")

@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path as FilePath
 
-import pytest
-
 PROGRAM = """
 import resource, sys, warnings
 import sej, shard
@@ -38,7 +36,6 @@ def lines(root: FilePath, soft: int, hard: int) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no limits of that kind")
 def test_a_soft_limit_is_raised_and_a_hard_one_respected(tmp_path: FilePath) -> None:
     assert lines(tmp_path / "soft", 80, 4096) == ["open 64", "read 6000", "handled all True []", "resharded 6000"]
     few = lines(tmp_path / "hard", 70, 70)

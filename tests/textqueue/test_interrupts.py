@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -80,7 +79,6 @@ def keeper() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("keeper")
-@pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
 def test_an_interrupt_leaves_no_lease_when_the_queue_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interrupts cover every place of a hold: its begin, marks, another edit, and its end."""
     monkeypatch.setattr(marks, "_ROW_S", 600.0)

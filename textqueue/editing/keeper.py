@@ -108,9 +108,8 @@ KEEPER: Final = Keeper()
 """The keeper of this process."""
 
 atexit.register(KEEPER.end_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=KEEPER.before_fork,
-        after_in_parent=KEEPER.after_fork_in_parent,
-        after_in_child=KEEPER._after_fork,
-    )
+os.register_at_fork(
+    before=KEEPER.before_fork,
+    after_in_parent=KEEPER.after_fork_in_parent,
+    after_in_child=KEEPER._after_fork,
+)

@@ -124,7 +124,7 @@ def _appends(operation: str, batch: int, *durabilities: Durability) -> Iterator[
         yield Measurement(operation, words, _SURVIVES[kind], partial(_appending, kind, batch))
 
 
-_SYNC: Final[Callable[[int], object]] = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+_SYNC: Final[Callable[[int], object]] = os.fdatasync
 _PUT: Final = "put, one by one"
 MEASUREMENTS: Final = (
     Measurement(_PUT, "os.write", _SURVIVES["os"], partial(_writing, _nothing)),

@@ -36,7 +36,7 @@ def until_reader_leaves(ask: Callable[[], object] | None = None) -> Iterator[Non
     except (OSError, ValueError):
         yield
         return
-    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) or not hasattr(select, "poll"):
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         yield
         return
     over = threading.Event()
