@@ -1,7 +1,5 @@
 """Section hub: the wire against bare gRPC and a bare disk, many clients against one, the merge against its parts.
 
-At the end, two server processes against one (:mod:`benchmarks.hub_processes`).
-
 Everything on the loopback, the servers in processes of their own; durability is that of the hub: synced before it is
 acknowledged. One run, interleaved rounds, page cache warm.
 """
@@ -19,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import hub_processes
 from benchmarks.data import folder
 from benchmarks.measure import Row, interleaved, row
 
@@ -102,10 +99,8 @@ def _servers(root: Path) -> Iterator[tuple[Process, Process]]:
 
 def run() -> list[Row]:
     """All lines of the section."""
-    with folder() as root:
-        with _servers(root) as (server, bare):
-            rows = [*_copy(root, server, bare), *_put(server, bare), *_many(server), *_merge(root)]
-        return [*rows, *hub_processes.run(root)]
+    with folder() as root, _servers(root) as (server, bare):
+        return [*_copy(root, server, bare), *_put(server, bare), *_many(server), *_merge(root)]
 
 
 def main() -> None:

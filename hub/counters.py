@@ -1,12 +1,13 @@
-"""What a store has done since it was opened: plain numbers for metrics."""
+"""What a store and its server have done since they were started: plain numbers for metrics."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-__all__ = ["LATENCY_BOUNDS_S", "Counters"]
+__all__ = ["LATENCY_BOUNDS_S", "Counters", "Counts"]
 
 LATENCY_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the latency buckets; the last bucket has none."""
@@ -56,3 +57,47 @@ class Counters:
         """Count a refused batch."""
         with self._lock:
             self.refusals[type(error).__name__] += 1
+
+
+class Counts(NamedTuple):
+    """What a server has counted since it was started, and what it does at the moment.
+
+    Attributes:
+        puts: accepted batches.
+        messages: new messages in them.
+        bytes: the bytes of new messages, as stored in the journals.
+        resent: messages that were sent again and were the same.
+        unseen: messages below the hub's first offset, accepted unchecked.
+        stalled: readers that were disconnected because others waited.
+        refusals: refused calls by reason.
+        latency_buckets: batches by duration; the bounds are LATENCY_BOUNDS_S.
+        latency_s: the sum of these durations, in seconds.
+        open_writers: open writers.
+        streams: reads in progress.
+        streams_waiting: reads that wait for their turn.
+        followers: readers that follow a journal.
+        copiers: copying clients.
+        reader_leases: journals whose named reader a program elsewhere has.
+        answer_bytes: memory used by the answers to readers.
+        answer_peak_bytes: the most memory that answers used.
+        answers_waiting: readers that wait for memory.
+    """
+
+    puts: int
+    messages: int
+    bytes: int
+    resent: int
+    unseen: int
+    stalled: int
+    refusals: dict[str, int]
+    latency_buckets: Sequence[int]
+    latency_s: float
+    open_writers: int
+    streams: int
+    streams_waiting: int
+    followers: int
+    copiers: int
+    reader_leases: int
+    answer_bytes: int
+    answer_peak_bytes: int
+    answers_waiting: int

@@ -185,7 +185,7 @@ class Jobs:
                 admitted.enter_context(self._store.admitting(client, len(new)))
                 if there is None:
                     prepare_task(os.path.dirname(path), _REMOTE)
-                    OS.open(path, "append").close()  # created; another process may do so too, for the same bytes
+                    OS.open(path, "append").close()  # created
                 file = OS.open(path, "edit")
                 try:
                     file.write_at(new, size)
@@ -250,12 +250,6 @@ class Jobs:
 
     def abort(self, client: str, job: str) -> None:
         """Remove what the tasks of a job staged, unless it is decided; tasks that still run are refused from now on."""
-        self.refuse(client, job)
-        note_abort(self._staging, self._id(client, job))  # a process that replaces this one refuses its tasks too
-        drop(target_of(self._store), self._id(client, job))  # a commit whose caller has given up may just be running
-
-    def refuse(self, client: str, job: str) -> None:
-        """Refuse the tasks of an aborted job from now on."""
         whose = self._id(client, job)
         with ExitStack() as stack:
             for lock in self._locks:  # no task is just writing
@@ -263,6 +257,8 @@ class Jobs:
             self._aborted[whose] = None
             while len(self._aborted) > _ABORTED:
                 self._aborted.popitem(last=False)
+        note_abort(self._staging, whose)  # a process that replaces this one refuses its tasks too
+        drop(target_of(self._store), whose)  # a commit whose caller has given up may just be running
 
     @property
     def _staging(self) -> str:

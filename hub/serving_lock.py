@@ -1,9 +1,8 @@
-"""The lock of a hub's root: the servers of one process serve it, or those of one supervisor.
+"""The lock of a hub's root: the servers of one process serve it.
 
-Two hubs on one root would take journals from each other, and each would refuse what the other one has open. So a server
-holds a lock on ``.serving.lck`` in the root, and its supervisor does if several processes serve together. The lock ends
-with its process. The servers of one process share it. Programs that read the root, or write to it without a server, do
-not need it.
+With two hubs on one root, each would refuse what the other one has open. So a server holds a lock on ``.serving.lck``
+in the root. The lock ends with its process. The servers of one process share it. Programs that read the root, or write
+to it without a server, do not need it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ modules, in the order in which they are best read::
     copier, feed, copy_session             copies a journal: all of it, one directory, the call on the server
     job_calls, job_service                 jobs: on the client, on the server
     access, tls                            who may call what
-    lanes, processes, forks                threads, processes, and programs that fork
-    counts, metrics                        numbers, and Prometheus
+    lanes, forks                           threads, and programs that fork
+    metrics                                Prometheus
     hub_pb2, hub_pb2_grpc                  generated from hub.proto
 """
 

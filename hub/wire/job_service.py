@@ -22,8 +22,6 @@ class JobService:
         jobs: Jobs,
         answering: Callable[[grpc.ServicerContext], AbstractContextManager[None]],
         allow: Callable[[grpc.ServicerContext, str], None],
-        *,
-        on_abort: Callable[[str, str], None] | None = None,
     ) -> None:
         """Set what does the work.
 
@@ -31,12 +29,10 @@ class JobService:
             jobs: the jobs of the store.
             answering: turns an error in its block into the call's status.
             allow: raises if the caller may not append as this client.
-            on_abort: called with the client and the id of a job that is aborted, before its rows are removed.
         """
         self._jobs = jobs
         self._answering = answering
         self._allow = allow
-        self._on_abort = on_abort
 
     def stage(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """Answer Stage."""
@@ -79,9 +75,6 @@ class JobService:
         with self._answering(context):
             request = parse(pb.AbortRequest, data)
             self._allow(context, request.ClientID)
-            if self._on_abort is not None:
-                self._jobs.refuse(request.ClientID, request.Job)
-                self._on_abort(request.ClientID, request.Job)
             self._jobs.abort(request.ClientID, request.Job)
         return pb.AbortResponse().SerializeToString()
 

@@ -1,4 +1,4 @@
-"""The metrics of a server, or of all processes of a hub, for Prometheus; computed from the counts at each scrape.
+"""The metrics of a server for Prometheus; computed from the counts at each scrape.
 
 Needs prometheus_client, which is optional: ``serve_metrics(server, 9100)``, or :func:`register` in a registry of the
 caller's. Lag and bytes of each journal are read from the disk at each scrape; with many journals, scrape rarely or
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-    from hub.wire.counts import Counted
+    from hub.wire.server import Server
 
 __all__ = ["register", "serve_metrics"]
 
@@ -26,15 +26,15 @@ __all__ = ["register", "serve_metrics"]
 class _Collector:
     """Collects the counts."""
 
-    def __init__(self, counted: Counted, journals: bool) -> None:
-        self._counted = counted
+    def __init__(self, server: Server, journals: bool) -> None:
+        self._server = server
         self._journals = journals
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric with its value now."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        root, counts = self._counted.root, self._counted.counts()
+        root, counts = self._server.root, self._server.counts()
         for name, text, value in (
             ("sej_hub_puts", "Accepted batches.", counts.puts),
             ("sej_hub_messages", "New messages in them.", counts.messages),
@@ -97,7 +97,7 @@ def _by_journal(family: Any, root: str) -> Iterator[Metric]:
     yield from (size, end, arrival, lag, damaged)
 
 
-def register(server: Counted, registry: CollectorRegistry | None = None, *, journals: bool = True) -> CollectorRegistry:
+def register(server: Server, registry: CollectorRegistry | None = None, *, journals: bool = True) -> CollectorRegistry:
     """Register a server's metrics in a registry, by default a new one; return it.
 
     Raises:
@@ -110,7 +110,7 @@ def register(server: Counted, registry: CollectorRegistry | None = None, *, jour
     return registry
 
 
-def serve_metrics(server: Counted, port: int, address: str = "127.0.0.1", *, journals: bool = True) -> int:
+def serve_metrics(server: Server, port: int, address: str = "127.0.0.1", *, journals: bool = True) -> int:
     """Serve a server's metrics over HTTP, as long as the process lives; return the port (0: a free one).
 
     Raises:

@@ -19,12 +19,11 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from hub.certificates import absolute_address
+from hub.counters import Counts
 from hub.store import Store
 from hub.wire.access import Guard, Tokens
-from hub.wire.counts import Counts
 from hub.wire.forks import keep_unused, use_grpc
 from hub.wire.frames import BATCH_BYTES, MAX_MESSAGE_BYTES
-from hub.wire.processes import Processes
 from hub.wire.service import Limits, Service
 from hub.wire.tls import ServerTLS, is_loopback
 from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, optional, refuse_pickling, require
@@ -40,9 +39,6 @@ ANSWER_BYTES: Final = 1 << 28
 """The default memory of all answers."""
 _MAX_ANSWER_BYTES: Final = 1 << 22
 _LEAST_BYTES: Final = 1 << 20
-_CONNECTION_MS: Final = 300_000
-"""With several processes, a client is asked to connect again after this time, perhaps to another one: otherwise all of
-them would stay with the processes that were there when one was replaced. Calls in progress are not disturbed."""
 _CONNECTIONS: Final = 1 << 16
 """So many files may be open, if the system allows it: each client has a connection, and a shell allows 1,024 files. At
 most half of them are connections, so that puts can open the files of journals."""
@@ -90,7 +86,6 @@ class Server:
         idle_s: Seconds = 120.0,
         keepalive_s: Seconds = 30.0,
         grace_s: Seconds = 30.0,
-        processes: Processes | None = None,
     ) -> None:
         """Listen and serve.
 
@@ -118,8 +113,6 @@ class Server:
             idle_s: a copying client that sends nothing for this long is disconnected.
             keepalive_s: seconds between pings of a silent connection.
             grace_s: how long the calls in progress may take when the server stops.
-            processes: the other processes that listen on this address, for `sej hub serve --processes`; the store has
-                them too.
 
         Raises:
             ValueError: the address is not the loopback interface, and there is no TLS, or its files are not PEM; a
@@ -140,7 +133,6 @@ class Server:
             allow_plaintext=(allow_plaintext, FLAG),
             keepalive_s=(keepalive_s, POSITIVE_SECONDS),
             grace_s=(grace_s, SECONDS),
-            processes=(processes, optional(a(Processes))),
         )
         if isinstance(tokens, str):
             PATH("tokens", tokens)
@@ -172,8 +164,7 @@ class Server:
         self._grace_s = grace_s
         self._stopped = False
         self._root = ExitStack()
-        if processes is None:  # otherwise their supervisor has the root
-            self._root.enter_context(store.serving())
+        self._root.enter_context(store.serving())
         self.service = Service(
             store,
             Guard(tokens, mutual=tls is not None and tls.client_ca is not None),
@@ -190,13 +181,11 @@ class Server:
                 stall_s=stall_s,
                 idle_s=idle_s,
             ),
-            processes=processes,
         )
         use_grpc("a hub's server")
         watch_forks(self)
         keep_like_after(2 * BATCH_BYTES)
         files = make_room(_CONNECTIONS)
-        age = [] if processes is None else [("grpc.max_connection_age_ms", _CONNECTION_MS)]
         self._server = grpc.server(
             self.service.other_calls,
             handlers=[self.service.handler()],
@@ -205,14 +194,13 @@ class Server:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
                 ("grpc.max_allowed_incoming_connections", max(files // 2, 1)),
-                ("grpc.so_reuseport", int(processes is not None)),  # two servers on one port share its callers
+                ("grpc.so_reuseport", 0),  # otherwise two servers on one port would share its callers
                 ("grpc.keepalive_time_ms", int(keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.http2.ping_timeout_ms", 10_000),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 ("grpc.http2.max_ping_strikes", 0),
-                *age,
             ],
         )
         self._health = health.HealthServicer()

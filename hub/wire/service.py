@@ -22,6 +22,7 @@ from weakref import WeakSet
 
 import grpc
 
+from hub.counters import Counts
 from hub.errors import AccessError, ConflictError, DiskLowError, GapError, UnavailableError
 from hub.jobs import Jobs
 from hub.naming import Source, check_client, check_journal
@@ -31,11 +32,9 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.access import Guard, Refusals, Role
 from hub.wire.answers import Answers, CallEndedError, Lease
 from hub.wire.copy_session import CopySession, Incoming
-from hub.wire.counts import Counts
 from hub.wire.frames import open_copy_request, open_put_request, parse, read_response
 from hub.wire.job_service import JobService
 from hub.wire.lanes import Answer, Lane, Lanes, Method
-from hub.wire.processes import Processes
 from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time, identity
 from hub.wire.rows import rows_response
 from hub.wire.status import BusyError, to_status
@@ -110,29 +109,17 @@ class Service:
             they cannot continue; the store counts its own too.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        guard: Guard,
-        limits: Limits,
-        *,
-        processes: Processes | None = None,
-    ) -> None:
+    def __init__(self, store: Store, guard: Guard, limits: Limits) -> None:
         """Serve a store; threads start at their first use.
 
         Args:
             store: stores the messages.
             guard: decides which callers are allowed.
             limits: how much is done at one time.
-            processes: the other processes that serve the root; None: this one does alone.
         """
         self._store = store
         self._catalog = Catalog(store)
-        self._processes = processes
-        jobs = Jobs(store)
-        self._jobs = JobService(
-            jobs, self._answering, self._allow_job, on_abort=None if processes is None else processes.refuse
-        )
+        self._jobs = JobService(Jobs(store), self._answering, self._allow_job)
         self.readers = Readers(store)
         self._guard = guard
         self._limits = limits
@@ -165,8 +152,6 @@ class Service:
         }
         self._watch = threading.Thread(target=self._sweep, name="hub-sweep", daemon=True)
         self._watch.start()
-        if processes is not None:
-            processes.serve(store, self._hold_checked, jobs.refuse, self.counts)
 
     @property
     def other_calls(self) -> Lane:
@@ -378,6 +363,7 @@ class Service:
                     watch.wait(_LOOK_AGAIN_S)
 
     def _hold(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        answer = pb.HoldResponse()
         with self._answering(context):
             self._require_running()
             request = parse(pb.HoldRequest, data)
@@ -385,16 +371,6 @@ class Service:
                 raise ValueError(f"places must have at most {MAX_LEASES} journals, got {len(request.Places)}")
             for place in request.Places:
                 self._allow(context, "reader", place.ClientID, place.JournalDir)
-        if self._processes is None or self._processes.has_readers:
-            return self._hold_checked(data, context)
-        return self._processes.hold(data, context)
-
-    def _hold_checked(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """Answer a call of a named reader whose caller was checked."""
-        answer = pb.HoldResponse()
-        with self._answering(context):
-            self._require_running()
-            request = parse(pb.HoldRequest, data)
             places = [
                 Place(
                     Source(place.ClientID, place.JournalDir),

@@ -74,7 +74,6 @@ def test_serve_copy_stats_clean(tmp_path: Path) -> None:
      ("token", "--write", "a", "--until", "2020-01-01T00:00:00Z"),
      ("token", "--write", "a", "--until", "2027-01-01T00:00:00"), ("serve", "--metrics", "99999", "hub"),
      ("serve", "--address", "127.0.0.1:\N{SUPERSCRIPT TWO}", "hub"),
-     ("serve", "--processes", "2", "--address", "unix:/none", "{tmp}/hub"),
      ("push", "--client", "a", "tree", "localhost"), ("follow", "127.0.0.1:99999", "a", "j"),
      ("push", "--client", "a", "--key", "x", "tree", "127.0.0.1:1"),
      ("push", "--client", "a", "--certificate", "x", "tree", "127.0.0.1:1"),
@@ -82,6 +81,13 @@ def test_serve_copy_stats_clean(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_wrong_usage(words: tuple[str, ...], tmp_path: Path) -> None:
     assert run(*(word.replace("{tmp}", str(tmp_path)) for word in words)).returncode == 2
+
+
+def test_another_hub_on_the_same_port_is_refused(tmp_path: Path) -> None:
+    with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0") as server:
+        done = run("serve", "--address", server.address, tmp_path / "other")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"cannot listen on {server.address}" in done.stderr
 
 
 @pytest.mark.parametrize("words", [("merge",), ("clean", "--max-age", "1d")])

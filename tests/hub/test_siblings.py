@@ -5,9 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
 import hub
@@ -15,15 +13,11 @@ import sej
 from hub.batch import Messages
 from hub.jobs import Jobs, Staged
 from hub.naming import Source
-from hub.wire import Client, Copier, Server
-from hub.wire.access import Guard
-from hub.wire.counts import Counts, Totals, encoded
-from hub.wire.processes import Processes
 from sej import Message
 from sej.system.checksum import crc32c
 from sej.writing.writer import Writer
 from shard.commits.staging import Owner, prepare_task
-from tests.hub.support import fill, until
+from tests.hub.support import until
 from tests.hub.test_jobs import contents, rows, values_of
 from tests.sej.support import sample
 
@@ -243,47 +237,3 @@ def test_a_part_of_staged_rows_that_arrives_twice_removes_nothing(
         assert late.commit("a", "01", "orders", 0, "app", 1, [Staged("02", 0, 20, len(data), crc32c(data))])
         assert not early.commit("a", "01", "orders", 0, "app", 1, [])
     assert contents(tmp_path / "hub") == {"a.orders": values_of(0)}
-
-
-def test_sums_never_go_back(tmp_path: Path) -> None:
-    answers: list[bytes | None] = [
-        encoded("x", Counts(puts=3, refusals={"gap": 1}, latency_buckets=[3] + [0] * 13, copiers=2)),
-        encoded("y", Counts(puts=4, refusals={"quota": 1, "gap": 2}, latency_s=0.5, copiers=1)),
-    ]
-    totals = Totals(str(tmp_path), lambda: answers)
-    found = totals.counts()
-    assert (found.puts, found.refusals, found.copiers) == (7, {"gap": 3, "quota": 1}, 3)
-    assert (found.latency_buckets[0], found.latency_s) == (3, 0.5)
-    answers[0] = None
-    found = totals.counts()
-    assert (found.puts, found.refusals, found.copiers) == (7, {"gap": 3, "quota": 1}, 1)
-    answers[0] = encoded("z", Counts(puts=1))
-    for _ in range(2):
-        found = totals.counts()
-        assert (found.puts, found.refusals, found.copiers) == (8, {"gap": 3, "quota": 1}, 1)
-
-
-def test_clients_connect_again_now_and_then_and_notice_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that processes share the clients again after one of them was replaced."""
-    monkeypatch.setattr("hub.wire.server._CONNECTION_MS", 100)
-    peers = set()
-    check = Guard.check
-
-    def seen(self: Guard, context: grpc.ServicerContext, *arguments: Any) -> None:
-        peers.add(context.peer())
-        check(self, context, *arguments)
-
-    monkeypatch.setattr(Guard, "check", seen)
-    fill(tmp_path / "source", sample(100))
-    with (
-        Processes(str(tmp_path), 0, 1) as processes,
-        hub.Store(tmp_path / "hub", siblings=processes) as store,
-        Server(store, "127.0.0.1:0", processes=processes) as server,
-        Client(server.address, client_id="a") as client,
-        Copier(tmp_path / "source", client) as copier,
-    ):
-        end = 0
-        while len(peers) < 5:
-            end = client.put("j", [Message(end, 1, 0, b"", b"v")])
-        assert copier.run_once() == 100
-        assert client.where("j").next_offset == end

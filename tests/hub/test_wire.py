@@ -1169,13 +1169,10 @@ def test_a_forked_child_serves_nothing(tmp_path: Path) -> None:
         root_lock(tmp_path).acquire().release()
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_second_command_does_not_serve_the_root(
-    processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_command_does_not_serve_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.Store(tmp_path).close()
     with root_lock(tmp_path):
-        done = inside(monkeypatch, "hub", "serve", "--address", "127.0.0.1:0", "--processes", processes, tmp_path)
+        done = inside(monkeypatch, "hub", "serve", "--address", "127.0.0.1:0", tmp_path)
     assert (done.code, f"this hub's root is held by pid={os.getpid()} " in done.err) == (3, True)
 
 
