@@ -61,7 +61,7 @@ from sej.message import Message
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
-from shard.files import make_room
+from shard.files import spare_files
 
 __all__ = ["MIN_FREE_BYTES", "Store"]
 
@@ -147,7 +147,7 @@ class Store:
         self._limits = Limits(
             self.root, max_client_bytes, min_free_bytes, disk, None if siblings is None else siblings.counts
         )
-        room = make_room(_FILES_A_WRITER * max_open + _OTHER_FILES)
+        room = spare_files()
         most = max(room - _OTHER_FILES, room // 2) // _FILES_A_WRITER
         self._pool = WriterPool(self._open_writer, max(min(max_open, most), 1), self.root)
 

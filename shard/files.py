@@ -1,40 +1,30 @@
-"""How many files a process may open: many shards need more than a shell usually allows by default.
-
-The soft limit is raised as needed, up to the hard one, as Go's runtime does at its start; it is not lowered again.
-"""
+"""How many files a process may open: many shards need more than a shell usually allows by default."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 from typing import Final
 
 from sej.errors import SejError
 
-__all__ = ["OTHERS", "make_room", "too_many"]
+__all__ = ["spare_files", "too_many"]
 
-OTHERS: Final = 64
-"""Files left for other uses in this process."""
+_OTHERS: Final = 64
+"""Files for other uses in this process, if it has not more of them already."""
 _ANY: Final = 1 << 20
 
 
-def make_room(files: int) -> int:
-    """Raise the limit, if possible, so that this many files can be open in addition to others; return how many can be.
-
-    Example:
-        >>> make_room(8) >= 8
-        True
-    """
+def spare_files() -> int:
+    """Return how many more files this process can open, at least 1; some are left for other uses."""
     import resource
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _ANY
-    due = files + OTHERS
-    most = due if hard == resource.RLIM_INFINITY else min(due, hard)
-    if soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = most
-    return max(soft - OTHERS, 1)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = 0
+    with contextlib.suppress(OSError):  # without /proc
+        held = len(os.listdir("/proc/self/fd"))
+    return _ANY if soft == resource.RLIM_INFINITY else max(soft - max(_OTHERS, held + _OTHERS // 2), 1)
 
 
 def too_many(error: OSError, what: str) -> SejError | None:

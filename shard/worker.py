@@ -29,7 +29,7 @@ from sej.message import FIRST, Start
 from sej.system.disk import OS, Disk
 from sej.system.logs import INFO, record
 from shard.claims import Claim, Handler, Terms
-from shard.files import make_room
+from shard.files import spare_files
 from shard.liveness import LiveWorker
 from shard.names import TREE, Path
 from shard.sources import Sources
@@ -159,7 +159,7 @@ class Worker:
         timeout = seconds("timeout", timeout)
         if self._disk.status(self.path.root) is None:
             raise JournalNotFoundError("the path does not exist; shard.Writer creates the root", path=self.path.root)
-        room = make_room(_FILES_A_CLAIM * self.path.count + min(self._max_open, self.path.count))
+        room = spare_files()
         max_open = min(self._max_open, max(room // 4, 1))
         self._most = max((room - max_open) // _FILES_A_CLAIM, 1)
         wait = self._timeout if isinstance(timeout, Start) else timeout

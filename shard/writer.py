@@ -25,7 +25,7 @@ from sej.system.lifecycle import Lifecycle
 from sej.writing.idle import IdleWriter
 from shard.errors import shards_failed
 from shard.fan_out import BackgroundSync, check_options, each
-from shard.files import make_room
+from shard.files import spare_files
 from shard.name_format import Hash
 from shard.names import TREE, Path
 from shard.records import Records, refuse_second
@@ -87,8 +87,7 @@ class Writer:
         refuse_second(path, disk)
         self._hash: Hash = "xxh64" if callable(route) else choose_hash(path, route, disk)
         self._remembered = callable(route)
-        room = make_room(_FILES_A_SHARD * min(max_open, path.count))
-        self._max_open = max(min(max_open, room // _FILES_A_SHARD), 1)
+        self._max_open = max(min(max_open, spare_files() // _FILES_A_SHARD), 1)
         self._crowded = path.count > self._max_open
         self._records = Records(path, disk)
         self._disk = disk

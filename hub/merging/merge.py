@@ -35,7 +35,7 @@ from sej.message import Message
 from sej.system.disk import OS, Disk, is_scarce
 from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
-from shard.files import make_room
+from shard.files import spare_files
 
 __all__ = ["Merge"]
 
@@ -124,7 +124,7 @@ class Merge:
         self.skipped: dict[Source, SejError] = {}
         self._lateness_s = lateness_s
         self._on_error = on_error
-        self._max_open = min(max_open, make_room(max_open))
+        self._max_open = min(max_open, spare_files())
         self._memory_bytes = memory_bytes
         self._clock = clock
         self._disk = disk

@@ -30,7 +30,7 @@ from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, 
 from sej.durations import Seconds, seconds
 from sej.mutex import notice_fork, watch_forks
 from sej.system.memory import keep_like_after
-from shard.files import make_room
+from shard.files import spare_files
 
 __all__ = ["ANSWER_BYTES", "Server"]
 
@@ -39,9 +39,6 @@ ANSWER_BYTES: Final = 1 << 28
 """The default memory of all answers."""
 _MAX_ANSWER_BYTES: Final = 1 << 22
 _LEAST_BYTES: Final = 1 << 20
-_CONNECTIONS: Final = 1 << 16
-"""So many files may be open, if the system allows it: each client has a connection, and a shell allows 1,024 files. At
-most half of them are connections, so that puts can open the files of journals."""
 
 _HANDSHAKE_MS: Final = 10_000
 """How long a new connection may take until its caller speaks HTTP/2."""
@@ -185,7 +182,6 @@ class Server:
         use_grpc("a hub's server")
         watch_forks(self)
         keep_like_after(2 * BATCH_BYTES)
-        files = make_room(_CONNECTIONS)
         self._server = grpc.server(
             self.service.other_calls,
             handlers=[self.service.handler()],
@@ -193,7 +189,7 @@ class Server:
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-                ("grpc.max_allowed_incoming_connections", max(files // 2, 1)),
+                ("grpc.max_allowed_incoming_connections", max(spare_files() // 2, 1)),
                 ("grpc.so_reuseport", 0),  # otherwise two servers on one port would share its callers
                 ("grpc.keepalive_time_ms", int(keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", 10_000),

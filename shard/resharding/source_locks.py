@@ -13,13 +13,11 @@ from sej.queue.interface.values import Stats
 from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import Disk, File
 from sej.system.locks import Lock
-from shard.files import make_room, too_many
+from shard.files import too_many
 from shard.names import Path
 
 __all__ = ["Hold", "refuse_queues"]
 
-_TARGET_FILES: Final = 768
-"""The most files that the new sharded journal's writer may have open."""
 _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -51,7 +49,6 @@ class Hold:
         fresh = [
             i for i in range(self._path.count) if i not in self._held and is_journal(self._disk, self._path.dir(i))
         ]
-        make_room(len(self._held) + len(fresh) + _TARGET_FILES)
         for index in fresh:
             lock = os.path.join(self._path.dir(index), "jnl.lck")
             what = f"the writer lock of shard {index:03x} of the source (stop its writer first)"
