@@ -25,11 +25,12 @@ class FakeClock:
         self.boot = 1000 * NS
         self.wall = 1_700_000_000 * NS
         self.id = b"1" + bytes(15)
-        self.read = threading.Event()
+        self.read: threading.Event | None = None  # in random histories a handler might interrupt its set()
 
     def boot_ns(self) -> int:
         now = self.boot
-        self.read.set()
+        if self.read is not None:
+            self.read.set()
         return now
 
     def wall_ns(self) -> int:
@@ -57,7 +58,7 @@ def taken_after_waiting(queue: JournalQueue, clock: FakeClock, seconds: float) -
     """Take an item with a call that has read the clock, and then waits this long for the queue's lock."""
     with open(f"{queue.path}/ofs/{queue.name}.queue.lck", "rb") as file, ThreadPoolExecutor() as pool:
         fcntl.flock(file, fcntl.LOCK_EX)
-        clock.read.clear()
+        clock.read = threading.Event()
         taking = pool.submit(queue.get, 0)
         clock.read.wait()
         clock.move(seconds)
