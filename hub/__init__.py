@@ -12,7 +12,6 @@ The modules, in the order in which they are best read::
     tokens, certificates                   who may call
     cli, connecting, following             sej hub; its connection to a hub; follow
     serving, serving_lock                  sej hub serve, and the lock of its root
-    siblings                               other stores of one root
     budget, counters, errors               memory that threads share, numbers for metrics, the errors
     wire, page                             gRPC; the web page
 """

@@ -3,56 +3,34 @@
 Both are checked before a batch is written, so that a refused batch leaves nothing and the disk never fills up. A
 client's bytes, in its segments and in the rows of its jobs, are counted once and then updated by addition. Before a
 refusal they are counted again, because retention may have removed some, once the bytes that were admitted are written.
-Processes that serve one root share the counts: a small file for each client, under a lock.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
-from typing import Final, Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from typing import Final
 
 from hub.errors import DiskLowError, QuotaError
 from hub.naming import STAGING, Source, find_sources, source_path
 from sej.journal.view import Journal
-from sej.system.disk import OS, Disk, File
+from sej.system.disk import Disk
 
 __all__ = ["Limits"]
 
-_DIGITS: Final = 20
 _SETTLE_S: Final = 1.0
-_LOOK_AGAIN_S: Final = 0.002
 _NOTHING: Final = nullcontext()
 
 
-class _Count(Protocol):
-    """The bytes of a client, while no other thread or process changes them.
+class _Count:
+    """The bytes of a client.
 
     Attributes:
         used: the bytes that were admitted; None: they were not counted yet.
+        changed: its lock is held by the thread that reads or changes the count.
     """
-
-    used: int | None
-
-    def is_settled(self) -> bool:
-        """Wait until all admitted bytes are in files, at most _SETTLE_S; return whether they are."""
-
-    def writing(self) -> AbstractContextManager[object]:
-        """Return a context that has begun, and ends when the bytes that were admitted last are in a file."""
-
-
-class _Counts(Protocol):
-    """The bytes of each client."""
-
-    def changing(self, client: str) -> AbstractContextManager[_Count]:
-        """Let the caller read and change a client's count, and no other thread or process meanwhile."""
-
-
-class _OwnCount:
-    """The count of a client in this process."""
 
     def __init__(self) -> None:
         self.used: int | None = None
@@ -60,9 +38,11 @@ class _OwnCount:
         self._writing = 0
 
     def is_settled(self) -> bool:
+        """Wait until all admitted bytes are in files, at most _SETTLE_S; return whether they are."""
         return self.changed.wait_for(lambda: not self._writing, _SETTLE_S)
 
     def writing(self) -> AbstractContextManager[object]:
+        """Return a context that has begun, and ends when the bytes that were admitted last are in a file."""
         self._writing += 1
         ended = ExitStack()
         ended.callback(self._wrote)
@@ -74,80 +54,11 @@ class _OwnCount:
             self.changed.notify_all()
 
 
-class _OwnCounts:
-    """Counts of this process."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, _OwnCount] = {}
-
-    @contextmanager
-    def changing(self, client: str) -> Iterator[_Count]:
-        count = self._counts.setdefault(client, _OwnCount())
-        with count.changed:
-            yield count
-
-
-class _SharedCount:
-    """A count in a file. A second file is locked, shared, by each thread that writes admitted bytes."""
-
-    def __init__(self, used: int | None, open_lock: Callable[[], File]) -> None:
-        self.used = used
-        self._open_lock = open_lock
-
-    def is_settled(self) -> bool:
-        deadline = time.monotonic() + _SETTLE_S
-        with closing(self._open_lock()) as file:
-            while not file.lock():
-                if time.monotonic() > deadline:
-                    return False
-                time.sleep(_LOOK_AGAIN_S)
-        return True
-
-    def writing(self) -> AbstractContextManager[object]:
-        file = self._open_lock()
-        file.lock(exclusive=False, wait=True)
-        return closing(file)
-
-
-class _SharedCounts:
-    """Counts in files, which several processes share; the locks of a process that dies end with it."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    @contextmanager
-    def changing(self, client: str) -> Iterator[_Count]:
-        path = os.path.join(self._folder, client)
-        with closing(self._open(path)) as file:
-            file.lock(wait=True)
-            text = file.read(_DIGITS, 0)
-            before = int(text) if len(text) == _DIGITS else None
-            count = _SharedCount(before, lambda: self._open(f"{path}~"))  # no client id has this character
-            try:
-                yield count
-            finally:
-                if count.used is not None and count.used != before:
-                    file.write_at(b"%0*d" % (_DIGITS, count.used), 0)
-
-    def _open(self, path: str) -> File:
-        while True:
-            try:
-                return OS.open(path, "edit")
-            except FileNotFoundError:
-                OS.mkdir(self._folder)
-                OS.open(path, "append").close()  # created, unless another process was faster
-
-
 class Limits:
     """Decides whether a batch may be written."""
 
     def __init__(
-        self,
-        root: str,
-        max_client_bytes: int | Mapping[str, int] | None,
-        min_free_bytes: int,
-        disk: Disk,
-        shared: str | None = None,
+        self, root: str, max_client_bytes: int | Mapping[str, int] | None, min_free_bytes: int, disk: Disk
     ) -> None:
         """Set the limits.
 
@@ -156,13 +67,12 @@ class Limits:
             max_client_bytes: one number for all clients, or one by client id (``"*"``: the others); None: no quota.
             min_free_bytes: bytes that must stay free on the disk.
             disk: the disk.
-            shared: a folder for the counts of all processes that serve the root; None: only this one does.
         """
         self._root = root
         self._quota = max_client_bytes
         self._min_free_bytes = min_free_bytes
         self._disk = disk
-        self._counts: _Counts = _OwnCounts() if shared is None else _SharedCounts(shared)
+        self._counts: dict[str, _Count] = {}
 
     def admitting(self, client: str, size: int) -> AbstractContextManager[object]:
         """Admit ``size`` bytes of a client, and count them; the caller writes them before it leaves the context.
@@ -182,7 +92,8 @@ class Limits:
         quota = self.quota(client)
         if quota is None:
             return _NOTHING
-        with self._counts.changing(client) as count:
+        count = self._counts.setdefault(client, _Count())
+        with count.changed:
             # Bytes that are still being written are not in the files, so a count of the files would leave them out.
             if count.used is None or (count.used + size > quota and count.is_settled()):
                 count.used = self.count(client)

@@ -4,9 +4,6 @@ A borrowed entry keeps its writer open. Lock order: an entry's lock, then the po
 nothing slow under the condition. The thread that opens a writer holds its entry's lock, so that other threads wait for
 that directory alone. Entries in use are never closed, so a thread that waits for room only waits for users that need no
 room themselves.
-
-Another process may ask for a directory (:meth:`WriterPool.release`). Then further users wait, the ones there finish,
-and the writer is closed. An entry without a writer is never waited for: its thread may itself be asking that process.
 """
 
 from __future__ import annotations
@@ -72,8 +69,6 @@ class WriterPool:
         self._condition = threading.Condition(threading.Lock())
         self._open = 0
         self._closed = False
-        self._leaving: set[Source] = set()
-        """Sources that are given to another process; their users wait."""
 
     @property
     def open_writers(self) -> int:
@@ -91,8 +86,6 @@ class WriterPool:
     def take(self, source: Source) -> Entry:
         """Return the entry of a source, which :meth:`give_back` ends."""
         with self._condition:
-            if source in self._leaving:
-                self._condition.wait_for(lambda: source not in self._leaving)
             if self._closed:
                 raise ClosedError("the store is closed; open another one", path=self._root)
             entry = self._entries.get(source)
@@ -119,31 +112,6 @@ class WriterPool:
         with entry.lock:
             if entry.writer is failed:
                 self._close_entry(entry)
-
-    def release(self, source: Source) -> bool:
-        """Close the writer of a source for another process, as soon as the users there have finished.
-
-        Returns:
-            False if this process does not have the directory; True if it had it, or is just opening or closing it, so
-            that the other process should try again.
-        """
-        with self._condition:
-            entry = self._entries.get(source)
-            if entry is None:
-                return self._closed
-            if entry.writer is None or source in self._leaving:
-                return True
-            self._leaving.add(source)
-            self._condition.wait_for(lambda: not entry.users)
-            entry.users += 1
-        try:
-            with entry.lock:
-                self._close_entry(entry)
-        finally:
-            with self._condition:
-                self._leaving.discard(source)
-            self.give_back(source, entry)
-        return True
 
     def close(self) -> None:
         """Refuse new users, wait for current ones, and close every writer.

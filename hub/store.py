@@ -28,7 +28,6 @@ from hub.limits import Limits
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, no_such_journal, source_path
 from hub.pool import Entry, WriterPool
 from hub.serving_lock import serving
-from hub.siblings import ASK_S, TURN_S, Siblings
 from sej.checks import (
     COUNT,
     DISK,
@@ -102,7 +101,6 @@ class Store:
         segment_bytes: int = 1 << 30,
         allow_network_fs: bool = False,
         disk: Disk = OS,
-        siblings: Siblings | None = None,
     ) -> None:
         """Open a root for writing; it is created and marked if it is missing.
 
@@ -116,7 +114,6 @@ class Store:
             segment_bytes: as for :class:`sej.Writer`.
             allow_network_fs: as for :class:`sej.Writer`.
             disk: the disk.
-            siblings: the other processes that serve this root; None: this one serves it alone.
 
         Raises:
             NotAJournalError: the path is a file, a SEJ directory itself, or a directory of journals that are not of
@@ -130,7 +127,6 @@ class Store:
             segment_bytes=(segment_bytes, POSITIVE),
             allow_network_fs=(allow_network_fs, FLAG),
             disk=(disk, DISK),
-            siblings=(siblings, optional(a(Siblings))),
         )
         quotas = max_client_bytes.values() if isinstance(max_client_bytes, Mapping) else (max_client_bytes,)
         for quota in quotas:
@@ -141,12 +137,7 @@ class Store:
         self._segment_bytes = segment_bytes
         self._allow_network_fs = allow_network_fs
         make_root(self.root, disk=disk)
-        self._siblings = siblings
-        self._given: dict[Source, float] = {}
-        """When journals were given to another process, in the last moments."""
-        self._limits = Limits(
-            self.root, max_client_bytes, min_free_bytes, disk, None if siblings is None else siblings.counts
-        )
+        self._limits = Limits(self.root, max_client_bytes, min_free_bytes, disk)
         room = spare_files()
         most = max(room - _OTHER_FILES, room // 2) // _FILES_A_WRITER
         self._pool = WriterPool(self._open_writer, max(min(max_open, most), 1), self.root)
@@ -264,20 +255,6 @@ class Store:
             LockedError: one does.
         """
         return serving(self.root, self._disk)
-
-    def release(self, client_id: str, journal_dir: str) -> bool:
-        """Close a journal's writer for another process that serves this root, after the batches in progress.
-
-        Returns:
-            False if this process does not have the writer.
-        """
-        source = check_journal(client_id, journal_dir)
-        now = time.monotonic()
-        self._given = {each: at for each, at in list(self._given.items()) if now - at < TURN_S}
-        if not self._pool.release(source):
-            return False
-        self._given[source] = time.monotonic()
-        return True
 
     # --- reading
 
@@ -498,22 +475,13 @@ class Store:
     def _open_writer(self, source: Source, first_offset: int) -> Writer:
         if not 0 <= first_offset <= MAX_OFFSET:
             raise InvalidMessageError(f"offset must be 0 to {MAX_OFFSET}, got {first_offset}", offset=first_offset)
-        time.sleep(max(self._given.pop(source, 0.0) + TURN_S - time.monotonic(), 0.0))
-        deadline, wait_s = time.monotonic() + ASK_S, 0.0
-        while True:
-            try:
-                return Writer(
-                    source_path(self.root, source),
-                    segment_bytes=self._segment_bytes,
-                    first_offset=first_offset,
-                    lock_timeout=wait_s,
-                    allow_network_fs=self._allow_network_fs,
-                    disk=self._disk,
-                )
-            except LockedError:
-                if self._siblings is None or not self._siblings.ask(source) or time.monotonic() >= deadline:
-                    raise
-                wait_s = TURN_S
+        return Writer(
+            source_path(self.root, source),
+            segment_bytes=self._segment_bytes,
+            first_offset=first_offset,
+            allow_network_fs=self._allow_network_fs,
+            disk=self._disk,
+        )
 
 
 def _unavailable(error: LockedError | WriterFailedError) -> UnavailableError:

@@ -14,13 +14,19 @@ import pytest
 import hub
 import sej
 import shard
+from hub.batch import Messages
+from hub.jobs import Jobs
 from sej.system.disk import OS, File, OsDisk, Status
+from sej.writing.writer import Writer
+from shard.commits.staging import Owner, prepare_task
 from tests.crash.disk import CrashDisk
 from tests.hub.support import at, fill
+from tests.hub.test_jobs import rows
 from tests.sej.hooks import HookedDisk, until
 from tests.sej.support import packed, sample, segments
 
 Put = Callable[[hub.Store, str, str, list[sej.Message]], int]
+JOURNAL = hub.Source("a", "j")
 
 
 def put_messages(store: hub.Store, client: str, journal: str, messages: list[sej.Message]) -> int:
@@ -330,6 +336,47 @@ def test_clients_do_not_wait_for_one_another(tmp_path: Path) -> None:
         assert slow.result() == 1
 
 
+def test_threads_put_the_same_messages(tmp_path: Path) -> None:
+    """As connections of one client that sends again and again: each message is stored once, in order."""
+    messages = sample(300)
+    with hub.Store(tmp_path) as store, ThreadPoolExecutor(6) as pool:
+
+        def send() -> None:
+            for first in range(0, 300, 10):
+                store.put(*JOURNAL, messages[first : first + 10])
+
+        for sent in [pool.submit(send) for _ in range(6)]:
+            sent.result()
+        assert store.get(*JOURNAL, 0) == messages
+        assert store.counters.messages == 300
+
+
+def test_a_journal_that_another_process_has_just_created(tmp_path: Path) -> None:
+    """The batch is compared with what is there, as if the journal had been there before."""
+    messages = sample(15)
+
+    class Late(hub.Store):
+        before_open: Callable[[], object] = staticmethod(lambda: None)
+
+        def _open_writer(self, source: hub.Source, first_offset: int) -> Writer:
+            self.before_open()
+            return super()._open_writer(source, first_offset)
+
+    def create() -> None:
+        with sej.Writer(tmp_path / "a.j") as writer:
+            writer.append_messages(messages[:10])
+
+    with Late(tmp_path) as store:
+        store.before_open = create
+        assert store.put(*JOURNAL, messages[5:]) == 15
+        assert store.get(*JOURNAL, 0) == messages
+    (tmp_path / "a.j").rename(tmp_path / "kept")
+    with Late(tmp_path) as store:
+        store.before_open = create
+        with pytest.raises(hub.GapError, match="messages 10 to 11 are missing"):
+            store.put(*JOURNAL, messages[12:])
+
+
 # --- disks that fail
 
 
@@ -373,6 +420,49 @@ def test_low_water_refuses_before_the_disk_is_full(tmp_path: Path) -> None:
             store.put("a", "j", sample(1))
         assert store.sources() == []
         assert store.counters.refusals["DiskLowError"] == 1
+
+
+@pytest.mark.parametrize("late", ["put", "stage"])
+def test_a_quota_counts_what_another_thread_is_just_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """Its bytes are admitted, and not in a file yet when the second batch is admitted."""
+    refused: list[hub.QuotaError] = []
+
+    def second() -> None:
+        try:
+            store.put("a", "second", [sej.Message(0, 1, 0, b"", bytes(500))])
+        except hub.QuotaError as error:
+            refused.append(error)
+
+    with hub.Store(tmp_path / "hub", max_client_bytes=1000) as store:
+        other = threading.Thread(target=second)
+
+        def meanwhile() -> None:
+            monkeypatch.undo()
+            other.start()
+            other.join(0.05)  # it waits for this thread, or is just about to
+
+        def append(self: Messages, writer: Writer) -> None:
+            meanwhile()
+            self.append(writer)
+
+        def prepare(folder: str, owner: Owner) -> None:
+            meanwhile()
+            prepare_task(folder, owner)
+
+        if late == "put":
+            monkeypatch.setattr(Messages, "append", append)
+            store.put("a", "first", [sej.Message(0, 1, 0, b"", bytes(500))])
+        else:
+            monkeypatch.setattr("hub.jobs.prepare_task", prepare)
+            Jobs(store).stage("a", "01", "02", 0, 0, rows([bytes(500)]))
+        other.join()
+        assert [error.reason for error in refused] == [
+            f"client 'a' would exceed its quota: {526 + (late == 'stage')} of 1000 bytes used, 526 more sent; raise the"
+            " quota, or let readers catch up so that retention can remove segments"
+        ]
+        store.put("a", "third", [sej.Message(0, 1, 0, b"", bytes(400))])
 
 
 def test_quotas_count_what_is_there(tmp_path: Path) -> None:
