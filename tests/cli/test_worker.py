@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sej.cli.commands.worker import _stamps
-from sej.cli.shared.supervising import Supervised, _Child
+from sej.cli.shared.supervising import _Child
 from tests.cli.command import ENV, sej, start
 from tests.forking import Piped
 from tests.sej.hooks import until
@@ -160,7 +160,7 @@ def test_sigterm_ends_all_processes_and_a_killed_one_is_replaced(folder: Path) -
 
 
 def test_a_process_that_ends_early_is_started_again_more_than_a_thousand_times() -> None:
-    child = _Child(Supervised(0, -1, -1, {}))
+    child = _Child(-1)
     child._started_at = time.monotonic() + 3600.0
     assert {child.ended(1, expected=False) for _ in range(1100)} >= {0.0, 1.0, 2.0, 4.0}
     assert child._early == 1100
