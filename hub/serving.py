@@ -19,8 +19,7 @@ from sej.system.memory import keep_freed_memory
 from sej.system.signals import stop_on_signals, wait_for_signal
 
 if TYPE_CHECKING:
-    from hub.page.views import HubCounts
-    from hub.wire import Server, ServerTLS
+    from hub.wire import ServerTLS
 
 __all__ = ["serve"]
 
@@ -133,7 +132,7 @@ def serve(
             from hub.page.serving import PageServer
 
             shown = PageServer(
-                [store.root], port=page, tokens=tokens, allow_changes=allow_changes, counts=lambda: _for_page(server)
+                [store.root], port=page, tokens=tokens, allow_changes=allow_changes, counts=server.counts
             )
             click.echo(f"the page is at {stack.enter_context(shown).url}", err=True)
         click.echo(f"serving {root} on {server.address}")
@@ -150,11 +149,3 @@ def _certificates(certificate: Path | None, key: Path | None, client_ca: Path | 
     if client_ca is not None:
         raise click.UsageError("--client-ca needs --certificate and --key")
     return None
-
-
-def _for_page(server: Server) -> HubCounts:
-    from hub.page.views import HubCounts
-
-    found = server.counts()
-    refusals = dict(sorted(found.refusals.items()))
-    return HubCounts(found.messages, found.bytes, refusals, found.streams + found.followers, found.copiers)

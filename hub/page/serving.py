@@ -14,13 +14,14 @@ from typing import Any, Final, Self
 import uvicorn
 
 from hub.certificates import check_certificates, check_time, is_loopback
+from hub.counters import Counts
 from hub.page.guard import Guard
 from hub.page.places import place_of
 from hub.page.rendering import Renderer
 from hub.page.sampler import Sampler
 from hub.page.site import Site
 from hub.page.streams import Stopping
-from hub.page.views import Context, HubCounts
+from hub.page.views import Context
 from hub.tokens import Tokens
 
 __all__ = ["PageServer"]
@@ -55,7 +56,7 @@ class PageServer:
         key: str | os.PathLike[str] | None = None,
         tokens: Tokens | str | os.PathLike[str] | None = None,
         allow_changes: bool = False,
-        counts: Callable[[], HubCounts] | None = None,
+        counts: Callable[[], Counts] | None = None,
     ) -> None:
         """Listen; nothing is served yet.
 

@@ -8,34 +8,17 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from hub.counters import Counts
 from hub.page.places import Place
 from hub.page.rendering import Renderer
 from hub.page.sampler import Sampler
 from sej.errors import JournalNotFoundError
 
-__all__ = ["Context", "HubCounts", "MissingError", "PageFunction", "View", "element", "number_in"]
+__all__ = ["Context", "MissingError", "PageFunction", "View", "element", "number_in"]
 
 
 class MissingError(JournalNotFoundError):
     """The page has no such journal, queue, message or file."""
-
-
-class HubCounts(NamedTuple):
-    """What a hub has done since it started, for the page that it serves.
-
-    Attributes:
-        messages: new messages.
-        bytes: their bytes.
-        refusals: refused calls by reason.
-        streams: readers that are connected.
-        copiers: clients that copy.
-    """
-
-    messages: int
-    bytes: int
-    refusals: dict[str, int]
-    streams: int
-    copiers: int
 
 
 class Context(NamedTuple):
@@ -53,7 +36,7 @@ class Context(NamedTuple):
     sampler: Sampler
     render: Renderer
     allow_changes: bool
-    counts: Callable[[], HubCounts] | None = None
+    counts: Callable[[], Counts] | None = None
 
     def require_journal(self, path: str) -> str:
         """Return the path of a journal that the page may show.
