@@ -198,11 +198,6 @@ class Guard:
                 return
             there = self._disk.status(self.path)
             if there is not None and there.identity == file.status().identity:
-                try:
-                    self._sidecars.require_alone()
-                except BaseException:
-                    file.unlock()
-                    raise
                 self._looked = now
                 return
             self.close()  # the file was removed or replaced: other processes lock the new one

@@ -6,45 +6,19 @@ file later, the next operation uses the sidecars of that file.
 
 A new sidecar gets the owner, group and mode of the queue file. So every user who may edit the queue may lock it, and no
 other user can read messages in a sidecar.
-
-**Names of older versions.** Version 0.1 without hidden names had ``jobs.tq.log`` and so on. All programs must use the
-same lock, so one rule decides: *as long as the old lock file* ``jobs.tq.lck`` *exists, the old names are in use.*
-
-::
-
-    no old lock file                             the hidden names
-    an old lock file, and another process        the old names: that process may be an older version
-    has it open
-    an old lock file that no other process       the files are moved to the hidden names, under both locks;
-    has open (the kernel grants a lease)         last of all, the old lock file is removed
-
-A process has the lock file open as long as it has the queue open. So no file is moved while another process uses it.
-A process that opens the old lock file at the wrong moment finds that it has left its path, and begins again.
-After a crash in between, the old lock file is still there, and the next process continues. Until then no process works,
-because it would miss what was moved. If the system has no leases, the old names remain in use.
-
-An older version that is started on a queue with hidden names would use locks of its own. The programs of this version
-notice its lock file, and refuse to work.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from typing import Final
 
 from sej.system.disk import Disk, File
-from sej.system.locks import end_lease, lease
-from textqueue.errors import FileInUseError
 
 __all__ = ["Sidecars", "copy_access", "moved", "open_sidecar", "real_path", "replace_sidecar", "sidecar_path"]
 
 _LOCK: Final = ".lck"
-_MOVED: Final = (".tmp", ".archive", ".drain", ".durable", ".copies", ".log")
-_MOVE_S: Final = 5.0
-"""How long to wait for another process of this version that moves the files."""
-_PAUSE_S: Final = 0.002
 
 
 def moved(path: str, folder: str, note: str) -> str:
@@ -74,11 +48,10 @@ class Sidecars:
 
     Attributes:
         real_path: the path of the queue file, without a symbolic link.
-        old: whether the names of older versions are in use.
     """
 
     def __init__(self, path: str, *, disk: Disk, queue: str | None = None) -> None:
-        """Find out which names are in use.
+        """Find the real file.
 
         Args:
             path: the path of the queue file, or of a symbolic link to it.
@@ -89,19 +62,17 @@ class Sidecars:
         self._disk = disk
         self._queue = queue
         self.real_path = self._hidden = ""
-        self.old = False
         self.look()
 
     def path(self, ending: str) -> str:
         """Return the path of a sidecar."""
-        return (self.real_path if self.old else self._hidden) + ending
+        return self._hidden + ending
 
     def look(self) -> None:
-        """Find out again which names are in use, for a caller without the lock."""
+        """Find out again where a symbolic link leads, for a caller without the lock."""
         path = real_path(self._given)
         if path != self.real_path:
             self.real_path, self._hidden = path, sidecar_path(path, "")
-        self.old = self._disk.status(self.real_path + _LOCK) is not None
 
     def have_moved(self) -> bool:
         """Return whether the path is a link that leads to another file now, whose sidecars are in use from now on."""
@@ -110,72 +81,9 @@ class Sidecars:
         self.look()
         return True
 
-    def require_alone(self) -> None:
-        """Check that no older version has begun to use the queue since the hidden lock file was opened.
-
-        Raises:
-            FileInUseError: there is a lock file of an older version.
-        """
-        if not self.old and self._disk.status(self.real_path + _LOCK) is not None:
-            raise self._refusal()
-
     def open_lock(self) -> File:
-        """Open the lock file, and decide which names are in use. The decision holds until the file is closed.
-
-        Raises:
-            FileInUseError: an older version uses the queue, and this version has used it with hidden names.
-        """
-        deadline = time.monotonic() + _MOVE_S
-        while True:
-            try:
-                file = self._disk.open(self.real_path + _LOCK, "edit")
-            except FileNotFoundError:
-                self.old = False
-                return open_sidecar(self._disk, self.path(_LOCK), self._queue)
-            if self._move(file):
-                file.close()
-                continue
-            if not any(self._disk.status(sidecar_path(self.real_path, ending)) for ending in _MOVED):
-                self.old = True
-                return file
-            file.close()  # another process may be moving them, or has been interrupted
-            if time.monotonic() > deadline:
-                raise self._refusal()
-            time.sleep(_PAUSE_S)
-
-    def _move(self, old: File) -> bool:
-        """Move the files to the hidden names; False if another process uses them."""
-        if not old.lock():
-            return False
-        try:
-            there = self._disk.status(self.real_path + _LOCK)
-            if there is None or there.identity != old.status().identity:
-                return True  # it was moved before the lock was taken
-            if not lease(old):
-                return False
-            hidden = open_sidecar(self._disk, sidecar_path(self.real_path, _LOCK), self._queue)
-            try:
-                if not hidden.lock():
-                    return False
-                for ending in _MOVED:
-                    if self._disk.status(sidecar_path(self.real_path, ending)) is None:
-                        with suppress(FileNotFoundError):
-                            self._disk.rename(self.real_path + ending, sidecar_path(self.real_path, ending))
-                self._disk.unlink(self.real_path + ".drain.lck")
-                self._disk.unlink(self.real_path + _LOCK)
-            finally:
-                hidden.close()
-            return True
-        finally:
-            end_lease(old)
-            old.unlock()
-
-    def _refusal(self) -> FileInUseError:
-        return FileInUseError(
-            "an older version of sej-journals has this lock file, and cannot work together with this version: end its"
-            f" programs, then remove {self.real_path}{_LOCK}, or end this program",
-            path=self.real_path + _LOCK,
-        )
+        """Open the lock file."""
+        return open_sidecar(self._disk, self.path(_LOCK), self._queue)
 
 
 def open_sidecar(disk: Disk, path: str, queue: str | None) -> File:
