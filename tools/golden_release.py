@@ -55,7 +55,8 @@ def journal(path: Path) -> object:
         for number in range(60):
             writer.append(b"value %d" % number * 8, b"key %d" % (number % 3), number % 256, START + number)
         writer.append_once("producer", 1, [b"once", b"and once"], timestamp=START + 60)
-        writer.publish([b"together", b"with this"], timestamp=START + 61)
+        writer.tail.rotate()
+        writer.append_many([b"together", b"with this"], timestamp=START + 61)
         writer.append(b"\x00\xff", b"", 255, sej.NO_TIMESTAMP)
     with sej.Offset(path, "billing") as kept:
         kept.commit(17)

@@ -165,7 +165,7 @@ class IdleWriter:
             return True
         directory = tail.directory
         if position and directory.disk.status(directory.segment(tail.offset).path) is not None:
-            return False  # a batch was published after the segment
+            return False  # another writer continued after the segment
         txn = directory.at("txn")
         return directory.disk.status(txn) is None or not any(
             name.endswith(".intent") for name in directory.disk.list(txn)

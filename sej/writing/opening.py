@@ -108,7 +108,6 @@ def open_end(
     first_offset: int = 0,
     lock: WriterLock | None = None,
     known: File | None = None,
-    published: Segment | None = None,
     segments: list[Segment] | None = None,
 ) -> End:
     """Open the last segment for appending. A torn tail is copied to ``kept/`` and cut.
@@ -123,17 +122,14 @@ def open_end(
         lock: keeps the segment's own lock; None: it is only taken for a moment, to see that it is free.
         known: a segment that the caller has open. If it is still the last one, this file is used, because a sync
             through it reports every failed write since it was opened.
-        published: the last segment, if the caller has synced all of it and has just renamed it into place.
         segments: the segments of the journal; None: they are listed.
 
     Raises:
         LockedError: an exclusive writer is at work whose lock file was removed.
         CorruptionError: the segment is damaged, and the damage is not a torn tail; nothing was cut.
     """
-    segment, fresh = published, published is not None
-    if segment is None:
-        segments = directory.segments() if segments is None else segments
-        segment, fresh = (segments[-1], False) if segments else (directory.segment(first_offset), True)
+    segments = directory.segments() if segments is None else segments
+    segment, fresh = (segments[-1], False) if segments else (directory.segment(first_offset), True)
     if known is not None and is_still(directory.disk, segment, known):
         file = known
     else:
@@ -232,9 +228,7 @@ def sweep(directory: Directory) -> None:
     disk = directory.disk
     for name in directory.names("tmp"):
         stem, _, end = name.rpartition(".")
-        staged = end in ("publish", "removed") or (
-            end == "rows" and disk.status(directory.at("txn", f"{stem}.intent")) is None
-        )
+        staged = end == "removed" or (end == "rows" and disk.status(directory.at("txn", f"{stem}.intent")) is None)
         run = stem == "repair" and re.fullmatch(
             "[0-9a-f]{16}", end
         )  # a batch, a reader or a queue may have the name "repair"

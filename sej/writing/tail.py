@@ -278,44 +278,6 @@ class Tail:
         if self.buffer.position:
             self.changing(self._rotate)
 
-    def publish(
-        self,
-        values: Sequence[BytesLike],
-        keys: Sequence[BytesLike] | None,
-        type: int | Sequence[int],
-        timestamp: int | Sequence[int] | None,
-    ) -> range:
-        """Append a batch atomically; see :meth:`sej.Writer.publish`."""
-        return self.alone(lambda: self._publish(values, keys, type, timestamp))
-
-    def _publish(
-        self,
-        values: Sequence[BytesLike],
-        keys: Sequence[BytesLike] | None,
-        type: int | Sequence[int],
-        timestamp: int | Sequence[int] | None,
-    ) -> range:
-        from sej.writing.staging import stage  # here, because most writers publish nothing
-
-        first = self.buffer.offset
-        staged = self.directory.at("tmp", f"{first:016x}.publish")
-        span = stage(self.directory.disk, staged, first, values, keys, type, timestamp)
-        if span:
-            self.changing(self._put_in_place, staged, span)
-        return span
-
-    def _put_in_place(self, staged: str, span: range) -> None:
-        """Make a staged file the last segment."""
-        self._check_names()
-        self._seal()
-        published = self.directory.segment(span.start)
-        self.directory.disk.rename(staged, published.path)
-        self._take(open_end, self.directory, self._kept, lock=self.lock, published=published)
-        self.buffer.offset = span.stop
-        self.syncer.advance(span.stop)
-        if self.buffer.position >= self._segment_bytes:
-            self._rotate()
-
     # --- durability
 
     @property

@@ -274,31 +274,6 @@ class Writer:
         values, keys = list(values), None if keys is None else list(keys)
         return self.tail.append_once(name, number, values, keys, type, timestamp)
 
-    def publish(
-        self,
-        values: Iterable[BytesLike],
-        keys: Iterable[BytesLike] | None = None,
-        type: int | Sequence[int] = 0,
-        timestamp: int | Sequence[int] | None = None,
-    ) -> range:
-        """Append a batch atomically: readers see all of it or nothing, also after a crash.
-
-        The batch becomes a segment of its own, which is written in ``tmp/``, synced and renamed into place. It is
-        durable when this returns, at every durability.
-
-        Args:
-            values: as for :meth:`append_many`.
-            keys: as for :meth:`append_many`.
-            type: as for :meth:`append_many`.
-            timestamp: as for :meth:`append_many`.
-
-        Returns:
-            The offsets.
-        """
-        require_columns(values, keys, type, timestamp)
-        values, keys = list(values), None if keys is None else list(keys)
-        return self.tail.publish(values, keys, type, timestamp)
-
     # --- durability
 
     def flush(self) -> None:

@@ -65,10 +65,7 @@ class Chaos:
             for _ in range(self.dice.randrange(1, 20)):
                 values = self.fresh(self.dice.choice([1, 1, 5, 40]))
                 match self.dice.randrange(10):
-                    case 0:
-                        report("whole", values[0].split()[0].decode(), len(values))
-                        self.report_put(w.publish(values)[0], values)
-                    case 1 | 2:
+                    case 0 | 1 | 2:
                         number = (w.tail.last_batch("p") or 0) + 1
                         batch = [b"p-%d-%d" % (number, part) for part in range(self.dice.choice([1, 3, 50]))]
                         self.report_put(w.append_once("p", number, batch)[0], batch)

@@ -76,7 +76,6 @@ def calls_of(w: sej.Writer) -> dict[str, Callable[[], object]]:
         "append": lambda: w.append(b"x"),
         "append_many": lambda: w.append_many([b"x"]),
         "append_once": lambda: w.append_once("n", 1, [b"x"]),
-        "publish": lambda: w.publish([b"x"]),
         "flush": w.flush,
         "sync": w.sync,
     }

@@ -106,8 +106,6 @@ def once(disk: Disk, turn: int) -> Iterator[Any]:
         for n in range(2):
             w.append_once("p", 10 * turn + n, [value(turn, n)])
             yield "value", value(turn, n)
-        w.publish([value(turn, 2)])
-        yield "value", value(turn, 2)
 
 
 def idle(disk: Disk, turn: int) -> Iterator[Any]:

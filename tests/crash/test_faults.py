@@ -43,7 +43,7 @@ def run(disk: FaultyDisk, durability: Any) -> tuple[Said, bool]:
         lambda: w.append_many(give(rows(1, 6)), timestamp=STAMP),
         lambda: w.append(give(rows(7, 1, 140))[0], timestamp=STAMP),
         lambda: w.sync(),
-        lambda: w.publish(give(rows(8, 2)), timestamp=STAMP),
+        lambda: w.append_once("p", 0, give(rows(8, 2)), timestamp=STAMP),
         lambda: w.append_once("p", 1, give(rows(10, 3)), timestamp=STAMP),
         lambda: w.append(give(rows(13, 1))[0], timestamp=STAMP),
         lambda: w.flush(),
@@ -63,7 +63,7 @@ def run(disk: FaultyDisk, durability: Any) -> tuple[Said, bool]:
             with pytest.raises(WriterFailedError):
                 later()
         with pytest.raises(WriterFailedError):
-            w.publish([b"x"])
+            w.append_once("p", 2, [b"x"])
         assert w.durable_offset >= durable
         durable = w.durable_offset
     try:
@@ -86,7 +86,7 @@ def check(inner: CrashDisk, said: Said, least: int) -> None:
         there = found(inner)
         assert there == handed[: len(there)], "a prefix of what was handed in"
         assert len(there) >= least
-        assert len(there) not in (9, 11, 12), "publish and append_once: all or nothing"
+        assert len(there) not in (9, 11, 12), "append_once: all or nothing"
         assert w.append(b"next") == len(there)
     assert sej.Journal(ROOT, disk=inner).verify() == []
 

@@ -55,12 +55,6 @@ def judge(world: World) -> None:
     for word, *about in lines:
         if word == "put":
             assert found.get(int(about[0])) == about[1], f"message {about[0]} was acknowledged"
-    there = set(names)
-    for word, *about in lines:
-        if word == "whole":
-            process, _, number = about[0].partition("-")
-            parts = [f"{process}-{int(number) + part}" in there for part in range(int(about[1]))]
-            assert all(parts) or not any(parts), f"{about[0]} was published in part"
     batches = [tuple(map(int, name.split("-")[1:])) for name in names if name.startswith("p-")]
     assert batches == sorted(batches), "batches are in order"
     assert sorted({number for number, _ in batches}) == list(range(1, 1 + len({number for number, _ in batches})))

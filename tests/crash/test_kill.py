@@ -28,8 +28,6 @@ while True:
     match luck.randrange(12):
         case 0:
             w.append_many(fresh(luck.randrange(1, 40)))
-        case 1 if luck.random() < 0.3:
-            w.publish(fresh(3), timestamp=0)
         case 2 if luck.random() < 0.3:
             batch += 1
             w.append_once("p", batch, fresh(3), timestamp=1)

@@ -52,12 +52,6 @@ class Workload:
         self.w.append_many(self.fresh(count, size), timestamp=STAMP)
         self.said()
 
-    def publish(self, count: int, size: int = 6) -> None:
-        self.whole.append(range(len(self.rows), len(self.rows) + count))
-        self.w.publish(self.fresh(count, size), timestamp=STAMP)
-        assert self.w.durable_offset == self.w.offset
-        self.said()
-
     def append_once(self, number: int, count: int, size: int = 6) -> None:
         at = range(len(self.rows), len(self.rows) + count)
         self.whole.append(at)
@@ -144,19 +138,6 @@ def test_rotation(durability: Any) -> None:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_publish_is_all_or_nothing(durability: Any) -> None:
-    work = Workload(durability, segment_bytes=150)
-    work.open()
-    work.append()
-    work.publish(3)
-    work.append()
-    work.publish(2, 60)
-    work.publish(1)
-    work.close()
-    check_all(work, 30)
-
-
-@pytest.mark.parametrize("durability", DURABILITIES)
 def test_append_once_is_all_or_nothing_and_exactly_once(durability: Any) -> None:
     work = Workload(durability, segment_bytes=120)
     work.open()
@@ -190,14 +171,13 @@ def test_a_second_writer_after_the_first(durability: Any) -> None:
     work.close()
     work.open()
     work.append()
-    work.publish(2)
+    work.append_once(1, 2)
     work.close()
     check_all(work, 20)
 
 
 WORKLOADS: dict[str, Callable[[Workload], None]] = {
     "append": lambda work: work.append_many(2, 300),
-    "publish": lambda work: work.publish(2),
     "append_once": lambda work: work.append_once(1, 2),
 }
 

@@ -109,7 +109,6 @@ CASES: dict[str, Callable[[Things], Case]] = {
     "sej.Writer.append_many": lambda t: Case(t.writer.append_many, {"values": [b"v"]}),
     "sej.Writer.append_messages": lambda t: Case(t.writer.append_messages, {"messages": []}),
     "sej.Writer.append_once": lambda t: Case(t.writer.append_once, {"name": "batch", "number": 0, "values": [b"v"]}),
-    "sej.Writer.publish": lambda t: Case(t.writer.publish, {"values": [b"v"]}),
     "sej.SharedWriter.append": lambda t: Case(t.shared.append, {"value": b"v"}),
     "sej.SharedWriter.append_many": lambda t: Case(t.shared.append_many, {"values": [b"v"]}),
     "sej.open_queue": lambda t: Case(sej.open_queue, {"path": t.new("q")}),

@@ -77,12 +77,6 @@ class JournalMachine(RuleBasedStateMachine):
         timestamps = self.times(len(values))
         self.took(self.writer().append_many(values, timestamp=timestamps), values, timestamps)
 
-    @rule(values=batches)
-    def publish(self, values: list[bytes]) -> None:
-        timestamps = self.times(len(values))
-        self.took(self.writer().publish(values, timestamp=timestamps), values, timestamps)
-        assert not values or self.writer().durable_offset == len(self.rows)
-
     @rule(values=st.lists(small, min_size=1, max_size=5), jump=st.integers(1, 3))
     def append_once(self, values: list[bytes], jump: int) -> None:
         self.number += jump

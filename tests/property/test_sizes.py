@@ -109,14 +109,12 @@ class SizesMachine(RuleBasedStateMachine):
     @precondition(lambda self: isinstance(self.w, sej.Writer))
     @rule(
         each=st.lists(sizes, min_size=1, max_size=5),
-        how=st.sampled_from(["publish", "once", "encoded", "once_encoded"]),
+        how=st.sampled_from(["once", "encoded", "once_encoded"]),
     )
     def append_batch(self, each: list[int], how: str) -> None:
         rows = [self.row(size) for size in each]
         self.number += 1
-        if how == "publish":
-            span = self.w.publish(*columns(rows))
-        elif how == "once":
+        if how == "once":
             span = self.w.append_once("p", self.number, *columns(rows))
             assert self.w.append_once("p", self.number, *columns(rows)) == span
         elif how == "encoded":

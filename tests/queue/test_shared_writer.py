@@ -76,7 +76,7 @@ def test_an_exclusive_writer_excludes_a_shared_one_while_it_is_open(tmp_path: Pa
                 shared.append(b"c")
         assert shared.append(b"c") == 2
         with sej.Writer(tmp_path) as exclusive:
-            exclusive.publish([b"d", b"e"])
+            exclusive.append_many([b"d", b"e"])
         assert shared.append(b"f") == 5
     assert everything(tmp_path) == [b"a", b"b", b"c", b"d", b"e", b"f"]
 

@@ -132,7 +132,7 @@ def test_a_bad_message_is_refused_and_the_writer_continues(
         before = segments(tmp_path)
         with pytest.raises(error, match=named):
             w.append(**row)
-        for method in (w.append_many, w.publish, lambda *rows: w.append_once("name", 1, *rows)):
+        for method in (w.append_many, lambda *rows: w.append_once("name", 1, *rows)):
             with pytest.raises(error, match=named):
                 method(
                     *([good, row[name]] for name, good in (("value", b""), ("key", b""), ("type", 0), ("timestamp", 0)))
@@ -142,7 +142,6 @@ def test_a_bad_message_is_refused_and_the_writer_continues(
         assert w.append(b"after") == 1
 
 
-@pytest.mark.parametrize("method", ["append_many", "publish"])
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -151,10 +150,10 @@ def test_a_bad_message_is_refused_and_the_writer_continues(
         (([b"a", b"b"], None, 0, [1, 2, 3]), "timestamp"),
     ],
 )
-def test_columns_of_different_length_are_named(method: str, arguments: Any, named: str, tmp_path: Path) -> None:
+def test_columns_of_different_length_are_named(arguments: Any, named: str, tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         with pytest.raises(ValueError, match=named):
-            getattr(w, method)(*arguments)
+            w.append_many(*arguments)
         assert w.append(b"first") == 0
 
 
@@ -177,7 +176,6 @@ CLOSED: dict[str, Callable[[sej.Writer], object]] = {
     "append_messages": lambda w: w.append_messages([sej.Message(0, 0, 0, b"", b"")]),
     "append_once": lambda w: w.append_once("n", 1, [b"v"]),
     "append_encoded": lambda w: w.tail.append_encoded(b""),
-    "publish": lambda w: w.publish([b"v"]),
     "flush": lambda w: w.flush(),
     "sync": lambda w: w.sync(),
 }

@@ -206,14 +206,12 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["append", "publish", "publish much", "rotate"])
+@pytest.mark.parametrize("how", ["append", "append much", "rotate"])
 def test_a_closed_journal_has_a_checksum_for_every_message(how: str, tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append(b"value")
-        if how == "publish":
-            w.publish([b"value"])
-        elif how == "publish much":
-            w.publish([b"v" * 100_000] * 30)  # more than an opening syncs by itself
+        if how == "append much":
+            w.append_many([b"v" * 100_000] * 30)  # more than an opening syncs by itself
         elif how == "rotate":
             w.tail.rotate()
             w.append(b"value")
@@ -368,7 +366,7 @@ def test_one_wrong_entry_does_not_end_the_checking(path: Path) -> None:
 
 def test_what_a_dead_writer_had_staged_is_swept(path: Path) -> None:
     (path / "tmp").mkdir(exist_ok=True)
-    for name in ("0000000000000007.publish", "batch.rows", "repair.0000000000000007", "reader.ofs"):
+    for name in ("0000000000000007.removed", "batch.rows", "repair.0000000000000007", "reader.ofs"):
         (path / "tmp" / name).write_bytes(b"left")
     sej.Writer(path).close()
     assert sorted(file.name for file in (path / "tmp").iterdir()) == ["reader.ofs"]

@@ -50,7 +50,6 @@ STEPS: dict[str, tuple[Step, int, dict[str, Any]]] = {
     "append a block": (lambda w, n: w.append(b"%d" % n + b"x" * 300000), 2, {}),
     "append many": (lambda w, n: w.append_many([b"%d" % n, b"%d'" % n]), 1, {}),
     "append encoded": (lambda w, n: w.tail.append_encoded(sej.codec.encode(w.offset, 1, 0, b"", b"%d" % n)), 1, {}),
-    "publish": (lambda w, n: w.publish([b"%d" % n]), 11, {}),
     "append once": (lambda w, n: w.append_once("n", n, [b"%d" % n]), 29, {}),
     "rotate": (lambda w, n: then(w.append(b"%d" % n), w.tail.rotate), 11, {}),
     "sync": (lambda w, n: then(w.append(b"%d" % n), w.sync), 1, {}),

@@ -38,7 +38,7 @@ class CallsDisk(OsDisk):
 
 
 def journal(path: Path, count: int) -> Path:
-    """A journal of so many segments of one message each, as ``publish`` leaves it."""
+    """A journal of so many segments of one message each."""
     with sej.Writer(path, segment_bytes=1) as w:
         for n in range(count):
             w.append(b"%d" % n)
@@ -73,19 +73,12 @@ def backwards(path: Path, disk: CallsDisk) -> None:
     assert len(list(sej.Journal(path, disk=disk).reversed())) in (FEW, MANY)
 
 
-def publish(path: Path, disk: CallsDisk) -> None:
-    with sej.Writer(path, disk=disk) as w:
-        for _ in range(w.offset):
-            w.publish([b"v"])
-
-
 OPERATIONS: dict[str, Callable[[Path, CallsDisk], object]] = {
     "scan": scan,
     "scan_verified": scan_verified,
     "consume": consume,
     "queue": work,
     "reversed": backwards,
-    "publish": publish,
     "writer": lambda path, disk: sej.Writer(path, disk=disk).close(),
     "segments": lambda path, disk: sej.Journal(path, disk=disk).segments,
     "find_time": lambda path, disk: sej.Journal(path, disk=disk).find_time(1 << 62),

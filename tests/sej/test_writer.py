@@ -1,4 +1,4 @@
-"""The writer: forms of appending, what each durability makes visible and durable, rotation, publish, encoded copies."""
+"""The writer: forms of appending, what each durability makes visible and durable, rotation, encoded copies."""
 
 import contextlib
 import math
@@ -29,7 +29,6 @@ def test_segments_are_only_appended_to() -> None:
         with sej.Writer("/j", segment_bytes=300, disk=disk) as w:
             w.append_many([b"%d" % n for n in range(40)])
             w.append_once("batch", w.offset, [b"once"] * 3)
-            w.publish([b"p", b"q"])
             w.append(b"last")
         with sej.SharedWriter("/j", segment_bytes=300, disk=disk) as shared:
             shared.append_many([b"%d" % n for n in range(40)])
@@ -55,8 +54,7 @@ def test_every_form_of_append_gives_consecutive_offsets(durability: Any, tmp_pat
         assert w.append_many((b"%d" % n for n in range(3)), type=9, timestamp=5) == range(4, 7)
         assert w.append_many([]) == range(7, 7)
         assert w.append_messages(sample(2, start=50)) == range(7, 9)
-        assert w.publish([b"p", b"q"], timestamp=6) == range(9, 11)
-        assert w.publish([]) == range(11, 11)
+        assert w.append_many([b"p", b"q"], timestamp=6) == range(9, 11)
         assert w.append_once("batch", 1, [b"once"], timestamp=1) == range(11, 12)
         assert w.tail.append_encoded(encoded(12, 2, 3, b"k", b"raw")) == range(12, 13)
         assert w.offset == 13
@@ -182,7 +180,7 @@ def test_a_segment_is_synced_before_its_successor_is_made(durability: Any) -> No
     disk = CrashDisk()
     with sej.Writer("/j", segment_bytes=50, durability=durability, disk=disk) as w:
         w.append_many([b"v" * 30] * 4)
-        w.publish([b"p" * 60])
+        w.append(b"p" * 60)
         w.append(b"v" * 60)
     ours: set[int] = set()
     dirty: set[int] = set()
@@ -192,9 +190,9 @@ def test_a_segment_is_synced_before_its_successor_is_made(durability: Any) -> No
             dirty |= {arguments[0]} & ours
         elif what == "sync":
             dirty.discard(arguments[0])
-        elif what in ("create", "rename") and arguments[1].endswith((".jnl", ".publish")):
-            assert arguments[1].endswith(".publish") or not dirty
-            made += arguments[1].endswith(".jnl")
+        elif what in ("create", "rename") and arguments[1].endswith(".jnl"):
+            assert not dirty
+            made += 1
             ours |= set(arguments[2:])
     assert made >= 5 and not dirty
 
@@ -208,45 +206,10 @@ def test_nothing_foreign_is_put_into_jnl(tmp_path: Path) -> None:
 
     with sej.Writer(tmp_path, segment_bytes=100, disk=HookedDisk(look)) as w:
         w.append_many([b"v" * 30] * 5)
-        w.publish([b"v"])
         w.append_once("n", 1, [b"v"])
     with sej.Offset(tmp_path, "reader", disk=HookedDisk(look)) as o:
         o.commit(3)
     assert seen and all(len(name) == 20 and name.endswith(".jnl") and int(name[:16], 16) >= 0 for name in seen)
-    assert sej.Journal(tmp_path).verify() == []
-
-
-def test_publish_is_a_segment_of_its_own_and_readers_see_all_or_nothing(tmp_path: Path) -> None:
-    counts = set[int]()
-    with sej.Scanner(by_writer(tmp_path)) as s:
-
-        def look(*_: object) -> None:
-            counts.add(len(s.read()))
-
-        with sej.Writer(tmp_path, disk=HookedDisk(look)) as w:
-            w.append(b"before")
-            look()
-            counts.clear()
-            assert w.publish([b"p"] * 1000) == range(1, 1001)
-            assert w.durable_offset == 1001
-            look()
-    assert counts == {0, 1000}
-    assert len(segments(tmp_path)[segment(tmp_path, 1).name]) == 27 * 1000
-    assert not list((tmp_path / "tmp").iterdir())
-
-
-def by_writer(path: Path) -> Path:
-    sej.Writer(path).close()
-    return path
-
-
-def test_publish_into_an_empty_journal_and_twice(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path, segment_bytes=40) as w:
-        assert w.publish([b"a" * 50]) == range(1)
-        assert w.publish([b"b"]) == range(1, 2)
-        assert w.append(b"c") == 2
-        assert w.publish([b"d"]) == range(3, 4)
-    assert values(read_all(tmp_path)) == [b"a" * 50, b"b", b"c", b"d"]
     assert sej.Journal(tmp_path).verify() == []
 
 
@@ -389,7 +352,6 @@ def test_a_journal_ends_before_its_offsets_do(python: bool, tmp_path: Path, monk
         for call in (
             lambda: w.append(b"c"),
             lambda: w.append_many([b"c"]),
-            lambda: w.publish([b"c"]),
             lambda: w.tail.append_encoded(encoded(MAX_OFFSET, 0, 0, b"", b"c")),
         ):
             with pytest.raises(sej.InvalidMessageError, match="continue in another journal"):

@@ -34,7 +34,6 @@ CALLS: dict[str, Callable[[sej.Writer], object]] = {
     "append_messages": lambda w: w.append_messages([sej.Message(0, 0, 0, b"", b"")]),
     "append_once": lambda w: w.append_once("n", 2, [b"v"]),
     "append_encoded": lambda w: w.tail.append_encoded(b""),
-    "publish": lambda w: w.publish([b"v"]),
     "flush": lambda w: w.flush(),
     "sync": lambda w: w.sync(),
 }
@@ -88,7 +87,7 @@ def test_a_failed_write_poisons_the_writer(call: str, durability: Any, tmp_path:
         assert again.append(b"next") == 1
 
 
-@pytest.mark.parametrize("call", ["append", "append_many", "sync", "append_once", "publish", "rotate", "close"])
+@pytest.mark.parametrize("call", ["append", "append_many", "sync", "append_once", "rotate", "close"])
 def test_a_failed_sync_poisons_the_writer(call: str, tmp_path: Path) -> None:
     disk = Failing()
     durability: Any = "disk" if call.startswith("append") and call != "append_once" else "os"
@@ -393,13 +392,12 @@ def test_a_removed_lock_file_poisons_at_sync(tmp_path: Path) -> None:
     assert not (tmp_path / "jnl.lck").exists(), "a failed writer creates no lock file"
 
 
-@pytest.mark.parametrize("call", ["rotate", "publish"])
-def test_a_replaced_lock_file_poisons_before_a_new_segment(call: str, tmp_path: Path) -> None:
+def test_a_replaced_lock_file_poisons_before_a_new_segment(tmp_path: Path) -> None:
     w = sej.Writer(tmp_path, segment_bytes=64)
     (tmp_path / "jnl.lck").unlink()
     (tmp_path / "jnl.lck").touch()
     with pytest.raises(LockLostError):
-        w.append(b"v" * 100) if call == "rotate" else w.publish([b"p"])
+        w.append(b"v" * 100)
     assert_poisoned(w)
     assert len(list((tmp_path / "jnl").iterdir())) == 1
     w.close()
@@ -446,7 +444,7 @@ def test_a_segment_that_is_removed_is_noticed_while_writing(
     assert values(read_all(tmp_path)) == [b"again"]
 
 
-@pytest.mark.parametrize("change", ["publish", "close", "rotate"])
+@pytest.mark.parametrize("change", ["close", "rotate"])
 def test_a_segment_that_is_removed_is_noticed_when_it_ends(tmp_path: Path, change: str) -> None:
     w = sej.Writer(tmp_path, durability="buffer", segment_bytes=1000)
     w.append(b"v")
@@ -454,7 +452,6 @@ def test_a_segment_that_is_removed_is_noticed_when_it_ends(tmp_path: Path, chang
     (tmp_path / "jnl" / f"{0:016x}.jnl").unlink()
     w.append(b"v")
     ends: dict[str, Callable[[], object]] = {
-        "publish": lambda: w.publish([b"p"]),
         "close": w.close,
         "rotate": lambda: w.append(bytes(2000)),
     }
@@ -474,13 +471,13 @@ child = os.fork()
 if child == 0:
     errors = []
     for call in (lambda: w.append(b"child"), lambda: w.append_many([b"child"]), w.flush, w.sync,
-                 lambda: w.publish([b"child"]), lambda: w.append_once("n", 1, [b"child"])):
+                 lambda: w.append_once("n", 1, [b"child"])):
         try:
             call()
         except sej.ClosedError as error:
             errors.append("parent process" in str(error))
     w.close()
-    os._exit(0 if errors == [True] * 6 else 1)
+    os._exit(0 if errors == [True] * 5 else 1)
 assert os.waitpid(child, 0)[1] == 0, "the child's calls went through"
 try:
     sej.Writer(sys.argv[1])

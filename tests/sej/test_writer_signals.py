@@ -60,7 +60,6 @@ INSIDE: dict[str, Callable[[sej.Writer], object]] = {
     "append": lambda w: w.append(b"handler"),
     "append_many": lambda w: w.append_many([b"handler"]),
     "append_once": lambda w: w.append_once("n", 1, [b"handler"]),
-    "publish": lambda w: w.publish([b"handler"]),
     "rotate": lambda w: w.tail.rotate(),
     "flush": lambda w: w.flush(),
     "sync": lambda w: w.sync(),
@@ -70,7 +69,6 @@ INSIDE: dict[str, Callable[[sej.Writer], object]] = {
 OUTSIDE: dict[str, Callable[[sej.Writer], object]] = {
     "append": lambda w: w.append(b"x" * 70000),
     "append_many": lambda w: w.append_many([b"x" * 70000]),
-    "publish": lambda w: w.publish([b"x"]),
     "append_once": lambda w: w.append_once("m", 1, [b"x"]),
 }
 

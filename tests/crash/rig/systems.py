@@ -235,28 +235,6 @@ class AppendOnce(_Journal):
         judge_batches(path)
 
 
-class Publish(_Journal):
-    """``Writer.publish``; in batches of three."""
-
-    writer: sej.Writer
-
-    def make(self) -> sej.Writer:
-        return sej.Writer(self.path, segment_bytes=self.segment_bytes)
-
-    def act(self, number: int, *, poison: bool = False) -> None:
-        if self.weak:
-            self.writer.append(value(number * 3, poison=poison))
-            return
-        numbers = range(number * 3, number * 3 + 3)
-        self.tell(self.writer.publish([value(n, poison=poison) for n in numbers]), numbers)
-
-    @staticmethod
-    def judge(path: Path, marks: Sequence[Mark]) -> None:
-        judge_journals(path, marks)
-        if not any(mark.word == "weak" for mark in marks):
-            judge_batches(path)
-
-
 def judge_batches(path: Path) -> None:
     """Of each three messages all are there, one after the other, or none."""
     numbers = [number for _, number in rows_of(path)]
@@ -627,7 +605,6 @@ SYSTEMS: Final[dict[str, type[System]]] = {
     "writer": Writer,
     "shared-writer": SharedWriter,
     "append-once": AppendOnce,
-    "publish": Publish,
     "shard-writer": ShardWriter,
     "hub-store": HubStore,
     "offset": Offset,
