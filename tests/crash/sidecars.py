@@ -272,7 +272,7 @@ class Queues(World):
     """Two queues over one journal, with items that are done, given up, waiting and expected."""
 
     def build(self, path: Path) -> None:
-        with sej.open_queue(path / "j", "jobs", max_attempts=1) as q:
+        with sej.open_queue(path / "j", "jobs") as q:
             for n in range(12):
                 q.put(b"%d" % n, priority=n % 3 - 1 if n > 8 else 0, dedupe_key=b"key %d" % n)
             items = q.get_many(6, timeout=0)

@@ -139,7 +139,7 @@ def test_find_a_stuck_reader(tmp_path: Path, opened: Opener) -> None:
         page.get_by_role("link", name="1 problem").click()
         row = page.get_by_role("row", name="reader billing")
         expect(row).to_contain_text("problem")
-        expect(row).to_contain_text("check what it does with this message, or restart it")
+        expect(row).to_contain_text("it is stuck at 5 or a later message: no commit for 60 min")
         page.get_by_label("Path").get_by_role("link", name=str(tmp_path / "orders")).click()
         expect(page.get_by_role("row", name="billing")).to_contain_text(f"pid={os.getpid()} ")
 
