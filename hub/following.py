@@ -24,6 +24,7 @@ from sej.codec.format import MAX_OFFSET
 from sej.errors import BadOffsetFileError
 from sej.message import Message
 from sej.system.disk import OS, read_small, replace_file
+from sej.system.paths import absolute_path
 
 if TYPE_CHECKING:
     from hub.wire import Client
@@ -70,6 +71,7 @@ def follow(
     """
     if reader is not None and place is not None:
         raise click.UsageError("--reader keeps the offset on the hub, and --place in a file: give one of them")
+    place = None if place is None else Path(absolute_path(place))
     kept = None if place is None else _read_place(place)
     if kept is not None and start is not None:
         raise click.UsageError(f"--start is for the first run: {place} has the next offset, {kept}")

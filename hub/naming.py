@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.journal.directory import is_journal
 from sej.system.disk import OS, Disk, Status
+from sej.system.paths import Resolved, absolute_path
 from shard.name_format import RECORDS_DIR
 
 __all__ = [
@@ -130,7 +131,7 @@ def client_of(name: str) -> str:
 
 def source_path(root: str, source: Source) -> str:
     """Return the path of a source's SEJ directory."""
-    return os.path.join(root, source.name)
+    return Resolved(os.path.join(absolute_path(root), source.name))  # which must not be a link
 
 
 def find_sources(root: str, *, client: str | None = None, disk: Disk = OS) -> list[Source]:
@@ -164,7 +165,7 @@ def make_root(root: str, *, disk: Disk = OS) -> None:
     there = disk.status(root)
     _require_no_journal(root, there, disk)
     if there is None:
-        disk.mkdir(root)
+        disk.mkdir(root, parents=True)
     if not is_root(root, disk=disk):
         _require_clients_only(root, disk)
         try:

@@ -46,6 +46,7 @@ from sej.journal.identity import journal_id
 from sej.message import FIRST
 from sej.reading.offset import Offset, read_offset
 from sej.system.disk import OS, read_small, replace_file
+from sej.system.paths import absolute_path
 from sej.system.sealed import seal, unseal
 
 __all__ = ["MAX_LEASES", "MAX_LEASE_S", "Holder", "Kept", "Place", "Readers", "holders"]
@@ -387,7 +388,7 @@ def holders(root: str) -> dict[Source, dict[str, Holder]]:
     A record that cannot be read is logged.
     """
     found: dict[Source, dict[str, Holder]] = {}
-    folder = os.path.join(root, _FOLDER)
+    folder = os.path.join(absolute_path(root), _FOLDER)
     for name in sorted(OS.list(folder)) if OS.status(folder) is not None else ():
         reader, suffix = os.path.splitext(name)
         if suffix != ".json":

@@ -18,6 +18,7 @@ from typing import Final
 from kestrel.errors import BusyError
 from kestrel.files import join, lock_path
 from sej.system.disk import Disk, File
+from sej.system.paths import absolute_path
 
 __all__ = ["Pinned", "written"]
 
@@ -55,6 +56,7 @@ class Pinned:
         """
         self.files: dict[str, File] = {}
         self.sizes: dict[str, int] = {}
+        directory = absolute_path(directory)
         self._where = join(directory, name)
         self._look = look
         self._disk = disk

@@ -16,6 +16,7 @@ from kestrel.v2.listing import queue_names
 from kestrel.v2.packing import load
 from kestrel.v2.snapshot import Snapshot
 from sej.system.disk import OS
+from sej.system.paths import absolute_path
 
 __all__ = ["Summary", "files_of", "formats_of", "magic_of", "queues_in", "summary_of"]
 
@@ -53,7 +54,7 @@ def files_of(directory: str | os.PathLike[str], name: str) -> list[str]:
 
 def magic_of(path: str | os.PathLike[str]) -> bytes:
     """How a file begins."""
-    file = OS.open(path, "read")
+    file = OS.open(absolute_path(path), "read")
     try:
         return file.read(MAGIC_SIZE, 0)
     finally:

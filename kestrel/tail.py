@@ -62,7 +62,7 @@ class Tail:
         self._synced_size = 0
         self.closed = False
         self.renewing = Renewing(durable_path(directory, name), disk)
-        disk.mkdir(directory)
+        disk.mkdir(directory, parents=True)
         self._lock = take_lock(directory, name, disk)
         by_policy = (self.force if self._syncer.always else self._syncer.wrote) if self._syncer.active else None
         self.appender = Appender(self.fuse, check_lock=self._lock.check, by_policy=by_policy)

@@ -168,7 +168,7 @@ class Progress:
             if status is not None and status.is_dir:
                 path = os.path.join(str(journal), f"{name}.export")
             else:
-                disk.mkdir(os.path.dirname(path))
+                disk.mkdir(os.path.dirname(path), parents=True)
         return cls(path, source, disk, written)
 
     def load(self) -> dict[str, Any] | None:

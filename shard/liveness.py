@@ -15,6 +15,7 @@ from sej.errors import LockedError, LockLostError
 from sej.journal.directory import check_name
 from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
+from sej.system.paths import absolute_path
 from shard.name_format import WORKERS_DIR
 
 __all__ = ["LiveWorker", "WorkerRank"]
@@ -55,7 +56,7 @@ class LiveWorker:
 
     def _take(self) -> None:
         what = f"a lock file of the workers {self._workers!r}"
-        self._disk.mkdir(self._directory)
+        self._disk.mkdir(self._directory, parents=True)
         for number in range(_MAX_WORKERS):
             self._name = f"{number:04d}.slot"
             lock = Lock(os.path.join(self._directory, self._name), what=what, disk=self._disk)
@@ -94,7 +95,7 @@ class LiveWorker:
 
 
 def _directory(root: str, name: str) -> str:
-    return os.path.join(root, WORKERS_DIR, check_name(name, "a worker's name"))
+    return os.path.join(absolute_path(root), WORKERS_DIR, check_name(name, "a worker's name"))
 
 
 def _held(disk: Disk, path: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sej.checks import PATH, TEXT, Rule, a, between, require
 from sej.errors import InvalidNameError
-from sej.system.paths import absolute_path
+from sej.system.paths import Resolved, absolute_path
 from shard.name_format import INDEX_DIGITS, MAX_BITS, PREFIX, SHARD, Hash
 from shard.routing import BytesLike, index_of
 
@@ -78,7 +78,8 @@ class Path:
         a(int)("index", index)
         if not 0 <= index < self.count:
             raise ValueError(f"index must be 0 to {self.count - 1}, the shards of {self.name}, got {index}")
-        return os.path.join(self.root, f"{self.name}.{index:0{INDEX_DIGITS}x}" if self.bits else self.prefix)
+        path = os.path.join(self.root, f"{self.name}.{index:0{INDEX_DIGITS}x}" if self.bits else self.prefix)
+        return Resolved(path) if type(self.root) is Resolved else path
 
     def index(self, key: BytesLike, route: Hash = "xxh64") -> int:
         """Return the shard of a key, like :func:`shard.index_of`."""
@@ -89,8 +90,8 @@ class Path:
         return [self.dir(index) for index in range(self.count)]
 
     def absolute(self) -> Path:
-        """Return the same sharded journal by an absolute path. A relative root means the current directory."""
-        return self if os.path.isabs(self.root) else Path(absolute_path(self.root), self.prefix, self.bits)
+        """Return the same sharded journal by an absolute path, in which shards are not links to other directories."""
+        return Path(Resolved(absolute_path(self.root)), self.prefix, self.bits)
 
     @staticmethod
     def parse(path: str | os.PathLike[str]) -> tuple[Path, int]:

@@ -18,6 +18,7 @@ from sej.errors import CorruptionError, NotAJournalError
 from sej.journal.directory import journals_in
 from sej.system.checksum import crc32c
 from sej.system.disk import OS, Disk, File, read_small
+from sej.system.paths import absolute_path
 from shard.errors import RouteError
 from shard.name_format import INDEX_DIGITS, RECORDS_DIR, Hash
 from shard.names import Path, split_name
@@ -48,7 +49,7 @@ class Records:
         there = self._disk.status(self._path.root)
         if there is not None and not there.is_dir:
             raise NotAJournalError("this is a file; expected a directory for the shards", path=self._path.root)
-        self._disk.mkdir(os.path.join(self._path.root, RECORDS_DIR))
+        self._disk.mkdir(os.path.join(self._path.root, RECORDS_DIR), parents=True)
 
     def add(self, index: int) -> None:
         """Record a shard that is about to be created."""
@@ -110,7 +111,7 @@ def read_record(path: Path, disk: Disk = OS) -> Record | None:
         CorruptionError: it is larger than any record.
     """
     try:
-        data = read_small(disk, os.path.join(path.root, RECORDS_DIR, path.name), _MAX_BYTES)
+        data = read_small(disk, os.path.join(absolute_path(path.root), RECORDS_DIR, path.name), _MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     found = Record(set(), 0, None)

@@ -23,7 +23,7 @@ from sej.queue.interface.item import Item
 from sej.queue.interface.queue import OPENING, WorkQueue, require_known
 from sej.queue.interface.values import Backoff, Stats, Wishes
 from sej.system.disk import OS
-from sej.system.paths import absolute_path
+from sej.system.paths import absolute_name
 from textqueue.claims.claim import Claim
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import MessageStatus
@@ -87,7 +87,7 @@ class TextWorkQueue(HoldingQueue):
             ValueError: lease_s is not more than 0.
         """
         lease_s = seconds("lease_s", lease_s)
-        path = absolute_path(path)
+        path = absolute_name(path)
         super().__init__(path, name, max_attempts, lease_s, os.path.dirname(path))
         require_known(name, () if OS.status(path) is None else (name,), create, path)
         self._queue = TextQueue(path, lease_s=lease_s)

@@ -21,7 +21,7 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk
-from sej.system.paths import absolute_path
+from sej.system.paths import absolute_name, absolute_path
 from textqueue.claims.claim import Claim, Claiming
 from textqueue.claims.drain import OnceWriter, drain
 from textqueue.editing.append import New, append
@@ -159,7 +159,7 @@ class TextQueue:
             FileNotFoundError: the file does not exist.
         """
         PATH("filename", filename)
-        name = absolute_path(filename)
+        name = absolute_name(filename)
         self._check_open()
         if self._disk.status(name) is None:
             raise FileNotFoundError(2, "the queue file does not exist; create it, or append to TextQueue(path)", name)

@@ -37,6 +37,7 @@ from kestrel.segmented.format import END_BYTE, MAGIC_SIZE, PUT, READ_DONE, READ_
 from sej.checks import DISK, FLAG, PATH
 from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, File
+from sej.system.paths import absolute_path
 
 __all__ = [
     "BEYOND_END",
@@ -215,7 +216,7 @@ def read_writer_file(path: str | os.PathLike[str], *, beyond_zeros: bool = False
         MissingError: the file does not exist.
     """
     require_arguments(path=(path, PATH), beyond_zeros=(beyond_zeros, FLAG), disk=(disk, DISK))
-    return _items(path, beyond_zeros, disk)
+    return _items(absolute_path(path), beyond_zeros, disk)
 
 
 def _items(path: str | os.PathLike[str], beyond_zeros: bool, disk: Disk) -> Iterator[Item]:
@@ -310,7 +311,7 @@ def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookma
         MissingError: the file does not exist.
     """
     require_arguments(path=(path, PATH), disk=(disk, DISK))
-    file = open_file(path, disk)
+    file = open_file(absolute_path(path), disk)
     try:
         bookmark, damage = read_bookmark(file)
     finally:

@@ -38,6 +38,7 @@ from kestrel.transfer import (
 )
 from sej.checks import TEXT
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
 
 __all__ = ["export", "import_"]
 
@@ -80,6 +81,7 @@ def export(
         DamageError: the files are those of a Kestrel 2 queue.
         MissingError: the queue has no such reader.
     """
+    directory = absolute_path(directory)
     check_place(directory, name, disk)
     check_export(writer, read_back, expired, now_ms)
     TEXT("reader", reader)
@@ -132,6 +134,7 @@ def import_(
         BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 2 queue.
     """
+    directory = absolute_path(directory)
     check_place(directory, name, disk)
     check_import(messages, keys, now_ms)
     with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:

@@ -15,6 +15,7 @@ from kestrel.segmented.codec import Item
 from kestrel.segmented.files import BEYOND_END, Bookmark, Reading, after_zeros, list_files, read_bookmarks
 from kestrel.segmented.scanning import Scan, scan, settle
 from sej.system.disk import OS, Disk, File
+from sej.system.paths import absolute_path
 
 __all__ = ["Snapshot", "fit"]
 
@@ -39,6 +40,7 @@ class Snapshot:
 
     def __init__(self, directory: str | os.PathLike[str], name: str, *, disk: Disk = OS, exclude: bool = False) -> None:
         """Open all files and read them once; as :class:`~kestrel.pinned.Pinned`."""
+        directory = absolute_path(directory)
         self.damage: list[Damage] = []
         self.beyond_end: list[Damage] = []
         self.readers: dict[str, Bookmark] = {}

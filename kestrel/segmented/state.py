@@ -11,6 +11,7 @@ from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark
 from kestrel.segmented.snapshot import Snapshot
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
 
 __all__ = ["State", "load"]
 
@@ -53,6 +54,7 @@ def load(directory: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> St
         BadNameError: no queue can have this name.
         BusyError: the queue replaces its files faster than they can be opened.
     """
+    directory = absolute_path(directory)
     check_place(directory, name, disk)
     snapshot = Snapshot(directory, name, disk=disk)
     try:

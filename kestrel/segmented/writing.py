@@ -88,7 +88,7 @@ class WriterFiles:
         if self._archive is None:
             return
         for path in (directory, self._archive):
-            self._disk.mkdir(path)
+            self._disk.mkdir(path, parents=True)
         here, there = self._disk.status(directory), self._disk.status(self._archive)
         if here is not None and there is not None and here.device != there.device:
             raise ValueError(f"archive_to ({self._archive}) must be on the file system of the queue, to rename into it")

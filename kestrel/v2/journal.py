@@ -18,6 +18,7 @@ from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STAT
 from sej.checks import COUNT, DISK, PATH, one_of, optional
 from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, File
+from sej.system.paths import absolute_path
 
 __all__ = ["DIALECT", "Dialect", "read_journal", "read_operations"]
 
@@ -65,7 +66,7 @@ def read_journal(
         end=(end, optional(COUNT)),
         disk=(disk, DISK),
     )
-    return _operations(path, dialect, start, end, disk)
+    return _operations(absolute_path(path), dialect, start, end, disk)
 
 
 def _operations(

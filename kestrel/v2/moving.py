@@ -44,6 +44,7 @@ from sej.checks import one_of
 from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, read_small, replace_file
 from sej.system.durable import renew
+from sej.system.paths import absolute_path
 from sej.system.sealed import seal, unseal
 
 __all__ = ["export", "import_"]
@@ -97,6 +98,7 @@ def export(
         BusyError: another process has the queue open, or a program changed it while it was read.
         DamageError: the files are those of a Kestrel 3 queue.
     """
+    directory = absolute_path(directory)
     check_place(directory, name, disk)
     check_export(writer, read_back, expired, now_ms)
     require_arguments(open_transactions=(open_transactions, one_of(("first", "leave"))), dialect=(dialect, DIALECT))
@@ -153,6 +155,7 @@ def import_(
         BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 3 queue.
     """
+    directory = absolute_path(directory)
     check_place(directory, name, disk)
     check_import(messages, keys, now_ms)
     with opening(join(directory, name)):

@@ -16,6 +16,7 @@ from kestrel.v2.journal import DIALECT, Dialect, read_journal
 from kestrel.v2.listing import Part, list_parts
 from kestrel.v2.rules import apply
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
 
 __all__ = ["State", "read_part", "replay"]
 
@@ -64,6 +65,7 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
         BadNameError: no queue can have this name.
         BusyError: the queue replaces its files faster than they can be read.
     """
+    directory = absolute_path(directory)
     check_place(directory, name, disk)
     DIALECT("dialect", dialect)
     for _ in range(_TRIES):

@@ -9,6 +9,7 @@ from kestrel.pinned import Pinned, written
 from kestrel.v2.listing import list_parts
 from kestrel.v2.storage import Piece
 from sej.system.disk import OS, Disk, File
+from sej.system.paths import absolute_path
 
 __all__ = ["Snapshot"]
 
@@ -23,6 +24,7 @@ class Snapshot:
 
     def __init__(self, directory: str | os.PathLike[str], name: str, *, disk: Disk = OS, exclude: bool = False) -> None:
         """Open the files; as :class:`~kestrel.pinned.Pinned`."""
+        directory = absolute_path(directory)
 
         def look() -> list[str]:
             return [part.path for part in list_parts(directory, name, disk).parts]

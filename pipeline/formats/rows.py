@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from pipeline.paths import unseen
 from pipeline.schema import arrow_schema
 from sej.errors import SejError
 from sej.system.disk import OS
+from sej.system.paths import absolute_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ class RowReader(DataSourceReader):
             size_of: returns about how many bytes a row has.
             at_once: paths in one partition.
         """
-        self._paths = [os.path.abspath(path) for path in paths]  # an executor has another working directory
+        self._paths = [absolute_path(path) for path in paths]  # an executor has another working directory
         self._schema = schema
         self._rows = rows
         self._size_of = size_of

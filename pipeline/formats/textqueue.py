@@ -38,12 +38,13 @@ from pipeline.writing.checkpoint import by_checkpoint
 from sej.errors import CorruptionError
 from sej.system.disk import OS, read_small, replace_file
 from sej.system.locks import Lock, ask_for_file
+from sej.system.paths import absolute_path
 from sej.system.sealed import seal, unseal, whole
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing.append import require_valid
 from textqueue.format.parser import render
 from textqueue.ledger.lock import Guard
-from textqueue.ledger.sidecar import Sidecars, real_path, sidecar_path
+from textqueue.ledger.sidecar import Sidecars, sidecar_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -265,4 +266,4 @@ def _one_file(options: Mapping[str, str], overwrite: bool) -> str:
         raise OptionError(f"expected one .tq file to write to, got {len(paths)}")
     if overwrite:
         raise OptionError("a .tq file cannot be overwritten, because people edit it; append, or write to another file")
-    return real_path(os.path.abspath(paths[0]))  # the same file for jobs that spell its path differently
+    return absolute_path(paths[0])  # the same file for jobs that spell its path differently

@@ -11,6 +11,7 @@ from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, refuse_hub, run
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.paths import local_path, outside, reaching, spark_path
 from pipeline.writing.target import Target
+from sej.system.paths import absolute_path
 from shard.commits.committing import last_number
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def restore(
             local disk, or a hub is passed; or the archive has grown since it was restored into the root.
     """
     refuse_hub("restore", hub)
-    source, root = spark_path(source), os.path.abspath(local_path(root))
+    source, root = spark_path(source), absolute_path(local_path(root))
     with reaching(source):
         archived = _archived(spark, source)
     chosen = archived if where is None else archived.where(where)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, run_to_end
 from pipeline.paths import local_path
+from sej.system.paths import absolute_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +59,7 @@ def reshard(
     if pattern is not None:
         options["pattern"] = pattern
     journals = spark.readStream.format("sej").options(**options).load(origin.name)
-    folder = os.path.abspath(local_path(target))
+    folder = absolute_path(local_path(target))
     name = f"{prefix or ''}.{bits:x}".lstrip(".")
     writer = (
         journals.select("key", "value", "type", "timestamp_ns")

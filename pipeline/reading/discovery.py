@@ -20,6 +20,7 @@ from pipeline.reading.places import Origin
 from sej.errors import JournalNotFoundError, NotAJournalError
 from sej.journal.directory import is_journal, journals_in
 from sej.system.disk import OS
+from sej.system.paths import absolute_path
 from shard.name_format import RECORDS_DIR
 from shard.names import split_name
 
@@ -52,7 +53,7 @@ def discover(
             neither a shard's nor a client's.
         OptionError: the pattern matches none of the directories, or a path is passed twice.
     """
-    roots = [os.path.abspath(local_path(path)) for path in paths]
+    roots = [absolute_path(local_path(path)) for path in paths]
     if len(set(roots)) < len(roots):
         raise OptionError(f"a path is passed twice, leave one out: {', '.join(roots)}")
     matches = matcher(pattern) if pattern is not None else lambda _: True

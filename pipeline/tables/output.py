@@ -19,6 +19,7 @@ import pyarrow as pa
 from pipeline.options import OptionError
 from sej.cli.shared.output import text_or_b64
 from sej.system.disk import OS, full_disk_advice, is_full
+from sej.system.paths import absolute_path
 
 __all__ = ["SUFFIXES", "format_of", "replaced", "write_file", "write_parquet", "write_text"]
 
@@ -47,7 +48,7 @@ def replaced(path: str) -> Iterator[str]:
     Raises:
         OSError: the file could not be written, with its path.
     """
-    directory = os.path.dirname(os.path.abspath(path))
+    directory = absolute_path(os.path.dirname(path))
     temporary = os.path.join(directory, f".{os.path.basename(path)}.{uuid.uuid4().hex}.tmp")
     try:
         yield temporary

@@ -41,6 +41,7 @@ from sej.journal.medium import sync_up_to
 from sej.reading.offset import read_offset
 from sej.system.disk import OS
 from sej.system.locks import Lock
+from sej.system.paths import absolute_path
 
 __all__ = ["DeltaTarget", "ParquetTarget", "Target", "default_reader", "ship", "target_of"]
 
@@ -152,7 +153,7 @@ class ParquetTarget:
         Raises:
             OptionError: it is not on a local disk, or it is among the files of a journal.
         """
-        self._directory = os.path.abspath(local_target(directory))
+        self._directory = absolute_path(local_target(directory))
         self._lock: AbstractContextManager[object] = nullcontext()
         self._offsets: _Offsets = {}
         self._next = 0
@@ -178,7 +179,7 @@ class ParquetTarget:
             LockedError: another process ships to this directory.
             CorruptionError: the newest file is not one of these.
         """
-        OS.mkdir(self._directory)
+        OS.mkdir(self._directory, parents=True)
         lock = Lock(os.path.join(self._directory, ".sej-ship.lck"), what=f"shipping to {self._directory}")
         with ExitStack() as stack:
             stack.enter_context(lock.acquire())

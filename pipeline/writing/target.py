@@ -10,6 +10,7 @@ from pipeline.paths import local_path
 from sej.errors import NotAJournalError
 from sej.journal.directory import Directory, journals_in
 from sej.system.disk import OS
+from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
 from shard.name_format import Hash
 from shard.names import Path
@@ -49,7 +50,7 @@ class Target(NamedTuple):
             NotAJournalError: the path is a file, or holds journals of another layout.
         """
         prefix, bits = options["prefix"], options["bits"]
-        target = cls(os.path.abspath(local_path(root)), prefix, bits, options["segmentBytes"], options["lockTimeout"])
+        target = cls(absolute_path(local_path(root)), prefix, bits, options["segmentBytes"], options["lockTimeout"])
         there = OS.status(target.root)
         if there is not None and not there.is_dir:
             raise NotAJournalError("this is a file; expected a directory", path=target.root)

@@ -57,11 +57,10 @@ class Directory:
     __slots__ = ("disk", "jnl", "path", "prefix")
 
     def __init__(self, path: str | os.PathLike[str], disk: Disk) -> None:
-        """Set the path; nothing is read. A relative path means the current directory of this call."""
-        if type(path) is not str or not path.startswith(os.sep) or "\0" in path:  # else nothing is left to check
+        """Set the path, with its links resolved. A relative path means the current directory of this call."""
+        if type(path) is not str or not path or "\0" in path:  # else nothing is left to check
             PATH("path", path)
-            path = absolute_path(path)
-        self.path = path
+        self.path = path = absolute_path(path)
         self.prefix = path if path.endswith(os.sep) else path + os.sep
         """The path with its separator."""
         self.jnl = self.prefix + "jnl"

@@ -68,6 +68,7 @@ from sej.system.disk import OS, Disk, full_disk_advice, is_full
 from sej.system.group_commit import Syncer
 from sej.system.lifecycle import Lifecycle
 from sej.system.locks import Lock
+from sej.system.paths import Resolved
 from sej.system.watch import Watch
 from sej.writing.shared_writer import SharedOptions, SharedWriter, check_shared_options
 
@@ -215,7 +216,7 @@ class JournalQueue(WorkQueue):
         self.maxsize = maxsize
         self.lease_s = lease_s
         self.dead_letter = letters_path(
-            self._directory, self._directory.at("dead", name) if dead_letter is None else dead_letter
+            self._directory, Resolved(self._directory.at("dead", name)) if dead_letter is None else dead_letter
         )
         self._clock = clock
         self._disk = disk

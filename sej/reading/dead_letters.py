@@ -27,6 +27,7 @@ from sej.journal.view import Journal
 from sej.message import Message
 from sej.reading.scanner import Scanner
 from sej.system.disk import OS, Disk
+from sej.system.paths import Resolved
 from sej.writing.writer import Writer
 
 __all__ = ["DeadLetter", "append_dead_letter", "dead_letters", "letters_path", "source_of", "sync_dead_letters"]
@@ -169,7 +170,7 @@ def letters_path(directory: Directory, path: str | os.PathLike[str]) -> str:
     found = Directory(path, directory.disk).path
     if os.path.realpath(found) == os.path.realpath(directory.path):
         raise ValueError(f"dead_letter must be another journal than the one that is read, got {os.fspath(path)!r}")
-    return found
+    return Resolved(found)
 
 
 def source_of(directory: Directory) -> str:

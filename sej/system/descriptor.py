@@ -28,6 +28,7 @@ __all__ = [
     "is_at",
     "locate",
     "of_system",
+    "open_folder",
     "opened",
     "overwrite",
     "progress",
@@ -174,24 +175,67 @@ def opened(kind: type[_D], path: str, flags: int) -> _D:
     Raises:
         OSError: the system's error; for anything but a regular file EISDIR or ENXIO, as the system reports a socket.
     """
+    _before(path, flags)
     try:
         owner = _owned(path, flags | _NO_WAIT)
     except BlockingIOError:  # another process has a lease, which only regular files have: it ends soon
         owner = _owned(path, flags)
-    if not stat.S_ISREG(os.fstat(owner.fileno()).st_mode):
+    try:
+        _refuse_links(owner.fileno(), path)
+        if not stat.S_ISREG(os.fstat(owner.fileno()).st_mode):
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), path)
+    except OSError:
         owner.close()
-        raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), path)
+        raise
     return kind(owner, path)
 
 
 def _owned(path: str, flags: int) -> FileIO:
     """Open a file. No bytecode runs between the system call and the owner of its descriptor."""
     try:
-        return next(map(_Owner, map(os.open, (path,), (flags,), (0o666,)), ("r+b",)))
+        return next(map(_Owner, map(os.open, (path,), (flags | os.O_NOFOLLOW,), (0o666,)), ("r+b",)))
     except IsADirectoryError as error:
         if isinstance(error.filename, int):  # FileIO refuses a directory, and leaves the descriptor to its caller
             os.close(error.filename)
         raise IsADirectoryError(error.errno, error.strerror, path) from None
+
+
+def open_folder(path: str) -> int:
+    """Return a descriptor of a directory; no part of its path is a symbolic link.
+
+    Raises:
+        OSError: the system's error; ELOOP if there is a link.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except NotADirectoryError:
+        if os.path.islink(path):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) from None
+        raise
+    try:
+        _refuse_links(fd, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _before(path: str, flags: int) -> None:
+    """Refuse links before a call that may create or empty a file."""
+    if flags & (os.O_CREAT | os.O_TRUNC):
+        folder = os.path.dirname(path) or "."
+        os.close(open_folder(folder))
+
+
+def _refuse_links(fd: int, path: str) -> None:
+    """Raise ELOOP if a part of the path of an open file is a symbolic link. The system knows where the file is."""
+    try:
+        if os.readlink(f"/proc/self/fd/{fd}") == path:
+            return
+    except OSError:  # this system does not tell it
+        pass
+    if os.path.realpath(path) != os.path.abspath(path):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
 
 def content_of(path: str, flags: int, size: int) -> bytes:

@@ -16,8 +16,11 @@ The rules:
 - An exception of a signal handler leaks no descriptor and no lock. Python runs handlers between bytecodes, so anything
   that must not be interrupted is one call into C: a descriptor has an owner before the next bytecode runs, and
   :meth:`File.unlocker` and :meth:`File.closing` end a lock in a ``finally`` or a ``with`` that no handler can precede.
-- ``open`` returns a regular file, or a symbolic link to one. Anything else is refused and never waited for: a FIFO
-  would block its reader without a limit, and a broken link looks like a file that is about to be created.
+- ``open`` returns a regular file. Anything else is refused and never waited for: a FIFO would block its reader without
+  a limit.
+- Nothing is opened, created, renamed or removed through a symbolic link in any part of a path: a user who may write to
+  a journal's directory could lead the writes of another user elsewhere. Paths that users pass are resolved before, by
+  :func:`sej.system.paths.absolute_path`.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from sej.system.descriptor import (
     content_of,
     locate,
     of_system,
+    open_folder,
     opened,
     overwrite,
     progress,
@@ -182,8 +186,11 @@ class Disk(Protocol):
     def list(self, path: str | os.PathLike[str]) -> list[str]:
         """Return the names in a directory, sorted."""
 
-    def mkdir(self, path: str | os.PathLike[str]) -> None:
-        """Create a directory and its missing parents; an existing one is accepted."""
+    def mkdir(self, path: str | os.PathLike[str], *, parents: bool = False) -> None:
+        """Create a directory; an existing one is accepted.
+
+        Only an object that is being opened creates the parents too: later the directory may have been moved.
+        """
 
     def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         """Rename, replacing the target if it exists."""
@@ -363,7 +370,7 @@ class OsFile(Descriptor):
 
     def set_time(self, mtime_ns: int) -> None:
         """Set the time of its last change."""
-        os.utime(self._path, ns=(mtime_ns, mtime_ns))
+        os.utime(self._fd, ns=(mtime_ns, mtime_ns))
 
 
 class OsDisk:
@@ -382,7 +389,7 @@ class OsDisk:
                 return self._temporary(name, flags)
             return self._create(name, flags) if mode == "new" else opened(OsFile, name, flags)
         except OSError as error:
-            if error.errno in _ODD and (error.errno != errno.ENOENT or os.path.islink(name)):
+            if error.errno in _ODD:
                 raise _odd(name, error, "a regular file") from None
             if mode != "append" or not isinstance(error, FileNotFoundError):
                 raise
@@ -414,26 +421,31 @@ class OsDisk:
         """Return the names in a directory."""
         return sorted(os.listdir(path))
 
-    def mkdir(self, path: str | os.PathLike[str]) -> None:
-        """Create a directory and its parents, and sync the directories that contain them."""
+    def mkdir(self, path: str | os.PathLike[str], *, parents: bool = False) -> None:
+        """Create a directory, and sync the one that contains it."""
         target = os.fspath(path).rstrip(os.sep) or os.sep
         missing = []
         while not self._is_dir(target):
             missing.append(target)
             target = os.path.dirname(target) or "."
+        if len(missing) > 1 and not parents:
+            raise FileNotFoundError(
+                errno.ENOENT, "the directory that contains it was moved or removed while it was in use", missing[0]
+            )
         for step in reversed(missing):
-            try:
-                os.mkdir(step)
-                if not os.geteuid():
-                    fd = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | _CLOEXEC)
-                    try:
-                        _hand_over(fd, step)
-                    finally:
-                        os.close(fd)
-            except FileExistsError as error:
-                if not self._is_dir(step):
-                    raise _odd(step, error, "a directory") from None
-            self.sync_dir(os.path.dirname(step) or ".")
+            with _Place(step) as (folder, name):
+                try:
+                    os.mkdir(name, dir_fd=folder)
+                    if not os.geteuid():
+                        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | _CLOEXEC, dir_fd=folder)
+                        try:
+                            _hand_over(fd, step)
+                        finally:
+                            os.close(fd)
+                except FileExistsError as error:
+                    if not self._is_dir(step):
+                        raise _odd(step, error, "a directory") from None
+                _sync_names(folder)
 
     def _is_dir(self, path: str) -> bool:
         status = self.status(path)
@@ -441,25 +453,23 @@ class OsDisk:
 
     def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         """Rename, and sync both directories."""
-        os.replace(source, target)
-        there = os.path.dirname(os.fspath(target)) or "."
-        here = os.path.dirname(os.fspath(source)) or "."
-        self.sync_dir(there)
-        if here != there:
-            self.sync_dir(here)
+        with _Place(source) as (here, old), _Place(target) as (there, new):
+            os.replace(old, new, src_dir_fd=here, dst_dir_fd=there)
+            _sync_names(there)
+            if os.path.dirname(os.fspath(source)) != os.path.dirname(os.fspath(target)):
+                _sync_names(here)
 
     def unlink(self, path: str | os.PathLike[str]) -> None:
         """Remove, and sync the directory."""
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            return
-        self.sync_dir(os.path.dirname(os.fspath(path)) or ".")
+        with suppress(FileNotFoundError), _Place(path) as (folder, name):
+            os.unlink(name, dir_fd=folder)
+            _sync_names(folder)
 
     def rmdir(self, path: str | os.PathLike[str]) -> None:
         """Remove an empty directory, and sync its parent."""
-        os.rmdir(path)
-        self.sync_dir(os.path.dirname(os.fspath(path)) or ".")
+        with _Place(path) as (folder, name):
+            os.rmdir(name, dir_fd=folder)
+            _sync_names(folder)
 
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
         """Return the bytes that an ordinary user may still write there."""
@@ -473,13 +483,33 @@ class OsDisk:
 
     def sync_dir(self, path: str | os.PathLike[str]) -> None:
         """Sync the names in a directory."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CLOEXEC)
+        with _Place(os.path.join(path, "")) as (folder, _):
+            _sync_names(folder)
+
+
+class _Place:
+    """An open directory and a name in it, for calls that must not follow a link. An error gets the path."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+        self._folder, self._name = os.path.split(self._path)
+        self._fd = -1
+
+    def __enter__(self) -> tuple[int, str]:
         try:
-            os.fsync(fd)
+            self._fd = open_folder(self._folder or ".")
         except OSError as error:
-            locate(error, os.fspath(path))
-        finally:
-            os.close(fd)
+            raise _odd(self._folder, error, "a directory") from None
+        return self._fd, self._name
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        os.close(self._fd)
+        if (
+            isinstance(error, OSError)
+            and error.errno is not None
+            and os.fspath(error.filename or "") in ("", self._name)
+        ):
+            locate(error, self._path if self._name else self._folder)
 
 
 OS: Final = OsDisk()
@@ -596,7 +626,6 @@ def replace_file(
 _LOCAL: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "nilfs2", "ntfs3",
                            "reiserfs", "exfat", "vfat", "fuseblk", "ubifs", "jffs2", "tmpfs", "ramfs", "rootfs",
                            "overlay", "aufs", "fuse.fuse-overlayfs"})  # fmt: skip
-_TABLE_BYTES: Final = 1 << 14
 
 
 def network_file_system(path: str | os.PathLike[str], status: Status | None = None) -> str | None:
@@ -643,12 +672,8 @@ def is_mount_point(path: str | os.PathLike[str]) -> bool:
 
 
 def _mount_table() -> bytes:
-    with Tolerated():  # if the system has one
-        file, table = OS.open("/proc/self/mountinfo", "read"), bytearray()
-        with file.closing():
-            while part := file.read(_TABLE_BYTES, len(table)):
-                table += part
-        return bytes(table)
+    with Tolerated(), open("/proc/self/mountinfo", "rb") as table:  # if the system has one
+        return table.read()
     return b""
 
 
@@ -662,8 +687,8 @@ def _mounts() -> Iterator[tuple[str, str]]:
             yield os.fsdecode(point), os.fsdecode(rest.split(b" ", 1)[0])
 
 
-_ODD: Final = frozenset({errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV})
-"""The errors of opening broken links, directories, circular links, sockets and FIFOs, and devices."""
+_ODD: Final = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV})
+"""The errors of opening directories, symbolic links, sockets and FIFOs, and devices."""
 _KINDS: Final = (
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -692,13 +717,20 @@ def _hand_over(fd: int, path: str) -> None:
 
 def _odd(name: str, error: OSError, expected: str) -> Exception:
     """Return the error for a path of another type than expected; the system's own error if the path has changed."""
+    end = 0
+    while 0 <= end < len(name):
+        end = name.find(os.sep, end + 1)
+        part = name if end < 0 else name[:end]
+        with suppress(OSError):
+            return FileTypeError(
+                f"this is a symbolic link to {os.readlink(part)!r}, expected {expected if end < 0 else 'a directory'}:"
+                " links are followed only in a path that you pass; move it away",
+                path=part,
+            )
     try:
         found = _kind(os.stat(name).st_mode)
     except OSError:
-        try:
-            found = f"a broken symbolic link ({os.readlink(name)!r})"
-        except OSError:
-            return error
+        return error
     if found == expected:
         return error
     return FileTypeError(f"this is {found}, expected {expected}; move it away", path=name)
@@ -771,3 +803,7 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
     if call is not None:
         call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     return cast("Callable[[int, int, int, int], int] | None", call)
+
+
+def _sync_names(fd: int) -> None:
+    os.fsync(fd)

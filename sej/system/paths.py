@@ -7,24 +7,48 @@ from typing import Final
 
 from sej.system.disk import Disk
 
-__all__ = ["absolute_path", "around", "is_journal"]
+__all__ = ["Resolved", "absolute_name", "absolute_path", "around", "is_journal"]
 
 _PARTS: Final = frozenset({"gaps", "idx", "jnl", "kept", "ofs", "tmp", "txn"})
 
 
-def absolute_path(path: str | os.PathLike[str]) -> str:
-    """Return an absolute path of the same file, for an object that opens files later.
+class Resolved(str):
+    """An absolute path that is not resolved again: a link in it is refused. For journals inside a directory of ours."""
 
-    The program may change its current directory meanwhile. Symbolic links and ``..`` are not resolved.
+    __slots__ = ()
+
+
+def absolute_path(path: str | os.PathLike[str]) -> str:
+    """Return an absolute path of the same file without symbolic links, for an object that opens files later.
+
+    The program may change its current directory meanwhile, and :mod:`sej.system.disk` follows no links.
+
+    Raises:
+        ValueError: the path begins with ``~``.
 
     Example:
-        >>> absolute_path("/srv/../orders")
-        '/srv/../orders'
+        >>> absolute_path("/usr/../orders")
+        '/orders'
     """
     name = os.fspath(path)
-    if os.path.isabs(name):
-        return name
-    return os.getcwd() if name in ("", ".") else os.path.join(os.getcwd(), name)
+    if type(name) is Resolved:
+        return str(name)
+    if not os.path.isabs(name):
+        if name.startswith("~"):
+            raise ValueError(
+                f"path {name!r} begins with '~', which only a shell expands: pass os.path.expanduser({name!r}), or"
+                f" './{name}' for a file of this name"
+            )
+        name = os.path.join(os.getcwd(), name)
+    return os.path.realpath(name)
+
+
+def absolute_name(path: str | os.PathLike[str]) -> str:
+    """Return a path like :func:`absolute_path`, but with a link in its last part: for files that users replace."""
+    folder, name = os.path.split(os.fspath(path))
+    if not folder and name.startswith("~"):
+        folder = name  # refused
+    return os.path.join(absolute_path(folder), name) if name not in ("", ".", "..") else absolute_path(path)
 
 
 def is_journal(disk: Disk, path: str) -> bool:

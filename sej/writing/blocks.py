@@ -84,9 +84,10 @@ class Blocks:
         except OSError as error:
             if not is_failure(error):
                 raise
-            warnings.warn(
-                f"the index {self._index_file.path} could not be written: {error}", RuntimeWarning, stacklevel=2
-            )
+            if not isinstance(error, FileNotFoundError):  # else the directory was moved or removed
+                warnings.warn(
+                    f"the index {self._index_file.path} could not be written: {error}", RuntimeWarning, stacklevel=2
+                )
             self._unindexed = self._unindexed[count:]
             return
         # No call between these: a signal handler sees both old values or both new ones.

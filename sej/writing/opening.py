@@ -73,7 +73,7 @@ def prepare(directory: Directory, *, allow_network_fs: bool) -> None:
     if there is not None:
         _refuse_foreign(directory, begun=begun)
     if not begun:
-        disk.mkdir(directory.jnl)
+        disk.mkdir(directory.jnl, parents=True)
     if disk.status(directory.at("ofs")) is None:
         disk.mkdir(directory.at("ofs"))
 

@@ -337,7 +337,7 @@ def _decision(target: Target, job: str) -> str:
 
 
 def _locked(target: Target) -> Lock:
-    OS.mkdir(target.staging)
+    OS.mkdir(target.staging, parents=True)
     lock = Lock(os.path.join(target.staging, "commit.lck"), what="the commit of another job")
     return lock.acquire(timeout=target.lock_timeout)
 

@@ -202,7 +202,7 @@ def identity(folder: str, *, create: bool = False) -> str | None:
     if OS.status(path) is None:
         if not create:
             return None
-        OS.mkdir(folder)
+        OS.mkdir(folder, parents=True)
         with Lock(os.path.join(folder, "id.lck"), what="the identity of the staging folder").acquire(timeout=_LOCK_S):
             if OS.status(path) is None:
                 replace_file(OS, os.path.join(folder, "id.new"), path, seal(path, {"id": uuid.uuid4().hex}))

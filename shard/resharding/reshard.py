@@ -102,10 +102,11 @@ def reshard(
     """
     check_route("route", route)
     require(source=(source, TREE), target=(target, TREE), progress=(progress, PROGRESS), disk=(disk, DISK))
+    source, target = source.absolute(), target.absolute()
     if (os.path.abspath(source.root), source.name) == (os.path.abspath(target.root), target.name):
         raise ValueError(f"source and target must differ, got {source!r} for both")
     workshop = os.path.join(target.root, RESHARD_DIR, target.name)
-    disk.mkdir(workshop)
+    disk.mkdir(workshop, parents=True)
     with Lock(os.path.join(workshop, "reshard.lck"), what="this reshard", disk=disk):
         plan = load_plan(target, disk)
         if plan is None:

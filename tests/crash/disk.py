@@ -229,7 +229,7 @@ class CrashDisk:
             raise FileNotFoundError(errno.ENOENT, "no such directory", name)
         return sorted({*self.dirs[name].seen, *self.dirs[name].children})
 
-    def mkdir(self, path: str | os.PathLike[str]) -> None:
+    def mkdir(self, path: str | os.PathLike[str], *, parents: bool = False) -> None:
         name = _clean(path)
         missing = []
         while name not in self.dirs:
@@ -628,10 +628,10 @@ class FaultyDisk:
     def list(self, path: str | os.PathLike[str]) -> list[str]:
         return self.inner.list(path)
 
-    def mkdir(self, path: str | os.PathLike[str]) -> None:
+    def mkdir(self, path: str | os.PathLike[str], *, parents: bool = False) -> None:
         if self.inner.status(path) is None:
             self.before("mkdir")
-        self.inner.mkdir(path)
+        self.inner.mkdir(path, parents=parents)
 
     def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         self.before("rename")

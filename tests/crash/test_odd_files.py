@@ -1,11 +1,13 @@
 """Files that are not files: nothing waits for them, loops on them, or reads gigabytes of zeros."""
 
+import itertools
 import os
 import random
 import shutil
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -265,12 +267,15 @@ def test_every_package_refuses_what_is_not_a_file(tmp_path: Path, kind: str) -> 
     assert "record" in ended.text, ended
 
 
-def test_a_link_to_a_file_is_one(tmp_path: Path) -> None:
+def test_a_link_to_a_file_is_refused_and_moved_back(tmp_path: Path) -> None:
     with sej.Writer(tmp_path / "j") as w:
         w.append(b"v")
     (segment,) = (tmp_path / "j" / "jnl").iterdir()
     segment.rename(tmp_path / "elsewhere")
     segment.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(sej.FileTypeError, match=r"a symbolic link to .*, expected a regular file: .* move it away"):
+        append_one(tmp_path / "j")
+    (tmp_path / "elsewhere").replace(segment)
     assert append_one(tmp_path / "j") == 1
     assert scan(tmp_path / "j") == 2
 
@@ -283,10 +288,122 @@ def append_one(path: Path) -> int:
 def test_a_directory_is_not_made_in_the_place_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(sej.FileTypeError, match="regular file, expected a directory"):
-        OS.mkdir(tmp_path / "file" / "below")
+        OS.mkdir(tmp_path / "file" / "below", parents=True)
     (tmp_path / "link").symlink_to("nowhere")
-    with pytest.raises(sej.FileTypeError, match="broken symbolic link"):
+    with pytest.raises(sej.FileTypeError, match="symbolic link"):
         OS.mkdir(tmp_path / "link")
-    with pytest.raises(sej.FileTypeError, match="broken symbolic link"):
+    with pytest.raises(sej.FileTypeError, match="symbolic link"):
         OS.open(tmp_path / "link", "append")
     assert not (tmp_path / "nowhere").exists()
+
+
+def use_all(root: Path) -> None:
+    """Write to files of every kind in the folder; errors are tolerated."""
+    tree = shard.Path(root / "tree", "o", 1)
+
+    def queue() -> None:
+        with sej.open_queue(root / "j", "jobs", max_attempts=1) as q:
+            q.put_many([b"a", b"b"])
+            for item in q.get_many(2, timeout=0):
+                item.fail("broken")
+
+    def append() -> None:
+        with sej.Writer(root / "j", segment_bytes=300) as w:
+            w.append_many([bytes(100)] * 5)
+            w.append_once("producer", 1 + w.offset, [b"once"])
+            w.publish([b"published"])
+
+    def commit() -> None:
+        with sej.Offset(root / "j", "reader") as o:
+            o.commit(1)
+
+    def put_shards() -> None:
+        with shard.Writer(tree) as w:
+            w.append_many([b"v"] * 4, [b"a", b"b", b"c", b"d"])
+
+    def put_hub() -> None:
+        with hub.Store(root / "hub", min_free_bytes=0) as store:
+            store.put("a", "j", [sej.Message(store.end_offset("a", "j"), 1, 0, b"", b"v")])
+
+    def merge_hub() -> None:
+        with hub.Merge(root / "hub", "r") as merge:
+            list(merge)
+            merge.commit()
+
+    def put_kestrel() -> None:
+        with kestrel.Queue(root / "spool", "cars") as cars:
+            cars.put(b"red")
+        with kestrel.segmented.Queue(root / "spool", "bikes") as bikes:
+            bikes.put(b"red")
+
+    def work_text() -> None:
+        with TextQueue(root / "jobs.tq") as q:
+            q.append("more")
+            claim = q.take()
+            assert claim is not None
+            claim.done()
+            q.archive(root / "done.txt")
+
+    def handle_shards() -> None:
+        shard.Worker(tree, "w").run(lambda index, message: None, timeout=0)
+
+    acts: list[Callable[[], object]] = [queue, append, commit, put_shards, put_hub, merge_hub, put_kestrel, work_text]
+    acts += [
+        handle_shards,
+        lambda: sej.Journal(root / "j").clean(max_bytes=0),
+        lambda: sej.Journal(root / "j").merge(1000),
+    ]
+    for act in acts:
+        with suppress(Exception):
+            act()
+
+
+def content_of(root: Path) -> dict[str, object]:
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))
+    }
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_planted_link_leads_no_write_elsewhere(tmp_path: Path) -> None:
+    """Every file and folder below the paths that the user passes, replaced by a link to a copy and to other text."""
+    base, root, away = tmp_path / "base", tmp_path / "root", tmp_path / "away"
+    (base / "tree").mkdir(parents=True)
+    (base / "jobs.tq").write_text("-one\n")
+    use_all(base)
+    passed = {"j", "tree", "hub", "spool", "jobs.tq", "done.txt"}
+    names = [path.relative_to(base) for path in sorted(base.rglob("*")) if str(path.relative_to(base)) not in passed]
+    assert len(names) > 60
+    followed = []
+    for name, copied in itertools.product(names, (True, False)):
+        if not copied and (base / name).is_dir():
+            continue
+        for folder in (root, away):
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(base, root)
+        away.mkdir()
+        (root / name).rename(away / "target")
+        if not copied:
+            (away / "target").write_bytes(b"a file of another user\n")
+        (root / name).symlink_to(away / "target")
+        before = content_of(away)
+        use_all(root)
+        if content_of(away) != before:
+            followed.append((str(name), copied))
+    assert followed == []
+
+
+def test_a_path_that_begins_with_a_tilde_is_refused_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    doors: list[Callable[[str], object]] = [
+        sej.Writer, sej.SharedWriter, sej.Scanner, sej.Journal, sej.open_queue, TextQueue, hub.Store,
+        lambda path: sej.Offset(path, "r"), lambda path: kestrel.Queue(path, "q"),
+        lambda path: shard.Writer(shard.Path(path, "o", 1)), lambda path: sej.open_queue(path, backend="textqueue"),
+    ]  # fmt: skip
+    for path in ("~", "~/jobs.tq", "~root/x"):
+        for door in doors:
+            with pytest.raises(ValueError, match=r"begins with '~', .*os\.path\.expanduser\('~"):
+                door(path)
+    assert os.listdir(tmp_path) == []
+    with sej.Writer(os.path.expanduser("./~")):
+        assert os.listdir(tmp_path) == ["~"]

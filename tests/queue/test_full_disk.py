@@ -163,9 +163,9 @@ class FewInodes(OsDisk):
             self._need(path)
         return super().open(path, mode)
 
-    def mkdir(self, path: str | os.PathLike[str]) -> None:
+    def mkdir(self, path: str | os.PathLike[str], *, parents: bool = False) -> None:
         self._need(path)
-        super().mkdir(path)
+        super().mkdir(path, parents=parents)
 
 
 def test_without_an_inode_work_is_ended_and_cleaned_and_put_again(tmp_path: Path) -> None:

@@ -1139,3 +1139,19 @@ def test_a_replaced_journal_is_an_error_and_not_taken_for_done(tmp_path: Path) -
     with sej.open_queue(tmp_path, "worker") as q:
         q.put(b"new")
         assert values(q) == [b"new"]
+
+
+def test_a_queue_whose_directory_was_moved_creates_nothing_at_the_old_path(tmp_path: Path) -> None:
+    q = sej.open_queue(tmp_path / "old", "jobs")
+    q.put(b"a")
+    item = q.get(timeout=0)
+    assert item is not None
+    item.done()
+    (tmp_path / "old").rename(tmp_path / "new")
+    for act in (lambda: q.put(b"b"), lambda: q.get(timeout=0), q.close):
+        with contextlib.suppress(sej.SejError, FileNotFoundError):  # a file that is open may still be written
+            act()
+    assert not (tmp_path / "old").exists()
+    with sej.open_queue(tmp_path / "new", "jobs") as q:
+        q.put(b"c")
+        assert q.stats().ready >= 1

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,26 +111,17 @@ def test_status_has_the_identity_of_a_file(tmp_path: Path) -> None:
     assert OS.status(tmp_path / "missing") is OS.status(tmp_path / "a" / "below") is None
 
 
-class TracingDisk(OsDisk):
-    """The real disk, and the directories that were synced."""
-
-    def __init__(self) -> None:
-        self.synced: list[str] = []
-
-    def sync_dir(self, path: str | os.PathLike[str]) -> None:
-        self.synced.append(os.fspath(path))
-        super().sync_dir(path)
-
-
-def test_directories_are_synced_after_create_rename_and_unlink(tmp_path: Path) -> None:
-    disk = TracingDisk()
+def test_directories_are_synced_after_create_rename_and_unlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = OS
+    seen: list[str] = []
+    monkeypatch.setattr("sej.system.disk._sync_names", lambda fd: seen.append(os.readlink(f"/proc/self/fd/{fd}")))
 
     def synced() -> set[str]:
-        found = {os.path.relpath(path, tmp_path) for path in disk.synced}
-        disk.synced.clear()
+        found = {os.path.relpath(path, tmp_path) for path in seen}
+        seen.clear()
         return found
 
-    disk.mkdir(tmp_path / "a" / "b")
+    disk.mkdir(tmp_path / "a" / "b", parents=True)
     assert synced() == {".", "a"}
     disk.mkdir(tmp_path / "a" / "b")
     assert synced() == set()
@@ -296,11 +289,10 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
     (tmp_path / "link").symlink_to("missing")
     modes: list[Mode] = ["read", "edit", "append", "temp"]
-    for name, kind in ("fifo", "a FIFO"), ("directory", "a directory"), ("link", "a broken symbolic link"):
+    for name, kind in ("fifo", "a FIFO"), ("directory", "a directory"), ("link", "a symbolic link to 'missing'"):
         for mode in modes:
-            if (name, mode) != ("link", "temp"):  # which creates the target
-                with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
-                    OS.open(tmp_path / name, mode)
+            with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
+                OS.open(tmp_path / name, mode)
         with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
             read_start(OS, tmp_path / name, 10)
         with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
@@ -479,16 +471,51 @@ def test_what_root_creates_belongs_to_the_owner_of_the_directory(tmp_path: Path)
 
 
 def test_what_root_finds_keeps_its_owner(tmp_path: Path) -> None:
-    """A file that another program has created, such as a link to one of root, is not given away."""
-    (tmp_path / "target").write_text("secret")
-    mine = (tmp_path / "target").stat().st_uid
+    """A file that another program has created is not given away."""
+    (tmp_path / "there").write_text("secret")
+    mine = (tmp_path / "there").stat().st_uid
     os.chown(tmp_path, 65534 if os.geteuid() == 0 else -1, -1)
-    (tmp_path / "link").symlink_to("target")
     for mode in ("append", "temp"):
-        OS.open(tmp_path / "link", mode).close()
+        OS.open(tmp_path / "there", mode).close()
     with pytest.raises(FileExistsError):
-        OS.open(tmp_path / "link", "new")
-    assert (tmp_path / "target").stat().st_uid == mine
+        OS.open(tmp_path / "there", "new")
+    assert (tmp_path / "there").stat().st_uid == mine
+
+
+def test_no_call_follows_a_link(tmp_path: Path) -> None:
+    away, here = tmp_path / "away", tmp_path / "here"
+    away.mkdir()
+    here.mkdir()
+    (away / "file").write_bytes(b"of another user")
+    (here / "file").symlink_to(away / "file")
+    (here / "folder").symlink_to(away)
+    (here / "mine").write_bytes(b"mine")
+    modes: list[Mode] = ["read", "edit", "append", "new", "temp"]
+    acts: list[tuple[str, Callable[[], object]]] = [
+        *[("file", partial(OS.open, here / "file", mode)) for mode in modes if mode != "new"],
+        *[("folder", partial(OS.open, here / "folder" / "file", mode)) for mode in modes if mode != "new"],
+        ("folder", lambda: OS.open(here / "folder" / "x", "new")),
+        ("folder", lambda: OS.mkdir(here / "folder" / "x")),
+        ("folder", lambda: OS.mkdir(here / "folder" / "x" / "y", parents=True)),
+        ("folder", lambda: OS.rename(here / "mine", here / "folder" / "file")),
+        ("folder", lambda: OS.rename(here / "folder" / "file", here / "mine")),
+        ("folder", lambda: OS.unlink(here / "folder" / "file")),
+        ("folder", lambda: OS.rmdir(here / "folder" / "x")),
+        ("folder", lambda: OS.sync_dir(here / "folder")),
+        ("file", lambda: read_start(OS, here / "file", 9)),
+        ("file", lambda: overwrite_file(OS, here / "file", b"new")),
+    ]
+    for name, act in acts:
+        with pytest.raises(
+            sej.FileTypeError, match=r"this is a symbolic link to .* that you pass; move it away"
+        ) as raised:
+            act()
+        assert raised.value.path == str(here / name)
+    OS.rename(here / "mine", here / "file")  # a link as the target itself is replaced
+    assert (here / "file").read_bytes() == b"mine"
+    OS.unlink(here / "file")
+    assert os.listdir(away) == ["file"] and (away / "file").read_bytes() == b"of another user"
+    assert open_below(tmp_path) == []
 
 
 WITHOUT_RIGHTS = """

@@ -226,9 +226,9 @@ class KillingDisk(OsDisk):
         super().rename(source, target)
         self.step()
 
-    def mkdir(self, path: Any) -> None:
+    def mkdir(self, path: Any, *, parents: bool = False) -> None:
         self.step()
-        super().mkdir(path)
+        super().mkdir(path, parents=parents)
 
     def unlink(self, path: Any) -> None:
         self.step()

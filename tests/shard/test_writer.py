@@ -426,9 +426,9 @@ class PausingDisk(OsDisk):
             self.here.set()
             assert self.go_on.wait(60)
 
-    def mkdir(self, path: Any) -> None:
+    def mkdir(self, path: Any, *, parents: bool = False) -> None:
         self.pause("mkdir")
-        super().mkdir(path)
+        super().mkdir(path, parents=parents)
 
     def open(self, path: Any, mode: Mode) -> OsFile:
         file = super().open(path, mode)

@@ -84,7 +84,7 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
     with queue.guard:
         while True:
             if queue.disk.status(source.path) is None:
-                queue.disk.open(source.path, "append").close()
+                queue.disk.open(queue.real_path, "append").close()
             edit = _Append(queue, entries, status, copy=source.on_lost == "restore" and status is MessageStatus.queued)
             try:
                 with queue.session() as session:
@@ -157,7 +157,7 @@ class _Append:
             return size
         end_lease(session.file)  # another process may wait for it, and so would the next line: for 45 seconds
         # Another program may append as well: let the kernel find the end, then look for the text.
-        file = self._queue.disk.open(self._queue.path, "append")
+        file = self._queue.disk.open(self._queue.real_path, "append")
         try:
             if file.status().identity != session.status.identity:
                 return None

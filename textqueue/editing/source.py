@@ -34,6 +34,7 @@ from textqueue.format.windows import Token, token_of, unknown
 from textqueue.hot import essence
 from textqueue.ledger.intent import InTransit
 from textqueue.ledger.records import FAILED, GONE, Record
+from textqueue.ledger.sidecar import real_path
 
 __all__ = ["OnLost", "Replaced", "Source"]
 
@@ -132,7 +133,7 @@ class Source:
         """
         self.file.check_open()
         self.marks.end()  # otherwise this process would wait for its own lease
-        return self.file.disk.open(self.path, "read")
+        return self.file.disk.open(real_path(self.path), "read")
 
     def only_ours(self, before: Token | None, now: Token, position: int) -> bool:
         """Return whether only edits of this object, all before a position, led from one state to the other."""

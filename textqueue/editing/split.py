@@ -25,6 +25,7 @@ from typing import Final
 
 from sej.system.disk import Disk, File, read_small
 from sej.system.locks import end_lease
+from sej.system.paths import absolute_path
 from sej.system.sealed import seal, unseal, whole
 from textqueue.editing.place import Place
 from textqueue.editing.queue_file import Session
@@ -88,6 +89,7 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
     rest, note = sidecar_path(source.file.real_path, ".rest"), sidecar_path(source.file.real_path, ".split")
     _complete(disk, rest, note)
     pieces, counts = _pieces(source, file, choose)
+    pieces = {absolute_path(target): parts for target, parts in pieces.items()}
     for target in pieces:
         require_outside_journals(disk, target)
         if disk.status(target) is not None:

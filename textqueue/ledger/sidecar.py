@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from sej.system.disk import Disk, File
+from sej.system.paths import absolute_name
 
 __all__ = ["Sidecars", "copy_access", "moved", "open_sidecar", "real_path", "replace_sidecar", "sidecar_path"]
 
@@ -58,7 +59,7 @@ class Sidecars:
             disk: the file system.
             queue: the queue file, whose owner and mode a new lock file gets.
         """
-        self._given = path
+        self._given = absolute_name(path)
         self._disk = disk
         self._queue = queue
         self.real_path = self._hidden = ""

@@ -13,11 +13,12 @@ from typing import Final, Literal, NamedTuple
 from sej.checks import DISK, PATH, require
 from sej.errors import FileTypeError
 from sej.system.disk import OS, Disk, is_mount_point
+from sej.system.paths import absolute_path
 from textqueue.format.grammar import BOM, CONFLICT, CONFLICT_COPY, CONTROLS, MUTEX, RETRIES, MessageStatus
 from textqueue.format.mutex import ROOM, host_of, is_alive, mutex_of
 from textqueue.format.parser import Entry, Stray, decode, name_of, parse, retries_of, variables_of
 from textqueue.format.windows import scan
-from textqueue.ledger.sidecar import real_path, sidecar_path
+from textqueue.ledger.sidecar import sidecar_path
 from textqueue.reading.files import is_special
 
 __all__ = ["Problem", "Severity", "check", "check_text"]
@@ -83,7 +84,7 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
     if there is not None and there.is_dir:
         raise FileTypeError("expected a .tq file, got a directory; check each of its files", path=name)
     try:
-        file = disk.open(name, "read")
+        file = disk.open(absolute_path(name), "read")
     except FileNotFoundError as error:
         why = "the file does not exist; TextQueue(path).append or `sej tq add` creates it"
         raise FileNotFoundError(error.errno, why, name) from None
@@ -102,7 +103,7 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
 
 def _unfinished(name: str, disk: Disk) -> list[Problem]:
     """Return the problem of a split that was interrupted."""
-    if disk.status(sidecar_path(real_path(name), ".split")) is None:
+    if disk.status(sidecar_path(absolute_path(name), ".split")) is None:
         return []
     what = "a split of this file runs or was interrupted: messages may be in files named .new, which no worker reads"
     return [

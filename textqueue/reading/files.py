@@ -13,7 +13,7 @@ from collections.abc import Container
 from typing import Final, NamedTuple
 
 from sej.system.disk import Disk
-from sej.system.paths import absolute_path
+from sej.system.paths import absolute_name, absolute_path
 from textqueue.errors import InvalidTextError, TextQueueError
 
 __all__ = ["SUFFIX", "Files", "files_of", "is_special"]
@@ -91,7 +91,7 @@ class Files(NamedTuple):
                 " open a single file and append to it",
                 path=self.directory,
             )
-        disk.mkdir(self.directory)
+        disk.mkdir(self.directory, parents=True)
         return os.path.join(self.directory, name)
 
 
@@ -132,4 +132,4 @@ def files_of(path: str, writer: str | None, disk: Disk) -> Files:
             return Files(absolute_path(directory), name, None)
     if writer is not None:
         raise InvalidTextError("writer= is only for a directory or a pattern, but this is one file", path=path)
-    return Files(absolute_path(directory), name, absolute_path(path))
+    return Files(absolute_path(directory), name, absolute_name(path))

@@ -34,7 +34,7 @@ from sej.queue.log.schedule import Lease, Waiting
 from sej.queue.log.state import QueueState
 from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk
-from sej.system.paths import absolute_path
+from sej.system.paths import Resolved, absolute_path
 
 __all__ = ["Listing", "QueueLook", "Row", "counted", "heads", "listed", "upcoming"]
 
@@ -224,7 +224,7 @@ class QueueLook:
         self._name = name
         self._clock = clock
         self._state = UnlockedState(directory, name, clock)
-        letters = directory.at("dead", name) if dead_letter is None else absolute_path(dead_letter)
+        letters = Resolved(directory.at("dead", name) if dead_letter is None else absolute_path(dead_letter))
         self._listing = Listing(directory, name, clock, letters)
 
     def stats(self) -> Stats:
