@@ -86,6 +86,21 @@ def damage_a_queue(path: Path) -> None:
     (path / "ofs" / "r.ofs").write_bytes(bytes(3))
 
 
+def damage_a_queue_log(path: Path) -> None:
+    with library.open_queue(path, "r") as queue:
+        for item in queue.get_many(7, timeout=0)[1:]:
+            item.done()
+    log = path / "ofs" / "r.queue"
+    overwrite(log, log.stat().st_size // 2, b"?")
+
+
+def open_the_queue(path: Path) -> None:
+    with library.open_queue(path, "r") as queue:
+        assert "a bad record" in str(queue.recovered)  # type: ignore[attr-defined]
+        for item in queue.get_many(200, timeout=0):
+            item.done()
+
+
 def delete_unread(path: Path) -> None:
     kept_at(path, 1)
     library.Journal(path).clean(max_bytes=0, ignore_readers=["r"])
@@ -142,6 +157,7 @@ CASES = {
     "wrong offset": Case(lose_what_was_read, "reader r"),
     "wrong offset, changed bytes": Case(damage_a_kept_offset, "reader r"),
     "wrong offset of a queue": Case(damage_a_queue, "reader r"),
+    "queue log": Case(damage_a_queue_log, "queue r", open_the_queue),
     "deleted messages": Case(delete_unread, "reader r"),
     "not copied": Case(delete_uncopied, "reader hub"),
     "deleted items": Case(delete_items, "reader r", work),

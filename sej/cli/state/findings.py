@@ -32,6 +32,7 @@ from sej.journal.medium import kept_position
 from sej.journal.verify import Problem
 from sej.journal.view import Journal
 from sej.queue.disk.log import queue_names
+from sej.queue.log.replay import good_bytes
 from sej.reading.offset import wrong_place
 from sej.system.disk import OS, is_scarce, network_file_system
 from sej.writing.overlap import KEPT
@@ -83,6 +84,7 @@ ADVICE: Final = {
     "wrong offset": "`sej reset {at} {name} {unread}`: {why}",
     "deleted messages": "`sej reset {at} {name} first`",
     "not copied": "copy the others: `sej hub push --accept-gaps --client CLIENT {at} ADDRESS` records a gap on the hub",
+    "queue log": "nothing: the next opening keeps it in kept/, and delivers again what was done after the damage",
     "deleted items": "nothing: the queue reports them when it is opened, and continues",
     "idle reader": "start it, or if it is gone for good, `sej reset --remove {at} {name}`",
     "idle queue": "start a worker: `sej queue get --name {name} {at} -- PROGRAM`",
@@ -138,6 +140,7 @@ def findings(
         lambda: _messages(journal, places, quick=quick, progress=progress),
         lambda: _clock(journal, places, quick=quick),
         lambda: _readers(journal),
+        lambda: _queue_logs(places),
     )
     failed = set()
     for look in looks:
@@ -467,3 +470,15 @@ def _readers(journal: Journal) -> Iterator[Finding]:
         else:
             level, found = "ok", f"{behind}, {reader.holder or 'not running'}"
         yield Finding(f"reader {name}", level, found, do, values)
+
+
+def _queue_logs(places: Directory) -> Iterator[Finding]:
+    """Report what an opening would: good records after bad bytes, which are not a torn tail."""
+    for name in sorted(queue_names(places)):
+        path = places.at("ofs", f"{name}.queue")
+        file = OS.open(path, "read")
+        with file.closing():
+            good, damaged = good_bytes(file.read(file.size(), 0))
+        if damaged:
+            found = f"{path}, position {good}: a bad record, followed by good ones"
+            yield Finding(f"queue {name}", "problem", found, advice("queue log", places))

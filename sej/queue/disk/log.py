@@ -60,6 +60,7 @@ from sej.system.clock import Clock, is_hidden
 from sej.system.disk import File, is_full, replace_file, way_out
 from sej.system.durable import KeptPosition, renew
 from sej.system.group_commit import is_failure
+from sej.system.logs import WARNING, record
 
 __all__ = ["QueueLog", "queue_names", "register_queue"]
 
@@ -482,6 +483,7 @@ class QueueLog:
             self.state.apply(self._pauses_behind(file))
             if self.state.paused:
                 self.recovered += "; the queue was paused, and stays paused until it is resumed"
+            record(__name__, WARNING, "%s", self.recovered)
         if self.state.whole and self.state.order is not None:
             self.state.apply(b"".join(missing_keys(self._directory, self.state)))
         contents, stop = Contents.of(self.state), None
