@@ -311,7 +311,6 @@ def use_all(root: Path) -> None:
         with sej.Writer(root / "j", segment_bytes=300) as w:
             w.append_many([bytes(100)] * 5)
             w.append_once("producer", 1 + w.offset, [b"once"])
-            w.publish([b"published"])
 
     def commit() -> None:
         with sej.Offset(root / "j", "reader") as o:
