@@ -144,11 +144,6 @@ def _positive_seconds(name: str, value: Any) -> None:
 def _path(name: str, value: Any) -> None:
     if not isinstance(value, _PATHS) or not isinstance(path := os.fspath(value), str):
         refuse_type(name, "a str or a path object", value)
-    if path == "~" or path.startswith("~/"):
-        raise ValueError(
-            f"{name} must not begin with '~', which only a shell replaces, got {_shown(path)}; pass"
-            f" os.path.expanduser({_shown(path)}), or {_shown('./' + path)} for a directory of that name"
-        )
     if not path or "\0" in path:
         problem = "an empty path" if not path else _shown(path)
         raise ValueError(f"{name} must be the path of a file or directory ('.' is the current one), got {problem}")

@@ -81,8 +81,8 @@ def export(
         DamageError: the files are those of a Kestrel 2 queue.
         MissingError: the queue has no such reader.
     """
-    directory = absolute_path(directory)
     check_place(directory, name, disk)
+    directory = absolute_path(directory)
     check_export(writer, read_back, expired, now_ms)
     TEXT("reader", reader)
     with opening(join(directory, name)):
@@ -134,8 +134,8 @@ def import_(
         BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 2 queue.
     """
-    directory = absolute_path(directory)
     check_place(directory, name, disk)
+    directory = absolute_path(directory)
     check_import(messages, keys, now_ms)
     with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
         disk.mkdir(join(directory, KEPT))

@@ -54,8 +54,8 @@ def load(directory: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> St
         BadNameError: no queue can have this name.
         BusyError: the queue replaces its files faster than they can be opened.
     """
-    directory = absolute_path(directory)
     check_place(directory, name, disk)
+    directory = absolute_path(directory)
     snapshot = Snapshot(directory, name, disk=disk)
     try:
         items = sorted(snapshot.items(), key=lambda item: item.id)

@@ -98,8 +98,8 @@ def export(
         BusyError: another process has the queue open, or a program changed it while it was read.
         DamageError: the files are those of a Kestrel 3 queue.
     """
-    directory = absolute_path(directory)
     check_place(directory, name, disk)
+    directory = absolute_path(directory)
     check_export(writer, read_back, expired, now_ms)
     require_arguments(open_transactions=(open_transactions, one_of(("first", "leave"))), dialect=(dialect, DIALECT))
     with opening(join(directory, name)):
@@ -155,8 +155,8 @@ def import_(
         BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 3 queue.
     """
-    directory = absolute_path(directory)
     check_place(directory, name, disk)
+    directory = absolute_path(directory)
     check_import(messages, keys, now_ms)
     with opening(join(directory, name)):
         storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)

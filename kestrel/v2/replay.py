@@ -65,8 +65,8 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
         BadNameError: no queue can have this name.
         BusyError: the queue replaces its files faster than they can be read.
     """
-    directory = absolute_path(directory)
     check_place(directory, name, disk)
+    directory = absolute_path(directory)
     DIALECT("dialect", dialect)
     for _ in range(_TRIES):
         parts = list_parts(directory, name, disk).parts

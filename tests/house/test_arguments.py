@@ -380,9 +380,7 @@ def test_an_empty_path_makes_no_journal_in_the_current_directory(
     for call in (sej.Writer, sej.SharedWriter, sej.Scanner, sej.Journal, sej.open_queue, sej.aio.Writer):
         with pytest.raises(ValueError, match=r"path must be .*got an empty path"):
             call("")
-        with pytest.raises(
-            ValueError, match=r"path must not begin with '~', .*got '~/q'; pass os\.path\.expanduser\('~/q'\)"
-        ):
+        with pytest.raises(ValueError, match=r"path .~/q. begins with .~., .*pass os\.path\.expanduser\(.~/q.\)"):
             call("~/q")
     assert not list(tmp_path.iterdir())
     sej.Writer("./~/q").close()
