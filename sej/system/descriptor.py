@@ -232,8 +232,9 @@ def _refuse_links(fd: int, path: str) -> None:
     try:
         if os.readlink(f"/proc/self/fd/{fd}") == path:
             return
-    except OSError:  # this system does not tell it
-        pass
+    except OSError as error:
+        if not of_system(error):
+            raise  # else this system does not tell it
     if os.path.realpath(path) != os.path.abspath(path):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 

@@ -721,7 +721,7 @@ def _odd(name: str, error: OSError, expected: str) -> Exception:
     while 0 <= end < len(name):
         end = name.find(os.sep, end + 1)
         part = name if end < 0 else name[:end]
-        with suppress(OSError):
+        with Tolerated():
             return FileTypeError(
                 f"this is a symbolic link to {os.readlink(part)!r}, expected {expected if end < 0 else 'a directory'}:"
                 " links are followed only in a path that you pass; move it away",
