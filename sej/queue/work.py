@@ -73,8 +73,8 @@ def work(
         queue: the queue; it stays open.
         handler: called as ``handler(item)``, in one of the threads.
         threads: how many items are handled concurrently, at most 1,000.
-        until_empty: return as soon as no item is ready. A retry that waits for its time is not waited for: repeat the
-            call until ``queue.wait_empty(0)`` returns True, or set ``backoff_s=0`` for immediate retries.
+        until_empty: return when no item is ready, waits for its time (a retry or a delay), or is held by a worker; or
+            if the queue is paused.
         time_limit_s: after this time an item counts as failed, is retried, and its lease is not extended any more. Its
             function is not interrupted; None: no limit.
         stop: an event that requests a stop; None: only signals and ``queue.close()`` do.
@@ -166,12 +166,19 @@ class _Worker:
         for thread in others:
             thread.join()
 
+    def _is_empty(self) -> bool:
+        """Return whether no item is left that this worker may still get: no retry waits, and no worker has one."""
+        stats = self._queue.stats()
+        return stats.paused or not (stats.delayed or stats.leased)
+
     def _loop(self) -> None:
+        wait_s = 0.0 if self._until_empty else _SLICE_S
         try:
             while not self.stop.is_set() and self._failure is None and not self._over.is_set():
-                item = self._queue.get(0 if self._until_empty else _SLICE_S)
+                item = self._queue.get(wait_s)
+                wait_s = _SLICE_S
                 if item is None:
-                    if self._until_empty:
+                    if self._until_empty and self._is_empty():
                         return
                 elif self.stop.is_set():
                     item.give_back()

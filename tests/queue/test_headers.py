@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -280,11 +281,14 @@ class TestTraceContext:
     def test_a_failed_handler_leaves_no_context(self, q: JournalQueue) -> None:
         q.put(b"1", headers={"traceparent": TRACEPARENT})
 
+        stop = threading.Event()
+
         def handle(_: sej.Item) -> None:
+            stop.set()
             assert trace.get_current_span().get_span_context().trace_id == SPAN.trace_id
             raise RuntimeError("by purpose")
 
-        assert sej.work(q, handle, until_empty=True) == 0
+        assert sej.work(q, handle, stop=stop) == 0
         assert not trace.get_current_span().get_span_context().is_valid
         assert q.stats().delayed == 1
 

@@ -23,7 +23,7 @@ from tests.sej.hooks import until
 
 @pytest.fixture
 def q(tmp_path: Path) -> Iterator[JournalQueue]:
-    with opened(tmp_path / "q", FakeClock(), max_attempts=2) as queue:
+    with opened(tmp_path / "q", FakeClock(), max_attempts=2, backoff_s=0.0) as queue:
         yield queue
 
 
@@ -50,9 +50,6 @@ def test_a_failure_is_a_retry_and_one_line(q: JournalQueue, caplog: pytest.LogCa
 
     with caplog.at_level(logging.WARNING, "sej.worker"):
         assert sej.work(q, handle, until_empty=True) == 1
-        assert tuple(q.stats().values())[:4] == (0, 1, 0, 1)
-        q._clock.move(3)  # type: ignore[attr-defined]
-        assert sej.work(q, handle, until_empty=True) == 0
     assert [record.getMessage() for record in caplog.records] == [
         f"{q.path}: attempt {n} of item 0 failed: ValueError: two lines" for n in (1, 2)
     ]
@@ -72,8 +69,6 @@ def test_the_log_and_the_dead_letter_have_the_traceback(q: JournalQueue, caplog:
 
     q.put(b"bad")
     with caplog.at_level(logging.WARNING, "sej.worker"):
-        sej.work(q, handle, until_empty=True)
-        q._clock.move(3)  # type: ignore[attr-defined]
         sej.work(q, handle, until_empty=True)
     assert "in helper" in caplog.text
     (dead,) = q.items("dead")
@@ -101,14 +96,47 @@ def test_a_handler_whose_call_runs_nothing_ends_no_item(q: JournalQueue, caplog:
             sej.work(q, handler, until_empty=True)
     with caplog.at_level(logging.WARNING, "sej.worker"):
         assert sej.work(q, lambda item: later(item), until_empty=True) == 0
-    assert tuple(q.stats().values())[:4] == (0, 1, 0, 0)
+    assert tuple(q.stats().values())[:5] == (0, 0, 0, 0, 1)
     assert "the handler returned a coroutine" in caplog.text
 
 
 def test_a_handler_may_end_its_item(q: JournalQueue) -> None:
     q.put_many([b"a", b"b"])
-    sej.work(q, lambda item: item.fail("no") if item.value == b"a" else item.retry(60), until_empty=True)
+    stop = threading.Event()
+
+    def handle(item: sej.Item) -> None:
+        if item.value == b"a":
+            item.fail("no")
+        else:
+            item.retry(60)
+            stop.set()
+
+    assert sej.work(q, handle, stop=stop) == 2
     assert tuple(q.stats().values())[:5] == (0, 1, 0, 0, 1)
+
+
+def test_until_empty_waits_for_a_retry_and_for_an_item_of_another_worker(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with opened(tmp_path / "q", clock) as q, opened(tmp_path / "q", clock) as other:
+        q.put_many([b"held", b"retried"])
+        held = other.get(0)
+        assert held is not None
+
+        def handle(item: sej.Item) -> None:
+            if item.attempts == 1:
+                item.retry(60)
+                clock.move(61)
+                held.retry(0)
+
+        assert sej.work(q, handle, until_empty=True) == 3
+        assert tuple(q.stats().values())[:5] == (0, 0, 0, 2, 0)
+
+
+def test_until_empty_leaves_a_queue_that_is_paused(q: JournalQueue) -> None:
+    q.put(b"later", delay_s=60)
+    q.pause()
+    assert sej.work(q, lambda _: None, until_empty=True) == 0
+    assert q.stats().delayed == 1
 
 
 def test_a_lease_is_extended_while_the_handler_runs(tmp_path: Path) -> None:
@@ -132,22 +160,27 @@ def test_a_lease_is_extended_while_the_handler_runs(tmp_path: Path) -> None:
 
 
 def test_after_the_time_limit_an_item_is_retried(q: JournalQueue, caplog: pytest.LogCaptureFixture) -> None:
-    late = threading.Event()
+    late, stop = threading.Event(), threading.Event()
+
+    def on_time_limit(_: sej.Item) -> None:
+        stop.set()
+        late.set()
+
     with caplog.at_level(logging.WARNING, "sej.worker"):
         q.put(b"slow")
         sej.work(
             q,
             lambda _: late.wait(60),
-            until_empty=True,
+            stop=stop,
             time_limit_s=0.01,
-            on_time_limit=lambda _: late.set(),
+            on_time_limit=on_time_limit,
         )
-        assert tuple(q.stats().values())[:4] == (0, 1, 0, 0)
+        assert tuple(q.stats().values())[:4] == (1, 0, 0, 0)
     assert "reached its time limit of 0.01 s" in caplog.text
 
 
 def test_the_next_limit_is_kept_although_on_time_limit_waits_and_raises(
-    q: JournalQueue, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raised: list[object] = []
     monkeypatch.setattr(threading, "excepthook", lambda failed: raised.append(failed.exc_value))
@@ -159,14 +192,15 @@ def test_the_next_limit_is_kept_although_on_time_limit_waits_and_raises(
         assert late[b"b"].wait(60)
         raise failure
 
-    q.put_many([b"a", b"b"])
-    sej.work(
-        q,
-        lambda item: late[item.value].wait(60),
-        until_empty=True,
-        time_limit_s=0.05,
-        on_time_limit=on_time_limit,
-    )
+    with opened(tmp_path / "q", FakeClock(), max_attempts=1) as q:
+        q.put_many([b"a", b"b"])
+        sej.work(
+            q,
+            lambda item: late[item.value].wait(60),
+            until_empty=True,
+            time_limit_s=0.05,
+            on_time_limit=on_time_limit,
+        )
     assert all(event.is_set() for event in late.values())
     until(lambda: raised == [failure, failure])
 
