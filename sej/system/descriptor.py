@@ -223,8 +223,10 @@ def open_folder(path: str) -> int:
 def _before(path: str, flags: int) -> None:
     """Refuse links before a call that may create or empty a file."""
     if flags & (os.O_CREAT | os.O_TRUNC):
-        folder = os.path.dirname(path) or "."
-        os.close(open_folder(folder))
+        try:
+            os.close(open_folder(os.path.dirname(path) or "."))
+        except FileNotFoundError as error:
+            raise FileNotFoundError(error.errno, error.strerror, path) from None
 
 
 def _refuse_links(fd: int, path: str) -> None:
