@@ -47,7 +47,9 @@ _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor 
 )
 @MAX_ATTEMPTS
 @click.option("--time-limit", type=DURATION, help="Retry an item, and start a new process, after this time, as in 5m.")
-@click.option("--until-empty", is_flag=True, help="End when no item is ready, waits for its time or is held by a worker.")
+@click.option(
+    "--until-empty", is_flag=True, help="End when no item is ready, waits for its time or is held by a worker."
+)
 @click.option("--reload", is_flag=True, help="For development: restart when a .py file below this directory changes.")
 def worker(
     place: Place,
