@@ -72,7 +72,7 @@ cdef int in_child() except -1:
 
 
 def noticed(function):
-    """Note that the objects of this process know whose they are. A forked child calls the function, which calls this."""
+    """Note that this process owns its objects. A forked child calls the function, which calls this."""
     global pid, tell
     pid, tell = getpid(), function
     if page != sej_never:

@@ -94,8 +94,8 @@ class TextQueue:
             writer: if path is a directory or pattern: the name, without ``.tq``, of the file to append to. The default
                 is the name of the user (``$USER``).
             settle_s: how long, in seconds, other programs must leave a file unchanged before its last message counts as
-                complete: they may write a message in several steps. For a message that this library appended, there
-                is no wait.
+                complete: they may write a message in several steps. A message that this library appended is complete
+                immediately.
             on_revert: what to do if an editor saved an old buffer and so reverted a mark: ``"reapply"`` marks the
                 message again, ``"deliver"`` delivers it again.
             on_lost: what to do if a save of an old buffer removed a message that this object appended: ``"report"`` it,

@@ -164,7 +164,7 @@ class HubServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PutEncoded(self, request, context):
-        """As Put, with encoded messages as they stand in a journal; Create is not looked at.
+        """As Put, with encoded messages as a journal stores them. The hub ignores Create.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -33,7 +33,7 @@ def file(directory: Path, place: int | Moment | None, json: bool) -> None:
     """Print the segments with their first offset, size and last change; or the path of the one that holds a message.
 
     As in the original, DIR may be a segment file: prints the offset and time of its first and last message. Exit code
-    4: there is no such message.
+    4: the message does not exist.
 
     Example: sej dump $(sej file orders 17)
     """
