@@ -9,6 +9,8 @@ import pickle
 import queue
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -1155,3 +1157,38 @@ def test_a_queue_whose_directory_was_moved_creates_nothing_at_the_old_path(tmp_p
     with sej.open_queue(tmp_path / "new", "jobs") as q:
         q.put(b"c")
         assert q.stats().ready >= 1
+
+
+def test_a_message_larger_than_memory_blocks_no_other_item(tmp_path: Path) -> None:
+    script = f"""if True:
+        import resource, warnings
+        from sej.queue.journal_queue import JournalQueue
+        from tests.queue.support import FakeClock
+        warnings.simplefilter("ignore")
+        clock = FakeClock()
+        counts = lambda there: (there.ready, there.delayed, there.leased, there.done, there.dead)
+        q = JournalQueue({str(tmp_path)!r}, "jobs", max_attempts=2, clock=clock)
+        q.put_many([bytes(200 << 20), b"last"])
+        used = int(open("/proc/self/statm").read().split()[0]) * 4096
+        resource.setrlimit(resource.RLIMIT_AS, (used + (50 << 20), resource.RLIM_INFINITY))
+        for _ in range(3):
+            try:
+                item = q.get(timeout=0)
+                print(item.value)
+                item.done()
+            except MemoryError:
+                print("too large")
+        print(counts(q.stats()))
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+        clock.move(11)
+        print(q.get(timeout=0), counts(q.stats()))
+        """
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert done.stdout.splitlines() == [
+        "too large",
+        "too large",
+        "b'last'",
+        "(0, 1, 0, 1, 0)",
+        "None (0, 0, 0, 1, 1)",
+    ]

@@ -239,6 +239,11 @@ class Taker:
         while len(run) < n and not (above and offset in above):
             try:
                 message = read(offset)
+            except MemoryError as error:
+                if not run:
+                    self._too_large(offset, error, now, found)
+                    return True
+                break
             except (OSError, SejError) as error:
                 if not run or (isinstance(error, OSError) and not of_system(error)):
                     raise
@@ -281,7 +286,11 @@ class Taker:
         """Lease an item out of order; an exhausted one goes to the dead letters."""
         log, state = self._log, self._log.state
         attempts = state.attempts(offset)
-        message = self.others.at(offset)
+        try:
+            message = self.others.at(offset)
+        except MemoryError as error:
+            self._too_large(offset, error, now, found)
+            return
         intent = state.intents.get(offset)
         if message is None or message.offset != offset:  # it was never written, or a repair found it lost
             log.append(dropped(offset) if offset >= state.frontier else done(offset, offset + 1))
@@ -311,6 +320,25 @@ class Taker:
                 self._dead_letter_at = now + _DEAD_LETTER_PAUSE_NS
         wait = exhausted if begun else waits  # the reason of a later letter is this one's
         log.append(wait(message.offset, self._dead_letter_at, attempts, log.state.priority(message.offset)))
+
+    def _too_large(self, offset: int, error: MemoryError, now: int, found: list[tuple[Message, int]]) -> None:
+        """Count an attempt for an item that this process has no memory for, and raise.
+
+        An exhausted one waits for a process that has the memory for its dead letter, and other items do not.
+        """
+        self.close()
+        if found:  # they are leased; the next call reaches this item first
+            self._full = True
+            return
+        log, state = self._log, self._log.state
+        attempts = state.attempts(offset)
+        if attempts < state.max_attempts:
+            log.append(waits(offset, 0, attempts + 1, state.priority(offset)))
+            raise error
+        self.unwritten = error
+        begun = offset in state.waiting and state.waiting[offset].exhausted
+        wait = exhausted if begun else waits
+        log.append(wait(offset, now + _DEAD_LETTER_PAUSE_NS, attempts, state.priority(offset)))
 
     def _why(self, offset: int, attempts: int, *, begun: bool) -> str:
         """Return the reason of an exhausted item, as far as it is known: a waiting one may also have been returned.
