@@ -46,7 +46,7 @@ from sej.checks import (
     refuse_pickling,
     require,
 )
-from sej.codec import Buffer, decode_many
+from sej.codec import decode_many, encode
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError, SejError
 from sej.message import Message
@@ -213,7 +213,7 @@ class Client:
         first, name = batch[0].offset, self._named(journal_dir)
         together = [message.offset for message in batch] == list(range(first, first + len(batch)))
         if together and not self._is_original:
-            encoded = copy_request(_encoded(first, batch), self.client_id, journal_dir)
+            encoded = copy_request(b"".join([encode(*message) for message in batch]), self.client_id, journal_dir)
             put = self._unary("PutEncoded", None, pb.PutResponse.FromString)
             with suppress(NotSupportedError), self._translating(name):
                 answer: pb.PutResponse = put(encoded, timeout=self._timeout_s, metadata=self._metadata)
@@ -649,16 +649,6 @@ class Client:
                     "the client was closed during the call; open another one", path=f"hub at {self.address}"
                 ) from error
             raise
-
-
-def _encoded(first: int, batch: list[Message]) -> bytes:
-    """Messages as stored in a journal."""
-    _, timestamps, types, keys, values = zip(*batch, strict=True)
-    buffer = Buffer(first, lambda: None, threading.Lock())
-    buffer.limit = buffer.batch_limit = 2**62
-    buffer.append_many(values, keys, types, timestamps)
-    with buffer.pending() as view:
-        return bytes(view)
 
 
 def _next_offset(chunk: bytes) -> int:

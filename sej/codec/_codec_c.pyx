@@ -7,12 +7,14 @@ call to the reference, so that there is one wording and one truth.
 
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBUF_WRITABLE, PyBUF_C_CONTIGUOUS, PyObject_GetBuffer, PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.long cimport PyLong_FromLongLong
+from cpython.long cimport PyLong_CheckExact, PyLong_FromLongLong
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint64_t
 from libc.string cimport memcpy
 
-from sej.codec._layout cimport HEAD, MAX_SIZE, OVERHEAD, get32, get64, whole
+from sej.codec._layout cimport (
+    HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, MAX_VALUE, OVERHEAD, Py_SIZE, fits, get32, get64, put_message, whole,
+)
 
 from sej.codec import reference as _reference
 from sej.codec.reference import Candidate, Columns, Run
@@ -165,8 +167,20 @@ cdef inline object make(const unsigned char *p, int64_t size, int64_t offset, ob
     return sej_message(MESSAGE, offset, timestamp, kind, data, key, data + key + 4, size - OVERHEAD - key)
 
 
-encode = _reference.encode
 message_size = _reference.message_size
+
+
+def encode(offset, timestamp, type, key, value):
+    """One message; the reference encodes one of other types, and refuses one that does not fit."""
+    if not (
+        PyLong_CheckExact(offset) and PyLong_CheckExact(timestamp) and PyLong_CheckExact(type)
+        and 0 <= offset <= INT64_MAX and NO_TIME <= timestamp <= INT64_MAX and 0 <= type <= MAX_TYPE
+        and fits(<PyObject *> key, MAX_KEY) and fits(<PyObject *> value, MAX_VALUE)
+    ):
+        return _reference.encode(offset, timestamp, type, key, value)
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, OVERHEAD + Py_SIZE(<PyObject *> key) + Py_SIZE(<PyObject *> value))
+    put_message(<unsigned char *> PyBytes_AS_STRING(out), offset, timestamp, type, <PyObject *> key, <PyObject *> value)
+    return out
 
 
 def decode(data, int64_t position, int64_t end):

@@ -24,13 +24,10 @@ from sej.system.status import Status
 __all__ = [
     "WRITE_LIMIT",
     "Descriptor",
-    "content_of",
-    "is_at",
     "locate",
     "of_system",
     "open_folder",
     "opened",
-    "overwrite",
     "progress",
     "status_of",
 ]
@@ -241,30 +238,6 @@ def _refuse_links(fd: int, path: str) -> None:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
 
-def content_of(path: str, flags: int, size: int) -> bytes:
-    """Return up to size bytes from the beginning of a regular file; arguments and errors as for :func:`opened`."""
-    file = opened(Descriptor, path, flags)
-    try:
-        return file.read(min(size, file.size()), 0)
-    finally:
-        file.close()
-
-
-def overwrite(path: str, flags: int, data: bytes, position: int = 0, size: int = -1) -> bool:
-    """Overwrite bytes of a regular file, if it has this size; -1: any size. Return whether it has.
-
-    Other arguments and errors as for :func:`opened`.
-    """
-    file = opened(Descriptor, path, flags)
-    try:
-        if size != -1 and file.size() != size:
-            return False
-        file.write_at(data, position)
-        return True
-    finally:
-        file.close()
-
-
 def status_of(path: str | os.PathLike[str]) -> Status | None:
     """Return the status of a path, or None."""
     try:
@@ -275,12 +248,6 @@ def status_of(path: str | os.PathLike[str]) -> Status | None:
         if error.errno == errno.ELOOP:  # a circular link has no target
             return None
         raise
-
-
-def is_at(path: str, identity: tuple[int, int]) -> bool:
-    """Return whether a path is the file of a device and inode."""
-    there = status_of(path)
-    return there is not None and there.identity == identity
 
 
 def _status(found: os.stat_result) -> Status:

@@ -40,12 +40,10 @@ from sej.errors import CorruptionError, FileTypeError
 from sej.system.descriptor import (
     WRITE_LIMIT,
     Descriptor,
-    content_of,
     locate,
     of_system,
     open_folder,
     opened,
-    overwrite,
     progress,
     status_of,
 )
@@ -524,8 +522,6 @@ def read_small(disk: Disk, path: str | os.PathLike[str], limit_bytes: int) -> by
         FileTypeError: it is not a regular file.
         CorruptionError: it is larger than limit_bytes.
     """
-    if limit_bytes < _BLOCK and len(data := read_start(disk, path, limit_bytes + 1)) <= limit_bytes:
-        return data
     file = disk.open(path, "read")
     try:
         size = file.size()
@@ -541,18 +537,12 @@ def read_small(disk: Disk, path: str | os.PathLike[str], limit_bytes: int) -> by
 
 
 def read_start(disk: Disk, path: str | os.PathLike[str], size: int) -> bytes:
-    """Return up to size bytes from the beginning of a file, by one call into C if possible.
+    """Return up to size bytes from the beginning of a file.
 
     Raises:
         FileNotFoundError: the file does not exist.
         FileTypeError: it is not a regular file.
     """
-    if disk is OS:
-        try:
-            return content_of(os.fspath(path), _FLAGS["read"], size)
-        except OSError as error:
-            if error.errno not in _ODD:  # else the calls below find the right error
-                raise
     file = disk.open(path, "read")
     try:
         return file.read(size, 0)
@@ -561,7 +551,7 @@ def read_start(disk: Disk, path: str | os.PathLike[str], size: int) -> bytes:
 
 
 def overwrite_file(disk: Disk, path: str | os.PathLike[str], data: bytes, position: int = 0, size: int = -1) -> bool:
-    """Overwrite bytes of an existing file, by one call into C if possible.
+    """Overwrite bytes of an existing file.
 
     Args:
         disk: the disk.
@@ -577,12 +567,6 @@ def overwrite_file(disk: Disk, path: str | os.PathLike[str], data: bytes, positi
         FileNotFoundError: the file does not exist.
         FileTypeError: it is not a regular file.
     """
-    if disk is OS:
-        try:
-            return overwrite(os.fspath(path), _FLAGS["edit"], data, position, size)
-        except OSError as error:
-            if error.errno not in _ODD:
-                raise
     file = disk.open(path, "edit")
     try:
         if size != -1 and file.size() != size:

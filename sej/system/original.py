@@ -31,8 +31,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from sej.system.descriptor import is_at
-from sej.system.disk import OS, Disk, Status
+from sej.system.disk import Disk, Status
 
 __all__ = ["Trace", "find_trace", "is_current", "pause"]
 
@@ -87,8 +86,6 @@ def find_trace(content: bytes, *, missing: bool, written: bool) -> Trace | None:
 
 def is_current(disk: Disk, identity: tuple[int, int], path: str) -> bool:
     """Return whether a path is still the file with this identity, which the caller has open."""
-    if disk is OS:
-        return is_at(path, identity)
     there = disk.status(path)
     return there is not None and there.identity == identity
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.system.descriptor import is_at
 from sej.system.disk import (
     OS,
     Mode,
@@ -27,6 +26,7 @@ from sej.system.disk import (
     read_start,
     replace_file,
 )
+from sej.system.original import is_current
 from tests.sej.hooks import output
 from tests.sej.interrupts import open_below
 
@@ -273,15 +273,15 @@ def test_a_path_is_compared_with_the_file_that_was_opened(tmp_path: Path) -> Non
     path, second = tmp_path / "file", tmp_path / "second"
     with OS.open(path, "append").closing():
         device, inode = identity = (path.stat().st_dev, path.stat().st_ino)
-        assert is_at(str(path), identity)
-        assert not is_at(str(path), (device + 1, inode)) and not is_at(str(path), (device, inode + 1))
+        assert is_current(OS, identity, str(path))
+        assert not is_current(OS, (device + 1, inode), str(path)) and not is_current(OS, (device, inode + 1), str(path))
         second.hardlink_to(path)
         path.unlink()
-        assert is_at(str(second), identity) and not is_at(str(path), identity)
+        assert is_current(OS, identity, str(second)) and not is_current(OS, identity, str(path))
         path.touch()
-        assert not is_at(str(path), identity) and not is_at(f"{path}/below", identity)
+        assert not is_current(OS, identity, str(path)) and not is_current(OS, identity, f"{path}/below")
         with pytest.raises(OSError, match="too long"):
-            is_at("x" * 5000, identity)
+            is_current(OS, identity, "x" * 5000)
 
 
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
