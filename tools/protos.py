@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ("hub/wire/hub.proto",)
-SUFFIXES = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
+SUFFIXES = ("_pb2.py", "_pb2.pyi")
 
 
 def generate(target: Path) -> None:
@@ -22,7 +22,7 @@ def generate(target: Path) -> None:
     from grpc_tools import protoc  # type: ignore[import-untyped]
 
     for proto in PROTOS:
-        arguments = [f"--{kind}_out={target}" for kind in ("python", "pyi", "grpc_python")]
+        arguments = [f"--{kind}_out={target}" for kind in ("python", "pyi")]
         if protoc.main(["protoc", f"-I{ROOT}", *arguments, str(ROOT / proto)]):
             raise SystemExit(f"{proto} was refused")
 

@@ -11,7 +11,7 @@ modules, in the order in which they are best read::
     access, tls                            who may call what
     lanes, forks                           threads, and programs that fork
     metrics                                Prometheus
-    hub_pb2, hub_pb2_grpc                  generated from hub.proto
+    hub_pb2                                generated from hub.proto
 """
 
 from __future__ import annotations
