@@ -103,7 +103,7 @@ def advice(kind: str, places: Directory, file: str = "", **names: str) -> Advice
         "at": shlex.quote(places.path),
         "file": quoted,
         "name": shlex.quote(names.pop("name", os.path.basename(file))),
-        "aside": f"mkdir -p {kept} && mv -n {quoted} {kept}",
+        "aside": f"mkdir -p {kept} && mv --backup=numbered {quoted} {kept}",
     }
     return Advice(ADVICE[kind].format(**common, **names))
 
