@@ -347,8 +347,6 @@ class Readers:
             directory.require()
         except JournalNotFoundError:
             raise no_such_journal(source, path) from None
-        if OS.status(directory.at("ofs", f"{reader}.queue")) is not None:
-            raise InvalidNameError(f"{reader!r} is a work queue of {source}; choose another name for the reader")
         if OS.status(os.path.join(self._store.root, ".merge", f"{reader}.json")) is not None:
             raise InvalidNameError(f"{reader!r} is a merge of this hub; choose another name for the reader")
         return path
