@@ -60,18 +60,11 @@ class Counters:
 
 
 class Counts(NamedTuple):
-    """What a server has counted since it was started, and what it does at the moment.
+    """What a server has counted since it was started, as :class:`Counters`, and what it does at the moment.
 
     Attributes:
-        puts: accepted batches.
-        messages: new messages in them.
-        bytes: the bytes of new messages, as stored in the journals.
-        resent: messages that were sent again and were the same.
-        unseen: messages below the hub's first offset, accepted unchecked.
         stalled: readers that were disconnected because others waited.
         refusals: refused calls by reason.
-        latency_buckets: batches by duration; the bounds are LATENCY_BOUNDS_S.
-        latency_s: the sum of these durations, in seconds.
         open_writers: open writers.
         streams: reads in progress.
         streams_waiting: reads that wait for their turn.
