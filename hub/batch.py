@@ -15,8 +15,6 @@ from sej.errors import DecodeError, InvalidMessageError
 from sej.message import Message
 from sej.writing.writer import Writer
 
-__all__ = ["Batch", "Encoded", "Messages"]
-
 _BytesLike = bytes | bytearray | memoryview
 
 

@@ -18,8 +18,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-__all__ = ["Budget", "Ticket"]
-
 
 class Ticket:
     """A request for bytes.

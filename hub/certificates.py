@@ -17,8 +17,6 @@ from sej.checks import PATH, optional, require
 from sej.errors import SejError
 from sej.system.paths import absolute_path
 
-__all__ = ["PEM", "absolute_address", "check_certificates", "check_time", "is_loopback", "out_of_date", "pem_of"]
-
 _LAST_PORT: Final = 65535
 _HOST_PORT: Final = re.compile(r"(?:(?:dns|ipv4|ipv6):/*)?(?:\[[^][]+\]|[^][:/\s]+):([0-9]{1,5})")
 _SOCKET_BYTES: Final = 107

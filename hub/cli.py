@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from hub.readers import Holder
     from hub.wire import Client, Progress
 
-__all__ = ["app", "clean", "follow", "list_", "merge", "push", "serve", "token"]
-
 _COMMIT_MESSAGES: Final = 1000
 _ROOT: Final = click.argument("root", metavar="ROOT", type=PATH)
 

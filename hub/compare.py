@@ -11,8 +11,6 @@ from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.message import Message
 
-__all__ = ["compare"]
-
 
 def compare(directory: Directory, source: Source, messages: Sequence[Message]) -> tuple[int, int]:
     """Compare messages that were sent again with the stored ones.

@@ -19,8 +19,6 @@ from sej.cli.shared.parameters import PATH
 if TYPE_CHECKING:
     from hub.wire import Client, ClientTLS
 
-__all__ = ["PLAINTEXT", "connecting", "host_and_port", "option_names", "token_in"]
-
 PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Allow plain text beyond this machine, without TLS.")
 _OPTIONS: Final = {
     "tls=ServerTLS(...)": "--certificate and --key",

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["LATENCY_BOUNDS_S", "Counters", "Counts"]
-
 LATENCY_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the latency buckets; the last bucket has none."""
 

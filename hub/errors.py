@@ -27,19 +27,6 @@ from sej.errors import LockedError, SejError
 if TYPE_CHECKING:
     from hub.naming import Source
 
-__all__ = [
-    "AccessError",
-    "ConflictError",
-    "DiskLowError",
-    "GapError",
-    "HubError",
-    "NotSupportedError",
-    "QuotaError",
-    "ReaderHeldError",
-    "SourceError",
-    "UnavailableError",
-]
-
 
 class HubError(SejError):
     """Base of the hub's own errors."""

@@ -29,8 +29,6 @@ from sej.system.paths import absolute_path
 if TYPE_CHECKING:
     from hub.wire import Client
 
-__all__ = ["follow"]
-
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 10.0
 _PLACE_BYTES: Final = 64

@@ -40,8 +40,6 @@ from shard.commits.committing import ANONYMOUS, Job, Target, check_job_name, com
 from shard.commits.staging import Owner, Rows, StagedRowsError, check_rows, is_aborted, note_abort, prepare_task
 from shard.names import Path
 
-__all__ = ["Jobs", "Staged", "target_of"]
-
 _log = logging.getLogger(__name__)
 
 _ALL: Final = ""

@@ -18,8 +18,6 @@ from hub.naming import STAGING, Source, find_sources, source_path
 from sej.journal.view import Journal
 from sej.system.disk import Disk
 
-__all__ = ["Limits"]
-
 _SETTLE_S: Final = 1.0
 _NOTHING: Final = nullcontext()
 

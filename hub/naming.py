@@ -20,22 +20,6 @@ from sej.system.disk import OS, Disk, Status
 from sej.system.paths import Resolved, absolute_path
 from shard.name_format import RECORDS_DIR
 
-__all__ = [
-    "MARKER",
-    "STAGING",
-    "Source",
-    "check_client",
-    "check_journal",
-    "client_of",
-    "find_sources",
-    "is_root",
-    "make_root",
-    "no_such_journal",
-    "parse_source",
-    "require_root",
-    "source_path",
-]
-
 MARKER: Final = ".hub"
 STAGING: Final = ".staging"
 """The folder of the rows that jobs have staged; each task has a folder there, ``task-CLIENT.JOB-TASK``."""

@@ -17,8 +17,6 @@ from sej.errors import SejError
 from sej.journal.view import Journal
 from sej.system.disk import OS, Disk, is_scarce
 
-__all__ = ["JournalStats", "stats"]
-
 
 class JournalStats(NamedTuple):
     """One client's journal on the hub.

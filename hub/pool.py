@@ -17,8 +17,6 @@ from hub.naming import Source
 from sej.errors import ClosedError, SejError, WriterFailedError
 from sej.writing.writer import Writer
 
-__all__ = ["Entry", "WriterPool"]
-
 
 class Entry:
     """One directory: its lock, and its writer while it is open."""

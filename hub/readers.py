@@ -49,8 +49,6 @@ from sej.system.disk import OS, read_small, replace_file
 from sej.system.paths import absolute_path
 from sej.system.sealed import seal, unseal
 
-__all__ = ["MAX_LEASES", "MAX_LEASE_S", "Holder", "Kept", "Place", "Readers", "holders"]
-
 _log = logging.getLogger(__name__)
 MAX_LEASE_S: Final = 600.0
 _FOLDER: Final = ".readers"

@@ -16,8 +16,6 @@ from sej.errors import SejError
 from sej.journal.view import Journal
 from sej.system.disk import OS, Disk
 
-__all__ = ["clean"]
-
 
 def clean(root: str | os.PathLike[str], *, disk: Disk = OS, **limits: Any) -> dict[Source, Any]:
     """Remove segments that exceed the limits, in every directory.

@@ -21,8 +21,6 @@ from sej.system.signals import stop_on_signals, wait_for_signal
 if TYPE_CHECKING:
     from hub.wire import ServerTLS
 
-__all__ = ["serve"]
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _BLOCK_BYTES: Final = 1 << 23
 """More than gRPC's largest buffer for a part of a job's rows, which is the most common large request."""

@@ -17,8 +17,6 @@ from sej.mutex import notice_fork, watch_forks
 from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
 
-__all__ = ["serving"]
-
 _NAME: Final = ".serving.lck"
 
 

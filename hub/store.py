@@ -62,8 +62,6 @@ from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
 from shard.files import spare_files
 
-__all__ = ["MIN_FREE_BYTES", "Store"]
-
 _log = logging.getLogger(__name__)
 _BytesLike = bytes | bytearray | memoryview
 MIN_FREE_BYTES: Final = 1 << 24

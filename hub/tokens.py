@@ -39,8 +39,6 @@ from sej.checks import ITERABLE, PATH
 from sej.errors import SejError
 from sej.system.paths import absolute_path
 
-__all__ = ["Grant", "Role", "Tokens", "hash_token", "make_token", "parse_line"]
-
 Role = Literal["read", "reader", "write", "append", "view", "change"]
 _log = logging.getLogger(__name__)
 

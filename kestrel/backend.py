@@ -34,8 +34,6 @@ from sej.queue.interface.queue import OPENING, WorkQueue, require_known
 from sej.queue.interface.values import Stats, Wishes
 from sej.system.paths import absolute_path
 
-__all__ = ["KestrelWorkQueue", "SegmentedWorkQueue", "open_kestrel", "open_libkestrel"]
-
 _Dead = tuple[bytes, Callable[[], object], Callable[[], object]]
 """A dead letter's bytes, what confirms it and what puts it back."""
 _SHARED: Final = ("sync", "disk")

@@ -2,8 +2,6 @@
 
 import time
 
-__all__ = ["wall_clock_ms"]
-
 
 def wall_clock_ms() -> int:
     """Milliseconds since the epoch."""

@@ -22,8 +22,6 @@ from kestrel.v2.journal import read_journal
 from kestrel.v2.replay import replay
 from sej.cli.shared.parameters import PATH
 
-__all__ = ["JournalsLike", "app", "dump", "export", "export_all", "import_", "list_", "pack", "state"]
-
 _WRONG: Final = 1
 _DIRECTORY: Final = click.argument("directory", metavar="DIR", type=PATH)
 _QUEUE: Final = click.argument("name", metavar="QUEUE")

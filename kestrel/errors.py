@@ -24,20 +24,6 @@ from typing import NamedTuple
 
 from sej import errors
 
-__all__ = [
-    "BadNameError",
-    "BusyError",
-    "Damage",
-    "DamageError",
-    "FailedError",
-    "FullError",
-    "KestrelError",
-    "MissingError",
-    "MoveError",
-    "ShutError",
-    "TooLargeError",
-]
-
 
 class KestrelError(errors.SejError):
     """Base of every error of ``kestrel``."""

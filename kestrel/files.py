@@ -13,23 +13,6 @@ from sej.errors import LockedError
 from sej.system.disk import OS, Disk, File
 from sej.system.locks import Lock
 
-__all__ = [
-    "KEPT",
-    "check_name",
-    "check_numbers",
-    "check_place",
-    "cut",
-    "durable_path",
-    "join",
-    "keep_tail",
-    "lock_path",
-    "names_in",
-    "open_file",
-    "opening",
-    "stamp_of",
-    "take_lock",
-]
-
 KEPT: Final = "kept"
 _FORBIDDEN: Final = "./~\0"
 _MAX_STAMP: Final = 1 << 62

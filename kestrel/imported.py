@@ -18,8 +18,6 @@ from kestrel.files import KEPT, join
 from sej.system.disk import Disk, read_small, replace_file
 from sej.system.sealed import seal, unseal
 
-__all__ = ["Imported"]
-
 _RECORD_BYTES: Final = 1 << 20
 
 

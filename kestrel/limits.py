@@ -9,8 +9,6 @@ from typing import Final
 from kestrel.errors import TooLargeError
 from kestrel.files import check_numbers
 
-__all__ = ["Limits"]
-
 _UNREACHED: Final = 1 << 62
 
 

@@ -5,8 +5,6 @@ The magics are big endian. A file of Kestrel 2 begins with an opcode, which is a
 
 from typing import Final
 
-__all__ = ["MAGIC_SIZE", "READER_MAGIC", "WRITER_MAGIC"]
-
 WRITER_MAGIC: Final = bytes.fromhex("27642603")
 READER_MAGIC: Final = bytes.fromhex("263C2603")
 MAGIC_SIZE: Final = 4

@@ -20,8 +20,6 @@ from kestrel.files import join, lock_path
 from sej.system.disk import Disk, File
 from sej.system.paths import absolute_path
 
-__all__ = ["Pinned", "written"]
-
 _TRIES: Final = 20
 
 

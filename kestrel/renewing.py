@@ -28,8 +28,6 @@ from typing import Final
 from sej.system.disk import Disk, File
 from sej.system.durable import KeptPosition, renew
 
-__all__ = ["Renewing"]
-
 _STEP_BYTES: Final = 1 << 16
 
 

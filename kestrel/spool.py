@@ -18,8 +18,6 @@ from kestrel.v2.snapshot import Snapshot
 from sej.system.disk import OS
 from sej.system.paths import absolute_path
 
-__all__ = ["Summary", "files_of", "formats_of", "magic_of", "queues_in", "summary_of"]
-
 _MEMORY_BYTES: Final = 32 << 20
 
 

@@ -14,8 +14,6 @@ from kestrel.errors import KestrelError
 from sej.checks import a
 from sej.durations import Seconds, seconds
 
-__all__ = ["Sync", "Syncer", "check_sync"]
-
 Sync = Literal["never", "always"] | Seconds
 """``"never"``, ``"always"``: before the call returns, or a number of seconds, also as in ``"5s"``."""
 

@@ -21,8 +21,6 @@ from kestrel.syncing import Sync, Syncer
 from sej.errors import ClosedError, LockLostError
 from sej.system.disk import Disk, File
 
-__all__ = ["Tail"]
-
 
 class Tail:
     """The open file at the end of a queue, and the hold on the queue.

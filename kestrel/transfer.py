@@ -22,25 +22,6 @@ from sej.checks import CALLABLE, ITERABLE, one_of, optional, require, with_metho
 from sej.system.disk import Disk, read_small, replace_file
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = [
-    "BATCH",
-    "Expired",
-    "Fields",
-    "MessageLike",
-    "Moved",
-    "Progress",
-    "Row",
-    "WriterLike",
-    "check_export",
-    "check_import",
-    "checksum",
-    "compare",
-    "export_rows",
-    "fields_of",
-    "row_of",
-    "rows_of",
-]
-
 Expired = Literal["mark", "leave"]
 """What an export does with an item that has expired: its key says ``expired``, or it is left out."""
 

@@ -22,8 +22,6 @@ from sej.errors import JournalNotFoundError, SejError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["app", "archive", "compact", "count", "dedupe", "finish", "import_kestrel", "reshard", "restore", "stats"]
-
 _PREFIX: Final = click.option("--prefix", help="Prefix of the target's shards.")
 _BITS: Final = click.option("--bits", type=IntRange(0, 10), help="2**bits shards.")
 _MASTER: Final = click.option(

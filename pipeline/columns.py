@@ -13,8 +13,6 @@ from pipeline.options import OptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KESTREL", "SEJ", "TEXTQUEUE", "arrow_schema", "check_names"]
-
 SEJ: Final[dict[str, str]] = {
     "client": "string",
     "prefix": "string",

@@ -19,8 +19,6 @@ from sej.checks import TEXT, a, optional, require
 if TYPE_CHECKING:
     from hub.wire import Client, ClientTLS
 
-__all__ = ["Line", "Remote"]
-
 _T = TypeVar("_T")
 
 

@@ -18,8 +18,6 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Final
 
-__all__ = ["end_quietly", "main"]
-
 _FIRST: Final = (
     "numpy",
     "pyarrow",

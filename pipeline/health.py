@@ -17,8 +17,6 @@ from sej.system.locks import Lock
 if TYPE_CHECKING:
     from shard.commits.committing import Target
 
-__all__ = ["look", "target_of"]
-
 _Finding = tuple[str, Literal["ok", "note", "problem"], str, str]
 _WHAT: Final = "spark jobs"
 

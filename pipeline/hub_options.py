@@ -9,8 +9,6 @@ import click
 
 from hub.connecting import option_names, token_in
 
-__all__ = ["hub_way"]
-
 
 def hub_way(
     hub: str | None,

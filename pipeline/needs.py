@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["is_connect", "needed", "why_not_compiled"]
-
 
 @contextmanager
 def needed(extra: str) -> Iterator[None]:

@@ -16,21 +16,6 @@ from sej.durations import parse_duration
 from sej.errors import SejError
 from shard.name_format import MAX_BITS
 
-__all__ = [
-    "KESTREL_READ",
-    "READ",
-    "SEJ",
-    "SPARKS_OWN",
-    "STREAM",
-    "TEXTQUEUE_READ",
-    "TEXTQUEUE_WRITE",
-    "WRITE",
-    "Option",
-    "OptionError",
-    "Options",
-    "parse",
-]
-
 
 class OptionError(SejError, ValueError):
     """An option or a schema that a source does not accept."""

@@ -13,10 +13,6 @@ from sej.system.disk import OS
 from sej.system.locks import host_name
 from sej.system.paths import around
 
-__all__ = [
-    "is_address", "local_path", "local_target", "outside", "paths_of", "reaching", "spark_path", "unseen",
-]  # fmt: skip
-
 _NO_CLIENT = re.compile(r"Class \S+ not found|No FileSystem for scheme")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 

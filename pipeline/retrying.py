@@ -15,8 +15,6 @@ from typing import Final
 from hub.errors import UnavailableError
 from sej.cli.shared.units import human_duration
 
-__all__ = ["ANSWER_S", "RETRY_S", "Retry"]
-
 RETRY_S: Final = 600.0
 """How long a hub may be out of reach for a stream, and the default of Spark's option."""
 ANSWER_S: Final = 20.0

@@ -27,8 +27,6 @@ from pipeline.options import OptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "SCHEMA", "arrow_schema", "check_projection", "spark_columns"]
-
 _KINDS: Final[dict[str, DataType]] = {
     "string": StringType(),
     "int": IntegerType(),

@@ -23,8 +23,6 @@ from sej.system.locks import host_name
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_executors", "find_java", "register", "session", "spark_conf"]
-
 _log = logging.getLogger("pipeline")
 _NOT_THERE: Final = (
     "the executors' Python has no package sej-journals: install its wheel on every node, or send an environment that"

@@ -21,45 +21,6 @@ from typing import Any, Final, NoReturn, Self
 
 from sej.message import MAX_OFFSET, Message, Start
 
-__all__ = [
-    "ANY_SECONDS",
-    "CALLABLE",
-    "COUNT",
-    "DISK",
-    "FLAG",
-    "ITERABLE",
-    "OFFSET",
-    "PATH",
-    "POSITIVE",
-    "POSITIVE_SECONDS",
-    "PROGRESS",
-    "SECONDS",
-    "START",
-    "TEXT",
-    "TIMESTAMP",
-    "WAIT",
-    "Failure",
-    "Rule",
-    "a",
-    "between",
-    "handler_of",
-    "is_failure",
-    "one_of",
-    "optional",
-    "options_of",
-    "reason_of",
-    "refuse_coroutine",
-    "refuse_pickling",
-    "refuse_type",
-    "refuse_unknown",
-    "require",
-    "require_columns",
-    "require_message",
-    "require_messages",
-    "require_options",
-    "with_methods",
-]
-
 Rule = Callable[[str, Any], None]
 """A function of an argument's name and value that raises if the value cannot be used."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final, Protocol, TypeVar
 
-__all__ = ["Seconds", "Span", "parse_duration", "seconds"]
-
 
 class Span(Protocol):
     """A :class:`datetime.timedelta`, or an object with its method."""

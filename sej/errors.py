@@ -37,33 +37,6 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = [
-    "BadOffsetFileError",
-    "BatchConflictError",
-    "ClosedError",
-    "CorruptionError",
-    "DecodeError",
-    "FileTypeError",
-    "InvalidMessageError",
-    "InvalidNameError",
-    "JournalNotFoundError",
-    "LeaseLostError",
-    "LockLostError",
-    "LockedError",
-    "NetworkFileSystemError",
-    "NotAJournalError",
-    "OffsetBeyondEndError",
-    "OffsetGapError",
-    "OffsetTooSmallError",
-    "QueueFullError",
-    "QueueNotFoundError",
-    "RetriesExhaustedError",
-    "SejError",
-    "TruncatedError",
-    "UnsupportedError",
-    "WriterFailedError",
-]
-
 
 class SejError(Exception):
     """Base of every error of this library.

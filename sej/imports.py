@@ -13,8 +13,6 @@ from types import ModuleType
 
 from sej.names import warn_if_foreign
 
-__all__ = ["compiled", "lazily", "twin"]
-
 
 def lazily(
     package: str, homes: Mapping[str, Iterable[str]], modules: Iterable[str] = ()

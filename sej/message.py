@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
-__all__ = ["FIRST", "LAST", "MAX_OFFSET", "NO_TIMESTAMP", "BytesLike", "Message", "Start"]
-
 MAX_OFFSET: Final = 2**63 - 1
 """The largest offset. Larger ones fit the field, but not the signed integers of other programs."""
 NO_TIMESTAMP: Final = -(2**63)

@@ -16,8 +16,6 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["ADVICE", "PACKAGES", "foreign", "warn_if_foreign"]
-
 PACKAGES: Final = ("hub", "kestrel", "pipeline", "sej", "shard", "textqueue")
 ADVICE: Final = "uninstall the other package, then run pip install --force-reinstall --no-deps sej-journals"
 _OURS: Final = b"sej-journals"

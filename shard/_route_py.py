@@ -20,8 +20,6 @@ from sej.codec.format import (
 from sej.errors import InvalidMessageError
 from shard.name_format import FNV_BASIS, FNV_PRIME, HASH_SEED, Hash
 
-__all__ = ["Appender", "Parts", "check_counts", "check_message", "check_number", "fnv", "group", "hash_of"]
-
 BytesLike = bytes | bytearray | memoryview
 _Lists = tuple[list[BytesLike], list[BytesLike], list[int]]
 

@@ -19,8 +19,6 @@ from shard.records import read_record
 from shard.remembered_hash import sample as some_messages
 from shard.trees import Layout, find
 
-__all__ = ["Problem", "check"]
-
 _Kind = Literal[
     "bit counts",
     "missing shard",

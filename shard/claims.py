@@ -23,8 +23,6 @@ from sej.reading.offset import Offset
 from sej.system.disk import Disk
 from sej.system.logs import WARNING, record
 
-__all__ = ["COMMIT_MESSAGES", "Claim", "Handler", "Terms"]
-
 COMMIT_MESSAGES: Final = 1000
 """The offset is committed at least every this many messages, so a successor is careful for that many."""
 _COMMIT_S: Final = 1.0

@@ -27,8 +27,6 @@ from shard.routing import HASHES
 from shard.trees import find
 from shard.worker import Worker
 
-__all__ = ["app", "check", "list_", "reshard", "tree_of", "work"]
-
 _ROOT: Final = click.argument("root", metavar="ROOT", type=PATH)
 _TREE: Final = click.argument("tree", metavar="ROOT/PREFIX.BIT")
 _JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")

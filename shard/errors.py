@@ -15,8 +15,6 @@ from collections.abc import Mapping
 
 from sej.errors import LockedError, SejError, WriterFailedError
 
-__all__ = ["RouteError", "ShardsBrokenError", "ShardsFailedError", "ShardsLockedError", "shards_failed"]
-
 
 class RouteError(SejError):
     """The keys of a sharded journal are routed in another way: an append would split them. Nothing was appended."""

@@ -20,8 +20,6 @@ from sej.writing.idle import IdleWriter
 from sej.writing.writer import Writer as JournalWriter
 from sej.writing.writer import check_options as check_writer_options
 
-__all__ = ["BackgroundSync", "check_options", "each"]
-
 _THREADS: Final = 8
 _KNOWN: Final = {
     name: option

@@ -9,8 +9,6 @@ from typing import Final
 
 from sej.errors import SejError
 
-__all__ = ["spare_files", "too_many"]
-
 _OTHERS: Final = 64
 """Files for other uses in this process, if it has not more of them already."""
 _ANY: Final = 1 << 20

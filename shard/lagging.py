@@ -18,8 +18,6 @@ from sej.reading.offset import read_offset
 from sej.system.disk import OS, Disk
 from shard.names import TREE, Path
 
-__all__ = ["Lag", "lag"]
-
 _NS = 1_000_000_000
 
 

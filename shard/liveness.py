@@ -18,8 +18,6 @@ from sej.system.locks import Lock
 from sej.system.paths import absolute_path
 from shard.name_format import WORKERS_DIR
 
-__all__ = ["LiveWorker", "WorkerRank"]
-
 _NAME: Final = re.compile(r"\d{4}\.slot")
 _MAX_WORKERS: Final = 10_000
 

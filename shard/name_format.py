@@ -16,23 +16,6 @@ from __future__ import annotations
 import re
 from typing import Final, Literal
 
-__all__ = [
-    "CLIENT",
-    "FNV_BASIS",
-    "FNV_PRIME",
-    "HASH_SEED",
-    "HUB_MARKER",
-    "INDEX_DIGITS",
-    "JOURNAL_DIR",
-    "MAX_BITS",
-    "PREFIX",
-    "RECORDS_DIR",
-    "RESHARD_DIR",
-    "SHARD",
-    "WORKERS_DIR",
-    "Hash",
-]
-
 MAX_BITS: Final = 10
 INDEX_DIGITS: Final = 3
 

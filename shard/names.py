@@ -14,8 +14,6 @@ from sej.system.paths import Resolved, absolute_path
 from shard.name_format import INDEX_DIGITS, MAX_BITS, PREFIX, SHARD, Hash
 from shard.routing import BytesLike, index_of
 
-__all__ = ["TREE", "Path", "split_name"]
-
 
 class Path:
     """A sharded journal: ``2**bits`` SEJ directories. Only its name; reads nothing. Immutable.

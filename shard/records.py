@@ -23,8 +23,6 @@ from shard.errors import RouteError
 from shard.name_format import INDEX_DIGITS, RECORDS_DIR, Hash
 from shard.names import Path, split_name
 
-__all__ = ["Record", "Records", "read_record", "refuse_second"]
-
 _LINE: Final = re.compile(rb"([0-9a-f]{3})(?: ([0-9a-f]{8}))?")
 _ROUTE: Final = re.compile(rb"route (xxh64|fnv) ([0-9a-f]{8})")
 _TRIES: Final = 3

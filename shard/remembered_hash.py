@@ -26,8 +26,6 @@ from shard.names import Path
 from shard.records import Records, read_record
 from shard.routing import HASHES, index_of
 
-__all__ = ["choose_hash", "remember_hash", "sample"]
-
 _SHARDS: Final = 16
 _MESSAGES: Final = 32
 """Messages of each end of a shard: enough to find a wrong hash of 2 shards with 16 keys, except once in 65,536

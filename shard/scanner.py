@@ -27,8 +27,6 @@ from sej.system.disk import OS, Disk
 from shard.names import TREE, Path
 from shard.sources import Sources
 
-__all__ = ["Item", "Scanner"]
-
 _TURN: Final = 256
 _WHOLE: Final = 1 << 14
 """If shards must be reopened at each turn, a turn takes everything from one read of the file."""

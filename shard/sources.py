@@ -21,8 +21,6 @@ from sej.system.disk import Disk
 from sej.system.watch import Watch, wait_any
 from shard.names import Path
 
-__all__ = ["Source", "Sources"]
-
 
 class Source:
     """One shard and the position in it."""

@@ -19,8 +19,6 @@ from sej.system.disk import OS, Disk
 from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR
 from shard.names import Path, split_name
 
-__all__ = ["Found", "Layout", "Tree", "entry", "find"]
-
 Layout = Literal["directory", "shards", "hub"]
 
 

@@ -16,8 +16,6 @@ from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
 from shard.trees import Found, Layout, Tree, entry, find
 
-__all__ = ["TreeWatch", "watch"]
-
 
 class TreeWatch:
     """Iterates over the SEJ directories that appear under a root after this object was created; :meth:`stop` ends it.

@@ -34,8 +34,6 @@ from shard.liveness import LiveWorker
 from shard.names import TREE, Path
 from shard.sources import Sources
 
-__all__ = ["Worker"]
-
 _BALANCE_S: Final = 0.25
 """Seconds between two counts of live workers: the longest delay before a death or a new worker is noticed."""
 _LOOK_S: Final = 5.0

@@ -32,8 +32,6 @@ from shard.records import Records, refuse_second
 from shard.remembered_hash import choose_hash, remember_hash
 from shard.routing import Appender, BytesLike, Function, Parts, Route, check_route, index_of, routed
 
-__all__ = ["Writer"]
-
 _FILES_A_SHARD: Final = 4
 _NOT_GIVEN: Final = -1
 

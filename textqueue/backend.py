@@ -29,8 +29,6 @@ from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import MessageStatus
 from textqueue.queue import TextQueue
 
-__all__ = ["TextWorkQueue", "open_backend"]
-
 
 class _Claimed(HeldItem):
     """An item whose message may have a ``retries`` variable."""

@@ -15,15 +15,6 @@ from __future__ import annotations
 
 from sej.errors import SejError
 
-__all__ = [
-    "FileInUseError",
-    "InvalidTextError",
-    "MessageMovedError",
-    "NoSuchVariableError",
-    "TextQueueError",
-    "VariableTooLongError",
-]
-
 
 class TextQueueError(SejError):
     """The base class of every error of ``textqueue``."""

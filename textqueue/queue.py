@@ -38,8 +38,6 @@ from textqueue.reading.files import files_of
 from textqueue.reading.follow import follow
 from textqueue.reading.inputs import Inputs
 
-__all__ = ["TextQueue"]
-
 _QUEUED: Final = frozenset({MessageStatus.queued})
 _STATUS: Final = a(MessageStatus)
 _WRITER: Final = with_methods("a sej.Writer, or an object", "append_once", "sync")

@@ -7,5 +7,3 @@ The modules, in the order in which they are best read::
     ordering     which message is next, compiled if possible
     vector       what is committed: the offsets of all directories in one file
 """
-
-__all__: list[str] = []

@@ -37,8 +37,6 @@ from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
 from shard.files import spare_files
 
-__all__ = ["Merge"]
-
 _TAKE: Final = 1024
 _LEAST_CHUNK_BYTES: Final = 4096
 _CHUNKS: Final = 4

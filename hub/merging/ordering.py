@@ -12,8 +12,6 @@ from heapq import heapify, heappop, heappush, heapreplace
 from hub.naming import Source
 from sej.message import Message
 
-__all__ = ["Merger"]
-
 _Head = tuple[int, int, int, int, int]
 
 

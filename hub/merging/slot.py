@@ -17,8 +17,6 @@ from sej.message import Message
 from sej.system.disk import Disk
 from sej.system.watch import Watch
 
-__all__ = ["SAMPLES", "Slot", "weigh"]
-
 _FIRST_BATCH: Final = 16
 _MAX_BATCH: Final = 512
 """Larger chunks would not be faster: the waiting messages would no longer fit the processor's cache."""

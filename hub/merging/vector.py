@@ -27,8 +27,6 @@ from sej.system.disk import Disk, read_small, replace_file
 from sej.system.locks import Lock
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = ["Kept", "Vector", "read_vector"]
-
 _FOLDER: Final = ".merge"
 _FORMAT: Final = 1
 _VECTOR_BYTES: Final = 1 << 28

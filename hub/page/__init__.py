@@ -27,5 +27,3 @@ package imports only where it serves. The modules, in the order in which they ar
 """
 
 from __future__ import annotations
-
-__all__: list[str] = []

@@ -26,17 +26,6 @@ from sej.queue.backends import open_queue
 from sej.queue.items.look import QueueLook
 from sej.system.disk import OS
 
-__all__ = [
-    "CHANGES",
-    "ChangedError",
-    "change_dead_letter",
-    "change_pause",
-    "change_reader",
-    "dead_letter",
-    "pause",
-    "reader",
-]
-
 _log = logging.getLogger(__name__)
 _Query = Mapping[str, str]
 

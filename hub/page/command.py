@@ -9,8 +9,6 @@ import click
 from sej.cli.shared.parameters import PATH, IntRange
 from sej.system.signals import stop_on_signals
 
-__all__ = ["ui"]
-
 
 @click.command
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)

@@ -14,8 +14,6 @@ from hub.page.views import Context, MissingError, View, element, number_in
 from sej.cli.state.watched import Sample
 from sej.system.disk import OS
 
-__all__ = ["hub_root", "sharded"]
-
 
 def hub_root(context: Context, query: Mapping[str, str]) -> View:
     """Show a hub: its clients and when their messages arrived, the disk, and what the hub refused."""

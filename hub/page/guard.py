@@ -36,8 +36,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hub.errors import AccessError, UnavailableError
 from hub.tokens import Tokens
 
-__all__ = ["HEADERS", "LOGIN", "Guard", "Viewer"]
-
 LOGIN: Final = "/login"
 _TOKEN: Final = "sej-token"
 _BROWSER: Final = "sej-browser"

@@ -6,8 +6,6 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["HEIGHT", "LENGTH", "WIDTH", "History", "points"]
-
 LENGTH: Final = 120
 """Numbers that a history keeps."""
 WIDTH: Final = 120

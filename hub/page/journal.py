@@ -22,8 +22,6 @@ from sej.queue.disk.log import queue_names
 from sej.reading.scanner import Scanner
 from sej.system.disk import OS
 
-__all__ = ["PREVIEW_BYTES", "cells", "damage", "journal", "message", "message_at", "messages"]
-
 _SEGMENTS: Final = 20
 _NEWEST: Final = 20
 _PAGE: Final = 50

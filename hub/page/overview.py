@@ -10,8 +10,6 @@ from hub.page.rows import ROWS, row
 from hub.page.views import Context, View, element, number_in
 from sej.cli.state.watched import SORTS
 
-__all__ = ["overview"]
-
 _SORT_NAMES: Final = {"name": "name", "rate": "messages/s", "lag": "lag", "bytes": "size"}
 
 

@@ -16,8 +16,6 @@ from sej.queue.disk.log import queue_names
 from sej.queue.items.look import QueueLook
 from sej.system.disk import OS, Status
 
-__all__ = ["Pauses"]
-
 _LOOK_S: Final = 0.02
 """CPU time for one round."""
 

@@ -18,8 +18,6 @@ from shard.names import Path as ShardPath
 from shard.names import split_name
 from shard.trees import find
 
-__all__ = ["Kind", "Place", "Shards", "is_inside", "place_of", "shards_of", "text_queues_of"]
-
 Kind = Literal["journal", "shards", "hub", "directory", "text queue"]
 
 

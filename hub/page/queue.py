@@ -11,8 +11,6 @@ from hub.page.views import Context, View
 from sej.queue.interface.values import QueuedItem
 from sej.queue.items.look import QueueLook
 
-__all__ = ["queue"]
-
 _ITEMS: Final = 50
 _NEXT: Final = 20
 _STATES: Final = (("leased", "Leased", _ITEMS), ("delayed", "Delayed", _ITEMS), ("dead", "Dead", _ITEMS))

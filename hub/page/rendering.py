@@ -14,8 +14,6 @@ from hub.page.history import HEIGHT, WIDTH, points
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 
-__all__ = ["Renderer", "address", "when"]
-
 _MARKS: Final = {"ok": "✓", "note": "!", "problem": "✗"}
 
 

@@ -10,8 +10,6 @@ from markupsafe import Markup
 from hub.page.views import Context
 from sej.cli.state.watched import Sample
 
-__all__ = ["ROWS", "changed_ns", "row"]
-
 ROWS: Final = 200
 """Journals on one page."""
 _cached: dict[tuple[str, str], tuple[object, Markup]] = {}

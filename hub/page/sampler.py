@@ -25,8 +25,6 @@ from sej.cli.state.watched import Sample, Watched
 from sej.errors import SejError
 from sej.queue.items.look import QueueLook
 
-__all__ = ["STUCK_S", "Round", "Sampler"]
-
 STUCK_S: Final = 60.0
 """A running reader that commits nothing for this long, although it has messages to read, is stuck."""
 _INTERVAL_S: Final = 2.0

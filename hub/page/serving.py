@@ -24,8 +24,6 @@ from hub.page.streams import Stopping
 from hub.page.views import Context
 from hub.tokens import Tokens
 
-__all__ = ["PageServer"]
-
 _GRACE_S: Final = 3
 _POLL_S: Final = 0.2
 

@@ -31,8 +31,6 @@ from hub.page.text_queue import text_queue
 from hub.page.views import Context, MissingError, PageFunction, View, number_in
 from sej.errors import InvalidNameError, LockedError, NotAJournalError, QueueNotFoundError, SejError
 
-__all__ = ["PAGES", "Site"]
-
 PAGES: Final[Mapping[str, PageFunction]] = {
     "": overview,
     "journal": journal,

@@ -21,8 +21,6 @@ from sej.journal.end import Tail
 from sej.reading.scanner import Scanner
 from sej.system.disk import OS
 
-__all__ = ["MAX_STREAMS", "Stopping", "page_events", "tail_events"]
-
 MAX_STREAMS: Final = 64
 """Streams at one time; a browser opens one or two for each page."""
 _TICK_S: Final = 2.0

@@ -15,8 +15,6 @@ from textqueue.queue import TextQueue
 from textqueue.reading.checker import check
 from textqueue.reading.details import details
 
-__all__ = ["text_queue"]
-
 _SHOWN: Final = 1000
 _MARKS: Final = {control.status: chr(control.byte) for control in CONTROLS if control.status is not None}
 _VALUE_CHARS: Final = 2000

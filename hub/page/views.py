@@ -14,8 +14,6 @@ from hub.page.rendering import Renderer
 from hub.page.sampler import Sampler
 from sej.errors import JournalNotFoundError
 
-__all__ = ["Context", "MissingError", "PageFunction", "View", "element", "number_in"]
-
 
 class MissingError(JournalNotFoundError):
     """The page has no such journal, queue, message or file."""

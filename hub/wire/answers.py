@@ -32,8 +32,6 @@ from hub.budget import Budget, Ticket
 from hub.wire.status import BusyError
 from sej.errors import SejError
 
-__all__ = ["LEAST_BYTES", "Answers", "CallEndedError", "Lease"]
-
 _log = logging.getLogger(__name__)
 LEAST_BYTES: Final = 1 << 16
 """The smallest share: an answer of this size can always be built."""

@@ -53,8 +53,6 @@ from sej.message import Message
 from sej.mutex import notice_fork, watch_forks
 from sej.system.memory import keep_like_after
 
-__all__ = ["Client", "JournalState", "Listed"]
-
 _CONNECT_MS: Final = 5_000
 """How long gRPC waits for a connection: a few round trips with TLS on a slow line. One that is refused ends sooner."""
 

@@ -29,8 +29,6 @@ from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
 
-__all__ = ["Copier", "Progress"]
-
 _log = logging.getLogger(__name__)
 _FAILED: Final = "%s cannot be copied: %s"
 _LOOK_AT_STOP_S: Final = 0.25

@@ -16,8 +16,6 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.frames import open_copy_request
 from sej.errors import InvalidMessageError, InvalidNameError
 
-__all__ = ["CopySession", "Incoming"]
-
 _WINDOW_BYTES: Final = 1 << 24
 
 

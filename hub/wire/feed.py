@@ -30,8 +30,6 @@ from sej.reading.offset import Offset
 from sej.system.disk import Disk
 from sej.system.watch import Watch
 
-__all__ = ["Feed", "Hub"]
-
 _CHUNK_BYTES: Final = 1 << 18
 _COMMIT_BYTES: Final = 1 << 26
 

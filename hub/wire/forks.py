@@ -14,8 +14,6 @@ from typing import Final
 from sej.errors import ClosedError
 from sej.mutex import notice_fork, watch_forks
 
-__all__ = ["keep_unused", "use_grpc"]
-
 
 class _Use:
     """Whether this process, or one that it was forked from, has used gRPC."""

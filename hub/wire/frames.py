@@ -21,25 +21,6 @@ from sej.errors import InvalidMessageError
 from sej.message import Message
 from sej.system.checksum import crc32c
 
-__all__ = [
-    "BATCH_BYTES",
-    "MAX_MESSAGE_BYTES",
-    "batches",
-    "copy_request",
-    "from_wire",
-    "get_response",
-    "large_get_response",
-    "nested",
-    "open_copy_request",
-    "open_put_request",
-    "open_read_response",
-    "open_stage_request",
-    "parse",
-    "read_response",
-    "stage_request",
-    "to_wire",
-]
-
 MAX_MESSAGE_BYTES: Final = 1 << 26
 """The largest request or reply; a journal's message beyond that needs a larger limit on both sides."""
 BATCH_BYTES: Final = 1 << 20

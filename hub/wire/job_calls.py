@@ -14,8 +14,6 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.client import Client
 from hub.wire.frames import stage_request
 
-__all__ = ["JobCalls"]
-
 _TIMEOUT_S: Final = 600.0
 """A commit appends all rows of a job before it answers."""
 _ABORT_S: Final = 5.0

@@ -11,8 +11,6 @@ from hub.jobs import Jobs, Staged
 from hub.wire import hub_pb2 as pb
 from hub.wire.frames import open_stage_request, parse
 
-__all__ = ["JobService"]
-
 
 class JobService:
     """Answers the calls of jobs."""

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import grpc
 
-__all__ = ["Answer", "Lane", "Lanes", "Method"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

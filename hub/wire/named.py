@@ -39,8 +39,6 @@ from sej.message import Message
 from sej.system.checksum import crc32c
 from sej.system.locks import host_name
 
-__all__ = ["HeldReaders", "Reader", "check_end", "mark_of"]
-
 _LEASE_S: Final = 30.0
 _UNNAMED: Final = re.compile(r"[^0-9A-Za-z._-]")
 _HOST_CHARS: Final = 36

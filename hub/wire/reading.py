@@ -28,8 +28,6 @@ from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS
 
-__all__ = ["PIECE_BYTES", "Catalog", "Get", "Reader", "find_time", "identity"]
-
 PIECE_BYTES: Final = LEAST_BYTES
 """Bytes of a journal that are read at one time."""
 _LARGE_BYTES: Final = 1 << 20

@@ -17,8 +17,6 @@ from sej.codec import Columns, columns
 from sej.codec.format import INT32_SIZE, MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
 from sej.errors import InvalidMessageError
 
-__all__ = ["COLUMNS", "Rows", "bits_of", "open_rows", "rows_response"]
-
 COLUMNS: Final = {"offset": 1, "timestamp": 2, "type": 4, "key": 8, "value": 16}
 """The bits of ReadRequest.Columns."""
 _ALL: Final = sum(COLUMNS.values())

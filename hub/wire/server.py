@@ -32,8 +32,6 @@ from sej.mutex import notice_fork, watch_forks
 from sej.system.memory import keep_like_after
 from shard.files import spare_files
 
-__all__ = ["ANSWER_BYTES", "Server"]
-
 _SERVICES: Final = ("", "hub.Hub")
 ANSWER_BYTES: Final = 1 << 28
 """The default memory of all answers."""

@@ -41,8 +41,6 @@ from hub.wire.status import BusyError, to_status
 from sej.errors import SejError
 from sej.system.watch import Watch
 
-__all__ = ["Limits", "Service"]
-
 _log = logging.getLogger(__name__)
 _GET_MESSAGES: Final = 1000
 _GET_BYTES: Final = 1 << 20

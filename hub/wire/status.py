@@ -41,16 +41,6 @@ from sej.errors import (
 )
 from shard.commits.staging import StagedRowsError
 
-__all__ = [
-    "ORIGINAL",
-    "BusyError",
-    "DirectoryUnavailableError",
-    "HandshakeError",
-    "TooLargeError",
-    "from_rpc_error",
-    "to_status",
-]
-
 
 class BusyError(UnavailableError):
     """The hub serves as many callers as its limits allow; try again later."""

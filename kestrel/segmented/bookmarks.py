@@ -27,8 +27,6 @@ from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC
 from sej.system.disk import Disk, File, replace_file
 from sej.system.paths import absolute_path
 
-__all__ = ["BookmarkFile"]
-
 _GROWN_BYTES: Final = 1 << 18
 """A checkpoint takes the time of 700 commits; a log of this size has 29,000, and is read at an opening in 0.1 s."""
 

@@ -29,24 +29,6 @@ from kestrel.segmented.format import (
     WORD_SIZE,
 )
 
-__all__ = [
-    "Item",
-    "Record",
-    "Totals",
-    "decode",
-    "decode_items",
-    "decode_sizes",
-    "decode_totals",
-    "done_of",
-    "encode_done",
-    "encode_head",
-    "encode_put",
-    "head_of",
-    "item_of",
-    "totals_of",
-    "whole_size",
-]
-
 
 class Item(NamedTuple):
     """One item of a queue.

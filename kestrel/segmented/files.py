@@ -39,22 +39,6 @@ from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, File
 from sej.system.paths import absolute_path
 
-__all__ = [
-    "BEYOND_END",
-    "Bookmark",
-    "Listing",
-    "Reading",
-    "after_zeros",
-    "check_magic",
-    "list_files",
-    "log_path",
-    "read_bookmark",
-    "read_bookmarks",
-    "read_reader_file",
-    "read_writer_file",
-    "reader_path",
-]
-
 _BLOCK: Final = 1 << 18
 _T = TypeVar("_T")
 BEYOND_END: Final = "there are bytes after the zero byte that ends the file"

@@ -24,8 +24,6 @@ from kestrel.segmented.writing import WriterFiles
 from sej.mutex import Mutex
 from sej.system.disk import Disk
 
-__all__ = ["Follower", "Journal"]
-
 _MOST_S: Final = 1e9
 
 

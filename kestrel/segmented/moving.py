@@ -40,8 +40,6 @@ from sej.checks import TEXT
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
-__all__ = ["export", "import_"]
-
 _NOW: Final = -1
 """The time of adding of a message that has none, for ``Queue.restore``."""
 

@@ -37,8 +37,6 @@ from sej.mutex import Mutex
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
-__all__ = ["Queue", "refuse_kestrel_2"]
-
 _TIME: Final = optional(between(-(2**63), 2**63 - 1))
 
 

@@ -27,8 +27,6 @@ from kestrel.segmented.writing import WriterFile, WriterFiles
 from sej.durations import Seconds, seconds
 from sej.system.disk import Disk, File
 
-__all__ = ["Counters", "Reader"]
-
 
 class Counters(NamedTuple):
     """What a reader has waiting, and what it did since the queue was opened.

@@ -17,8 +17,6 @@ from kestrel.segmented.files import Reading, check_magic
 from kestrel.segmented.format import MAGIC_SIZE, PUT, WRITER_MAGIC
 from sej.system.disk import File
 
-__all__ = ["Scan", "scan", "settle"]
-
 
 class Scan(NamedTuple):
     """One writer file.

@@ -17,8 +17,6 @@ from kestrel.segmented.scanning import Scan, scan, settle
 from sej.system.disk import OS, Disk, File
 from sej.system.paths import absolute_path
 
-__all__ = ["Snapshot", "fit"]
-
 
 def fit(bookmark: Bookmark, first_id: int, tail_id: int) -> Bookmark:
     """A bookmark as it counts if the files hold the ids from first_id to tail_id; both are 0 in an empty queue."""

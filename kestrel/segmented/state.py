@@ -13,8 +13,6 @@ from kestrel.segmented.snapshot import Snapshot
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
-__all__ = ["State", "load"]
-
 
 class State(NamedTuple):
     """What a queue holds.

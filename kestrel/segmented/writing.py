@@ -22,8 +22,6 @@ from kestrel.tail import Tail
 from sej.system.disk import Disk, File
 from sej.system.paths import absolute_path
 
-__all__ = ["LEAST_BYTES", "WriterFile", "WriterFiles"]
-
 _BLOCK: Final = 1 << 18
 _MOST: Final = 1 << 62
 LEAST_BYTES: Final = MAGIC_SIZE + PUT_EXPIRING_HEAD.size

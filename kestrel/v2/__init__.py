@@ -10,5 +10,3 @@ The modules, in the order in which they are best read::
     counters, hot                  what the original counts; the compiled part
     moving, snapshot               into a SEJ journal and back; a queue for reading only
 """
-
-__all__: list[str] = []

@@ -21,8 +21,6 @@ from kestrel.v2.journal import Dialect, read_operations
 from kestrel.v2.storage import Piece, Pieces
 from sej.system.disk import File, of_system
 
-__all__ = ["MEMORY_PER_BYTE", "Backlog"]
-
 _MOST: Final = 1 << 62
 _READ_STEP: Final = 100
 MEMORY_PER_BYTE: Final = -(-ENTRY_BYTES // ADDX_HEAD.size)

@@ -29,8 +29,6 @@ from kestrel.v2.format import (
     XID_OP,
 )
 
-__all__ = ["Operation", "addx", "continue_", "decode", "decode_many", "removes", "whole_size", "xid_operation"]
-
 
 class Operation(NamedTuple):
     """One operation of a journal. What its opcode does not have is None.

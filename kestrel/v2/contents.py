@@ -32,8 +32,6 @@ from kestrel.v2.storage import Storage
 from sej.mutex import Mutex
 from sej.system.disk import Disk
 
-__all__ = ["Contents"]
-
 _FLUSH_STEP: Final = 1 << 16
 _MOST: Final = 1 << 62
 

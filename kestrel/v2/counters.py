@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Counters"]
-
 
 class Counters(NamedTuple):
     """What the original counts, by its names. What is not a size counts from the opening of the queue.

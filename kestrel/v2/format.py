@@ -10,32 +10,6 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-__all__ = [
-    "ADD",
-    "ADDX",
-    "ADDX_BLOCK",
-    "ADDX_HEAD",
-    "ADD_XID",
-    "CONFIRM_REMOVE",
-    "CONTINUE",
-    "FIELDS",
-    "LAYOUTS",
-    "MAX_ITEM_SIZE",
-    "MAX_TIME_MS",
-    "MAX_XID",
-    "MIN_XID",
-    "REMOVE",
-    "REMOVE_TENTATIVE",
-    "REMOVE_TENTATIVE_XID",
-    "SAVE_XID",
-    "STATE_DUMP",
-    "UNREMOVE",
-    "WRITTEN",
-    "XID_BLOCK",
-    "XID_OP",
-    "Layout",
-]
-
 ADD, REMOVE, ADDX, REMOVE_TENTATIVE, SAVE_XID, UNREMOVE, CONFIRM_REMOVE, ADD_XID, CONTINUE, REMOVE_TENTATIVE_XID = (
     range(10)
 )

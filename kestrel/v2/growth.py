@@ -25,8 +25,6 @@ from kestrel.v2.hot import Reserving
 from kestrel.v2.packing import Checkpoint, dump, packed
 from kestrel.v2.storage import Piece, Storage
 
-__all__ = ["Growth"]
-
 
 class Growth:
     """Keeps one queue's journal small.

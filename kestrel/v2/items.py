@@ -7,8 +7,6 @@ from typing import Final, NamedTuple
 
 from kestrel.v2.format import MAX_XID, MIN_XID
 
-__all__ = ["ENTRY_BYTES", "Item", "Row", "check_xid", "item_of", "next_xid"]
-
 
 class Item(NamedTuple):
     """One item of a queue.

@@ -20,8 +20,6 @@ from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, File
 from sej.system.paths import absolute_path
 
-__all__ = ["DIALECT", "Dialect", "read_journal", "read_operations"]
-
 Dialect = Literal["auto", "classic", "2.4"]
 """What opcode 8 means: look; the document's STATE_DUMP; the CONTINUE of Kestrel 1.3 and 2.1 to 2.4.8."""
 

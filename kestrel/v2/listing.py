@@ -24,8 +24,6 @@ from kestrel.errors import MissingError
 from kestrel.files import check_name, durable_path, join, lock_path, names_in, stamp_of
 from sej.system.disk import OS, Disk
 
-__all__ = ["Listing", "Part", "list_parts", "queue_names", "require"]
-
 
 class Part(NamedTuple):
     """One file of a journal.

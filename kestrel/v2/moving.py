@@ -47,8 +47,6 @@ from sej.system.durable import renew
 from sej.system.paths import absolute_path
 from sej.system.sealed import seal, unseal
 
-__all__ = ["export", "import_"]
-
 _MEMORY_BYTES: Final = 32 << 20
 _MARK_BYTES: Final = 1 << 16
 _MARK: Final = "published"

@@ -33,8 +33,6 @@ from kestrel.v2.storage import Piece, Pieces, Storage
 from sej.checks import CALLABLE
 from sej.system.disk import OS, Disk
 
-__all__ = ["Checkpoint", "dump", "load", "pack", "packed"]
-
 _BLOCK: Final = 1 << 18
 _PACK_MEMORY_BYTES: Final = 32 << 20
 

@@ -47,8 +47,6 @@ from sej.mutex import Mutex
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
-__all__ = ["Queue", "Sink"]
-
 _EXPIRY: Final = between(0, MAX_TIME_MS)
 
 

@@ -18,8 +18,6 @@ from kestrel.v2.rules import apply
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
-__all__ = ["State", "read_part", "replay"]
-
 _TRIES: Final = 20
 
 

@@ -21,8 +21,6 @@ from kestrel.v2.format import (
 )
 from kestrel.v2.items import Row, next_xid
 
-__all__ = ["Store", "Transactions", "apply"]
-
 
 class Store(Protocol):
     """The rows that wait, head first: a deque, or one that leaves most of a long queue on the disk."""

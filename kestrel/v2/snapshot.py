@@ -11,8 +11,6 @@ from kestrel.v2.storage import Piece
 from sej.system.disk import OS, Disk, File
 from sej.system.paths import absolute_path
 
-__all__ = ["Snapshot"]
-
 
 class Snapshot:
     """The pieces of a journal.

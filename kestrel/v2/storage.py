@@ -28,8 +28,6 @@ from sej.system.disk import Disk, File
 from sej.system.logs import WARNING, record
 from sej.system.paths import absolute_path
 
-__all__ = ["Piece", "Pieces", "Storage", "refuse_others"]
-
 
 class Piece(Entry):
     """One file of the journal; size counts what is good of it. Its path changes when it is rotated."""

@@ -4,8 +4,6 @@ import sys as _sys
 
 from pipeline.daemon import end_quietly as _end_quietly
 
-__all__: list[str] = []
-
 _main = _sys.modules["__main__"]
 if getattr(_main.__spec__, "name", None) == "pyspark.daemon":  # a worker that plans
     _end_quietly(_main)

@@ -22,8 +22,6 @@ from pipeline.reading.refused import no_stream
 from pipeline.schema import check_projection, spark_columns
 from sej.system.disk import OS
 
-__all__ = ["KestrelSource"]
-
 _COLUMNS: Final = spark_columns(KESTREL)
 _SCHEMA: Final = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
 

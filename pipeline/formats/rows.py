@@ -17,8 +17,6 @@ from sej.system.paths import absolute_path
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RowReader"]
-
 
 class RowReader(DataSourceReader):
     """Reads files, one after the other, as rows."""

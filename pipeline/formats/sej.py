@@ -26,8 +26,6 @@ from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA
 from pipeline.writing.sink import SejStreamWriter, SejWriter
 
-__all__ = ["SejSource"]
-
 
 class SejSource(DataSource):
     """The source and sink ``sej``.

@@ -49,8 +49,6 @@ from textqueue.ledger.sidecar import Sidecars, sidecar_path
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TextQueueSource", "TextQueueStreamWriter", "TextQueueWriter", "TextRows"]
-
 _COLUMNS: Final = spark_columns(TEXTQUEUE)
 _SCHEMA: Final = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
 _LOCK_S: Final = 60.0

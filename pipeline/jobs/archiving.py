@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from hub.wire import ClientTLS
 
-__all__ = ["archive", "restore"]
-
 _DAY_NS: Final = 86_400 * 10**9
 _UTC_DAY: Final = (
     f"date_from_unix_date(int(timestamp_ns div {_DAY_NS} - if(timestamp_ns % {_DAY_NS} < 0, 1, 0)))"  # rounded down

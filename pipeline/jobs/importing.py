@@ -19,8 +19,6 @@ from pipeline.paths import local_path
 from pipeline.reading.kestrel_items import Kind, rows_of
 from shard.names import Path
 
-__all__ = ["import_kestrel", "import_kestrel_directory"]
-
 _BATCH: Final = 10_000
 _NAME_CHARS: Final = 100
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from hub.wire import ClientTLS
 
-__all__ = ["reshard"]
-
 
 def reshard(
     spark: SparkSession,

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from hub.wire import ClientTLS
 
-__all__ = ["compact", "dedupe"]
-
 _MESSAGE = ("offset", "timestamp_ns", "type", "value")
 _WHOSE = ("client", "prefix", "shard_bits", "shard")
 

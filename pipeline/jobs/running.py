@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from hub.wire import ClientTLS
 
-__all__ = ["PER_TRIGGER", "Origin", "Progress", "refuse_hub", "run_to_end", "watched"]
-
 Progress = Callable[[int], None]
 """Called from time to time with the messages so far."""
 PER_TRIGGER: Final = 1_000_000

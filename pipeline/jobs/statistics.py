@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from hub.wire import ClientTLS
 
-__all__ = ["DirectoryStats", "draw", "stats"]
-
 _WHOSE = ("client", "prefix", "shard_bits", "shard")
 
 

@@ -11,5 +11,3 @@ The modules, in the order in which they are best read::
     progress, lag, refused               what retention must keep, the lag, a stream that cannot start
     kestrel_items, text_entries, rows    the small sources
 """
-
-__all__: list[str] = []

@@ -19,8 +19,6 @@ from sej.codec import Columns, Views
 from sej.codec.format import NO_TIMESTAMP
 from sej.journal.blocks import BlockColumns
 
-__all__ = ["Batches", "viewed"]
-
 _NS_IN_US: Final = 1000
 _Builder = Callable[[Columns | Views, int], pa.Array]
 

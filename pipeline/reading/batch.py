@@ -26,8 +26,6 @@ from pipeline.schema import arrow_schema, check_projection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FilteringSejReader", "SejReader"]
-
 
 class SejReader(DataSourceReader):
     """Reads journals in batch mode: plans on the driver, reads in the tasks."""

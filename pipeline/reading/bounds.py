@@ -16,8 +16,6 @@ from pipeline.reading.places import Origin, Slice
 from pipeline.reading.remote import RemoteExtent
 from sej.errors import OffsetBeyondEndError, OffsetTooSmallError
 
-__all__ = ["EARLIEST", "LATEST", "by_directory", "slices"]
-
 EARLIEST = -2
 LATEST = -1
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}

@@ -12,8 +12,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pipeline.reading.places import Origin
 
-__all__ = ["EPOCH", "Chosen", "Condition", "narrow"]
-
 _OF_ORIGIN: Final = {"client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
 _NEVER_NULL: Final = {"offset", "timestamp_ns", "type", "key", "value"}
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

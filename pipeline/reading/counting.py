@@ -21,8 +21,6 @@ from sej.checks import ITERABLE, PATH, TEXT, one_of, optional, require
 if TYPE_CHECKING:
     from hub.wire import ClientTLS, Listed
 
-__all__ = ["count"]
-
 
 def count(
     root: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,

@@ -24,8 +24,6 @@ from sej.system.paths import absolute_path
 from shard.name_format import RECORDS_DIR
 from shard.names import split_name
 
-__all__ = ["Layout", "discover", "layout_of", "matcher"]
-
 Layout = Literal["directory", "shards", "hub"]
 _LAYOUTS: Final = ("directory", "shards", "hub")
 

@@ -23,8 +23,6 @@ from sej.journal.segment import Place
 from sej.journal.view import Journal
 from sej.system.disk import OS
 
-__all__ = ["Extent"]
-
 
 class _Knot(NamedTuple):
     """A message and its byte position, counted from the journal's beginning."""

@@ -23,8 +23,6 @@ from pyspark.sql.datasource import (
 
 from pipeline.reading.conditions import Chosen, Condition, narrow
 
-__all__ = ["choose"]
-
 _TESTS: Final[dict[type[Filter], Any]] = {
     EqualTo: "=",
     EqualNullSafe: "<=>",

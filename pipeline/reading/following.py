@@ -20,8 +20,6 @@ from sej.journal.end import Tail
 from sej.journal.segment import Place
 from sej.system.disk import OS, Status
 
-__all__ = ["Follower", "Root"]
-
 _PLACES: Final = 64
 _RESCAN_S: Final = 1.0
 

@@ -15,8 +15,6 @@ from kestrel.spool import formats_of
 from pipeline.options import OptionError
 from sej.errors import CorruptionError
 
-__all__ = ["Kind", "kind_of", "rows_of", "size_of"]
-
 Kind = Literal["kestrel", "libkestrel"]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_MS: Final = (2**63 - 1) // 10**6

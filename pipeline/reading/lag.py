@@ -22,8 +22,6 @@ from pyspark.sql.streaming.listener import (
 
 from sej.checks import CALLABLE, PATH, optional, require
 
-__all__ = ["Behind", "Lag"]
-
 _log = logging.getLogger("pipeline.lag")
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from zlib import crc32
 
-__all__ = ["by_bytes", "by_messages"]
-
 
 def by_messages(starts: Mapping[str, int], ends: Mapping[str, int], limit: int) -> dict[str, int]:
     """Return new ends, so that at most ``limit`` messages are read.

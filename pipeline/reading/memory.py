@@ -18,8 +18,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["allocate"]
-
 _LARGE_BYTES: Final = 1 << 20
 _KEPT_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
 _MADV_FREE: Final[int | None] = getattr(mmap, "MADV_FREE", None)

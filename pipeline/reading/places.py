@@ -11,8 +11,6 @@ from sej.journal.directory import Directory
 from sej.journal.identity import journal_id
 from sej.journal.segment import Place
 
-__all__ = ["ID_BYTES", "Origin", "Slice", "short_id"]
-
 ID_BYTES: Final = 8
 """Bytes of a journal's identity in offsets and slices."""
 

@@ -14,8 +14,6 @@ from pipeline.reading.extents import Extent
 from pipeline.reading.places import Slice
 from pipeline.reading.remote import RemoteExtent
 
-__all__ = ["PARTITION_BYTES_MAX", "PARTITION_BYTES_MIN", "cores", "pack", "partition_count"]
-
 PARTITION_BYTES_MAX: Final = 256 << 20
 """Larger partitions are divided further: a failed task reads its partition again.
 

@@ -19,8 +19,6 @@ from pipeline.reading.following import Follower
 from pipeline.reading.remote import RemoteFollower
 from sej.errors import JournalNotFoundError, OffsetBeyondEndError, OffsetTooSmallError, SejError
 
-__all__ = ["Offsets", "advance", "entry", "start_in", "still_there"]
-
 Offsets = dict[str, dict[str, Any]]
 _log = logging.getLogger("pipeline")
 

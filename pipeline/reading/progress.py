@@ -15,8 +15,6 @@ from contextlib import suppress
 from sej.errors import ClosedError, JournalNotFoundError, LockLostError, OffsetBeyondEndError, SejError
 from sej.reading.offset import Offset
 
-__all__ = ["Progress"]
-
 _log = logging.getLogger("pipeline")
 
 

@@ -15,8 +15,6 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pipeline.options import OptionError
 from sej.errors import SejError
 
-__all__ = ["RefusedReader", "no_stream", "reader_or_refusal"]
-
 
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Raises one error in every method that Spark calls."""

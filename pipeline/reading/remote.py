@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from hub.readers import Kept
     from hub.wire import Listed, Rows
 
-__all__ = ["RemoteExtent", "RemoteFollower", "RemoteProgress", "RemoteRoot", "has", "matching", "read"]
-
 _LOOK_S: Final = 0.1
 _LEASE_S: Final = 10.0
 """Spark kills the process that plans a stream. The next run waits until the lease of the one before has ended."""

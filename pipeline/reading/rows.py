@@ -7,8 +7,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-__all__ = ["batches_of"]
-
 _ROWS: Final = 4096
 _BYTES: Final = 1 << 20
 """A batch ends with the row that reaches this size: an Arrow column holds at most 2 GiB."""

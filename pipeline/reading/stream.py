@@ -44,8 +44,6 @@ from pipeline.schema import arrow_schema, check_projection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SejStreamReader"]
-
 _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 """The program of a process that only plans a stream. Spark's daemon has its name as an argument."""
 _GRACE_S: Final = 5

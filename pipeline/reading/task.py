@@ -31,8 +31,6 @@ from sej.journal.gaps import Gap
 from sej.system.disk import OS
 from sej.system.locks import host_name
 
-__all__ = ["BATCH_BYTES", "BATCH_ROWS", "TaskOptions", "read", "task_options"]
-
 BATCH_ROWS: Final = 1 << 14
 BATCH_BYTES: Final = 1 << 20
 """Batches smaller than both are combined; none is larger than these and one chunk."""

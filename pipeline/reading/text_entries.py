@@ -11,8 +11,6 @@ from sej.system.disk import OS
 from textqueue import MessageStatus, TextQueue
 from textqueue.reading.files import is_special
 
-__all__ = ["files_in", "rows_of", "size_of"]
-
 
 def rows_of(path: str) -> Iterator[dict[str, Any]]:
     """Yield the entries of a file, in order; bytes that are not UTF-8 become U+FFFD."""

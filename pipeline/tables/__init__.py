@@ -8,5 +8,3 @@ The modules, in the order in which they are best read::
     stream, shipping            pipeline.follow, and sej ship
     query, output, commands     sej sql, export and ship
 """
-
-__all__: list[str] = []

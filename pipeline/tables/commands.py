@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from pipeline.tables.table import Table
 
-__all__ = ["export", "ship", "sql"]
-
 _FORMATS: Final = ("table", "csv", "json", "parquet")
 _BATCH_ROWS: Final = 1 << 20
 _NAMED: Final = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)

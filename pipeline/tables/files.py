@@ -21,8 +21,6 @@ from sej.system.disk import OS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Rows", "queues", "rows_at"]
-
 
 class Rows:
     """Files whose rows Python makes: text queues, or the queues of Kestrel."""

@@ -21,8 +21,6 @@ from pipeline.options import OptionError
 from pipeline.reading.conditions import Condition
 from pipeline.tables.where import condition_of
 
-__all__ = ["frame_of", "hints_of", "scan"]
-
 _TESTS: Final = {"Eq": "=", "Gt": ">", "GtEq": ">=", "Lt": "<", "LtEq": "<="}
 _MIRRORED: Final = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
 

@@ -21,8 +21,6 @@ from sej.cli.shared.output import text_or_b64
 from sej.system.disk import OS, full_disk_advice, is_full
 from sej.system.paths import absolute_path
 
-__all__ = ["SUFFIXES", "format_of", "replaced", "write_file", "write_parquet", "write_text"]
-
 SUFFIXES: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "table"}
 _CONTROLS: Final = {number: f"\\x{number:02x}" for number in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
 _GROUP_BYTES: Final = 32 << 20

@@ -14,8 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Final, TypeVar
 
-__all__ = ["THREADS", "in_order"]
-
 _Part = TypeVar("_Part")
 _Row = TypeVar("_Row")
 

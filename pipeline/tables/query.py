@@ -26,8 +26,6 @@ from pipeline.tables.table import Table
 from pipeline.tables.where import condition_of
 from sej.errors import SejError
 
-__all__ = ["Query"]
-
 _BYTES: Final = "_bytes"
 _PRUNING: Final = frozenset(SEJ) - {"type", "key", "value"}
 _KINDS: Final = {

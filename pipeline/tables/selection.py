@@ -8,8 +8,6 @@ from typing import Literal, NamedTuple
 from pipeline.connection import Remote
 from pipeline.reading.conditions import Condition
 
-__all__ = ["Selection", "Way"]
-
 
 class Way(NamedTuple):
     """How journals are read.

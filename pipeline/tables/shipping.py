@@ -43,8 +43,6 @@ from sej.system.disk import OS
 from sej.system.locks import Lock
 from sej.system.paths import absolute_path
 
-__all__ = ["DeltaTarget", "ParquetTarget", "Target", "default_reader", "ship", "target_of"]
-
 _PART: Final = re.compile(r"part-(\d{12})\.parquet")
 _LEFT: Final = re.compile(r"\.part-\d{12}\.parquet\.[0-9a-f]{32}\.tmp")
 _KEY: Final = b"sej.offsets"

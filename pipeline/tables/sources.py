@@ -29,8 +29,6 @@ from sej.system.disk import OS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Journals", "Source", "chosen_of", "kind_of", "refuse_deleted"]
-
 _PART_BYTES: Final = 16 << 20
 """A thread reads a part of this size into memory: a few batches."""
 

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from hub.readers import Kept
     from hub.wire import ClientTLS
 
-__all__ = ["Arrived", "Known", "Settings", "Stream", "follow"]
-
 _MOST_BYTES: Final = 1 << 30
 """A batch has less than 2 GiB, the most that a column of bytes can hold; a larger message is alone in its batch."""
 _HUB_LOOK_S: Final = 0.1

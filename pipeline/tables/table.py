@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from hub.wire import ClientTLS
 
-__all__ = ["PathLike", "Place", "Table", "paths_of", "table", "way_of"]
-
 PathLike = str | os.PathLike[str]
 """The type of a path."""
 Place = int | str | date

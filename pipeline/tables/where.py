@@ -21,8 +21,6 @@ from pipeline.reading.conditions import EPOCH, Condition
 from sej.checks import OFFSET
 from sej.cli.shared.units import Moment, parse_moment, parse_place
 
-__all__ = ["Where", "bounds_of", "condition_of", "conditions_of", "expression_of"]
-
 Where = str | Iterable[tuple[str, str, Any]]
 """The type of the argument ``where``."""
 

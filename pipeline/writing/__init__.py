@@ -1,3 +1,1 @@
 """Rows into journals, exactly once: tasks stage them, the driver commits them."""
-
-__all__: list[str] = []

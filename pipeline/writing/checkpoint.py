@@ -13,8 +13,6 @@ import os
 
 from pipeline.paths import is_address, local_path
 
-__all__ = ["by_checkpoint"]
-
 
 def by_checkpoint(location: str) -> str:
     """Return the name for a stream with this checkpoint.

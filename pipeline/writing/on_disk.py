@@ -10,8 +10,6 @@ from sej.system.locks import host_name
 from shard.commits.committing import ANONYMOUS, Job, check_readers, commit, is_decided
 from shard.commits.staging import Owner, Rows, Stage, forget, identity, require_identity
 
-__all__ = ["OnDisk"]
-
 
 class OnDisk:
     """A place for a job's rows; pickled with the writer.

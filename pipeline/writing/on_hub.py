@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from hub.wire import Client
     from hub.wire.job_calls import JobCalls
 
-__all__ = ["OnHub"]
-
 _log = logging.getLogger("pipeline")
 _PART_BYTES: Final = 1 << 20
 _FEW_BITS: Final = 3

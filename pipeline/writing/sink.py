@@ -29,8 +29,6 @@ from shard.routing import group
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SejStreamWriter", "SejWriter", "Staged"]
-
 _KINDS = {
     "key": ("binary", "string"),
     "value": ("binary", "string"),

@@ -17,8 +17,6 @@ from shard.names import Path
 from shard.records import Records, refuse_second
 from shard.remembered_hash import choose_hash, remember_hash
 
-__all__ = ["Target"]
-
 _OPEN_MAX: Final = 256
 
 

@@ -29,8 +29,6 @@ from sej.errors import BadOffsetFileError, CorruptionError, OffsetBeyondEndError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["app", "run"]
-
 _CORE: Final = {
     "count": "reading",
     "scan": "reading",

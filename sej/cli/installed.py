@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import sej
 
-__all__ = ["Found", "own_commands"]
-
 
 class Found(NamedTuple):
     """An entry point.

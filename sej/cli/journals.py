@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from sej.reading.scanner import Scanner
     from sej.writing.writer import Writer
 
-__all__ = ["Journals"]
-
 
 class Journals:
     """Opens journals; imports the core's classes at their first use."""

@@ -13,8 +13,6 @@ from sej.codec.format import (
 )
 from sej.errors import InvalidMessageError, LockedError
 
-__all__ = ["as_bytes", "check_message", "full", "nested"]
-
 _type = type
 
 

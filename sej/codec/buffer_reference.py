@@ -16,8 +16,6 @@ from sej.codec.reference import Run
 from sej.message import BytesLike
 from sej.mutex import notice_fork
 
-__all__ = ["Buffer", "Handle"]
-
 
 class Buffer:
     """Encoded messages that are not in the file yet. Any number of threads may use it.

@@ -28,22 +28,6 @@ from sej.codec.format import (
 from sej.errors import DecodeError
 from sej.message import BytesLike, Message
 
-__all__ = [
-    "Candidate",
-    "Columns",
-    "Run",
-    "Views",
-    "columns",
-    "decode",
-    "decode_many",
-    "encode",
-    "find_candidate",
-    "measure",
-    "message_size",
-    "renumber",
-    "walk",
-]
-
 _type = type
 
 

@@ -1,3 +1,1 @@
 """Connections to other libraries, each in a module of its own: :mod:`sej.contrib.logging`."""
-
-__all__: list[str] = []

@@ -11,5 +11,3 @@ The modules, in the order in which they are best read::
     kept_offsets, twin_format, twin      where readers are, and the checksums of their offsets
     retention                            remove old segments, merge small ones
 """
-
-__all__: list[str] = []

@@ -10,8 +10,6 @@ from sej.errors import JournalNotFoundError, NotAJournalError
 from sej.journal.directory import Directory
 from sej.system.watch import Watch
 
-__all__ = ["wait_for_journal"]
-
 _LOOK_S: Final = 0.2
 _SOON_S: Final = 0.01
 _GRACE_S: Final = 1.0

@@ -16,8 +16,6 @@ from sej.system.disk import File, OsFile
 if TYPE_CHECKING:
     from sej.journal.index import Block
 
-__all__ = ["Allocate", "BlockColumns"]
-
 Allocate = Callable[[int], tuple[memoryview, bool]]
 """Returns writable memory of at least so many bytes, and whether it has no pages yet. It begins at a multiple of 16."""
 

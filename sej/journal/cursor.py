@@ -38,8 +38,6 @@ from sej.journal.segment import CHUNK_BYTES, Place, SegmentReader
 from sej.message import Message
 from sej.system.disk import Disk
 
-__all__ = ["Cursor"]
-
 _Found = TypeVar("_Found")
 
 _PASSED_AT_ONCE: Final = 4096

@@ -10,8 +10,6 @@ from sej.journal.recovery import corruption_at, find_damage, good_end, last_mess
 from sej.journal.segment import Place
 from sej.system.disk import File
 
-__all__ = ["Tail"]
-
 _HEAD_BYTES: Final = 16
 """Offset and timestamp distinguish a message from another one at the same position of a new file."""
 

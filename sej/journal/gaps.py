@@ -14,8 +14,6 @@ from sej.journal.directory import Directory
 from sej.system.disk import read_small, replace_file
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = ["Gap", "count_messages", "gap_at", "read_gaps", "record_gap"]
-
 _GAP_BYTES: Final = 1 << 16
 
 

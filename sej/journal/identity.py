@@ -11,8 +11,6 @@ from sej.journal.index_format import CHECK
 from sej.system.checksum import crc32c
 from sej.system.disk import read_small, replace_file
 
-__all__ = ["ID_BYTES", "ID_SIZES", "Incarnation", "journal_id"]
-
 ID_BYTES: Final = 16
 ID_SIZES: Final = (ID_BYTES, ID_BYTES + CHECK.size)
 """The size without a checksum, as older versions wrote it, and with one."""

@@ -28,17 +28,6 @@ from sej.journal.recovery import Damage, find_damage, last_message
 from sej.system.checksum import crc32c
 from sej.system.disk import Disk, File, OsFile, overwrite_file
 
-__all__ = [
-    "Block",
-    "BlockIndex",
-    "IndexFile",
-    "check_block",
-    "checksum_error",
-    "is_content",
-    "read_blocks",
-    "verify_block",
-]
-
 _READ_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 20
 _ENTRIES: Final = 1 << 10

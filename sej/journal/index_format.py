@@ -16,8 +16,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-__all__ = ["BLOCK_BYTES", "CHECK", "ENTRY", "ENTRY_BODY", "ENTRY_SIZE", "HEAD", "HEAD_SIZE"]
-
 BLOCK_BYTES: Final = 1 << 18
 """A block ends with the first message that makes it this long."""
 HEAD: Final = b"SEJINDEX" + (1).to_bytes(4, "big") + bytes(4)

@@ -9,8 +9,6 @@ from sej.errors import InvalidNameError
 from sej.journal.directory import Directory, check_name
 from sej.journal.twin import read_kept
 
-__all__ = ["check_reader", "kept_offsets"]
-
 _OFS: Final = re.compile(r"(.+)\.ofs", re.DOTALL)  # a reader of the original may have a name with a line break
 
 

@@ -21,8 +21,6 @@ from sej.system.durable import Kept, KeptPosition, renew
 if TYPE_CHECKING:
     from sej.journal.end import Tail
 
-__all__ = ["durable_position", "kept_position", "sync_segment", "sync_up_to"]
-
 _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 

@@ -22,23 +22,6 @@ from sej.errors import CorruptionError, DecodeError
 from sej.journal.directory import Directory
 from sej.system.disk import File
 
-__all__ = [
-    "ANY_REACH",
-    "Damage",
-    "Recovery",
-    "corruption_at",
-    "find_damage",
-    "frame_end",
-    "good_end",
-    "is_torn",
-    "keep",
-    "last_message",
-    "last_message_start",
-    "next_candidate",
-    "size_before",
-    "what_is_wrong",
-]
-
 ANY_REACH: Final = 1 << 50
 """Starting there, any offset is reachable."""
 _WINDOW_BYTES: Final = 1 << 22

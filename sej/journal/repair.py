@@ -38,8 +38,6 @@ from sej.system.disk import File, Tolerated, read_small, replace_file
 from sej.system.logs import WARNING, record
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = ["Repair", "finish_repair", "reindex", "repair"]
-
 _COPY_BYTES: Final = 1 << 20
 _NEAR_BYTES: Final = 1 << 16
 """Damaged bytes at most this far apart are kept as one piece of the file, named by its position."""

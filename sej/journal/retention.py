@@ -28,17 +28,6 @@ from sej.system.followers import find_followers
 from sej.system.logs import INFO, record
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = [
-    "MARKER_BYTES",
-    "Retention",
-    "clean",
-    "finish_merge",
-    "merge",
-    "merged_away",
-    "readers_lock",
-    "slowest_reader",
-]
-
 _COPY_BYTES: Final = 1 << 20
 _UINT32_MAX: Final = 2**32 - 1
 MARKER_BYTES: Final = 1 << 26

@@ -34,8 +34,6 @@ from sej.journal.directory import Directory, Segment
 from sej.journal.recovery import ANY_REACH, good_end, is_torn, next_candidate, what_is_wrong
 from sej.system.disk import File
 
-__all__ = ["Plan", "Run", "plan_between", "plan_segment"]
-
 _STEP_BYTES: Final = 1 << 16
 _JUMP_MAX: Final = 1 << 20
 """A single message at a segment's end is accepted only if it is at most this far ahead."""

@@ -20,8 +20,6 @@ from sej.journal.index_format import BLOCK_BYTES
 from sej.message import Message
 from sej.system.disk import Disk, File, Status
 
-__all__ = ["CHUNK_BYTES", "Place", "SegmentReader"]
-
 CHUNK_BYTES: Final = 1 << 18
 _SMALL_BYTES: Final = 4096
 

@@ -54,18 +54,6 @@ from sej.system.checksum import crc32c
 from sej.system.disk import File, Status, replace_file
 from sej.system.durable import renew
 
-__all__ = [
-    "After",
-    "drop_twin",
-    "keep_offset",
-    "known_offset",
-    "lowest_kept",
-    "may_have_twin",
-    "read_kept",
-    "read_place",
-    "twin_path",
-]
-
 _SLOTS: Final = 2
 _NAME_BYTES: Final = 255 - len(".check")
 """The longest name with a twin: file systems take 255 bytes."""

@@ -21,20 +21,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-__all__ = [
-    "AFTER",
-    "AFTER_AT",
-    "AFTER_SIZE",
-    "CHECK",
-    "MAGIC",
-    "NOTHING",
-    "SLOT",
-    "SLOT_BODY",
-    "SLOT_SIZE",
-    "STRIDE",
-    "TWIN_BYTES",
-]
-
 MAGIC: Final = b"SEJTWIN\0"
 SLOT_BODY: Final = struct.Struct(">8sIIQQQq")
 CHECK: Final = struct.Struct(">I")

@@ -14,8 +14,6 @@ from sej.journal.recovery import Damage, good_end
 from sej.journal.retention import merged_away
 from sej.system.disk import File
 
-__all__ = ["Problem", "verify"]
-
 _Kind = Literal["torn tail", "corruption", "gap", "checksum", "foreign file", "identity"]
 
 

@@ -30,8 +30,6 @@ from sej.journal.verify import Problem, verify
 from sej.message import Message
 from sej.system.disk import OS, Disk, File
 
-__all__ = ["Journal", "SegmentInfo"]
-
 _BACK_BYTES: Final = 1 << 16
 _SCAN_MESSAGES: Final = 4096
 

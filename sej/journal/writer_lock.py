@@ -12,8 +12,6 @@ from sej.mutex import notice_fork
 from sej.system.disk import File
 from sej.system.locks import Lock
 
-__all__ = ["WriterLock", "lock_segment", "require_name"]
-
 _DYING_S: Final = 0.25
 _PAUSE_S: Final = 0.002
 

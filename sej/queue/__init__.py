@@ -12,5 +12,3 @@ The modules and rooms, in the order in which they are best read. Each imports on
 
 ``work``, ``adapter`` and ``backends`` use the interface alone, as do the queues of other packages.
 """
-
-__all__: list[str] = []

@@ -22,8 +22,6 @@ from sej.queue.interface.item import Item
 from sej.queue.interface.queue import WorkQueue, require_queue
 from sej.queue.interface.values import Stats
 
-__all__ = ["AsyncQueue", "QueueAdapter"]
-
 _SLICE_S: Final = 0.5
 _PAUSE_S: Final = 0.001
 _PAUSE_MAX_S: Final = 0.05

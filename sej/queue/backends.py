@@ -17,8 +17,6 @@ from sej.queue.interface.queue import WorkQueue
 from sej.queue.interface.serializers import serializer as serializer_of
 from sej.system.disk import OS
 
-__all__ = ["BACKENDS", "open_queue"]
-
 _TEXT: Final = ".tq"
 BACKENDS: Final = {
     "journal": "sej.queue.journal_queue:open_backend",

@@ -72,8 +72,6 @@ from sej.system.paths import Resolved
 from sej.system.watch import Watch
 from sej.writing.shared_writer import SharedOptions, SharedWriter, check_shared_options
 
-__all__ = ["JournalQueue", "open_backend"]
-
 _NS: Final = 1_000_000_000
 _KEEP_NS: Final = _NS
 _LOOK_NS: Final = 100_000_000

@@ -37,8 +37,6 @@ from sej.queue.interface.item import Item
 from sej.queue.interface.queue import WorkQueue, require_queue
 from sej.system.signals import set_from_handler
 
-__all__ = ["MAX_THREADS", "work"]
-
 MAX_THREADS: Final = 1_000
 """The most threads of one call: more of them cost memory and turns of the interpreter, and finish nothing sooner."""
 _SLICE_S: Final = 0.5

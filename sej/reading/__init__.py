@@ -1,3 +1,1 @@
 """Reading a journal: scanners, kept offsets, consumers, their attempts and dead letters."""
-
-__all__: list[str] = []

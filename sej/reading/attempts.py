@@ -19,8 +19,6 @@ from sej.journal.directory import Directory
 from sej.system.disk import File
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = ["Attempts", "InterruptError", "exhausted"]
-
 _NOTE_BYTES: Final = 128
 
 

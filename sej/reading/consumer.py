@@ -46,8 +46,6 @@ from sej.reading.scanner import Scanner
 from sej.system.disk import OS, Disk
 from sej.system.logs import WARNING, record
 
-__all__ = ["BATCH", "Consumer"]
-
 BATCH: Final = 256
 """The most messages in a batch, if the caller does not say."""
 _CAREFUL: Final = 1000

@@ -30,8 +30,6 @@ from sej.system.disk import OS, Disk
 from sej.system.paths import Resolved
 from sej.writing.writer import Writer
 
-__all__ = ["DeadLetter", "append_dead_letter", "dead_letters", "letters_path", "source_of", "sync_dead_letters"]
-
 _REASON_CHARS = 2000
 _TRACEBACK_BYTES = 4096
 _LOOK_BACK = 4096

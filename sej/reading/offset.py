@@ -43,8 +43,6 @@ from sej.system.lifecycle import is_mine
 from sej.system.locks import Lock
 from sej.system.logs import WARNING, record
 
-__all__ = ["Misplaced", "Offset", "check_arguments", "misplaced", "read_offset", "refuse_queue", "wrong_place"]
-
 _BEYOND_END: Final = one_of(("raise", "rewind"))
 _LARGEST_TIMESTAMP: Final = 2**63 - 1
 

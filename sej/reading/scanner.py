@@ -29,8 +29,6 @@ from sej.system.disk import OS, Disk
 from sej.system.logs import WARNING, record
 from sej.system.watch import Watch
 
-__all__ = ["Scanner", "check_arguments"]
-
 _BATCH: Final = 1024
 _ITERATED: Final = 256
 """Messages of a batch of an iteration: so few stay in the processor's cache until the caller has read them."""

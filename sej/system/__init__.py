@@ -12,5 +12,3 @@ The modules, in the order in which they are best read::
     original, followers                the original SEJ next to this one: its lock, its readers
     logs                               log records
 """
-
-__all__: list[str] = []

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 
 from sej.imports import compiled
 
-__all__ = ["crc32c"]
-
-
 _library: Callable[[bytes | bytearray | memoryview, int], int] | None = None
 """Its function, from the first call on: at the interpreter's end a module cannot be imported, not even again."""
 

@@ -14,8 +14,6 @@ import time
 from functools import cache
 from typing import Final, Protocol
 
-__all__ = ["LONGEST_NS", "SYSTEM", "Clock", "SystemClock", "is_hidden", "span_ns"]
-
 LONGEST_NS: Final = 2**62
 """146 years: no clock plus this exceeds 63 bits."""
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"

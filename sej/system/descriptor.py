@@ -21,17 +21,6 @@ from typing import Final, NoReturn, TypeVar
 from sej.errors import FileTypeError
 from sej.system.status import Status
 
-__all__ = [
-    "WRITE_LIMIT",
-    "Descriptor",
-    "locate",
-    "of_system",
-    "open_folder",
-    "opened",
-    "progress",
-    "status_of",
-]
-
 _NO_WAIT: Final = os.O_NONBLOCK
 """Opening a FIFO or a device returns immediately, so that it can be examined. No effect on a regular file."""
 WRITE_LIMIT: Final = 1 << 30

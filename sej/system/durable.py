@@ -34,8 +34,6 @@ from sej.system.checksum import crc32c
 from sej.system.disk import Disk, File, Tolerated, of_system, overwrite_file, read_start
 from sej.system.durable_format import BODY, CHECK, HEAD_BYTES, MAGIC, RECORD, RECORD_SIZE
 
-__all__ = ["Kept", "KeptPosition", "mend", "renew", "require_stored"]
-
 _RENEW_BYTES: Final = 1 << 20
 
 

@@ -16,8 +16,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-__all__ = ["BODY", "CHECK", "HEAD_BYTES", "MAGIC", "RECORD", "RECORD_SIZE"]
-
 MAGIC: Final = b"SEJDURAB"
 BODY: Final = struct.Struct(">8sQQQQI")
 CHECK: Final = struct.Struct(">I")

@@ -29,8 +29,6 @@ from typing import Final
 
 from sej.errors import UnsupportedError
 
-__all__ = ["find_followers"]
-
 _DELETE_SELF: Final = 0x400
 _WATCH: Final = re.compile(r"^inotify wd:\S+ ino:([0-9a-f]+) .*?mask:([0-9a-f]+)", re.MULTILINE)
 _INOTIFY: Final = "anon_inode:inotify"

@@ -27,8 +27,6 @@ from sej.mutex import Mutex
 from sej.system.disk import of_system
 from sej.system.lifecycle import is_mine
 
-__all__ = ["Syncer", "is_failure"]
-
 _LOOK_S: Final = 0.1
 """A thread that waits for the leader's sync checks for a lost leader this often."""
 

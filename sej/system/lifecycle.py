@@ -41,8 +41,6 @@ from sej.errors import ClosedError, LockedError, LockLostError, SejError, Writer
 from sej.mutex import Mutex, forget_forked, notice_fork, watch_forks
 from sej.system.disk import of_system
 
-__all__ = ["Lifecycle", "is_mine"]
-
 
 def is_mine(lock: threading.RLock) -> bool:
     """Whether this thread holds a lock already: then this is a signal's handler, in the middle of a call.

@@ -28,22 +28,6 @@ from sej.mutex import forget_forked, notice_fork, watch_forks
 from sej.system.disk import OS, Disk, File, of_system
 from sej.system.original import Trace, find_trace, is_current, pause
 
-__all__ = [
-    "FIRST_PID_NAMESPACE",
-    "Lock",
-    "ask_for_file",
-    "end_lease",
-    "host_name",
-    "is_running",
-    "leasable",
-    "lease",
-    "leased",
-    "let_in",
-    "pid_namespace",
-    "process_host",
-    "process_start",
-]
-
 # A name, so that the type checker reads both ways.
 _RETRY_S: Final = 0.005
 _HOLDER_BYTES: Final = 256

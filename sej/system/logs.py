@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-__all__ = ["INFO", "WARNING", "record"]
-
 INFO: Final = 20
 WARNING: Final = 30
 """The levels of :mod:`logging`."""

@@ -7,8 +7,6 @@ depends on the blocks that it has freed before, so the same program is slower in
 
 from __future__ import annotations
 
-__all__ = ["keep_freed_memory", "keep_like_after"]
-
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _ARENA_MAX = -8

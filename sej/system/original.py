@@ -33,8 +33,6 @@ from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, Status
 
-__all__ = ["Trace", "find_trace", "is_current", "pause"]
-
 _NOTE: Final = b"original="
 _DOUBT: Final = b"?"
 _TRUST_S: Final = 86_400

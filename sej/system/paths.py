@@ -7,8 +7,6 @@ from typing import Final
 
 from sej.system.disk import Disk
 
-__all__ = ["Resolved", "absolute_name", "absolute_path", "around", "is_journal"]
-
 _PARTS: Final = frozenset({"gaps", "idx", "jnl", "kept", "ofs", "tmp", "txn"})
 
 

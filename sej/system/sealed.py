@@ -19,8 +19,6 @@ from typing import Any
 
 from sej.system.checksum import crc32c
 
-__all__ = ["seal", "unseal", "whole"]
-
 
 def seal(path: str | os.PathLike[str], content: Any) -> bytes:
     r"""Return the bytes of a file that will be at path.

@@ -8,8 +8,6 @@ import threading
 import time
 from typing import Final
 
-__all__ = ["set_from_handler", "stop_on_signals", "wait_for_signal"]
-
 _SETTING_S: Final = 0.05
 """Far longer than a thread takes to begin."""
 _LOOK_S: Final = 0.5

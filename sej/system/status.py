@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Status"]
-
 
 class Status(NamedTuple):
     """The status of a file: size in bytes, identity, time of change, number of names."""

@@ -28,8 +28,6 @@ from sej.mutex import notice_fork, watch_forks
 if TYPE_CHECKING:
     from ctypes import CDLL
 
-__all__ = ["Watch", "wait_any"]
-
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 _MOVE_SELF, _OVERFLOW, _IGNORED, _MASK_ADD = 0x800, 0x4000, 0x8000, 0x20000000
 _INTEREST: Final = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _MOVE_SELF

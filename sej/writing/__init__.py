@@ -24,5 +24,3 @@ The modules, in the order in which they are best read::
     idle                               writers for an owner of very many journals
     guarded, overlap                   the original SEJ as a second writer: notice it, repair what it overwrote
 """
-
-__all__: list[str] = []

@@ -20,8 +20,6 @@ from sej.system.checksum import crc32c
 from sej.system.group_commit import is_failure
 from sej.writing.end import End
 
-__all__ = ["Blocks"]
-
 
 class Blocks:
     """The blocks of one segment. The caller of each method holds the writer's mutex."""

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from sej.journal.recovery import Recovery
     from sej.system.disk import File
 
-__all__ = ["End"]
-
 
 class End(NamedTuple):
     """The end of a journal, ready for appending.

@@ -42,8 +42,6 @@ from sej.system.sealed import seal, unseal
 from sej.writing.opening import is_promise
 from sej.writing.staging import stage, stage_encoded
 
-__all__ = ["KEPT_BATCHES", "Appending", "Batches"]
-
 _T = TypeVar("_T")
 
 KEPT_BATCHES: Final = 256

@@ -11,8 +11,6 @@ from sej.codec import measure
 from sej.errors import LockLostError
 from sej.system.disk import File
 
-__all__ = ["expect_size", "write_guarded"]
-
 
 def write_guarded(file: File, data: memoryview, position: int, check: Callable[[], None]) -> None:
     """Append whole messages to a segment that ends at position, each between two checks.

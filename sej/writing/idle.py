@@ -22,8 +22,6 @@ from sej.codec import Buffer
 from sej.message import BytesLike, Message
 from sej.writing.writer import Writer
 
-__all__ = ["IdleWriter"]
-
 
 class IdleWriter:
     """A :class:`sej.Writer` whose owner lets it idle, and wakes it before the next append.

@@ -28,8 +28,6 @@ from sej.writing.blocks import Blocks
 from sej.writing.end import End
 from sej.writing.guarded import write_guarded
 
-__all__ = ["LastSegment"]
-
 
 class LastSegment:
     """One segment, from the moment when it becomes the last one until the next one does.

@@ -32,14 +32,6 @@ from sej.system.disk import File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
 from sej.writing.end import End
 
-__all__ = [
-    "is_promise",
-    "open_end",
-    "prepare",
-    "start_segment",
-    "sweep",
-]
-
 _OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn", "dead", "id", "lost+found"})
 """A directory without jnl/ can become a journal if it holds nothing but these names."""
 _SYNC_BYTES: Final = 1 << 20

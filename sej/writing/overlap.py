@@ -58,8 +58,6 @@ from sej.writing.end import End
 from sej.writing.exactly_once import Batches
 from sej.writing.opening import open_end
 
-__all__ = ["KEPT", "has_surplus", "open_mended_end"]
-
 KEPT: Final = ".overlap."
 """Part of the name of each file in ``kept/`` with the bytes that two writers left."""
 _COMPARE_BYTES: Final = 1 << 20

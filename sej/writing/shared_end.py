@@ -52,8 +52,6 @@ from sej.writing.opening import open_end, start_segment
 from sej.writing.overlap import has_surplus
 from sej.writing.writer import Writer
 
-__all__ = ["SharedEnd"]
-
 _MARK: Final = b"shared "
 _MARK_BYTES: Final = len(_MARK) + 16
 _SIGNED_BYTES: Final = 256

@@ -47,8 +47,6 @@ from sej.writing.opening import prepare
 from sej.writing.shared_end import SharedEnd
 from sej.writing.writer import check_options
 
-__all__ = ["SharedDurability", "SharedOptions", "SharedWriter", "check_shared_options"]
-
 SharedDurability = Literal["os", "interval", "disk"]
 _T = TypeVar("_T")
 

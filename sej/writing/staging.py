@@ -13,8 +13,6 @@ from sej.message import BytesLike
 from sej.system.checksum import crc32c
 from sej.system.disk import Disk, File
 
-__all__ = ["stage", "stage_encoded"]
-
 _T = TypeVar("_T")
 _BATCH_BYTES: Final = 1 << 18
 

@@ -67,8 +67,6 @@ if TYPE_CHECKING:
     from sej.journal.retention import Retention
     from sej.writing.exactly_once import Batches
 
-__all__ = ["Durability", "Row", "Tail"]
-
 _T = TypeVar("_T")
 Durability = Literal["buffer", "os", "interval", "disk"]
 Row = tuple[BytesLike, BytesLike, int, int | None]

@@ -12,8 +12,6 @@ from sej.system.durable import KeptPosition
 from sej.writing.end import End
 from sej.writing.opening import is_promise, open_end, sweep
 
-__all__ = ["take_end"]
-
 _FEW_SEGMENTS: Final = 2
 """A journal with more of them may have a merge that was not finished: a joined segment, its part and a successor."""
 

@@ -1,3 +1,1 @@
 """Rows into many journals, all of them or none, once: tasks stage them, one process commits them."""
-
-__all__: list[str] = []

@@ -41,24 +41,6 @@ from sej.writing.exactly_once import Batches
 from sej.writing.writer import Writer
 from shard.commits.staging import Rows, StagedRowsError, check_rows, decided, forget, renumbered, sweep
 
-__all__ = [
-    "ANONYMOUS",
-    "Discarded",
-    "Job",
-    "OverwriteError",
-    "Target",
-    "check_job_name",
-    "check_readers",
-    "commit",
-    "discard_dead_jobs",
-    "drop",
-    "finish_dead_jobs",
-    "is_decided",
-    "last_number",
-    "why_undeliverable",
-    "wrote",
-]
-
 ANONYMOUS: Final = "spark-batch"
 """The name that counts batch jobs without a name."""
 _MAX_NUMBER: Final = 2**63 - 1

@@ -38,23 +38,6 @@ from sej.system.disk import OS, read_small, replace_file
 from sej.system.locks import Lock, is_running, process_host, process_start
 from sej.system.sealed import seal, unseal, whole
 
-__all__ = [
-    "Owner",
-    "Rows",
-    "Stage",
-    "StagedRowsError",
-    "check_rows",
-    "decided",
-    "forget",
-    "identity",
-    "is_aborted",
-    "note_abort",
-    "prepare_task",
-    "renumbered",
-    "require_identity",
-    "sweep",
-]
-
 _BATCH_BYTES: Final = 1 << 20
 _OWNER_BYTES: Final = 1 << 16
 _CHUNK_BYTES: Final = 1 << 18

@@ -7,5 +7,3 @@ The modules, in the order in which they are best read::
     copying          one fixed sequence of messages for each target
     source_locks     no writer of the source meanwhile
 """
-
-__all__: list[str] = []

@@ -18,8 +18,6 @@ from shard.resharding.plans import Plan, Step, save_plan, staging
 from shard.routing import Route, group, routed
 from shard.writer import Writer
 
-__all__ = ["Progress", "copy"]
-
 _BATCH: Final = 1 << 13
 _CHECKPOINT: Final = 1 << 20
 """Messages copied between two checkpoints: the most that a resumed run compares."""

@@ -21,18 +21,6 @@ from shard.name_format import MAX_BITS, RESHARD_DIR
 from shard.names import Path
 from shard.routing import HASHES
 
-__all__ = [
-    "FUNCTION",
-    "Plan",
-    "Step",
-    "load_plan",
-    "make_plan",
-    "next_round",
-    "refuse_recreated",
-    "save_plan",
-    "staging",
-]
-
 FUNCTION: Final = "function"
 """The route of a plan whose copies a function of the user routes."""
 

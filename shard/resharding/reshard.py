@@ -44,8 +44,6 @@ from shard.resharding.plans import (
 from shard.resharding.source_locks import Hold, refuse_queues
 from shard.routing import Route, check_route
 
-__all__ = ["Resharded", "reshard"]
-
 
 class Resharded(NamedTuple):
     """The result of a reshard.

@@ -16,8 +16,6 @@ from sej.system.locks import Lock
 from shard.files import too_many
 from shard.names import Path
 
-__all__ = ["Hold", "refuse_queues"]
-
 _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 

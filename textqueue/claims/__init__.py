@@ -1,3 +1,1 @@
 """Claims on messages, and the drain, which claims messages and moves them into a journal."""
-
-__all__: list[str] = []

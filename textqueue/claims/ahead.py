@@ -17,8 +17,6 @@ from textqueue.format.kinds import IN_LEDGER, IN_MUTEX
 from textqueue.format.mutex import ROOM, mutex_of, owner_text
 from textqueue.format.parser import Variable, retries_of
 
-__all__ = ["Ahead", "Candidate", "Taking", "taking"]
-
 _CANDIDATES: Final = 4
 """More than workers usually claim while one of them waits for the lock."""
 

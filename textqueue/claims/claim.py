@@ -64,8 +64,6 @@ from textqueue.format.windows import FIRST_WINDOW, read_window, require_resolved
 from textqueue.hot import essence
 from textqueue.ledger.records import EMPTY, FAILED
 
-__all__ = ["Claim", "Claimer", "Claiming"]
-
 _FIRST_BYTES: Final = 1 << 12
 _SCAN_BYTES: Final = 1 << 14
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]

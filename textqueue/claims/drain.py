@@ -43,8 +43,6 @@ from textqueue.format.parser import digest, value_of
 from textqueue.hot import essence
 from textqueue.ledger.intent import Intent, read_intent, write_intent
 
-__all__ = ["OnceWriter", "drain"]
-
 
 class OnceWriter(Protocol):
     """The methods of a writer that ``drain_to`` calls."""

@@ -14,8 +14,6 @@ from textqueue.commands.output import print_line
 from textqueue.format.grammar import MessageStatus
 from textqueue.queue import TextQueue
 
-__all__ = ["add"]
-
 
 @click.command
 @click.argument("given", metavar="PATH", type=FilePath(path_type=str, readable=False))

@@ -12,8 +12,6 @@ from textqueue.commands.output import JSON, print_json, print_line
 from textqueue.queue import TextQueue
 from textqueue.reading.checker import check as check_file
 
-__all__ = ["check"]
-
 
 @click.command
 @QUEUE

@@ -21,8 +21,6 @@ from textqueue.format.grammar import RETRIES
 from textqueue.queue import TextQueue
 from textqueue.reading.follow import follow
 
-__all__ = ["claim"]
-
 
 @click.command(cls=ProgramCommand)
 @QUEUE

@@ -21,8 +21,6 @@ from textqueue.editing.save import save
 from textqueue.format.parser import value_of
 from textqueue.reading.checker import check
 
-__all__ = ["edit"]
-
 _QUESTION: Final = "(e)dit again, (x) leave without saving changes, or (s)ave anyway"
 
 

@@ -19,8 +19,6 @@ from textqueue.commands.moving import archive, drain, split
 from textqueue.commands.serving import lsp
 from textqueue.commands.watching import watch
 
-__all__ = ["app"]
-
 _COMMANDS = [
     add, next_, done, fail, give_back, reopen, undo, claim, list_, stats, watch, follow, check, edit, archive, split,
     drain, lsp, editors,

@@ -16,8 +16,6 @@ import click
 import textqueue
 from sej.cli.shared.parameters import FilePath
 
-__all__ = ["editors", "install"]
-
 _SOURCE: Final = Path(textqueue.__file__).parent / "editors"
 _EDITORS: Final = ("vim", "nvim", "emacs", "vscode")
 

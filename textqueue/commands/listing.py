@@ -21,8 +21,6 @@ from textqueue.editing.message import Message
 from textqueue.format.grammar import CONTROLS, MessageStatus
 from textqueue.reading.details import Detail, details
 
-__all__ = ["follow", "list_", "next_", "show", "stats"]
-
 _ALL: Final = "all"
 _STATUSES: Final = tuple(control.status for control in CONTROLS if control.status is not None)
 

@@ -23,8 +23,6 @@ from textqueue.format.grammar import MessageStatus
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.reading.details import details
 
-__all__ = ["done", "fail", "give_back", "reopen", "undo"]
-
 
 @click.command
 @QUEUE

@@ -29,8 +29,6 @@ from textqueue.editing.split import split as split_file
 from textqueue.format.grammar import STATUS_OF, MessageStatus
 from textqueue.reading.files import SUFFIX
 
-__all__ = ["archive", "drain", "split"]
-
 _UNSAFE: Final = re.compile(r"[^\w.+@-]|^\.")
 
 

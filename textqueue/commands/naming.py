@@ -22,8 +22,6 @@ from textqueue.format.grammar import MessageStatus
 from textqueue.format.parser import digest, essence
 from textqueue.queue import TextQueue
 
-__all__ = ["NAMES", "hash_of", "name_of", "named", "require_names"]
-
 NAMES: Final = click.argument("names", metavar="[POSITION:HASH]...", nargs=-1)
 _NAME: Final = re.compile(r"(?:.*:)?\d+:[0-9a-f]{8}")
 

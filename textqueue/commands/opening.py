@@ -23,11 +23,6 @@ from textqueue.format.grammar import BOM, CONTROL_OF, CONTROLS, MessageStatus
 from textqueue.queue import TextQueue
 from textqueue.reading.files import SUFFIX, files_of
 
-__all__ = [
-    "QUEUE", "SETTLE_S", "JournalsLike", "directories", "note_if_foreign", "opened", "opened_files", "refuse_foreign",
-    "report", "reporting", "require", "shell",
-]  # fmt: skip
-
 QUEUE: Final = click.argument("path", metavar="PATH", type=PATH)
 SETTLE_S: Final = 1.0
 """The default of ``TextQueue``."""

@@ -13,8 +13,6 @@ import click
 
 from sej.cli.shared.exits import Exit
 
-__all__ = ["JSON", "print_json", "print_line", "refuse", "shown"]
-
 JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f\\]")
 _ESCAPED: Final = {b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t", b"\\": b"\\\\"}

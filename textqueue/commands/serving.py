@@ -6,8 +6,6 @@ import os
 
 import click
 
-__all__ = ["lsp"]
-
 
 @click.command
 def lsp() -> None:

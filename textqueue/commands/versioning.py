@@ -13,8 +13,6 @@ import click
 
 from textqueue.ledger.sidecar import real_path, sidecar_path
 
-__all__ = ["advising"]
-
 _LINE: Final = ".*.tq.*"
 _TIMEOUT_S: Final = 5.0
 

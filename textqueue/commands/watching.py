@@ -25,8 +25,6 @@ from textqueue.reading.details import Detail, details
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["watch"]
-
 _STATUSES: Final = (MessageStatus.queued, MessageStatus.cleared, MessageStatus.critical)
 _COLOURS: Final = {MessageStatus.cleared: "green", MessageStatus.critical: "red"}
 _INTERVAL_MIN_S: Final = 0.05

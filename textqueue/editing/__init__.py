@@ -11,5 +11,3 @@ The modules, in the order in which they are best read::
     removed, delivered, conflicts          what a save removed; what a reader need not see again; reports
     archive, split, undo                   move messages elsewhere, take marks back
 """
-
-__all__: list[str] = []

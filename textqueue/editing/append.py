@@ -23,8 +23,6 @@ from textqueue.hot import essence
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import LIKE, TEXT, Record
 
-__all__ = ["New", "append", "require_valid"]
-
 New = tuple[str | bytes, Sequence[str | bytes]]
 """A text and its variables."""
 _UTF_16: Final = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE

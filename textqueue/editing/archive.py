@@ -53,8 +53,6 @@ from textqueue.ledger.lock import Guard
 from textqueue.ledger.records import EMPTY, Record, is_archived
 from textqueue.ledger.sidecar import Sidecars, moved, open_sidecar, real_path, replace_sidecar, sidecar_path
 
-__all__ = ["archive", "check_target"]
-
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _NOTE_BYTES: Final = 1 << 32
 _NAME_BYTES: Final = 1 << 16

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from textqueue.format.windows import Token
 
-__all__ = ["Chain"]
-
 
 class Chain:
     """Consecutive edits: the states of the file before the first and after the last, and the highest position."""

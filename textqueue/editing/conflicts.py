@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Conflict"]
-
 
 class Conflict(NamedTuple):
     """A conflict between this library and another program, which a user should know about.

@@ -15,8 +15,6 @@ from typing import Final
 
 from textqueue.hot import essence
 
-__all__ = ["Delivered", "Skips", "hash_of"]
-
 _MARKED: Final = 1 << 16
 
 

@@ -48,8 +48,6 @@ from textqueue.format.windows import Token, token_of
 from textqueue.ledger.log import Checkpoint, Ledger
 from textqueue.ledger.sidecar import Sidecars, copy_access
 
-__all__ = ["Doubt", "DurableRecord", "require_spans", "rewrite", "sync_names"]
-
 _RECORD_BYTES: Final = 160
 _LINE: Final = re.compile(rb"((?:[0-9]{1,20} ){7})([0-9a-f]{8})\n")
 _PIECE_BYTES: Final = 1 << 18

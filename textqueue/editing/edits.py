@@ -21,8 +21,6 @@ from textqueue.hot import essence, proven
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import EMPTY, Record
 
-__all__ = ["Changes", "ClaimLostError", "OneMark", "OneStatus", "OneVariable"]
-
 
 class ClaimLostError(MessageMovedError):
     """Another worker has the message: the lease of a claim ended, or there was no claim. Nothing was written."""

@@ -33,8 +33,6 @@ from textqueue.hot import Held, essence
 from textqueue.hot import reference as _hot_py
 from textqueue.ledger.records import EMPTY, Record
 
-__all__ = ["Hold", "Pace"]
-
 _BACKOFF_FIRST_S: Final = 0.02
 _BACKOFF_MAX_S: Final = 1.0
 """After another process waited for the file: the time without a hold. It doubles each time."""

@@ -16,8 +16,6 @@ from typing import Final, Protocol
 
 from sej.mutex import notice_fork, watch_forks
 
-__all__ = ["KEEPER", "TICK_S", "Hold", "Keeper"]
-
 TICK_S: Final = 0.005
 _LINGER: Final = 10
 """The thread ends after this many ticks without a hold."""

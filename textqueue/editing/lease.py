@@ -13,8 +13,6 @@ from typing import Final
 from sej.system.disk import File
 from sej.system.locks import leasable, lease
 
-__all__ = ["Exclusive"]
-
 _LEASE_WAIT_S: Final = 0.02
 """How long an edit waits for a program that has the file open."""
 _BACKOFF_FIRST_S: Final = 0.02

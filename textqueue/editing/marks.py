@@ -32,8 +32,6 @@ from textqueue.editing.place import Place
 from textqueue.editing.queue_file import Edit, QueueFile, Session
 from textqueue.hot import DONE, Core
 
-__all__ = ["Marks"]
-
 _HOLD_S: Final = 0.1
 """The longest hold. After it, lock and ledger are compared with the files at their paths again."""
 _ROW_S: Final = 0.005

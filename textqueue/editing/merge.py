@@ -22,9 +22,6 @@ from textqueue.format.grammar import BOM
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import chunks, essence, value_of
 
-__all__ = ["Merged", "entries", "merge", "new_positions"]
-
-
 _Span = tuple[int, int]
 """The numbers of the first entry and of the one after the last."""
 

@@ -21,8 +21,6 @@ from textqueue.format.parser import decode, encode, name_of, value_of, variables
 from textqueue.hot import Core, essence, variable_at
 from textqueue.ledger.records import EMPTY, WAS
 
-__all__ = ["Message", "marking"]
-
 _CLEARED: Final = CONTROL_OF[MessageStatus.cleared][0]
 _CRITICAL: Final = CONTROL_OF[MessageStatus.critical][0]
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]

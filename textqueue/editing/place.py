@@ -8,8 +8,6 @@ from typing import NamedTuple
 from textqueue.hot import Core
 from textqueue.ledger.records import EMPTY
 
-__all__ = ["Change", "Place", "place_of"]
-
 
 class Place(NamedTuple):
     """A message as it was read: its position, its bytes, and the epoch of the ledger (-1: unknown)."""

@@ -72,8 +72,6 @@ from textqueue.format.mutex import holder_of, is_claim, mutex_of
 from textqueue.format.windows import is_known, is_shared, unknown
 from textqueue.ledger.records import EMPTY, LIKE, Record, is_archived, run_of
 
-__all__ = ["EQUAL_BYTES", "STEPS_NS", "Action", "Known", "Plan", "Seen", "older_names", "plan"]
-
 EQUAL_BYTES: Final = 1 << 10
 """So far before an append equal messages are counted (``textqueue.ledger.records.LIKE``)."""
 STEPS_NS: Final = 2_000_000_000

@@ -17,8 +17,6 @@ from textqueue.format.mutex import holder_of
 from textqueue.format.parser import value_of
 from textqueue.hot import ends, essence
 
-__all__ = ["entry_at", "equal_before", "here", "neighbours"]
-
 _NEWLINE: Final = 10
 _GROUP_BYTES: Final = 1 << 18
 

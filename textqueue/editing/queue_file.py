@@ -48,8 +48,6 @@ from textqueue.ledger.remembered import MARKS_KEPT
 from textqueue.ledger.sidecar import Sidecars, real_path
 from textqueue.ledger.upgrade import upgrade
 
-__all__ = ["MOMENT_S", "Edit", "Opening", "QueueFile", "Session"]
-
 MOMENT_S: Final = 0.000_3
 """Without a lease, another program may have written to the file during an edit that took longer than this."""
 

@@ -25,8 +25,6 @@ from textqueue.hot import single as _single_py
 from textqueue.hot.single import BUSY, Choice, Last
 from textqueue.ledger.records import Record
 
-__all__ = ["Quick", "changed", "head_of"]
-
 _ATTEMPTS: Final = 6
 _PAUSE_S: Final = 0.000_05
 """If other workers use the lock, it tries so often, with pauses that double. Then a session waits for the lock."""

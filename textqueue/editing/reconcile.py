@@ -56,8 +56,6 @@ from textqueue.ledger.copies import Copies
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import EMPTY, GONE, LIKE, Record, is_archived
 
-__all__ = ["OnRevert", "find_again", "reconcile"]
-
 OnRevert = Literal["reapply", "deliver"]
 _QUEUED = ord("-")
 _NEVER: Final = (0, 0, 0)

@@ -26,8 +26,6 @@ from textqueue.hot import essence
 from textqueue.ledger.copies import Copies
 from textqueue.ledger.records import EMPTY, TEXT, Record
 
-__all__ = ["Removed", "settle"]
-
 _SAVE_NS: Final = 10_000_000_000
 """A save takes less time than this."""
 _REPORT: Final = "a save of an old buffer removed it, or a user deleted it"

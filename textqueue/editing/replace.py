@@ -26,18 +26,6 @@ from textqueue.format.windows import Token, require_resolved, scan, token_of
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import ARCHIVED, Record, is_archived, run_of
 
-__all__ = [
-    "Part",
-    "copy",
-    "copy_owner",
-    "forget_moved",
-    "require_closed",
-    "require_outside_journals",
-    "runs",
-    "swap",
-    "write_rest",
-]
-
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())
 _BLOCK: Final = 1 << 20

@@ -37,8 +37,6 @@ from textqueue.hot import essence
 from textqueue.ledger.records import Record
 from textqueue.ledger.sidecar import sidecar_path
 
-__all__ = ["save"]
-
 _MAX_ATTEMPTS: Final = 20
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 

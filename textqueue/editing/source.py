@@ -36,8 +36,6 @@ from textqueue.ledger.intent import InTransit
 from textqueue.ledger.records import FAILED, GONE, Record
 from textqueue.ledger.sidecar import real_path
 
-__all__ = ["OnLost", "Replaced", "Source"]
-
 OnLost = Literal["report", "restore"]
 
 _HALF_WRITTEN_S: Final = 0.5

@@ -46,8 +46,6 @@ from textqueue.format.mutex import holder_of
 from textqueue.format.windows import token_of
 from textqueue.ledger.sidecar import moved, replace_sidecar, sidecar_path
 
-__all__ = ["split"]
-
 _MAX_ATTEMPTS: Final = 8
 _NOTE_BYTES: Final = 1 << 26
 

@@ -37,8 +37,6 @@ from textqueue.format.windows import scan
 from textqueue.hot import essence
 from textqueue.ledger.records import EMPTY, WAS, Record, is_copy
 
-__all__ = ["undo"]
-
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 

@@ -1,3 +1,1 @@
 """The text format: its grammar, the parser, the mutex variable, and files read in windows."""
-
-__all__: list[str] = []

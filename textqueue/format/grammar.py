@@ -14,11 +14,6 @@ import enum
 import re
 from typing import Final, NamedTuple
 
-__all__ = [
-    "BOM", "CHUNK", "CONFLICT", "CONFLICT_COPY", "CONTINUATION", "CONTROLS", "CONTROL_OF", "ENTRY", "LINE", "MUTEX",
-    "REASON", "RESERVED", "RETRIES", "STATUS_OF", "VARIABLE", "Control", "MessageStatus", "Role",
-]  # fmt: skip
-
 
 class MessageStatus(enum.Enum):
     """The status of a message. The names and values are those of the published package.

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "APPENDED", "CLAIMS", "ENDED", "ENDS", "GIVEN_BACK", "IN_LEDGER", "IN_MUTEX", "MARKS", "SET", "STATE", "UNSEEN",
-    "VISIBLE", "WAITING",
-]  # fmt: skip
-
 MARKS: Final = frozenset(b"=!#")
 CLAIMS: Final = frozenset(b"cm")
 GIVEN_BACK: Final = ord("-")

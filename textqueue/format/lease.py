@@ -28,8 +28,6 @@ from typing import Final
 
 from sej.system.clock import Clock, is_hidden, span_ns
 
-__all__ = ["Leases", "claimant"]
-
 _LEASE: Final = re.compile(rb"\+([0-9a-f]{8})\.(\d{1,20})\.(\d{1,20})")
 
 

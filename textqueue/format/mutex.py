@@ -23,20 +23,6 @@ from sej.system.locks import host_name, is_running, process_host, process_start
 from textqueue.format.grammar import MUTEX
 from textqueue.format.parser import decode, name_of, variables_of
 
-__all__ = [
-    "HELD",
-    "ROOM",
-    "MutexRoom",
-    "holder_of",
-    "host_of",
-    "is_alive",
-    "is_claim",
-    "is_of",
-    "is_own",
-    "mutex_of",
-    "owner_text",
-]
-
 ROOM: Final = 24
 _HASH_DIGITS: Final = 5
 _PART: Final = 4

@@ -30,24 +30,6 @@ from textqueue.format.grammar import (
     Role,
 )
 
-__all__ = [
-    "Entry",
-    "Stray",
-    "Variable",
-    "chunks",
-    "decode",
-    "digest",
-    "encode",
-    "essence",
-    "name_of",
-    "parse",
-    "render",
-    "retries_of",
-    "value_of",
-    "variables_of",
-    "whole",
-]
-
 _RETURN: Final = 13
 _DIGITS: Final = 18
 _RESERVED: Final = re.compile(

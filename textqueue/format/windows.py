@@ -19,11 +19,6 @@ from textqueue.errors import TextQueueError
 from textqueue.format.grammar import BOM, CONFLICT, CONFLICT_COPY
 from textqueue.format.parser import whole
 
-__all__ = [
-    "FIRST_WINDOW", "WINDOW", "Token", "Window", "is_known", "is_shared", "read_window", "require_resolved", "scan",
-    "shared", "state_of", "token_of", "unknown",
-]  # fmt: skip
-
 WINDOW: Final = 1 << 20
 """The largest window, in bytes. Only a message that is longer makes a window larger."""
 FIRST_WINDOW: Final = 1 << 16

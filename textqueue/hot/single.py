@@ -33,11 +33,6 @@ from textqueue.format.parser import digest, essence
 from textqueue.format.windows import Token, token_of
 from textqueue.hot.reference import BLANKS, DIGITS, DONE, NOT_DONE, ends
 
-__all__ = [
-    "BACK", "BUSY", "CHANGED", "LINES_BYTES", "MEANINGS", "MOST_LINES", "NEAR_BYTES", "TAKEN", "Choice", "Last",
-    "Single", "holds", "known",
-]  # fmt: skip
-
 BUSY: Final = 3
 """The result if another process has the lock."""
 NEAR_BYTES: Final = 4096

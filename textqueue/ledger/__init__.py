@@ -1,3 +1,1 @@
 """The files next to a queue file: the lock, the ledger of edits, and the intent of a drain."""
-
-__all__: list[str] = []

@@ -25,8 +25,6 @@ from textqueue.format.kinds import CLAIMS, ENDS, IN_MUTEX
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import GONE, Record
 
-__all__ = ["compact", "is_wasteful"]
-
 _LEAST_LINES: Final = 1000
 _BYTES: Final = 256
 """A ledger of a file of this many bytes for each line, or more, is not compacted."""

@@ -18,8 +18,6 @@ from textqueue.format.parser import chunks, digest
 from textqueue.hot import essence
 from textqueue.ledger.sidecar import Sidecars, open_sidecar, replace_sidecar
 
-__all__ = ["Copies"]
-
 _ENDING: Final = ".copies"
 _LIMIT_BYTES: Final = 1 << 30
 _SMALL_BYTES: Final = 1 << 16

@@ -19,8 +19,6 @@ from textqueue.errors import TextQueueError
 from textqueue.format.parser import decode, encode, essence
 from textqueue.ledger.sidecar import replace_sidecar
 
-__all__ = ["InTransit", "Intent", "read_intent", "write_intent"]
-
 _INTENT_BYTES: Final = 1 << 30
 """The largest intent. JSON needs up to six characters for each byte of a message."""
 

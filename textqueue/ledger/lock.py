@@ -31,8 +31,6 @@ from sej.system.disk import Disk, File
 from textqueue.errors import FileInUseError
 from textqueue.ledger.sidecar import Sidecars
 
-__all__ = ["Guard", "Kept", "interrupted"]
-
 _LOOK_S: Final = 0.1
 _FIRST_PAUSE_S: Final = 0.000_05
 _LONGEST_PAUSE_S: Final = 0.005

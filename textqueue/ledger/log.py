@@ -68,8 +68,6 @@ from textqueue.ledger.records import AGAIN, EMPTY, FAILED, WAS, Record, is_copy,
 from textqueue.ledger.remembered import Remembered, ended_claims
 from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
 
-__all__ = ["READ_ONLY_ERRORS", "Checkpoint", "Ledger"]
-
 _VERSION: Final = b"2"
 READ_ONLY_ERRORS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """The errors of the system if this user may only read the file."""

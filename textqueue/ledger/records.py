@@ -9,23 +9,6 @@ from typing import Final, NamedTuple
 from textqueue.format.lease import claimant
 from textqueue.format.windows import Token
 
-__all__ = [
-    "AGAIN",
-    "ARCHIVED",
-    "EMPTY",
-    "FAILED",
-    "GONE",
-    "LIKE",
-    "TEXT",
-    "WAS",
-    "Record",
-    "is_archived",
-    "is_copy",
-    "record_of",
-    "records_in",
-    "run_of",
-]
-
 EMPTY: Final = b"-"
 AGAIN: Final = b"again"
 """The owner of a line that repeats an edit of the epoch before."""

@@ -23,8 +23,6 @@ from textqueue.format.kinds import APPENDED, CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX,
 from textqueue.format.windows import Token, unknown
 from textqueue.ledger.records import ARCHIVED, EMPTY, GONE, TEXT, WAS, Record, is_copy
 
-__all__ = ["MARKS_KEPT", "Remembered", "ended_claims"]
-
 MARKS_KEPT: Final = 1 << 18
 """The number of marks that the ledger keeps. If an old buffer reverts an older mark, that is not recognised."""
 

@@ -17,8 +17,6 @@ from typing import Final
 from sej.system.disk import Disk, File
 from sej.system.paths import absolute_name
 
-__all__ = ["Sidecars", "copy_access", "moved", "open_sidecar", "real_path", "replace_sidecar", "sidecar_path"]
-
 _LOCK: Final = ".lck"
 
 

@@ -16,8 +16,6 @@ from textqueue.format.parser import chunks, digest, essence
 from textqueue.format.windows import scan
 from textqueue.ledger.log import Ledger
 
-__all__ = ["upgrade"]
-
 _RESERVED: Final = re.compile(
     rb"\n\\[ \t]*(" + "|".join(sorted(RESERVED)).encode() + rb")[ \t]*(?:=[^\n]*|(?=\n|\Z))", re.IGNORECASE
 )

@@ -2,5 +2,3 @@
 
 The protocol is in a private module, because it cannot be imported without the extra ``lsp``.
 """
-
-__all__: list[str] = []

@@ -22,8 +22,6 @@ from textqueue.lsp.claims import Held, holders, state_of
 from textqueue.lsp.document import TOKEN_MODIFIERS, TOKEN_TYPES, VARIABLES, Document, Item
 from textqueue.reading.checker import check_text
 
-__all__ = ["make_server"]
-
 _SEVERITIES: Final = {
     "error": lsp.DiagnosticSeverity.Error,
     "warning": lsp.DiagnosticSeverity.Warning,

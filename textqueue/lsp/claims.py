@@ -17,8 +17,6 @@ from textqueue.ledger.sidecar import Sidecars
 from textqueue.queue import TextQueue
 from textqueue.reading.details import details
 
-__all__ = ["Held", "holders", "state_of"]
-
 
 class _Reading(OsDisk):
     """A disk for a user who may only read: otherwise a look would mark messages again that a save has reverted."""

@@ -12,8 +12,6 @@ from textqueue.format.grammar import BOM, CONTROL_OF, MUTEX, REASON, RETRIES, VA
 from textqueue.format.mutex import ROOM
 from textqueue.format.parser import Entry, decode, digest, encode, essence, name_of, parse
 
-__all__ = ["TOKEN_MODIFIERS", "TOKEN_TYPES", "VARIABLES", "Document", "Item", "Token"]
-
 TOKEN_TYPES: Final = ("keyword", "string", "regexp", "comment", "property", "variable")
 TOKEN_MODIFIERS: Final = ("deprecated",)
 VARIABLES: Final = {

@@ -1,3 +1,1 @@
 """Reading: the files of a queue, the next message, waiting for new messages, and ``check``."""
-
-__all__: list[str] = []

@@ -21,8 +21,6 @@ from textqueue.format.windows import scan
 from textqueue.ledger.sidecar import sidecar_path
 from textqueue.reading.files import is_special
 
-__all__ = ["Problem", "Severity", "check", "check_text"]
-
 Severity = Literal["error", "warning", "hint"]
 _KNOWN: Final = " ".join(repr(chr(control.byte)) for control in CONTROLS)
 

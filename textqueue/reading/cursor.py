@@ -29,8 +29,6 @@ from textqueue.format.windows import FIRST_WINDOW, WINDOW, Token, Window, read_w
 from textqueue.hot import ready
 from textqueue.ledger.log import READ_ONLY_ERRORS
 
-__all__ = ["Cursor", "walk"]
-
 _RESTART_S: Final = 1.0
 _MAX_ATTEMPTS: Final = 16
 _TICK_NS: Final = 20_000_000

@@ -19,8 +19,6 @@ from textqueue.format.parser import decode, digest
 from textqueue.hot import essence
 from textqueue.ledger.records import Record
 
-__all__ = ["Detail", "details"]
-
 _BLOCK: Final = 1 << 20
 
 

@@ -16,8 +16,6 @@ from sej.system.disk import Disk
 from sej.system.paths import absolute_name, absolute_path
 from textqueue.errors import InvalidTextError, TextQueueError
 
-__all__ = ["SUFFIX", "Files", "files_of", "is_special"]
-
 SUFFIX: Final = ".tq"
 _WILD: Final = frozenset("*?[")
 _SIDECARS: Final = frozenset(

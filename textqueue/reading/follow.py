@@ -12,8 +12,6 @@ from typing import Final, TypeVar
 
 from sej.system.watch import Watch
 
-__all__ = ["follow"]
-
 _Found = TypeVar("_Found")
 
 _SHARED_S: Final = 0.1

@@ -16,8 +16,6 @@ from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.reading.cursor import Cursor
 from textqueue.reading.files import Files, is_special
 
-__all__ = ["Input", "Inputs"]
-
 
 class Input(NamedTuple):
     """One file of a queue, with the positions of a reader and of a claimer in it."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from kestrel.hot import Appender, Log
     from sej.mutex import Mutex
 
-__all__ = ["Appending", "FileEntry", "Following", "Gets", "Puts", "Shared"]
-
 
 class FileEntry(Entry):
     """A writer file in the queue's list; the ids are 0 while it holds no item.

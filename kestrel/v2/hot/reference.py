@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from kestrel.hot import Appender
     from sej.mutex import Mutex
 
-__all__ = ["Calls", "Changes", "Reserving", "Waiting", "replay_block"]
-
 _pack: Final = ADDX_HEAD.pack
 _pack_xid: Final = XID_OP.pack
 _REMOVE: Final = bytes((REMOVE,))

@@ -11,5 +11,3 @@ The modules, in the order in which they are best read::
     worker                             worker
     bench                              bench: measures this disk
 """
-
-__all__: list[str] = []

@@ -24,8 +24,6 @@ from sej.cli.shared.options import DURATION, JSON, SIZE
 from sej.cli.shared.parameters import PATH
 from sej.writing.writer import Durability
 
-__all__ = ["MEASUREMENTS", "Begin", "Measurement", "Work", "bench"]
-
 _ROUNDS: Final = 3
 _FIRST_COUNT: Final = 16
 _ROUND_ITEMS_MAX: Final = 200_000

@@ -17,8 +17,6 @@ from sej.cli.state.readers import holder_of
 from sej.journal.verify import Problem
 from sej.journal.view import Journal
 
-__all__ = ["verify"]
-
 
 @click.command
 @click.argument("directory", metavar="DIR", type=PATH)

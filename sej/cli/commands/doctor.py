@@ -29,8 +29,6 @@ from sej.journal.view import Journal
 from sej.names import PACKAGES
 from sej.system.disk import is_scarce
 
-__all__ = ["contributed_findings", "doctor", "findings_of"]
-
 _GROUP: Final = "sej.doctor"
 _COLOURS: Final = {"ok": "green", "note": "yellow", "problem": "red"}
 

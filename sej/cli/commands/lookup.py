@@ -19,8 +19,6 @@ from sej.journal.directory import Directory, containing
 from sej.journal.view import Journal, SegmentInfo
 from sej.system.disk import OS
 
-__all__ = ["file", "old", "timestamp"]
-
 _OLD_DAYS: Final = 7
 _DAY_NS: Final = 86_400 * 10**9
 

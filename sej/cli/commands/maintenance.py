@@ -16,8 +16,6 @@ from sej.cli.state.readers import find_reader, no_reader, readers_of
 from sej.journal.repair import Repair
 from sej.journal.view import Journal
 
-__all__ = ["clean", "index", "merge", "repair"]
-
 
 @click.command
 @DIRECTORY

@@ -42,8 +42,6 @@ from sej.reading.offset import Offset, read_offset, refuse_queue, wrong_place
 from sej.system.disk import OS
 from sej.system.locks import Lock
 
-__all__ = ["describe_reset", "follow", "move_reader", "offset", "require_movable", "reset", "reset_target"]
-
 _VALUE_CHARS: Final = 200
 
 

@@ -30,8 +30,6 @@ from sej.queue.interface.item import Item
 from sej.queue.interface.queue import WorkQueue
 from sej.system.signals import set_from_handler
 
-__all__ = ["dead", "get", "purge", "put", "queue", "redrive"]
-
 _SLICE_S: Final = 0.5
 _KESTREL: Final = "its dead letters are a queue of their own next to it, QUEUE_dead: `sej queue get` takes from that"
 _ELSEWHERE: Final = {

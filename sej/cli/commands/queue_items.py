@@ -23,8 +23,6 @@ from sej.queue.interface.queue import WorkQueue
 from sej.queue.interface.values import STATES, QueuedItem
 from sej.queue.items.look import QueueLook
 
-__all__ = ["cancel", "ls", "pause", "peek", "requeue", "resume", "show", "stats"]
-
 _OFFSET: Final = click.argument("offset", type=IntRange(min=0))
 
 

@@ -39,8 +39,6 @@ from sej.journal.view import Journal
 from sej.message import FIRST, Message, Start
 from sej.system.disk import OS
 
-__all__ = ["count", "dump", "scan", "segment_messages", "tail"]
-
 _ONLY_COUNT: Final = "--only-count"
 
 

@@ -22,8 +22,6 @@ from sej.journal.gaps import read_gaps
 from sej.journal.view import Journal
 from sej.system.disk import OS
 
-__all__ = ["journal_row", "stat"]
-
 _METRICS: Final = (
     ("sej_first_offset", "gauge", "Offset of the first message that still exists.", "first_offset"),
     ("sej_end_offset", "counter", "Offset of the next message to be appended.", "end_offset"),

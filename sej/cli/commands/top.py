@@ -23,8 +23,6 @@ from sej.cli.state.watched import SORTS, Sample, Watched
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["top"]
-
 _INTERVAL_MIN_S: Final = 0.05
 _CHROME_LINES: Final = 6
 """Lines that the table takes in addition to its rows."""

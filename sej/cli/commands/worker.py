@@ -26,8 +26,6 @@ from sej.cli.shared.places import Place, placed_command
 from sej.cli.shared.supervising import MAX_PROCESSES, Supervisor, is_supervised, supervised
 from sej.queue.work import MAX_THREADS, work
 
-__all__ = ["worker"]
-
 _TOO_LATE: Final = 75
 """The exit code of a worker whose item reached its time limit."""
 _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor continues without standard error

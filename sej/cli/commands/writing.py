@@ -16,8 +16,6 @@ from sej.journal.directory import Directory
 from sej.system.disk import OS
 from sej.writing.writer import Durability, Writer
 
-__all__ = ["append"]
-
 _READ_BYTES: Final = 1 << 18
 _LENGTH_BYTES: Final = 4
 _SURVIVES: Final = (

@@ -9,5 +9,3 @@ The modules, in the order in which they are best read::
     progress, keys                     progress bars; the keys of a live table
     pipes, programs, supervising       a closed pipe; programs that a command starts; processes that it supervises
 """
-
-__all__: list[str] = []

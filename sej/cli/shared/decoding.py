@@ -13,8 +13,6 @@ from typing import Any
 
 from sej.cli.shared.units import iso_time
 
-__all__ = ["decoder"]
-
 
 def decoder(form: str) -> Callable[[bytes], str]:
     """Return a function that turns one value into JSON text, or raises ValueError if it cannot be decoded.

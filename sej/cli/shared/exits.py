@@ -13,8 +13,6 @@ from sej.errors import (
     QueueNotFoundError,
 )
 
-__all__ = ["Exit", "exit_of"]
-
 
 class Exit(IntEnum):
     """Exit codes that scripts can rely on; 130 means an interrupt."""

@@ -9,8 +9,6 @@ from typing import Final
 
 from sej.cli.shared.units import iso_time
 
-__all__ = ["configure"]
-
 _NS: Final = 10**9
 
 

@@ -15,19 +15,6 @@ from sej.cli.shared.units import iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.message import Message
 
-__all__ = [
-    "FORMS",
-    "as_hex",
-    "as_json",
-    "as_text",
-    "coloured",
-    "counted",
-    "form_named",
-    "print_messages",
-    "shown",
-    "text_or_b64",
-]
-
 _ESCAPES: Final = (
     {number: f"\\x{number:02x}" for number in (*range(32), 127)}
     | {

@@ -12,8 +12,6 @@ import click
 from sej.cli.shared.units import parse_place, parse_size
 from sej.durations import parse_duration
 
-__all__ = ["AGE", "DURATION", "PATH", "PLACE", "SIZE", "FilePath", "IntRange"]
-
 
 class FilePath(click.Path):
     """A path that is not empty: an empty one, as of a variable that is not set, would mean the current directory."""

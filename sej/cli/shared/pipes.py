@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["reader_left", "until_reader_leaves"]
-
 _left: Final = threading.Event()
 _GRACE_S: Final = 0.2
 """A write that is under way ends the command itself: an interrupt would only hit its clean-up."""

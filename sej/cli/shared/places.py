@@ -19,8 +19,6 @@ from sej.queue.disk.log import queue_names
 from sej.queue.interface.queue import WorkQueue, require_known
 from sej.system.disk import OS
 
-__all__ = ["Place", "placed_command"]
-
 
 class Place(NamedTuple):
     """The path, name and backend of a queue."""

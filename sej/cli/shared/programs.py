@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 import click
 
-__all__ = ["ProgramCommand", "ending", "require_program"]
-
 
 class ProgramCommand(click.Command):
     """A command that takes a program and its arguments after ``--``."""

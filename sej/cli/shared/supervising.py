@@ -20,8 +20,6 @@ from typing import Final
 
 from sej.system.signals import set_from_handler
 
-__all__ = ["MAX_PROCESSES", "Supervisor", "is_supervised", "supervised"]
-
 MAX_PROCESSES: Final = 1_000
 """The most processes of one command: more are a mistake, and could stop the machine."""
 _VARIABLE: Final = "SEJ_SUPERVISED"

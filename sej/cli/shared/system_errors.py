@@ -11,8 +11,6 @@ from typing import Final
 from sej.errors import SejError
 from sej.system.disk import OS, large_file_advice
 
-__all__ = ["text_of"]
-
 _FREE_SPACE: Final = "free space on this disk; `sej clean` removes segments that no reader needs"
 _NO_INODE: Final = "this disk has no inode for a new file; `sej clean` removes segments that no reader needs"
 _WAYS_OUT: Final = MappingProxyType(

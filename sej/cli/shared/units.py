@@ -16,16 +16,6 @@ from typing import Final, NamedTuple
 from sej.codec.format import NO_TIMESTAMP
 from sej.durations import parse_duration
 
-__all__ = [
-    "Moment",
-    "human_duration",
-    "human_size",
-    "iso_time",
-    "parse_moment",
-    "parse_place",
-    "parse_size",
-]
-
 _NS: Final = 1_000_000_000
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

@@ -6,5 +6,3 @@ The modules, in the order in which they are best read::
     watched                            journals that are sampled repeatedly
     findings, packages                 what doctor checks in a journal, and about the installed packages
 """
-
-__all__: list[str] = []

@@ -37,8 +37,6 @@ from sej.reading.offset import wrong_place
 from sej.system.disk import OS, is_scarce, network_file_system
 from sej.writing.overlap import KEPT
 
-__all__ = ["ADVICE", "Advice", "Finding", "Level", "advice", "findings"]
-
 _KINDS: Final = {
     "torn tail": "torn tail",
     "foreign file": "foreign file",

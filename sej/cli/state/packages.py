@@ -10,8 +10,6 @@ from typing import Final
 from sej.cli.state.findings import Advice, Finding
 from sej.names import ADVICE, PACKAGES, foreign
 
-__all__ = ["package_findings"]
-
 _OF_OURS: Final = re.compile(rf"^({'|'.join(PACKAGES)})(?:$|/|\.py,)", re.MULTILINE)
 """A line of a distribution's RECORD or top_level.txt that names one of our packages."""
 

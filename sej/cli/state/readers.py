@@ -24,19 +24,6 @@ from sej.reading.offset import read_offset
 from sej.system.disk import OS, is_scarce
 from sej.system.locks import FIRST_PID_NAMESPACE, pid_namespace
 
-__all__ = [
-    "Reader",
-    "complete_reader",
-    "find_reader",
-    "held_locks",
-    "holder_of",
-    "journals_below",
-    "lag_s",
-    "no_reader",
-    "readers_of",
-    "stuck",
-]
-
 
 class Reader(NamedTuple):
     """One reader that keeps its offset.

@@ -21,8 +21,6 @@ from sej.journal.end import Tail
 from sej.journal.view import Journal
 from sej.system.disk import OS
 
-__all__ = ["SORTS", "Sample", "Watched"]
-
 _AGAIN_LOOKS: Final = 32
 """A journal that looks unchanged is read again after this many samples: locks of other containers are not listed."""
 _LISTS_LOOKS: Final = 8

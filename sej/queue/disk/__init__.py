@@ -10,5 +10,3 @@ The modules, in the order in which they are best read::
     parked, convert                    what a queue with an order of keys reads in the journal; change the order
     reserve                            keeps room on the disk for ending items
 """
-
-__all__: list[str] = []

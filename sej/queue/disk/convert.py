@@ -11,8 +11,6 @@ from sej.queue.disk.parked import missing_keys, parked_offsets
 from sej.queue.log.records import blocked, ordered, waits
 from sej.queue.log.state import QueueState
 
-__all__ = ["ON_DEAD", "ORDERS", "settle_order"]
-
 ORDERS: Final = ("ready", "key")
 """ready: every item as soon as it is ready; key: the items of a key one after another."""
 ON_DEAD: Final = ("next", "block")

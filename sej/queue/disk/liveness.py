@@ -16,8 +16,6 @@ from sej.queue.log.state import QueueState
 from sej.system.clock import Clock, is_hidden
 from sej.system.locks import Lock
 
-__all__ = ["Holders", "restarted"]
-
 
 class Holders:
     """The holders of one queue's leases, as one open queue sees them.

@@ -23,8 +23,6 @@ from sej.journal.directory import Directory
 from sej.queue.log.format import CLAIM
 from sej.system.disk import File, Tolerated
 
-__all__ = ["QueueLock"]
-
 _NS: Final = 1_000_000_000
 _TURN_NS: Final = 2_000_000
 _REST_S: Final = 0.0001

@@ -62,8 +62,6 @@ from sej.system.durable import KeptPosition, renew
 from sej.system.group_commit import is_failure
 from sej.system.logs import WARNING, record
 
-__all__ = ["QueueLog", "queue_names", "register_queue"]
-
 _COMPACT_BYTES: Final = 1 << 22
 _SUFFIX: Final = ".queue"
 _READ_BYTES: Final = RECORD_SIZE << 14

@@ -20,8 +20,6 @@ from sej.queue.log.key_order import key_hash
 from sej.queue.log.records import keyed, message_check
 from sej.queue.log.state import QueueState
 
-__all__ = ["ParkedItems", "UnfinishedError", "missing_keys", "parked_offsets"]
-
 _TRIM: Final = 64
 
 

@@ -16,8 +16,6 @@ from sej.queue.log.format import DEAD, DEDUPE, DONE, EXPIRE, INTENT, LEASE, PICK
 from sej.queue.log.records import message_check, read_fields, stamp_of
 from sej.queue.log.schedule import NEVER
 
-__all__ = ["holds", "proven"]
-
 
 def holds(directory: Directory, tail: Tail, offset: int, stamp: int) -> bool:
     """Return whether a message is the one that was taken; one that retention removed was durable."""

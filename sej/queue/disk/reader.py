@@ -14,8 +14,6 @@ from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.message import Message
 
-__all__ = ["MessageReader"]
-
 _AHEAD: Final = 256
 _SKIP: Final = 1 << 15
 """A gap of this many messages is read through instead of searched: other workers have taken them."""

@@ -20,8 +20,6 @@ from typing import Final, TypeVar
 from sej.journal.directory import Directory
 from sej.system.disk import Tolerated, is_full, of_system
 
-__all__ = ["RESERVE_BYTES", "Reserve"]
-
 RESERVE_BYTES: Final = 1 << 18
 """Room for more than 5,000 records, or for many compactions of a log."""
 _T = TypeVar("_T")

@@ -28,8 +28,6 @@ from sej.queue.log.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
 from sej.system.clock import Clock
 
-__all__ = ["UnlockedState"]
-
 _READ_BYTES: Final = RECORD_SIZE << 14
 _MORE: Final = 1 << 20
 """So many messages may be appended and taken while the log is read."""

@@ -7,5 +7,3 @@ The modules, in the order in which they are best read::
     serializers, headers               values as bytes; names with texts, and the trace context in them
     held                               the base of items; queues that keep the items in progress in memory
 """
-
-__all__: list[str] = []

@@ -17,8 +17,6 @@ from typing import Any, Final
 from sej.checks import a
 from sej.errors import InvalidMessageError
 
-__all__ = ["MAX_HEADERS_BYTES", "TRACED", "check_headers", "encoded", "handled_under", "with_trace"]
-
 MAX_HEADERS_BYTES: Final = 8192
 """The most bytes that the headers of an item have as JSON, in UTF-8."""
 TRACED: Final = "opentelemetry.context"

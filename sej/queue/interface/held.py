@@ -21,8 +21,6 @@ from sej.queue.interface.queue import WorkQueue
 from sej.queue.interface.serializers import decoded
 from sej.system.watch import Watch
 
-__all__ = ["HeldItem", "HoldingQueue", "QueueItem"]
-
 
 class QueueItem(Item):
     """An item of a queue.

@@ -10,8 +10,6 @@ from sej.checks import refuse_pickling
 from sej.durations import Seconds
 from sej.errors import LeaseLostError
 
-__all__ = ["Item"]
-
 
 class Item(ABC):
     """One item, leased to the worker that took it.

@@ -42,15 +42,6 @@ from sej.queue.interface.serializers import Serializer
 from sej.queue.interface.values import PLAIN, STATES, QueuedItem, Stats, Wishes
 from sej.system.watch import Watch, wait_any
 
-__all__ = [
-    "CAPABILITIES",
-    "OPENING",
-    "WorkQueue",
-    "require_known",
-    "require_listing",
-    "require_queue",
-]
-
 OPENING: Final = ("backend", "serializer")
 """The options of :func:`sej.open_queue` that no backend gets; an error that lists the others names them too."""
 

@@ -16,8 +16,6 @@ from typing import Any, Final, NamedTuple
 from sej.checks import one_of
 from sej.errors import InvalidMessageError
 
-__all__ = ["SERIALIZERS", "Serializer", "decoded", "serializer"]
-
 SERIALIZERS: Final = ("json", "msgspec", "pickle")
 
 

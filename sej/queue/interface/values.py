@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sej.queue.interface.serializers import Serializer, decoded
 
-__all__ = ["PLAIN", "STATES", "Backoff", "QueuedItem", "Stats", "Wishes"]
-
 STATES: Final = ("waiting", "ready", "delayed", "leased", "dead")
 """The states that :meth:`sej.WorkQueue.items` takes; waiting: ready or delayed."""
 

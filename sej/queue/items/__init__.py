@@ -10,5 +10,3 @@ The modules, in the order in which they are best read::
     remove, dead_letters               removes items without delivering them; items that were given up, and redrive
     look                               lists items without a lock
 """
-
-__all__: list[str] = []

@@ -21,8 +21,6 @@ from sej.queue.log.records import done, extended, stamp_of, waits
 from sej.queue.log.replay import one_done
 from sej.system.clock import Clock, span_ns
 
-__all__ = ["Acknowledger"]
-
 
 class Acknowledger:
     """The acknowledging side of one open queue: its items call it."""

@@ -20,8 +20,6 @@ from sej.reading.offset import Offset, read_offset
 from sej.system.clock import Clock
 from sej.system.disk import Disk, of_system
 
-__all__ = ["DeadLetterJournal", "letters_left", "letters_lost", "redrive_reader", "remaining_letters"]
-
 _BATCH: Final = 256
 _NAME_BYTES: Final = 192
 """With the prefix, the longest name that a reader can have."""

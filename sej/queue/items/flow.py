@@ -19,8 +19,6 @@ from sej.queue.log.records import rated
 from sej.queue.log.state import QueueState
 from sej.system.clock import LONGEST_NS
 
-__all__ = ["UNLIMITED", "Flow", "Rate", "parse_rate", "require_rate"]
-
 _RATE: Final = re.compile(r"([1-9]\d*)\s*/\s*(\d*)\s*(s|m|h|d)")
 _UNIT_NS: Final = {"s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
 

@@ -12,8 +12,6 @@ from sej.message import Message
 from sej.queue.interface.held import QueueItem
 from sej.queue.interface.queue import WorkQueue
 
-__all__ = ["Acks", "JournalItem"]
-
 
 class Acks(Protocol):
     """Ends an item under the lock of its queue; each method may raise LeaseLostError."""

@@ -37,8 +37,6 @@ from sej.queue.log.replay import picked, picked_run
 from sej.queue.log.schedule import NEVER
 from sej.system.disk import of_system
 
-__all__ = ["KeyedTaker"]
-
 _MESSAGES: Final = 4096
 _CREDIT: Final = 256
 """How many messages batches pass by before they have found an item in that way, and at most without finding another."""

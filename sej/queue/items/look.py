@@ -36,8 +36,6 @@ from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk
 from sej.system.paths import Resolved, absolute_path
 
-__all__ = ["Listing", "QueueLook", "Row", "counted", "heads", "listed", "upcoming"]
-
 _READY: Final = "ready"
 
 

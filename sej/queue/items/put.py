@@ -42,8 +42,6 @@ from sej.system.clock import Clock, span_ns
 from sej.system.watch import Watch, wait_any
 from sej.writing.shared_writer import SharedWriter
 
-__all__ = ["Putter", "set_aside"]
-
 
 class _Batch(NamedTuple):
     """The messages of one put.

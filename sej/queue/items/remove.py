@@ -9,8 +9,6 @@ from sej.queue.items.take import Taker
 from sej.queue.log.key_order import key_hash
 from sej.queue.log.records import blocked, done, stamp_of
 
-__all__ = ["Remover"]
-
 
 class Remover:
     """The removing side of one open queue."""

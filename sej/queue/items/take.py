@@ -24,8 +24,6 @@ from sej.queue.log.replay import leased, picked
 from sej.system.clock import Clock
 from sej.system.disk import of_system
 
-__all__ = ["PROBE_NS", "Taker"]
-
 PROBE_NS: Final = 100_000_000
 """Nanoseconds between two checks of other holders: items of a process that died are ready after at most this time."""
 _DEAD_LETTER_PAUSE_NS: Final = 10_000_000_000

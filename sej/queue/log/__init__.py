@@ -9,5 +9,3 @@ The modules, in the order in which they are best read::
     replay                             applies records to a state, compiled if possible
     snapshot                           a state as records, without its history
 """
-
-__all__: list[str] = []

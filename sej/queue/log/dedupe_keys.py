@@ -11,8 +11,6 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-__all__ = ["DedupeKey", "DedupeKeys", "hashed", "requeue_key"]
-
 _KEY_BYTES: Final = 12
 
 

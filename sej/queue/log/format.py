@@ -16,51 +16,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-__all__ = [
-    "BACK",
-    "BLOCK",
-    "BOOT",
-    "CHECK",
-    "CHECKED",
-    "CLAIM",
-    "COUNTS",
-    "DEAD",
-    "DEDUPE",
-    "DONE",
-    "DROP",
-    "EXHAUSTED",
-    "EXPIRE",
-    "EXTEND",
-    "FREE",
-    "HEAD",
-    "HEADERS",
-    "HEADERS_HEAD",
-    "HEADERS_PART",
-    "HEAD_BODY",
-    "INTENT",
-    "KEPT",
-    "KEY",
-    "LEASE",
-    "LOST",
-    "MAGIC",
-    "MAX_ATTEMPT",
-    "MAX_PRIORITY",
-    "ORDER",
-    "PARK",
-    "PAUSE",
-    "PICK",
-    "PURGE",
-    "RATE",
-    "RECORD",
-    "RECORD_BODY",
-    "RECORD_SIZE",
-    "SCAN",
-    "START",
-    "VERSION",
-    "WAIT",
-    "WORDS",
-]
-
 MAGIC: Final = b"SEJQUEUE"
 VERSION: Final = 1
 RECORD_SIZE: Final = 40

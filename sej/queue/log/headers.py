@@ -17,8 +17,6 @@ from typing import Final
 from sej.queue.interface.headers import encoded
 from sej.queue.log.format import HEADERS_HEAD, HEADERS_PART
 
-__all__ = ["packed", "read_headers"]
-
 _PART_SIZE: Final = HEADERS_PART.size
 
 

@@ -40,8 +40,6 @@ from xxhash import xxh3_64_intdigest
 
 from sej.queue.log.schedule import NEVER, Waiting
 
-__all__ = ["KeyOrder", "key_hash"]
-
 _MANY: Final = 1000
 
 

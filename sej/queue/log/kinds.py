@@ -39,8 +39,6 @@ from sej.queue.log.format import (
     WORDS,
 )
 
-__all__ = ["KINDS", "Kind"]
-
 
 class Kind(NamedTuple):
     """A kind of record.

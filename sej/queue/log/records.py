@@ -57,46 +57,6 @@ from sej.queue.log.key_order import key_hash
 from sej.queue.log.kinds import KINDS
 from sej.system.checksum import crc32c
 
-__all__ = [
-    "Checked",
-    "blocked",
-    "booted",
-    "counted",
-    "dead",
-    "deduped",
-    "done",
-    "dropped",
-    "exhausted",
-    "expires",
-    "extended",
-    "freed",
-    "good_bytes",
-    "head",
-    "headed",
-    "headers_of",
-    "intended",
-    "kept",
-    "keyed",
-    "leased",
-    "lost",
-    "message_check",
-    "one_done",
-    "ordered",
-    "parked",
-    "paused",
-    "picked",
-    "picked_run",
-    "purged",
-    "rated",
-    "read_fields",
-    "read_head",
-    "redriven",
-    "scanned",
-    "stamp_of",
-    "starts",
-    "waits",
-]
-
 _U32, _U64 = 2**32, 2**64
 _pack = RECORD_BODY.pack
 _pack_check = CHECK.pack

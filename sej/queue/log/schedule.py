@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-__all__ = ["NEVER", "Lease", "Schedule", "Waiting"]
-
 NEVER: Final = 2**63 - 1
 _HEAP_SLACK: Final = 1000
 

@@ -35,8 +35,6 @@ from sej.queue.log.records import (
 from sej.queue.log.schedule import NEVER, Lease, Waiting
 from sej.queue.log.state import QueueState
 
-__all__ = ["Contents"]
-
 
 class Contents(NamedTuple):
     """The part of a state that a new log has; each method returns another one.

@@ -88,8 +88,6 @@ from sej.queue.log.key_order import KeyOrder
 from sej.queue.log.kinds import KINDS
 from sej.queue.log.schedule import NEVER, Lease, Schedule, Waiting
 
-__all__ = ["HANDLERS", "QueueState", "WrongRecordError"]
-
 _new: Final = tuple.__new__
 
 
