@@ -48,7 +48,6 @@ _CORE: Final = {
     "doctor": "doctor",
     "repair": "maintenance",
     "clean": "maintenance",
-    "merge": "maintenance",
     "index": "maintenance",
     "queue": "queue",
     "worker": "worker",

@@ -1,11 +1,10 @@
 """A position in a journal that moves forward over segments: shared by scanners, merges and Spark readers.
 
 It does not wait. :meth:`Cursor.read` returns existing messages, and an empty list at the end. It returns no message
-twice and leaves none out without an error or a recorded gap, whatever writers, retention and merges do in the meantime.
+twice and leaves none out without an error or a recorded gap, whatever writers and retention do in the meantime.
 At the end of a segment it looks for the segment that *contains* the next offset, comparing (device, inode), because a
 name may belong to another file by then. That segment usually starts with the next offset, so its name is known. The
-directory is listed only if there is no such file: at the end of the journal, at a gap, or after a merge that removed
-the name.
+directory is listed only if there is no such file: at the end of the journal, at a gap, or inside a segment.
 """
 
 from __future__ import annotations
@@ -467,7 +466,7 @@ class Cursor:
             if there is None:
                 return self._reopen()
             if there.identity != reader.status().identity:
-                # Another file has the next offset: the next segment, or one that a merge put in place.
+                # Another file has the next offset: the next segment, or one that was put in place.
                 return self._reopen()
         if at + 1 >= len(segments):
             if at < 0 and segments:
@@ -574,7 +573,7 @@ class Cursor:
         at = containing(segments, reader.due)
         there = self._disk.status(segments[at].path) if at >= 0 else None
         if there is not None and there.identity != reader.status().identity:
-            return self._reopen()  # segments that a merge has not removed yet have these messages too
+            return self._reopen()  # a segment that overlaps this one has these messages
         following = segments[at + 1].first_offset if at + 1 < len(segments) else None
         assert self._segment is not None
         first_offset = self._segment.first_offset

@@ -57,7 +57,7 @@ class Tail:
             try:
                 file = self._directory.disk.open(segments[-1].path, "read")
             except FileNotFoundError:
-                continue  # a merge or a rotation came between: read again
+                continue  # a rotation and retention came between: read again
             try:
                 if not self._is_known(segments[-1], file):
                     self._segment, self._identity = segments[-1], file.status().identity

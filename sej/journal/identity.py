@@ -38,7 +38,7 @@ def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
     if data not in (identity, identity + CHECK.pack(crc32c(identity))) or len(identity) != ID_BYTES:
         raise CorruptionError(
             "this is not the identity that was written for this journal; restore the file from a copy, or"
-            " remove it so that the next writer makes a new one. Streams, merges and dead letters then treat it"
+            " remove it so that the next writer makes a new one. Streams and dead letters then treat it"
             " as another journal",
             path=path,
             position=0,

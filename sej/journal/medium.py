@@ -88,7 +88,7 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
     try:
         file = directory.disk.open(segments[at].path, "edit")
     except FileNotFoundError:
-        return  # sealed and merged in the meantime: both were synced
+        return  # sealed and removed in the meantime
     except OSError as error:  # a reader may sync what it may not write, if the system allows it
         if error.errno not in _READ_ONLY:
             raise
@@ -100,7 +100,7 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
             return
         place = past or tail.place
         if place is None or place.identity != file.status().identity:
-            return  # sealed, or merged, between two steps: both were synced
+            return  # sealed between two steps, which synced it
         if writable:
             renew(directory.disk, file, known.position, place.position)
             if past is None:  # the next opening would take a stored position for sound, and pass the damage

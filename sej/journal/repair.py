@@ -9,8 +9,7 @@ First all damage is found, by the rule of :mod:`sej.journal.salvage`. Then, segm
 3. The runs are renamed into ``jnl/`` from the last to the first, so the one that replaces the damaged segment comes
    last. A segment without a good start is removed.
 
-Retention and merging wait while a segment is repaired. If a merge has joined segments since they were listed, the
-repair stops: in the joined segment, the messages of its successors would look like damage.
+Retention waits while a segment is repaired. If it has removed one since they were listed, the repair stops.
 
 After a crash the next writer (or repair) finishes from the intent. A well-formed block with a wrong CRC32C is kept,
 because it is unknown which of its messages changed. Its bytes are copied to ``kept/``, its checksum is computed again,
@@ -31,7 +30,7 @@ from sej.journal.gaps import Gap, read_gaps, record_gap
 from sej.journal.index import BlockIndex, IndexFile, read_blocks, verify_block
 from sej.journal.medium import sync_segment
 from sej.journal.recovery import keep
-from sej.journal.retention import MARKER_BYTES, finish_merge, merged_away, readers_lock
+from sej.journal.retention import readers_lock, remove_covered
 from sej.journal.salvage import Plan, Run, plan_between
 from sej.journal.writer_lock import WriterLock
 from sej.system.disk import File, Tolerated, read_small, replace_file
@@ -39,6 +38,7 @@ from sej.system.logs import WARNING, record
 from sej.system.sealed import seal, unseal, whole
 
 _COPY_BYTES: Final = 1 << 20
+_INTENT_BYTES: Final = 1 << 26
 _NEAR_BYTES: Final = 1 << 16
 """Damaged bytes at most this far apart are kept as one piece of the file, named by its position."""
 
@@ -66,10 +66,9 @@ def repair(
     done = Repair([], [], [], [])
     with WriterLock(directory) as lock:
         if not dry_run:
-            finish_merge(directory)
+            remove_covered(directory)
             finish_repair(directory)
-        gone = set(merged_away(directory))
-        segments = [segment for segment in directory.segments() if segment not in gone]
+        segments = directory.segments()
         if segments:
             last_file = directory.disk.open(segments[-1].path, "edit")
             try:
@@ -85,9 +84,8 @@ def repair(
             if progress is not None:
                 progress(read, total)
             read += sizes[at]
-            # Retention and merging wait. A merge before that is noticed.
-            with contextlib.nullcontext() if dry_run else readers_lock(directory):
-                file = _open_unmerged(directory, segments, at, gone)
+            with contextlib.nullcontext() if dry_run else readers_lock(directory):  # retention waits
+                file = _open_listed(directory, segments, at)
                 try:
                     behind = _repair_segment(directory, segments, at, file, behind, known, done, dry_run)
                 finally:
@@ -97,35 +95,17 @@ def repair(
     return done
 
 
-def _open_unmerged(directory: Directory, segments: list[Segment], at: int, gone: set[Segment]) -> File:
-    """Open a segment, if no merge has joined it with its successors since the segments were listed.
-
-    A joined segment has the messages of its successors too. A repair by the old list would take them for damage.
-
-    Args:
-        directory: the journal.
-        segments: the segments, as they were listed.
-        at: the index of the segment.
-        gone: the segments that a merge had joined when they were listed.
+def _open_listed(directory: Directory, segments: list[Segment], at: int) -> File:
+    """Open a segment, if retention has removed neither it nor its successor since the segments were listed.
 
     Raises:
-        LockedError: a merge has joined it, or retention has removed it.
+        LockedError: retention has removed one.
     """
-    for segment in segments[at + 1 : at + 2]:
-        if directory.disk.status(segment.path) is None:
-            raise _removed(segment)
-    if set(merged_away(directory)) != gone:
-        raise _removed(segments[at])
-    try:
-        return directory.disk.open(segments[at].path, "read")
-    except FileNotFoundError:
-        raise _removed(segments[at]) from None
-
-
-def _removed(segment: Segment) -> LockedError:
-    return LockedError(
-        "retention or a merge removed this segment during the repair; run the repair again", path=segment.path
-    )
+    disk = directory.disk
+    gone = next((one for one in segments[at : at + 2] if disk.status(one.path) is None), None)
+    if gone is not None:
+        raise LockedError("retention removed this segment during the repair; run the repair again", path=gone.path)
+    return disk.open(segments[at].path, "read")
 
 
 def _repair_segment(
@@ -248,14 +228,14 @@ def _copy(file: File, run: Run, target: File) -> None:
 def finish_repair(directory: Directory) -> None:
     """Publish the runs that an intent names; called by a writer when it opens, under the lock."""
     if directory.disk.status(directory.at("txn", "repair")) is not None:
-        with readers_lock(directory):  # retention and merging wait
+        with readers_lock(directory):  # retention waits
             _finish_repair(directory)
 
 
 def _finish_repair(directory: Directory) -> None:
     disk = directory.disk
     path = directory.at("txn", "repair")
-    data = read_small(disk, path, MARKER_BYTES)
+    data = read_small(disk, path, _INTENT_BYTES)
     try:
         intent = unseal(path, data, ("segment", "runs", "last"))
         damaged = directory.segment(whole(intent["segment"], 0, MAX_OFFSET))
@@ -349,7 +329,7 @@ def reindex(directory: Directory) -> int:
     with WriterLock(directory):
         segments = directory.segments()
         for segment in segments:
-            with readers_lock(directory):  # retention and merging wait
+            with readers_lock(directory):  # retention waits
                 if directory.disk.status(segment.path) is None:
                     continue
                 file = directory.disk.open(segment.path, "edit")

@@ -1,11 +1,12 @@
-"""Removing segments: retention and merging, under one lock over ``ofs/``.
+"""Removing segments by age and size, under a lock over ``ofs/``.
 
 The lock (``ofs/.lock``) decides races with readers: it is held while a reader is created or moves backwards, so either
 retention sees its kept offset, or the reader sees what is left. Segments are removed from the oldest on, so the
 remaining ones are always the journal's end without a gap.
 
-A segment is renamed to ``tmp/`` and deleted there. A deletion in ``jnl/`` would end readers of the original, see
-:mod:`sej.system.followers`. After a crash between the two steps the next writer deletes the file.
+A segment is renamed to ``tmp/`` and deleted there. A reader of the original watches ``jnl/`` and ends if a name is
+deleted there, or renamed into it, but not if one is renamed out of it. After a crash between the two steps the next
+writer deletes the file.
 """
 
 from __future__ import annotations
@@ -13,25 +14,20 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from contextlib import AbstractContextManager
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from sej.checks import COUNT, POSITIVE, SECONDS, optional, require
-from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE
+from sej.codec.format import OFFSET, OFFSET_SIZE
 from sej.durations import Seconds, seconds
-from sej.errors import BadOffsetFileError, CorruptionError, InvalidNameError, LockedError, SejError
+from sej.errors import BadOffsetFileError, InvalidNameError
 from sej.journal.directory import Directory, Segment, containing
-from sej.journal.index import Block, BlockIndex, IndexFile, read_blocks
+from sej.journal.index import IndexFile
 from sej.journal.recovery import good_end, last_message_start
 from sej.journal.twin import read_kept
-from sej.system.disk import Disk, File, Tolerated, of_system, read_small, replace_file
-from sej.system.followers import find_followers
+from sej.system.disk import Disk, of_system
 from sej.system.logs import INFO, record
-from sej.system.sealed import seal, unseal, whole
 
 _COPY_BYTES: Final = 1 << 20
-_UINT32_MAX: Final = 2**32 - 1
-MARKER_BYTES: Final = 1 << 26
-"""The most bytes of an unfinished merge's or repair's file: the blocks of a joined segment of 100 GiB."""
 
 
 class _Limits(NamedTuple):
@@ -150,10 +146,7 @@ def clean(
                     path=directory.at("ofs"),
                 )
         slowest = slowest_reader(directory, ignore_readers)
-        if not dry_run:
-            _finish_merge(directory)  # a joined segment contains more than the next one's name tells
-        gone = set(merged_away(directory))
-        segments = [segment for segment in directory.segments() if segment not in gone]
+        segments = directory.segments()
         status = [directory.disk.status(segment.path) for segment in segments]
         left = sum(there.size for there in status if there is not None)
         for at, segment in enumerate(segments[: max(len(segments) - policy.keep_segments, 0)]):
@@ -191,228 +184,19 @@ def _remove(directory: Directory, segment: Segment) -> None:
     disk.unlink(IndexFile(directory, segment).path)
 
 
-def merge(directory: Directory, min_bytes: int, *, unless_followed: bool = False) -> int:
-    """Join runs of small sealed segments until each has min_bytes; readers may continue in the meantime.
-
-    The joined bytes are written to a file next to the journal, checked and synced. They get the time of the last append
-    of the newest part, and the first segment's name by rename. Then the other segments are removed. A marker in
-    ``txn/`` lets the next writer finish after a crash; it holds the joined index, with the checksums of the parts. New
-    readers wait for at most one joined segment.
-
-    Args:
-        directory: the journal.
-        min_bytes: segments of at least this size are not joined.
-        unless_followed: look for readers of the original before each rename, which would end them.
-
-    Returns:
-        How many segments were removed.
-
-    Raises:
-        LockedError: a reader of the original follows the journal; the groups before were merged.
-        UnsupportedError: the system cannot tell whether one does.
-    """
-    if unless_followed:
-        _require_unfollowed(directory)
-    finish_merge(directory)
-    groups: list[list[Segment]] = []
-    size = 0
-    segments = directory.segments()
-    for at, segment in enumerate(segments[:-1]):
-        there = directory.disk.status(segment.path)
-        sound = there is not None and _ends_at(directory.disk, segment, segments[at + 1].first_offset)
-        if there is None or there.size >= min_bytes or not sound:
-            size = 0
-            continue
-        if size == 0 or size >= min_bytes:
-            groups.append([])
-            size = 0
-        groups[-1].append(segment)
-        size += there.size
-    gone = 0
-    for group in groups:
-        with readers_lock(directory):
-            _finish_merge(directory)
-            if all(directory.disk.status(segment.path) is not None for segment in group):
-                gone += _join(directory, group, unless_followed=unless_followed)
-    return gone
-
-
-def _require_unfollowed(directory: Directory) -> None:
-    found = [directory.disk.status(segment.path) for segment in directory.segments()]
-    followers = find_followers(directory.jnl, {there.identity for there in found if there is not None})
-    if followers:
-        raise LockedError(
-            f"a reader of the original follows this journal, and a merge would end it: {', '.join(followers)}; stop it"
-            " first, or merge without unless_followed",
-            path=directory.path,
-            holder=followers[0],
-        )
-
-
-def finish_merge(directory: Directory) -> list[Segment]:
-    """Finish a merge that crashed; called by a writer when it opens.
-
-    If the marker is lost, as in a copy of ``jnl/`` alone, the segments tell: one whose messages a longer one also has
-    is removed.
+def remove_covered(directory: Directory) -> list[Segment]:
+    """Remove the segments whose messages a longer one before them has too; called by a writer when it opens.
 
     Returns:
         The segments that the journal has now.
-
-    Raises:
-        CorruptionError: its marker is damaged.
     """
-    if directory.disk.status(directory.at("txn", "merge")) is not None:
-        with readers_lock(directory):
-            _finish_merge(directory)
     segments = directory.segments()
     if _covered(directory, segments):
         with readers_lock(directory):
-            _remove_joined(directory, _covered(directory, directory.segments()))
+            for segment in _covered(directory, directory.segments()):
+                _remove(directory, segment)  # from the oldest on: there is never a gap after the longer segment
         segments = directory.segments()
     return segments
-
-
-def merged_away(directory: Directory) -> list[Segment]:
-    """Return the segments that :func:`finish_merge` would remove.
-
-    Raises:
-        CorruptionError: the marker of a merge is damaged.
-    """
-    begun = _read_marker(directory)
-    return begun.others if begun is not None and _is_joined(directory, begun) else []
-
-
-class _Merge(NamedTuple):
-    """The content of the marker: the joined segment, its size in bytes, the segments in it, and its index."""
-
-    first: Segment
-    size: int
-    others: list[Segment]
-    blocks: list[Block]
-
-
-def _read_marker(directory: Directory) -> _Merge | None:
-    disk = directory.disk
-    marker = directory.at("txn", "merge")
-    try:
-        data = read_small(disk, marker, MARKER_BYTES)
-    except FileNotFoundError:  # also if another process finishes the merge at this moment
-        return None
-    try:
-        plan = unseal(marker, data, ("first_offset", "size", "others", "blocks"))
-        first = whole(plan["first_offset"], 0, MAX_OFFSET)
-        return _Merge(
-            directory.segment(first),
-            whole(plan["size"]),
-            [directory.segment(whole(other, first + 1, MAX_OFFSET)) for other in plan["others"]],
-            [_block(row) for row in plan["blocks"]],
-        )
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptionError(
-            f"the marker of a merge cannot be read from this file ({error}); move it to kept/, and the next writer"
-            " finds the joined segments by their messages",
-            path=marker,
-            position=0,
-        ) from error
-
-
-def _block(row: list[Any]) -> Block:
-    position, end, first_offset, messages, check, *times = row
-    return Block(
-        whole(position), whole(end), whole(first_offset), whole(messages, 1, _UINT32_MAX), whole(check, 0, _UINT32_MAX),
-        *(whole(time, NO_TIMESTAMP) for time in times),
-    )  # fmt: skip
-
-
-def _is_joined(directory: Directory, begun: _Merge) -> bool:
-    """Return whether the rename had happened."""
-    there = directory.disk.status(begun.first.path)
-    return there is not None and there.size == begun.size
-
-
-def _finish_merge(directory: Directory) -> None:
-    begun = _read_marker(directory)
-    if begun is not None and _is_joined(directory, begun):
-        index_file = IndexFile(directory, begun.first)
-        index_file.write(begun.blocks, 0)
-        index_file.close()
-        _remove_joined(directory, begun.others)
-    directory.disk.unlink(directory.at("tmp", "merge"))  # also that of a merge that was killed before its marker
-    if begun is not None:
-        directory.disk.unlink(directory.at("txn", "merge"))
-
-
-def _join(directory: Directory, group: list[Segment], *, unless_followed: bool) -> int:
-    if len(group) < 2:
-        return 0
-    disk = directory.disk
-    blocks = _joined_blocks(directory, group)
-    if len(_marker(group, MAX_OFFSET, blocks)) > MARKER_BYTES:  # no writer would read it
-        half = len(group) // 2
-        return sum(_join(directory, part, unless_followed=unless_followed) for part in (group[:half], group[half:]))
-    for name in ("tmp", "txn"):
-        disk.mkdir(directory.at(name))
-    joined = directory.at("tmp", "merge")
-    file = disk.open(joined, "temp")
-    try:
-        newest = max(_copy(disk, segment.path, file) for segment in group)
-        with Tolerated():  # retention would only wait longer
-            file.set_time(newest)
-        file.sync()
-        size = file.size()
-    except BaseException:
-        disk.unlink(joined)  # the disk may be full
-        raise
-    finally:
-        file.close()
-    replace_file(disk, directory.at("tmp", "merge.plan"), directory.at("txn", "merge"), _marker(group, size, blocks))
-    if unless_followed:
-        try:
-            _require_unfollowed(directory)
-        except SejError:
-            _finish_merge(directory)  # nothing was renamed: this removes the joined file and the marker
-            raise
-    disk.rename(joined, group[0].path)  # the index of the first part also matches it, as far as it goes
-    _finish_merge(directory)
-    return len(group) - 1
-
-
-def _marker(group: list[Segment], size: int, blocks: list[Block]) -> bytes:
-    first, *others = (segment.first_offset for segment in group)
-    return seal("merge", {"first_offset": first, "size": size, "others": others, "blocks": blocks})
-
-
-def _joined_blocks(directory: Directory, group: list[Segment]) -> list[Block]:
-    """Return the blocks of the joined segment, with the checksums of its parts: joining does not confirm bytes.
-
-    Raises:
-        CorruptionError: a part was damaged after :func:`merge` found it good; nothing is joined.
-    """
-    index = BlockIndex(group[0].first_offset)
-    for segment in group:
-        base = index.position
-        file = directory.disk.open(segment.path, "read")
-        try:
-            known = IndexFile(directory, segment).load(file, segment.first_offset)
-            for block in (*known.blocks, *read_blocks(file, known.position, known.due)):
-                index.add(block._replace(position=base + block.position, end=base + block.end))
-            if index.position - base != file.size():
-                raise CorruptionError(
-                    "the segment was damaged while segments were merged; run sej verify",
-                    path=segment.path,
-                    position=index.position - base,
-                    offset=index.due,
-                )
-        finally:
-            file.close()
-    return index.blocks
-
-
-def _remove_joined(directory: Directory, others: list[Segment]) -> None:
-    # From the oldest on, so that there is never a gap after the joined segment. A reader that looks for an offset in
-    # the meantime finds it in the joined segment or in a remaining one, and each of these leads to the next.
-    for segment in others:
-        _remove(directory, segment)
 
 
 def _covered(directory: Directory, segments: list[Segment]) -> list[Segment]:
@@ -485,16 +269,3 @@ def _ends_at(disk: Disk, segment: Segment, due: int) -> bool:
         return good_end(file, 0, segment.first_offset) == (file.size(), due)
     finally:
         file.close()
-
-
-def _copy(disk: Disk, path: str, target: File) -> int:
-    """Copy a segment to the end of a file; return the time of its last append."""
-    source = disk.open(path, "read")
-    try:
-        position = 0
-        while data := source.read(_COPY_BYTES, position):
-            target.write(data)
-            position += len(data)
-        return source.status().mtime_ns
-    finally:
-        source.close()

@@ -11,7 +11,6 @@ from sej.journal.gaps import Gap, read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import IndexFile, verify_block
 from sej.journal.recovery import Damage, good_end
-from sej.journal.retention import merged_away
 from sej.system.disk import File
 
 _Kind = Literal["torn tail", "corruption", "gap", "checksum", "foreign file", "identity"]
@@ -49,7 +48,7 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
     Problems are checked again if another process has changed the segments in the meantime.
     """
     problems: dict[str, list[Problem]] = {}
-    segments, gaps = _segments(directory), read_gaps(directory)
+    segments, gaps = directory.segments(), read_gaps(directory)
     sizes = [0 if (there := directory.disk.status(segment.path)) is None else there.size for segment in segments]
     total = sum(sizes)
     at = read = 0
@@ -59,15 +58,15 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
             progress(min(read, total), total)
         try:
             file = directory.disk.open(segment.path, "read")
-        except FileNotFoundError:  # retention removed it, or a merge joined it into another one
-            segments = _segments(directory)
+        except FileNotFoundError:  # retention removed it
+            segments = directory.segments()
             at = max(containing(segments, segment.first_offset), 0)
             continue
         try:
             following = segments[at + 1].first_offset if at + 1 < len(segments) else None
             found = _problems(directory, segment, file, following, gaps)
             if found:
-                again = _segments(directory)
+                again = directory.segments()
                 if again != segments or not is_still(directory.disk, segment, file):
                     segments, gaps = again, read_gaps(directory)
                     at = max(containing(segments, segment.first_offset), 0)
@@ -86,13 +85,6 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
     except CorruptionError as error:
         listed.append(Problem("identity", directory.at("id"), 0, 0, error.reason))
     return listed
-
-
-def _segments(directory: Directory) -> list[Segment]:
-    """Return the segments, without those that a merge has joined and not removed yet."""
-    segments = directory.segments()
-    gone = set(merged_away(directory))
-    return [segment for segment in segments if segment not in gone] if gone else segments
 
 
 def _problems(

@@ -24,7 +24,7 @@ from sej.journal.index import Block, BlockIndex, IndexFile
 from sej.journal.kept_offsets import kept_offsets
 from sej.journal.recovery import corruption_at, good_end, last_message_start
 from sej.journal.repair import Repair, reindex, repair
-from sej.journal.retention import Retention, clean, merge
+from sej.journal.retention import Retention, clean
 from sej.journal.segment import SegmentReader
 from sej.journal.verify import Problem, verify
 from sej.message import Message
@@ -130,7 +130,7 @@ class Journal:
         while at < len(segments):
             try:
                 found, due = self._find_time(segments[at], timestamp)
-            except FileNotFoundError:  # retention removed it, or a merge joined it into another one
+            except FileNotFoundError:  # retention removed it
                 first_offset = segments[at].first_offset
                 segments = self._directory.segments()
                 at = max(containing(segments, first_offset), 0)
@@ -169,7 +169,7 @@ class Journal:
                 file = self._disk.open(segments[at].path, "read")
             except FileNotFoundError:
                 self._directory.require()
-                at -= 1  # retention removed it and those before it, or a merge joined it into the one before it
+                at -= 1  # retention removed it and those before it
                 continue
             try:
                 if below is None:
@@ -190,7 +190,7 @@ class Journal:
                     segments, at = again, containing(again, below - 1)
                     continue
                 for message in _backwards(file, segments[at], end, due):
-                    if below is None or message.offset < below:  # segments overlap while a merge is unfinished
+                    if below is None or message.offset < below:  # segments may overlap
                         below = message.offset
                         yield message
                 below = segments[at].first_offset if below is None else below
@@ -231,25 +231,6 @@ class Journal:
         policy = Retention(max_age_s, max_bytes, keep_segments)
         require(dry_run=(dry_run, FLAG), ignore_readers=(ignore_readers, a(list, tuple, set, frozenset)))
         return clean(self._directory, policy, dry_run=dry_run, ignore_readers=ignore_readers)
-
-    def merge(self, min_bytes: int, *, unless_followed: bool = False) -> int:
-        """Join small sealed segments until each has min_bytes, while readers run.
-
-        Args:
-            min_bytes: segments of at least this size are not joined.
-            unless_followed: merge nothing while a reader of the original SEJ follows the journal, because a merge ends
-                such a reader. It is found in ``/proc`` just before each change, if it runs as the same user or this
-                process as root. Readers of this library continue in any case.
-
-        Returns:
-            How many segments were removed.
-
-        Raises:
-            LockedError: with unless_followed, a reader of the original follows the journal.
-            UnsupportedError: with unless_followed, the system cannot tell whether one does.
-        """
-        require(min_bytes=(min_bytes, COUNT), unless_followed=(unless_followed, FLAG))
-        return merge(self._directory, min_bytes, unless_followed=unless_followed)
 
     def repair(self, dry_run: bool = False, *, progress: Callable[[int, int], object] | None = None) -> Repair:
         """Repair a damaged journal so that it opens, without losing a byte; never done automatically.

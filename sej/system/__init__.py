@@ -9,6 +9,6 @@ The modules, in the order in which they are best read::
     durable_format, durable, sealed    the kept durable position; small files with a checksum
     watch                              waiting for a change: inotify or polling
     clock                              time as a parameter
-    original, followers                the original SEJ next to this one: its lock, its readers
+    original                           the original SEJ next to this one: its lock
     logs                               log records
 """

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 _MOVE_SELF, _OVERFLOW, _IGNORED, _MASK_ADD = 0x800, 0x4000, 0x8000, 0x20000000
 _INTEREST: Final = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _MOVE_SELF
-"""Without IN_DELETE_SELF, which IN_IGNORED reports too: sej.system.followers tells watches of the original by it."""
 _EVENT_WORDS: Final = 4  # watch, mask, cookie, size of the following name; names fill whole words
 _READ_BYTES: Final = 4096  # of events in one read: the rest is read next time
 _SAFETY_S: Final = 1.0

@@ -312,7 +312,7 @@ class Batches:
     def _equal_rows(self, staged: str, first: int, skipped: int, stop: int) -> int | None:
         """Return how many staged rows after the skipped ones are in the journal; None if another message is there.
 
-        Segments may be merged and deleted in the meantime.
+        Segments may be deleted in the meantime.
         """
         rows = islice((message for messages in self._rows(staged, first) for message in messages), skipped, None)
         start = offset = first + skipped

@@ -115,7 +115,7 @@ class LastSegment:
         try:
             if self._in_doubt > self.synced_position and file.status().identity == self._identity:
                 renew(self._disk, file, self.synced_position, self._in_doubt)
-            file.sync()  # if a merge replaced the file, this sync is not needed, and harmless
+            file.sync()
         finally:
             file.close()
 

@@ -49,7 +49,7 @@ from sej.errors import CorruptionError, DecodeError, SejError
 from sej.journal.directory import Directory, Segment
 from sej.journal.index import IndexFile
 from sej.journal.recovery import ANY_REACH, Recovery, good_end, keep, next_candidate, size_before
-from sej.journal.retention import merged_away, readers_lock
+from sej.journal.retention import readers_lock
 from sej.journal.writer_lock import WriterLock
 from sej.system.disk import File
 from sej.system.durable import KeptPosition
@@ -251,11 +251,9 @@ def has_surplus(directory: Directory) -> bool:
 def _surplus(directory: Directory) -> Iterator[tuple[Segment, int]]:
     """Yield each of the newest segments that has offsets of its successor, and the successor's first offset.
 
-    After a merge the joined segment also has offsets of its successors until these are deleted. Merging and retention
-    run under the readers' lock. The caller holds this lock, so the marker of the merge fits the list of segments.
+    The caller holds the readers' lock.
     """
-    gone = set(merged_away(directory))
-    segments = [segment for segment in directory.segments() if segment not in gone][-_NEWEST:]
+    segments = directory.segments()[-_NEWEST:]
     for segment, following in pairwise(segments):
         file = directory.disk.open(segment.path, "read")
         try:

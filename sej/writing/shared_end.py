@@ -18,7 +18,7 @@ another, or none       any                                   searches for the en
 =====================  ====================================  ======================================================
 
 A search finds the end as an exclusive writer does when it opens: it cuts a torn tail and extends the index. If a
-process died with something promised (``append_once``, a merge, a repair), an exclusive writer is opened first, which
+process died with something promised (``append_once``, a repair), an exclusive writer is opened first, which
 finishes it. After a trace of the original (:mod:`sej.system.original`), the trace follows the mark in the file, and
 each turn also checks that the lock file is still the file at its path.
 
@@ -166,7 +166,7 @@ class SharedEnd:
     def require_place(self, file: File | None, first_offset: int) -> None:
         """Check that what was appended to a segment is still in the journal. Another thread may be within a turn.
 
-        A segment that has a successor may be removed: it was synced, and retention or a merge does this.
+        A segment that has a successor may be removed: it was synced, and retention does this.
 
         Args:
             file: the segment, if this object has looked for it.
@@ -281,7 +281,7 @@ class SharedEnd:
         disk, txn = self._directory.disk, self._directory.at("txn")
         if disk.status(txn) is None:
             return False
-        return any(name in ("merge", "repair") or name.endswith(".intent") for name in disk.list(txn))
+        return any(name == "repair" or name.endswith(".intent") for name in disk.list(txn))
 
     def _take(self, end: End, *, sealing: bool = False) -> None:
         """Continue at an end. The index entries that it lacks are written after their bytes are synced.

@@ -13,7 +13,7 @@ from sej.writing.end import End
 from sej.writing.opening import is_promise, open_end, sweep
 
 _FEW_SEGMENTS: Final = 2
-"""A journal with more of them may have a merge that was not finished: a joined segment, its part and a successor."""
+"""A journal with more of them may have a segment whose messages the one before it has too."""
 
 
 def take_end(
@@ -59,17 +59,17 @@ def take_end(
 
 
 def _finished(directory: Directory, pending: list[str]) -> list[Segment]:
-    """Finish a merge and a repair that crashed, and return the segments. What is rarely needed is imported here.
+    """Finish a repair that crashed, and return the segments. What is rarely needed is imported here.
 
     Args:
         directory: the journal.
         pending: the names in ``txn/``.
     """
     segments = directory.segments()
-    if "merge" in pending or len(segments) > _FEW_SEGMENTS:
-        from sej.journal.retention import finish_merge
+    if len(segments) > _FEW_SEGMENTS:
+        from sej.journal.retention import remove_covered
 
-        segments = finish_merge(directory)
+        segments = remove_covered(directory)
     if "repair" in pending:
         from sej.journal.repair import finish_repair
 

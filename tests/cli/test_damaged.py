@@ -142,7 +142,6 @@ CHANGING = [
     ["reset", "--yes", "--remove", J, "reader"],
     ["repair", "--yes", "--json", J],
     ["clean", "--max-bytes", "1", J],
-    ["merge", J],
     ["index", J],
     ["queue", "stats", "--json", J],
     ["queue", "get", J],
@@ -260,7 +259,7 @@ def test_a_hub_with_a_damaged_client(damage: str, tmp_path: Path, monkeypatch: p
     for number in range(1, 4):  # more segments, so that each damage has its file
         (root / "EWR.flights" / "jnl" / f"{50 * number:016x}.jnl").touch()
     DAMAGES[damage](root / "EWR.flights")
-    for words in (["ls"], ["ls", "--json"], ["merge"], ["merge", "--json"], ["clean", "--dry-run", "--max-bytes", "1"]):
+    for words in (["ls"], ["ls", "--json"], ["clean", "--dry-run", "--max-bytes", "1"]):
         done = inside(monkeypatch, "hub", words[0], *words[1:], root)
         assert done.code in (0, 1, 4), (words, done)
         assert done.code == 0 or str(root) in done.err
@@ -271,7 +270,7 @@ def test_a_hub_with_a_damaged_client(damage: str, tmp_path: Path, monkeypatch: p
     "words",
     [
         *(["count"], ["scan"], ["tail"], ["offset"], ["file"], ["old"], ["stat"], ["verify"], ["doctor"], ["repair"]),
-        *(["top", "--once"], ["merge"], ["index"], ["clean", "--max-bytes", "1"], ["follow"], ["spark", "count"]),
+        *(["top", "--once"], ["index"], ["clean", "--max-bytes", "1"], ["follow"], ["spark", "count"]),
         *(["queue", "stats"], ["queue", "get"], ["queue", "dead"], ["queue", "redrive"], ["queue", "purge"]),
         *(["hub", "ls"], ["hub", "merge"], ["hub", "clean", "--max-bytes", "1"], ["shard", "ls"], ["shard", "check"]),
     ],

@@ -21,7 +21,6 @@ COMMANDS = {
     "verify": (),
     "index": (),
     "clean": ("--max-bytes", "1", "--ignore-reader", "r"),
-    "merge": (),
     "offset": ("r",),
     "reset": ("r", "first", "--yes"),
     "queue put": ("v",),

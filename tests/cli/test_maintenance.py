@@ -1,4 +1,4 @@
-"""Commands that change a journal: sej repair, clean, merge, index; and sej stat and doctor, which advise them."""
+"""Commands that change a journal: sej repair, clean, index; and sej stat and doctor, which advise them."""
 
 import json
 import os
@@ -124,10 +124,7 @@ def test_readers_that_are_stuck_at_damage_and_after_it(journal: Path, monkeypatc
         assert "it is stuck at 3" in found["reader a"]["found"] and "reader b" in found
 
 
-def test_merge_and_index(journal: Path) -> None:
-    many = len(files(journal))
-    gone = int(sej("merge", "--min-bytes", "1M", journal).stdout)
-    assert len(files(journal)) == many - gone < many
+def test_index(journal: Path) -> None:
     for path in (journal / "idx").iterdir():
         path.unlink()
     assert int(sej("index", journal).stdout) >= 1

@@ -107,17 +107,13 @@ class Chaos:
         with suppress(sej.JournalNotFoundError):
             sej.Journal(self.path, disk=self.disk).clean(max_bytes=5000)
 
-    def merge(self) -> None:
-        with suppress(sej.JournalNotFoundError):
-            sej.Journal(self.path, disk=self.disk).merge(5000)
-
     def reindex(self) -> None:
         with suppress(sej.JournalNotFoundError, sej.LockedError):
             sej.Journal(self.path, disk=self.disk).reindex()
 
     def run(self) -> None:
         acts: dict[Callable[[], None], int] = {
-            self.share: 6, self.write: 4, self.read: 3, self.look: 3, self.clean: 1, self.merge: 1, self.reindex: 1,
+            self.share: 6, self.write: 4, self.read: 3, self.look: 3, self.clean: 1, self.reindex: 1,
         }  # fmt: skip
         while True:
             self.dice.choices(list(acts), list(acts.values()))[0]()

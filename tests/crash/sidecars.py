@@ -227,16 +227,14 @@ def _collect(seen: list[bytes], scanner: sej.Scanner) -> None:
 
 
 class Pending(World):
-    """A merge, a repair and a batch that were cut short."""
+    """A repair and a batch that were cut short."""
 
     def build(self, path: Path) -> None:
         self.values: dict[str, list[bytes]] = {}
-        for name in ("merge", "repair", "batch"):
+        for name in ("repair", "batch"):
             with sej.Writer(path / name, segment_bytes=300) as w:
                 w.append_many([b"value %d" % n for n in range(30)])
             self.values[name] = values(path / name)
-        with killed("unlink", r"txn/merge$"):
-            sej.Journal(path / "merge").merge(2000)
         segment = sorted((path / "repair" / "jnl").iterdir())[1]
         with segment.open("r+b") as file:
             file.seek(60)
@@ -251,7 +249,7 @@ class Pending(World):
         self.values["batch"] += [b"once", b"more"]
 
     def check(self, path: Path, changed: list[str]) -> None:
-        for name in ("merge", "repair", "batch"):
+        for name in ("repair", "batch"):
             if not touched(changed, name):
                 continue
 

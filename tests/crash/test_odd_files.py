@@ -350,7 +350,6 @@ def use_all(root: Path) -> None:
     acts += [
         handle_shards,
         lambda: sej.Journal(root / "j").clean(max_bytes=0),
-        lambda: sej.Journal(root / "j").merge(1000),
     ]
     for act in acts:
         with suppress(Exception):

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,8 +19,8 @@ import sej
 from sej import CorruptionError, LockedError, LockLostError
 from sej.journal.directory import Directory
 from sej.journal.medium import kept_position
-from sej.journal.retention import merged_away, readers_lock
-from sej.system.disk import OS, File, OsDisk
+from sej.journal.retention import readers_lock
+from sej.system.disk import OS, File
 from sej.writing.overlap import has_surplus
 from tests.crash.original import Original, OriginalLockedError, frame
 from tests.sej.hooks import ROOT, HookedDisk, script
@@ -405,22 +404,6 @@ def test_writers_of_ours_and_originals_for_long(name: str, appending: bool, memo
         together(memory / str(seed), min(int(10 * torture_s), 2500), seed, appending=appending, name=name)
         if time.monotonic() > deadline:
             break
-
-
-def test_the_marker_of_a_merge_that_another_process_finishes_is_passed_over(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as writer:
-        writer.append(b"v")
-    marker = tmp_path / "txn" / "merge"
-    marker.parent.mkdir(exist_ok=True)
-    marker.touch()
-
-    class Going(OsDisk):
-        def open(self, path: Any, mode: Any) -> Any:
-            if str(path) == str(marker):
-                marker.unlink()
-            return super().open(path, mode)
-
-    assert merged_away(Directory(tmp_path, Going())) == []
 
 
 def test_what_two_writers_left_is_looked_for_while_no_merge_is_at_work(tmp_path: Path) -> None:

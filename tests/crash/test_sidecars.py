@@ -17,7 +17,6 @@ from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import IndexFile
-from sej.journal.retention import _read_marker
 from sej.journal.twin import read_kept
 from sej.reading.attempts import Attempts
 from sej.system.disk import OS
@@ -162,7 +161,6 @@ READERS = [
     Reader(Journal, "j/txn/one.done", lambda path: Batches(_at(path)).find("one", 1)),
     Reader(Journal, "j/id", _identity),
     Reader(Journal, "j/idx/*.idx", _index, lambda found, sound: {*found} <= {*sound, None}),
-    Reader(Pending, "merge/txn/merge", lambda path: _read_marker(_at(path, "merge"))),
     Reader(Pending, "batch/txn/load.intent", lambda path: Batches(_at(path, "batch"))._read("load.intent")),
     Reader(Queues, "j/ofs/jobs.ofs", lambda path: read_kept(_at(path), "jobs")),
     Reader(Queues, "j/ofs/jobs.check", lambda path: read_kept(_at(path), "jobs")),

@@ -95,7 +95,6 @@ CASES: dict[str, Callable[[Things], Case]] = {
     "sej.Journal": lambda t: Case(sej.Journal, {"path": t.journal}),
     "sej.Journal.clean": lambda t: Case(sej.Journal(t.journal).clean, {}),
     "sej.Journal.find_time": lambda t: Case(sej.Journal(t.journal).find_time, {"timestamp": 0}),
-    "sej.Journal.merge": lambda t: Case(sej.Journal(t.journal).merge, {"min_bytes": 0}),
     "sej.Journal.repair": lambda t: Case(sej.Journal(t.journal).repair, {"dry_run": True}),
     "sej.Journal.tail": lambda t: Case(sej.Journal(t.journal).tail, {}),
     "sej.Journal.verify": lambda t: Case(sej.Journal(t.journal).verify, {}),

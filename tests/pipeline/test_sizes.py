@@ -18,10 +18,8 @@ from pipeline.reading.extents import Extent
 from pipeline.reading.places import Origin, Slice
 from pipeline.reading.planning import pack
 from pipeline.reading.task import TaskOptions, read
-from sej.journal.directory import Directory
-from sej.journal.retention import merge
-from sej.system.disk import OS
 from sej.writing.shared_writer import SharedWriter
+from tests.sej.support import join
 from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
 from textqueue import TextQueue
 
@@ -100,12 +98,12 @@ def test_a_journal_that_is_recreated_within_a_slice_is_an_error(tmp_path: Path) 
     assert {value.as_py() for batch in found for value in batch["value"]} == {b"old" * 50}
 
 
-def test_segments_may_be_merged_while_partitions_are_planned(tmp_path: Path) -> None:
+def test_segments_may_be_joined_while_partitions_are_planned(tmp_path: Path) -> None:
     with sej.Writer(tmp_path, segment_bytes=3000) as w:
         w.append_many([b"%0100d" % n for n in range(300)])
     extent = Extent(Origin(str(tmp_path), "j"))
     assert len(list((tmp_path / "jnl").iterdir())) > 5
-    assert merge(Directory(tmp_path, OS), 1 << 30)
+    join(tmp_path)
     slices = [extent.slice(start, start + 33) for start in range(0, 300, 33)]
     with shrunk(WINDOWS):
         partitions = pack(slices, {"j": extent}, at_least=8, at_once=2)

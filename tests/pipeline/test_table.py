@@ -331,16 +331,6 @@ def test_messages_deleted_under_an_open_stream_are_an_error_not_a_hole(large: Pa
     assert seen == list(range(len(seen)))
 
 
-def test_a_merge_under_an_open_stream_changes_nothing(large: Path) -> None:
-    wanted = rows_of(large)
-    reader = pipeline.table(large).to_reader()
-    first = reader.read_next_batch()
-    assert sej.Journal(large).merge(1 << 20) > 0
-    rest = reader.read_all()
-    assert [*first["offset"].to_pylist(), *rest["offset"].to_pylist()] == [row[0] for row in wanted]
-    assert rows_in(pipeline.table(large)) == wanted
-
-
 def test_a_time_behind_damage_is_not_passed_silently(large: Path) -> None:
     """A length that points past the end of its segment looks like an incomplete message."""
     segment = sorted((large / "jnl").iterdir())[1]

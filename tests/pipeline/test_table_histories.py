@@ -1,4 +1,4 @@
-"""Tables, scanners and Spark's readers agree over random histories: rotation, damage, torn tails, gaps, merges."""
+"""Tables, scanners and Spark's readers agree over random histories: rotation, damage, torn tails, gaps."""
 
 import contextlib
 import tempfile
@@ -31,7 +31,6 @@ messages = st.tuples(
 steps = st.one_of(
     st.tuples(st.just("append"), st.lists(messages, min_size=1, max_size=12)),
     st.tuples(st.just("reindex"), st.none()),
-    st.tuples(st.just("merge"), st.integers(1, 2000)),
     st.tuples(st.just("clean"), st.integers(1, 3000)),
     st.tuples(st.just("flip"), st.floats(0, 1, exclude_max=True)),
     st.tuples(st.just("zero"), st.floats(0, 1, exclude_max=True)),
@@ -63,11 +62,10 @@ def carry_out(path: Path, step: str, given: Any) -> None:
             keys, values, types, times = zip(*given, strict=True)
             stamps = [sej.NO_TIMESTAMP if time < 0 else BASE_NS + time for time in times]
             writer.append_many(values, keys, types, stamps)
-    elif segments and step in ("reindex", "merge", "clean", "repair"):
+    elif segments and step in ("reindex", "clean", "repair"):
         journal = sej.Journal(path)
         calls: dict[str, Callable[[], object]] = {
             "reindex": journal.reindex,
-            "merge": lambda: journal.merge(given),
             "clean": lambda: journal.clean(max_bytes=given),
             "repair": journal.repair,
         }

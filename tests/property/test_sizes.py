@@ -213,10 +213,6 @@ class SizesMachine(RuleBasedStateMachine):
         file.write_at(changed, 0)
         file.close()
 
-    @rule(min_bytes=st.sampled_from([100, 5000, 100_000]))
-    def merge(self, min_bytes: int) -> None:
-        sej.Journal(ROOT, disk=self.disk).merge(min_bytes)
-
     @rule(max_bytes=st.sampled_from([5000, 100_000]))
     def clean(self, max_bytes: int) -> None:
         if isinstance(self.w, JournalQueue):

@@ -64,6 +64,16 @@ def read_all(path: Path, **options: Any) -> list[Message]:
         return list(scanner)
 
 
+def join(path: Path, parts: int | None = None) -> None:
+    """Join the first sealed segments, in place: readers with the old files open find another one of the first name."""
+    files = sorted((path / "jnl").iterdir())[:-1][:parts]
+    joined = path / "joined"
+    joined.write_bytes(b"".join(file.read_bytes() for file in files))
+    joined.rename(files[0])
+    for file in files[1:]:
+        file.unlink()
+
+
 def values(messages: Iterable[Message]) -> list[bytes]:
     return [message.value for message in messages]
 

@@ -160,7 +160,7 @@ def pending(path: Path, name: str = "p") -> Path:
         at += 1
 
 
-@pytest.mark.parametrize("name", ["repair", "merge", "x.rows", "rows.removed", "repair.0000000000000000"])
+@pytest.mark.parametrize("name", ["repair", "x.rows", "rows.removed", "repair.0000000000000000"])
 def test_a_promised_batch_may_have_any_name(name: str, tmp_path: Path) -> None:
     path = pending(tmp_path, name)
     with sej.Writer(path) as w:

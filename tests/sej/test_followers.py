@@ -1,17 +1,14 @@
-"""Readers of the original that follow a journal, by their system calls, while segments are removed and merged."""
+"""Readers of the original that follow a journal, by their system calls, while segments are removed."""
 
-import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import sej
-from sej.system.disk import OsDisk
 from tests.crash import original_reader
 from tests.crash.disk import CrashDisk
 from tests.sej.support import segments
@@ -68,12 +65,6 @@ def test_a_deleted_name_ends_it(path: Path) -> None:
         assert follower.line().startswith("ScanOffsetError")
 
 
-def test_a_merge_ends_it(path: Path) -> None:
-    with following(path, COUNT) as follower:
-        assert sej.Journal(path).merge(10_000) > 0
-        assert follower.line().startswith("ScanOffsetError")
-
-
 def test_retention_ends_none(path: Path) -> None:
     with following(path, COUNT) as follower:
         assert len(sej.Journal(path).clean(max_bytes=0)) > 3
@@ -81,61 +72,6 @@ def test_retention_ends_none(path: Path) -> None:
         assert [follower.line() for _ in range(3)] == [str(COUNT + number) for number in range(3)]
         assert not list((path / "tmp").iterdir())
         assert follower.end() == []
-
-
-def test_a_merge_unless_followed_ends_none(path: Path) -> None:
-    before = segments(path)
-    with following(path, COUNT) as follower:
-        with pytest.raises(sej.LockedError, match=re.escape(f"pid={follower.pid} (")) as caught:
-            sej.Journal(path).merge(10_000, unless_followed=True)
-        assert str(caught.value.holder).startswith(f"pid={follower.pid} ")
-        assert segments(path) == before
-        append(path)
-        assert follower.line() == str(COUNT)
-        assert follower.end() == []
-    assert sej.Journal(path).merge(10_000, unless_followed=True) > 0
-    assert sej.Journal(path).verify() == []
-
-
-def test_a_reader_that_starts_during_a_merge_is_not_ended(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, rename, late = segments(path), OsDisk.rename, []
-    with ExitStack() as stack:
-
-        def renamed(disk: OsDisk, source: str, target: str) -> None:
-            rename(disk, source, target)
-            if target.endswith("merge"):  # the marker: the joined file is next
-                late.append(stack.enter_context(following(path, COUNT)))
-
-        monkeypatch.setattr(OsDisk, "rename", renamed)
-        with pytest.raises(sej.LockedError):
-            sej.Journal(path).merge(10_000, unless_followed=True)
-        monkeypatch.undo()
-        assert segments(path) == before
-        assert not (path / "txn" / "merge").exists()
-        assert not (path / "tmp" / "merge").exists()
-        append(path)
-        assert late[0].line() == str(COUNT)
-
-
-def test_readers_of_this_library_do_not_count(path: Path) -> None:
-    program = (
-        "import sys, sej\n"
-        "for message in sej.Scanner(sys.argv[1], timeout=None):\n"
-        "    print(message.offset, flush=True)\n"
-    )
-    command = [sys.executable, "-c", program, str(path)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as reader:
-        try:
-            assert reader.stdout is not None
-            lines = [reader.stdout.readline().strip() for _ in range(COUNT)]
-            append(path)  # it waits now, or will
-            lines.append(reader.stdout.readline().strip())
-            assert sej.Journal(path).merge(10_000, unless_followed=True) > 0
-            append(path)
-            assert [*lines, reader.stdout.readline().strip()] == [str(number) for number in range(COUNT + 2)]
-        finally:
-            reader.kill()
 
 
 def test_the_next_writer_deletes_what_a_crash_left_in_tmp() -> None:

@@ -309,17 +309,6 @@ def test_both_ways_to_check_a_block_agree(tmp_path: Path) -> None:
                 file.write_at(data[at : at + 1], at)
 
 
-def test_joining_segments_does_not_make_their_bytes_true(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path, segment_bytes=1000) as w:
-        w.append_messages(ROWS[:30])
-    count = len(segments(tmp_path))
-    flip(sorted((tmp_path / "jnl").iterdir())[1], 24)
-    assert sej.Journal(tmp_path).merge(1 << 20) == count - 2
-    assert int.from_bytes(entries(tmp_path)[-1][8:16], "big") == segment(tmp_path, 0).stat().st_size
-    (problem,) = sej.Journal(tmp_path).verify()
-    assert (problem.kind, problem.position) == ("checksum", len(packed(ROWS[:7])))
-
-
 def test_entries_are_written_only_after_their_bytes_were_synced() -> None:
     disk = CrashDisk()
     w = sej.Writer("/j", durability="os", disk=disk)

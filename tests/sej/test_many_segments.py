@@ -13,7 +13,7 @@ from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.system.disk import Mode, OsDisk, OsFile, Status
 from tests.queue.support import FakeClock
-from tests.sej.support import read_all, values
+from tests.sej.support import join, read_all, values
 
 FEW, MANY = 20, 80
 
@@ -85,7 +85,6 @@ OPERATIONS: dict[str, Callable[[Path, CallsDisk], object]] = {
     "verify": lambda path, disk: sej.Journal(path, disk=disk).verify(),
     "repair": lambda path, disk: sej.Journal(path, disk=disk).repair(),
     "reindex": lambda path, disk: sej.Journal(path, disk=disk).reindex(),
-    "merge": lambda path, disk: sej.Journal(path, disk=disk).merge(1 << 20),
     "clean": lambda path, disk: sej.Journal(path, disk=disk).clean(max_bytes=1),
 }
 
@@ -121,10 +120,10 @@ def test_a_parked_reader_is_opened_again_without_a_listing(tmp_path: Path) -> No
     cursor.close()
 
 
-def test_the_next_segment_is_found_though_a_merge_took_its_name(tmp_path: Path) -> None:
+def test_the_next_segment_is_found_though_its_name_is_gone(tmp_path: Path) -> None:
     journal(tmp_path, 10)
     with sej.Scanner(tmp_path) as s:
         assert values(s.read(3)) == [b"0", b"1", b"2"]
-        assert sej.Journal(tmp_path).merge(1 << 20)
+        join(tmp_path)
         assert [message.offset for message in s] == list(range(3, 10))
     assert len(read_all(tmp_path)) == 10

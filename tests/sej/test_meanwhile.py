@@ -14,7 +14,7 @@ from sej.journal.directory import Directory
 from sej.journal.retention import clean
 from sej.system.disk import OS
 from tests.sej.hooks import HookedDisk, MeanwhileDisk
-from tests.sej.support import by_hand, packed, sample, segment
+from tests.sej.support import by_hand, join, packed, sample, segment
 
 pytestmark = pytest.mark.either_codec
 
@@ -135,8 +135,7 @@ def clean_now(path: Path) -> None:
     clean(Directory(path, OS), sej.Retention(max_bytes=1), wait=False)
 
 
-def test_retention_disturbs_no_merge_that_is_finished(tmp_path: Path) -> None:
-    """The marker of the merge is lost, as in a copy of jnl/."""
+def test_retention_disturbs_no_removal_of_covered_segments(tmp_path: Path) -> None:
     k = 1
     while True:
         path = by_hand(tmp_path / str(k), *((n, packed(ROWS[n : n + 2])) for n in (2, 4, 6)), (0, packed(ROWS[:6])))
@@ -162,7 +161,7 @@ def test_a_repair_during_retention_is_done_or_says_what_to_do(tmp_path: Path) ->
         if disk.calls < k:
             break
         k += 1
-    assert errors == {"retention or a merge removed this segment during the repair; run the repair again"}
+    assert errors == {"retention removed this segment during the repair; run the repair again"}
 
 
 def promise(path: Path) -> list[bytes]:
@@ -185,32 +184,18 @@ def promise(path: Path) -> list[bytes]:
     return batch
 
 
-def merge_now(path: Path) -> None:
-    """What a merge does, unless another process removes segments."""
-    with suppress(OSError):
-        lock = OS.open(path / "ofs" / ".lock", "append")
-        free = lock.lock()
-        lock.close()
-        if free:
-            sej.Journal(path).merge(150)
-
-
-@pytest.mark.parametrize("act", [merge_now, clean_now])
-def test_a_batch_is_completed_once_though_segments_are_joined_and_deleted(
-    act: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_a_batch_is_completed_once_though_segments_are_deleted(tmp_path: Path) -> None:
     batch = promise(tmp_path / "promised")
     k = 1
     while True:
         path = shutil.copytree(tmp_path / "promised", tmp_path / str(k))
-        disk = MeanwhileDisk(k, partial(act, path))
+        disk = MeanwhileDisk(k, partial(clean_now, path))
         sej.Writer(path, disk=disk).close()
         with sej.Scanner(path) as scanner:
             found = [message.value for message in scanner]
         assert sej.Journal(path).end_offset == len(ROWS) + 1 + len(batch)
         everything = [*(row.value for row in ROWS), b"before", *batch]
         assert found == everything[len(everything) - len(found) :]
-        assert act is clean_now or found == everything
         if disk.calls < k:
             break
         k += 1
@@ -223,7 +208,7 @@ def test_the_sizes_of_segments_that_are_joined_meanwhile(tmp_path: Path) -> None
         k += 1
         path = tmp_path / str(k)
         by_hand(path, *((first, packed(ROWS[first : first + 2])) for first in range(0, 8, 2)))
-        disk = MeanwhileDisk(k, partial(sej.Journal(path).merge, 1 << 20))
+        disk = MeanwhileDisk(k, partial(join, path))
         journal = sej.Journal(path, disk=disk)
         assert sum(segment.size for segment in journal.segments) == len(packed(ROWS))
         looks = disk.calls

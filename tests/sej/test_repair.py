@@ -1,6 +1,5 @@
 """Repair: after any damage the rest opens, no undamaged message is lost, and every gap is reported."""
 
-import contextlib
 import json
 import os
 import random
@@ -430,31 +429,6 @@ def test_retention_may_take_what_a_repair_that_was_killed_had_written(
         assert [message.offset for message in s] == list(range(sej.Journal(path).first_offset, 31))
     assert sej.Journal(path).first_offset == first
     assert not list((path / "tmp").glob("repair.*"))
-
-
-@pytest.mark.parametrize("damaged", [True, False])
-@pytest.mark.parametrize("removed", [True, False], ids=["merged", "merge interrupted"])
-def test_a_merge_during_a_repair_costs_no_message(
-    tmp_path: Path, damaged: bool, removed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = by_hand(tmp_path / "j", *((n, packed(MESSAGES[n : n + 5])) for n in range(0, 30, 5)))
-    if damaged:
-        with segment(path, 0).open("r+b") as file:
-            file.seek(17)
-            file.write(b"\xff")
-
-    def merge_in_the_middle(read: int, _: int) -> None:
-        if not read:
-            with monkeypatch.context() as patch, contextlib.suppress(Killed):
-                if not removed:
-                    patch.setattr(sej.journal.retention, "_remove_joined", killed)
-                sej.Journal(path).merge(1 << 20)
-
-    with pytest.raises(sej.LockedError, match="run the repair again"):
-        sej.Journal(path).repair(progress=merge_in_the_middle)
-    sej.Journal(path).repair()
-    assert read(path)[0] == list(range(damaged, 30))
-    assert sej.Journal(path).verify() == []
 
 
 def test_retention_waits_for_the_renames_of_a_repair(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
-"""Retention and merging: what goes, what stays, and who may be reading meanwhile."""
+"""Retention: what goes, what stays, and who may be reading meanwhile."""
 
-import errno
-import json
 import os
 import threading
 from contextlib import closing
@@ -11,11 +9,9 @@ from typing import Any
 import pytest
 
 import sej
-from sej.system.disk import OS, File, OsDisk, OsFile
-from sej.system.sealed import unseal
+from sej.system.disk import OS, OsDisk, OsFile
 from tests.crash.disk import CrashDisk
-from tests.sej.hooks import HookedDisk
-from tests.sej.support import segments
+from tests.sej.support import join, segments
 
 pytestmark = pytest.mark.either_codec
 
@@ -52,15 +48,6 @@ def test_the_oldest_segments_go_until_the_size_fits(path: Path) -> None:
     first = sej.Journal(path).first_offset
     assert values(path) == list(range(first, COUNT))
     assert {index.stem for index in (path / "idx").glob("*.idx")} <= {name[:16] for name in left}
-
-
-def test_a_merge_leaves_the_age_of_the_last_append(path: Path) -> None:
-    for at, name in enumerate(list(segments(path))[:5]):
-        os.utime(path / "jnl" / name, (at, at))
-    assert sej.Journal(path).merge(1500) > 3
-    joined = sej.Journal(path).segments[0]
-    assert (joined.first_offset, joined.mtime_ns) == (0, 4 * 10**9)
-    assert len(sej.Journal(path).clean(max_age_s=3600.0)) == 1
 
 
 def test_age_is_that_of_the_last_append(path: Path) -> None:
@@ -129,60 +116,17 @@ def test_a_writer_with_a_policy_keeps_to_it(tmp_path: Path) -> None:
     assert values(tmp_path)[-1] == COUNT - 1
 
 
-def test_small_segments_are_joined_and_nothing_else_changes(path: Path) -> None:
-    before = segments(path)
-    gone = sej.Journal(path).merge(1000)
-    after = segments(path)
-    assert gone == len(before) - len(after) > 0
-    assert list(after)[-1] == list(before)[-1], "the last segment is the writer's"
-    assert b"".join(after.values()) == b"".join(before.values())
-    assert all(len(data) >= 1000 for data in list(after.values())[:-2])
-    assert values(path) == list(range(COUNT))
-    assert sej.Journal(path).verify() == []
-    assert [message.offset for message in sej.Journal(path).reversed()] == list(range(COUNT))[::-1]
-    with sej.Writer(path) as w:
-        assert w.append(b"next") == COUNT
-
-
-@pytest.mark.parametrize("which", [1, 2])
-def test_a_segment_that_is_damaged_during_a_merge_is_named(
-    path: Path, monkeypatch: pytest.MonkeyPatch, which: int
-) -> None:
-    monkeypatch.setattr("sej.journal.retention._ends_at", lambda *_: True)  # it was good when the merge began
-    name = list(segments(path))[which]
-    (path / "idx" / name).with_suffix(".idx").unlink()
-    data = bytearray((path / "jnl" / name).read_bytes())
-    data[18] ^= 0x7F  # the size of the first value
-    (path / "jnl" / name).write_bytes(data)
-    before = segments(path)
-    with pytest.raises(sej.CorruptionError, match="damaged while segments were merged") as caught:
-        sej.Journal(path).merge(1000)
-    assert (str(caught.value.path), caught.value.position) == (str(path / "jnl" / name), 0)
-    assert segments(path) == before
-
-
 def test_a_scanner_continues_while_segments_are_joined_and_deleted(path: Path) -> None:
     with sej.Scanner(path, timeout=30.0) as s:
         seen = [int(message.value) for message in s.read(7)]
-        sej.Journal(path).merge(800)
+        join(path, 3)
         seen += [int(message.value) for message in s.read(9)]
-        sej.Journal(path).merge(100_000)
+        join(path)
         with sej.Writer(path, segment_bytes=300) as w:
             w.append(b"%040d" % COUNT)
         while len(seen) <= COUNT:
             seen += [int(message.value) for message in s.read(9)]
     assert seen == list(range(COUNT + 1))
-
-
-def test_a_damaged_segment_is_left_alone(path: Path) -> None:
-    damaged = path / "jnl" / list(segments(path))[2]
-    data = bytearray(damaged.read_bytes())
-    data[17] = 0xFF
-    damaged.write_bytes(data)
-    sej.Journal(path).merge(100_000)
-    assert damaged.read_bytes() == data
-    with sej.Scanner(path) as s, pytest.raises(sej.CorruptionError):
-        list(s)
 
 
 def test_readers_created_while_segments_are_deleted_lose_no_message(path: Path) -> None:
@@ -208,16 +152,11 @@ def test_readers_created_while_segments_are_deleted_lose_no_message(path: Path) 
     assert failed == []
 
 
-@pytest.mark.parametrize("what", ["clean", "merge"])
-def test_a_crash_at_any_moment_leaves_a_journal_that_reads_on(what: str) -> None:
+def test_a_crash_at_any_moment_leaves_a_journal_that_reads_on() -> None:
     disk = CrashDisk()
     fill("/j", disk=disk)
     start = disk.settle()
-    journal = sej.Journal("/j", disk=disk)
-    if what == "clean":
-        journal.clean(max_bytes=1500)
-    else:
-        journal.merge(900)
+    sej.Journal("/j", disk=disk).clean(max_bytes=1500)
     states = list(disk.crash_states(since=start))
     assert len(states) > 3
     for crash in states:
@@ -226,7 +165,6 @@ def test_a_crash_at_any_moment_leaves_a_journal_that_reads_on(what: str) -> None
         with sej.Scanner("/j", disk=crash.disk) as s:
             found = [int(message.value) for message in s]
         assert found == list(range(found[0], COUNT))
-        assert what == "clean" or found[0] == 0
         assert sej.Journal("/j", disk=crash.disk).verify() == []
 
 
@@ -240,54 +178,9 @@ def test_a_writer_does_not_wait_for_a_process_that_deletes_segments(tmp_path: Pa
     assert len(segments(tmp_path)) == 1
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
-def kill_a_merge(path: Path, where: str) -> None:
-    """Join all sealed segments, and die behind the rename or in the removal of what was joined."""
-    rename, unlink = OsDisk.rename, OsDisk.unlink
-
-    def renamed(disk: OsDisk, source: str, target: str) -> None:
-        if target.endswith(".jnl") and where == "before the rename":
-            raise Killed
-        rename(disk, source, target)
-        if target.endswith(".jnl") and where == "behind the rename":
-            raise Killed
-
-    def unlinked(disk: OsDisk, name: str) -> None:
-        unlink(disk, name)
-        if name.endswith(".idx") and where == "while parts are removed":
-            raise Killed
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OsDisk, "rename", renamed)
-        patch.setattr(OsDisk, "unlink", unlinked)
-        with pytest.raises(Killed):
-            sej.Journal(path).merge(100_000)
-    assert (path / "txn" / "merge").exists()
-
-
-KILLED = ["before the rename", "behind the rename", "while parts are removed"]
-
-
-@pytest.mark.parametrize("where", KILLED)
-def test_the_checksums_of_the_parts_outlive_a_merge_that_was_killed(path: Path, where: str) -> None:
-    kill_a_merge(path, where)
-    joined = path / "jnl" / f"{0:016x}.jnl"
-    data = bytearray(joined.read_bytes())
-    data[60] ^= 1
-    joined.write_bytes(data)
-    with sej.Writer(path):
-        pass
-    (problem,) = sej.Journal(path).verify()
-    assert (problem.kind, problem.offset) == ("checksum", 0)
-    assert not (path / "txn" / "merge").exists()
-
-
 @pytest.mark.parametrize("gone", [0, 2])
 @pytest.mark.parametrize(("changed", "finished"), [(None, True), (30, True), (70, False), (-30, False)])
-def test_a_merge_whose_marker_is_lost_is_finished_if_the_joined_segment_has_the_parts(
+def test_segments_whose_messages_a_longer_one_has_too_are_removed(
     path: Path, gone: int, changed: int | None, finished: bool
 ) -> None:
     names = list(segments(path))
@@ -306,100 +199,8 @@ def test_a_merge_whose_marker_is_lost_is_finished_if_the_joined_segment_has_the_
         assert sej.Journal(path).verify() == []
 
 
-def test_segments_whose_marker_would_be_too_large_are_joined_in_parts(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sej.journal.retention.MARKER_BYTES", 900)
-    before, removed = len(segments(path)), sej.Journal(path).merge(1 << 20)
-    assert 2 < len(segments(path)) == before - removed < before / 2
-    assert sej.Journal(path).merge(1 << 20) == 0
-    assert sej.Journal(path).verify() == []
-    with sej.Writer(path) as w:
-        w.append(b"%d" % COUNT)
-    assert values(path) == list(range(COUNT + 1))
-
-
-def test_a_marker_of_a_merge_that_cannot_be_read_says_so(path: Path) -> None:
-    kill_a_merge(path, "before the rename")
-    marker = path / "txn" / "merge"
-    plan = unseal(marker, marker.read_bytes())
-    for odd in (*({name: plan[name] for name in plan if name != gone} for gone in plan), {**plan, "blocks": [[1]]}, 5):
-        marker.write_text(json.dumps(odd))
-        with pytest.raises(sej.CorruptionError, match="move it to kept/"):
-            sej.Writer(path)
-
-
-@pytest.mark.parametrize("where", KILLED)
-def test_a_merge_that_was_killed_takes_nothing_from_a_reader(path: Path, where: str) -> None:
-    last = int(list(segments(path))[-2][:16], 16)
-    with sej.Offset(path, "slow") as slow:
-        slow.commit(last)
-    kill_a_merge(path, where)
-    would = sej.Journal(path).clean(max_bytes=0, dry_run=True)
-    assert sej.Journal(path).clean(max_bytes=0) == would
-    assert values(path, last) == list(range(last, COUNT))
-    with sej.Writer(path) as w:
-        assert w.offset == COUNT
-    assert values(path, last) == list(range(last, COUNT))
-
-
-@pytest.mark.parametrize("where", KILLED)
-def test_a_repair_of_what_a_killed_merge_left_loses_only_what_is_damaged(path: Path, where: str) -> None:
-    kill_a_merge(path, where)
-    joined = path / "jnl" / f"{0:016x}.jnl"
-    data = bytearray(joined.read_bytes())
-    data[2 * 66 + 17] = 0xFF
-    joined.write_bytes(data)
-    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "jnl.lck"}
-    planned = sej.Journal(path).repair(dry_run=True)
-    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "jnl.lck"} == before
-    done = sej.Journal(path).repair()
-    assert [gap[:2] for gap in done.gaps] == [(2, 3)] == [gap[:2] for gap in planned.gaps]
-    assert (done.segments, done.notes) == (planned.segments, planned.notes)
-    assert values(path, 0) == [n for n in range(COUNT) if n != 2]
-    assert sej.Journal(path).verify() == []
-
-
-def test_readers_find_everything_at_every_moment_of_a_merge(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    firsts = [int(name[:16], 16) for name in segments(path)]
-    parked = []
-    for first in firsts:
-        s = sej.Scanner(path)
-        read = 0
-        while read < first:
-            read += len(s.read(first - read))
-        parked.append(s)
-    waiting = iter(parked)
-    looks = 0
-
-    def look() -> None:
-        nonlocal looks
-        looks += 1
-        assert values(path) == list(range(COUNT))
-        assert [values(path, first) for first in firsts] == [list(range(first, COUNT)) for first in firsts]
-        assert [int(message.value) for message in sej.Journal(path).reversed()] == list(range(COUNT))[::-1]
-        assert sej.Journal(path).verify() == []
-        for s in [s for s, _ in zip(waiting, range(1), strict=False)]:
-            start = s.offset
-            assert [int(message.value) for message in s] == list(range(start, COUNT))
-            s.close()
-
-    rename = OsDisk.rename
-
-    def renamed(disk: OsDisk, source: str, target: str) -> None:
-        rename(disk, source, target)
-        if target.endswith(".jnl") or source.endswith(".jnl"):  # a part is renamed out of jnl/, then deleted
-            look()
-
-    monkeypatch.setattr(OsDisk, "rename", renamed)
-    sej.Journal(path).merge(100_000)
-    assert looks == len(firsts) - 1
-    for s in parked:
-        s.close()
-
-
 @pytest.mark.parametrize("behind", [1, 2])
-def test_a_time_is_found_past_a_merge_that_comes_between(
+def test_a_time_is_found_past_segments_that_are_joined_in_between(
     path: Path, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with sej.Scanner(path) as s:
@@ -412,7 +213,7 @@ def test_a_time_is_found_past_a_merge_that_comes_between(
         left -= name.endswith(f"{0:016x}.jnl")
         if left == 0:
             monkeypatch.undo()
-            assert sej.Journal(path).merge(100_000) > 1
+            join(path)
         return file
 
     monkeypatch.setattr(OsDisk, "open", open_)
@@ -449,17 +250,3 @@ def test_a_name_that_a_listing_lacks_is_no_gap(path: Path, at: int) -> None:
     with pytest.raises(sej.OffsetGapError):
         list(sej.Journal(path, disk=Racing(missing, 1000)).reversed())
     assert [problem.kind for problem in sej.Journal(path, disk=Racing(missing, 1000)).verify()] == ["gap"]
-
-
-def test_a_merge_that_fails_or_dies_leaves_no_large_file(path: Path) -> None:
-    def refuse(verb: str, file: File | None, _: bytes) -> None:
-        if verb == "write" and file is not None and file.path.endswith("tmp/merge") and file.size() > 500:
-            raise OSError(errno.ENOSPC, "No space left on device", file.path)
-
-    with pytest.raises(OSError, match="No space left"):
-        sej.Journal(path, disk=HookedDisk(refuse)).merge(1 << 20)
-    assert not (path / "tmp" / "merge").exists()
-    (path / "tmp" / "merge").write_bytes(bytes(1000))  # what a merge leaves that is killed
-    sej.Journal(path).clean()
-    assert not (path / "tmp" / "merge").exists()
-    assert values(path) == list(range(COUNT))

@@ -1,4 +1,4 @@
-"""``sej repair``, ``clean``, ``merge`` and ``index``: the commands that change a journal."""
+"""``sej repair``, ``clean`` and ``index``: the commands that change a journal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.options import DIRECTORY, JSON, SIZE, require_limit, retention_options
+from sej.cli.shared.options import DIRECTORY, JSON, require_limit, retention_options
 from sej.cli.shared.output import counted
 from sej.cli.shared.progress import progress_bar
 from sej.cli.shared.units import human_size
@@ -95,31 +95,6 @@ def clean(
         f" With --ignore-reader {slowest.name}, it loses the messages in them",
         err=True,
     )
-
-
-@click.command
-@DIRECTORY
-@click.option(
-    "--min-bytes",
-    type=SIZE,
-    default="64M",
-    show_default=True,
-    help="Merge segments until each has at least this size.",
-)
-@click.option(
-    "--unless-followed",
-    is_flag=True,
-    help="Merge nothing while a reader of the original SEJ follows the journal: exit code 3.",
-)
-def merge(directory: Path, min_bytes: int, unless_followed: bool) -> None:
-    """Merge small sealed segments while readers and writers run; prints how many fewer there are.
-
-    A reader of the original SEJ that follows the journal would end with an error. --unless-followed looks for one; it
-    sees the processes of its own user, or all as root.
-
-    Example: sej merge --min-bytes 256M orders
-    """
-    click.echo(Journal(directory).merge(min_bytes, unless_followed=unless_followed))
 
 
 @click.command

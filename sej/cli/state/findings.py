@@ -68,7 +68,7 @@ ADVICE: Final = {
     ),
     "identity": (
         "restore it from a copy: `cp COPY/id {file}`. Without one, `rm {file}`: the next writer makes a new identity,"
-        " and streams, merges and dead letters treat this as another journal"
+        " and streams and dead letters treat this as another journal"
     ),
     "gap": "`{aside} && sej repair {at}` records the gap again",
     "torn tail": "nothing: the next writer cuts it and keeps the bytes",
