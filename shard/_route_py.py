@@ -1,22 +1,13 @@
-"""Group a batch by shard and encode the parts, in pure Python: the reference for the compiled twin."""
+"""Hash keys and group a batch by shard, in pure Python: the reference for the compiled twin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 
 from xxhash import xxh64_intdigest
 
-from sej.codec import Buffer, Run, encode
-from sej.codec.arguments import full
-from sej.codec.format import (
-    MAX_KEY_SIZE,
-    MAX_MESSAGE_SIZE,
-    MAX_OFFSET,
-    MAX_TIMESTAMP,
-    MAX_TYPE,
-    NO_TIMESTAMP,
-    OVERHEAD_SIZE,
-)
+from sej.codec import Buffer
+from sej.codec.format import MAX_KEY_SIZE, MAX_MESSAGE_SIZE, OVERHEAD_SIZE
 from sej.errors import InvalidMessageError
 from shard.name_format import FNV_BASIS, FNV_PRIME, HASH_SEED, Hash
 
@@ -75,7 +66,7 @@ def group(
     found: dict[int, _Lists] = {}
     for place, (value, key) in enumerate(zip(values, keys, strict=True)):
         check_message(place, value, key)
-        index = hash_of(key, name) & mask if indexes is None else indexes[place]
+        index = (hash_of(key, name) if indexes is None else indexes[place]) & mask
         parts = found.get(index)
         if parts is None:
             parts = found[index] = ([], [], [])
@@ -84,94 +75,6 @@ def group(
         if places:
             parts[2].append(place)
     return found
-
-
-class Parts:
-    """A batch sorted by shard, whose parts are encoded when the next offset of each shard is known.
-
-    Attributes:
-        indexes: the shards concerned, in the order of their first messages.
-
-    Example:
-        >>> parts = Parts([b"a", b"b", b"c"], [b"x", b"y", b"x"], 3, None, 0, 0)
-        >>> parts.indexes, parts.count(1)
-        ([1, 3], 2)
-    """
-
-    __slots__ = ("_rows", "indexes")
-
-    def __init__(
-        self,
-        values: Sequence[BytesLike],
-        keys: Sequence[BytesLike],
-        bits: int,
-        indexes: Sequence[int] | None,
-        types: int | Sequence[int],
-        times: int | Sequence[int],
-        name: Hash = "xxh64",
-    ) -> None:
-        """Check everything, so that a batch is refused as a whole, and sort it; the arguments may change afterwards.
-
-        Args:
-            values: the payloads.
-            keys: one for each value.
-            bits: bits of the sharded journal.
-            indexes: the shards that a route function returned; None: by the keys.
-            types: one, or one for each value.
-            times: timestamps in ns; one, or one for each value.
-            name: the hash of the keys.
-
-        Raises:
-            ValueError: the number of keys, types, timestamps or indexes differs from the number of values; bits is out
-                of range.
-            TypeError: a value or key is not bytes, a type or timestamp is not an int.
-            InvalidMessageError: a field is out of its range.
-        """
-        if not 0 <= bits <= 10:
-            raise ValueError(f"bits must be 0 to 10, got {bits}")
-        count = len(values)
-        kinds = [types] * count if isinstance(types, int) else list(types)
-        stamps = [times] * count if isinstance(times, int) else list(times)
-        check_counts(count, keys, kinds, stamps, indexes)
-        mask = (1 << bits) - 1
-        self._rows: dict[int, list[tuple[int, int, bytes, bytes]]] = {}
-        for place, (value, key) in enumerate(zip(values, keys, strict=True)):
-            payload, label = check_message(place, value, key)
-            index = (hash_of(label, name) if indexes is None else indexes[place]) & mask
-            self._rows.setdefault(index, []).append((stamps[place], kinds[place], label, payload))
-        for field, column, one, low, high in (
-            ("type", kinds, types, 0, MAX_TYPE),
-            ("timestamp", stamps, times, NO_TIMESTAMP, MAX_TIMESTAMP),
-        ):
-            for place, number in enumerate([one] if isinstance(one, int) else column):
-                check_number(place, field, number, low, high)
-        self.indexes = list(self._rows)
-
-    def count(self, index: int) -> int:
-        """Return how many messages a shard gets."""
-        return len(self._rows.get(index, ()))
-
-    def pour(self, index: int, buffer: Buffer) -> range:
-        """Encode a shard's part into a writer's buffer, whose lock the caller holds; return the offsets.
-
-        Each run ends with the first message that reaches the buffer's ``batch_limit``, so that segments and blocks end
-        where they would if the messages were appended one by one.
-        """
-        first = offset = buffer.offset
-        scratch = bytearray()
-        stamps: list[int] = []
-        rows = self._rows.get(index, [])
-        if first > MAX_OFFSET - len(rows):
-            raise full()
-        for number, (stamp, kind, key, value) in enumerate(rows, 1):
-            scratch += encode(offset, stamp, kind, key, value)
-            stamps.append(stamp)
-            offset += 1
-            if len(scratch) >= buffer.batch_limit or number == len(rows):
-                buffer.extend(scratch, Run(len(stamps), len(scratch), stamps[0], stamps[-1], max(stamps)), 0)
-                scratch.clear()
-                stamps.clear()
-        return range(first, offset)
 
 
 class Appender:
@@ -220,44 +123,6 @@ class Appender:
                 return index, buffer.append(value, key, type, timestamp)
         return self._owner(value, key, type, timestamp)
 
-    def append_many(
-        self,
-        values: object,
-        keys: object,
-        type: object,
-        timestamp: object,
-        errors: dict[int, BaseException],
-    ) -> dict[int, range] | None:
-        """Append a batch, if that takes nothing but the buffers of open shards. This one leaves it to the owner.
-
-        Args:
-            values: as for :meth:`shard.Writer.append_many`, like the next three.
-            keys: as above.
-            type: as above.
-            timestamp: as above.
-            errors: gets the error for each shard that failed.
-
-        Returns:
-            The offsets for each shard that has its part; None: nothing was done.
-        """
-        return None
-
-    def pour(self, parts: Parts, appended: dict[int, range], errors: dict[int, BaseException]) -> None:
-        """Append parts of a batch to open shards, and leave the others to the owner. This one leaves all.
-
-        Args:
-            parts: the batch.
-            appended: gets the offsets for each shard that has its part.
-            errors: gets the error for each shard that failed.
-        """
-
-
-def check_counts(count: int, keys: object, types: object, times: object, indexes: object) -> None:
-    """Refuse columns whose length differs from the number of values."""
-    for name, column in (("keys", keys), ("type", types), ("timestamp", times), ("indexes", indexes)):
-        if isinstance(column, Sized) and len(column) != count:
-            raise ValueError(f"{name} must have {count} entries, one for each value, got {len(column)}")
-
 
 def check_message(place: int, value: object, key: object) -> tuple[bytes, bytes]:
     """Return a value and a key as bytes, if they are bytes and not too long."""
@@ -277,12 +142,3 @@ def check_message(place: int, value: object, key: object) -> tuple[bytes, bytes]
             f"message {place} must have at most {MAX_MESSAGE_SIZE} bytes, got {size}; nothing was appended"
         )
     return payload, label
-
-
-def check_number(place: int, name: str, number: object, low: int, high: int) -> int:
-    """Return a type or timestamp as an int, if it is one and in its range."""
-    if not isinstance(number, int):
-        raise TypeError(f"{name} {place} must be an int, not {type(number).__name__}; nothing was appended")
-    if not low <= number <= high:
-        raise InvalidMessageError(f"{name} must be {low} to {high}, got {number}; nothing was appended")
-    return int(number)

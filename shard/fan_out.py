@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
@@ -20,7 +20,7 @@ from sej.writing.idle import IdleWriter
 from sej.writing.writer import Writer as JournalWriter
 from sej.writing.writer import check_options as check_writer_options
 
-_THREADS: Final = 8
+THREADS: Final = 8
 _KNOWN: Final = {
     name: option
     for name, option in inspect.signature(JournalWriter).parameters.items()
@@ -72,27 +72,26 @@ class BackgroundSync:
         while not self._stopped.wait(max(began + self._interval_s - time.monotonic(), 0.0)):
             began = time.monotonic()
             due = {index: writer for index, writer in self._used().items() if writer.durable_offset < writer.offset}
-            failed = each(due, lambda _, writer: writer.commit(writer.offset))
+            failed = each(due, lambda index, due=due: due[index].commit(due[index].offset))  # type: ignore[misc]
             self._failed = {**failed, **self._failed}
 
 
-def each(writers: Mapping[int, IdleWriter], do: Callable[[int, IdleWriter], None]) -> dict[int, BaseException]:
-    """Do something to many shards, several at a time; what went wrong, by shard."""
+def each(indexes: Iterable[int], do: Callable[[int], object], *, threads: int = THREADS) -> dict[int, BaseException]:
+    """Do something to many shards, several at a time; return what went wrong, by shard."""
     errors: dict[int, BaseException] = {}
-    begun: set[int] = set()
+    left = dict.fromkeys(indexes)
 
     def one(index: int) -> None:
-        begun.add(index)
+        left.pop(index)
         try:
-            do(index, writers[index])
+            do(index)
         except Exception as error:
             errors[index] = error
 
-    if len(writers) > 1:
+    if threads > 1 and len(left) > 1:
         # At the interpreter's end, or at the user's limit, no thread can be had.
-        with suppress(RuntimeError), ThreadPoolExecutor(min(_THREADS, len(writers)), "sej-shard") as pool:
-            list(pool.map(one, writers))
-    for index in writers:
-        if index not in begun:
-            one(index)
+        with suppress(RuntimeError), ThreadPoolExecutor(min(threads, len(left)), "sej-shard") as pool:
+            list(pool.map(one, list(left)))
+    for index in list(left):
+        one(index)
     return errors

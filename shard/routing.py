@@ -18,17 +18,16 @@ from sej.message import Message
 from shard.name_format import HASH_SEED, MAX_BITS, Hash
 
 if TYPE_CHECKING:  # type checkers see the reference
-    from shard._route_py import Appender, Parts, fnv, group
+    from shard._route_py import Appender, fnv, group
 else:
     _twin = twin("shard._route_c", "shard._route_py")
-    Appender, Parts, fnv, group = _twin.Appender, _twin.Parts, _twin.fnv, _twin.group
+    Appender, fnv, group = _twin.Appender, _twin.fnv, _twin.group
 
 __all__ = [
     "HASHES",
     "Appender",
     "BytesLike",
     "Function",
-    "Parts",
     "Route",
     "check_route",
     "fnv",

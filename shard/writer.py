@@ -18,19 +18,20 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from sej.checks import POSITIVE, refuse_pickling, require, require_messages
 from sej.codec import encode
-from sej.codec.format import NO_TIMESTAMP
+from sej.codec.format import MAX_TIMESTAMP, MAX_TYPE, NO_TIMESTAMP
+from sej.errors import InvalidMessageError
 from sej.message import Message
 from sej.system.disk import OS
 from sej.system.lifecycle import Lifecycle
 from sej.writing.idle import IdleWriter
 from shard.errors import shards_failed
-from shard.fan_out import BackgroundSync, check_options, each
+from shard.fan_out import THREADS, BackgroundSync, check_options, each
 from shard.files import spare_files
 from shard.name_format import Hash
 from shard.names import TREE, Path
 from shard.records import Records, refuse_second
 from shard.remembered_hash import choose_hash, remember_hash
-from shard.routing import Appender, BytesLike, Function, Parts, Route, check_route, index_of, routed
+from shard.routing import Appender, BytesLike, Function, Route, check_route, group, index_of, routed
 
 _FILES_A_SHARD: Final = 4
 _NOT_GIVEN: Final = -1
@@ -161,27 +162,34 @@ class Writer:
             ShardsFailedError: some shards failed (``errors``), the others have their part (``appended``).
             InvalidMessageError: a field is out of its range; nothing was appended.
         """
-        errors: dict[int, BaseException] = {}
-        if self._direct is not None:
-            appended = self._direct.append_many(values, keys, type, timestamp, errors)
-            if appended is not None:
-                if errors:
-                    raise shards_failed("appending", self.path.root, errors, appended)
-                return appended
-        payloads: list[Any] = values if isinstance(values, list) else list(values)
-        if keys is None:
-            labels: list[Any] = [b""] * len(payloads)
-        else:
-            labels = keys if isinstance(keys, list) else list(keys)
-        stamp = time.time_ns() if timestamp is None else timestamp
+        self._require()
+        payloads, stamp = list(values), time.time_ns() if timestamp is None else timestamp
+        count = len(payloads)
+        labels: list[Any] = [b""] * count if keys is None else list(keys)
+        kinds = _column("type", type, count, 0, MAX_TYPE)
+        stamps = _column("timestamp", stamp, count, NO_TIMESTAMP, MAX_TIMESTAMP)
         indexes = None
         if self._route is not None:
-            indexes = self._routed(self._route, payloads, labels, type, timestamp)
-        parts = Parts(payloads, labels, self.path.bits, indexes, type, stamp, self._hash)
-        if not self._remembered and payloads:
+            indexes = self._routed(self._route, payloads, labels, kinds, NO_TIMESTAMP if timestamp is None else stamps)
+        columns = isinstance(kinds, list) or isinstance(stamps, list)
+        groups = group(payloads, labels, self.path.bits, indexes, columns, self._hash)
+        if not self._remembered and groups:
             self._remember()
-        appended = {}
-        self._append_parts(parts, appended, errors)
+        appended: dict[int, range] = {}
+
+        def put(index: int) -> None:
+            part, names, places = groups[index]
+            kind = [kinds[place] for place in places] if isinstance(kinds, list) else kinds
+            at = [stamps[place] for place in places] if isinstance(stamps, list) else stamps
+            writer = self._pin(index)
+            try:
+                appended[index] = writer.append_many(part, names, kind, at)
+            finally:
+                self._unpin(index)
+
+        # Open shards first: none is opened twice for one batch. Under "disk" each waits for its own disk.
+        order = sorted(groups, key=self._is_new)
+        errors = each(order, put, threads=THREADS if self._options.get("durability") == "disk" else 1)
         if errors:
             raise shards_failed("appending", self.path.root, errors, appended)
         return appended
@@ -216,18 +224,15 @@ class Writer:
 
     def _remember(self) -> None:
         """Before the first append, store the hash: another program must not route by another one."""
-        self._life.require_outside()
         with self._life.mutex:
-            self._life.require()
             remember_hash(self.path, self._hash, self._disk)
             self._remembered = True
             for index, writer in self._open.items():
                 self._append_directly(index, writer)
 
-    def _routed(self, route: Function, values: list[Any], keys: list[Any], types: Any, timestamps: Any) -> list[int]:
+    def _routed(self, route: Function, values: list[Any], keys: list[Any], types: Any, stamps: Any) -> list[int]:
         """Return the shards that the route function returns for a batch."""
-        stamps = NO_TIMESTAMP if timestamps is None else timestamps
-        Parts(values, keys, 0, None, types, stamps)  # refuses invalid messages before the function gets them
+        group(values, keys, 0, None)  # refuses invalid messages before the function gets them
         count = len(values)
         rows = zip(
             [stamps] * count if isinstance(stamps, int) else stamps,
@@ -237,65 +242,6 @@ class Writer:
             strict=True,
         )
         return routed(route, [Message(_NOT_GIVEN, *row) for row in rows], self.path.bits)
-
-    def _append_parts(self, parts: Parts, appended: dict[int, range], errors: dict[int, BaseException]) -> None:
-        """Give each shard its part: first those that are open, so that none is opened twice for one batch."""
-        if self._direct is not None:
-            self._direct.pour(parts, appended, errors)
-        done = appended.keys() | errors.keys()
-        left = [index for index in parts.indexes if index not in done]
-        if left or not done:
-            self._append_left(parts, left, appended, errors)
-
-    def _append_left(
-        self, parts: Parts, left: list[int], appended: dict[int, range], errors: dict[int, BaseException]
-    ) -> None:
-        """Give their parts to the shards that need more than their buffer."""
-        self._life.require_outside()
-        with self._life.mutex:
-            self._life.require()
-            there = {index: self._open[index] for index in left if index in self._open}
-            if self._crowded:
-                for index in there:
-                    self._use(index)
-        try:
-            for index, writer in there.items():
-                try:
-                    appended[index] = writer.pour(parts.pour, index)
-                except Exception as error:
-                    errors[index] = error
-            self._commit(there, appended, errors)
-        finally:
-            for index in there if self._crowded else ():
-                self._unpin(index)
-        woken: dict[int, IdleWriter] = {}
-        for index in left:
-            if index in there:
-                continue
-            try:
-                woken[index] = self._pin(index)
-                try:
-                    appended[index] = woken[index].pour(parts.pour, index)
-                finally:
-                    self._unpin(index)
-            except Exception as error:
-                errors[index] = error
-        self._commit(woken, appended, errors)
-
-    def _commit(
-        self, writers: Mapping[int, IdleWriter], appended: dict[int, range], errors: dict[int, BaseException]
-    ) -> None:
-        """Sync what was appended under ``"disk"``, several shards concurrently.
-
-        A part that is not durable was not appended.
-        """
-        if self._options.get("durability") != "disk":
-            return
-        fresh = {index: writers[index] for index in writers if index in appended}
-        failed = each(fresh, lambda index, writer: writer.commit(appended[index].stop))
-        for index, error in failed.items():
-            del appended[index]
-            errors[index] = error
 
     # --- durability
 
@@ -353,7 +299,8 @@ class Writer:
     def _release(self) -> None:
         if self._background is not None:
             self._unclosed |= self._background.stop()
-        self._unclosed |= each({**self._idle, **self._open}, lambda _, writer: writer.close())
+        used = {**self._idle, **self._open}
+        self._unclosed |= each(used, lambda index: used[index].close())
         self._records.close()
 
     def __enter__(self) -> Self:
@@ -435,11 +382,15 @@ class Writer:
         self._idle[index] = writer
 
     def _all(self, what: str, do: Callable[[IdleWriter], None]) -> None:
+        self._require()
         used = self._used()
-        self._life.require()
         for writer in used.values():
             writer.life.require_outside()
-        self._raise(what, each(used, lambda _, writer: do(writer)))
+        self._raise(what, each(used, lambda index: do(used[index])))
+
+    def _require(self) -> None:
+        self._life.require_outside()
+        self._life.require()
 
     def _used(self) -> dict[int, IdleWriter]:
         """Return the shards that were ever opened, including idle ones."""
@@ -452,3 +403,17 @@ class Writer:
     def _raise(self, what: str, errors: Mapping[int, BaseException]) -> None:
         if errors:
             raise shards_failed(what, self.path.root, errors)
+
+
+def _column(name: str, given: int | Iterable[int], count: int, low: int, high: int) -> int | list[int]:
+    """Return the types or timestamps of a batch: one number, or a list of as many as there are messages."""
+    column = [given] if isinstance(given, int) else list(given)
+    if not isinstance(given, int) and len(column) != count:
+        raise ValueError(f"{name} must have {count} entries, one for each value, got {len(column)}")
+    if not {type(number) for number in column} <= {int} or (column and not low <= min(column) <= max(column) <= high):
+        for place, number in enumerate(column):
+            if not isinstance(number, int):
+                raise TypeError(f"{name} {place} must be an int, not {type(number).__name__}; nothing was appended")
+            if not low <= number <= high:
+                raise InvalidMessageError(f"{name} must be {low} to {high}, got {number}; nothing was appended")
+    return column[0] if isinstance(given, int) else column

@@ -15,7 +15,7 @@ An idle writer still syncs, also in the background, because any process may sync
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from sej.codec import Buffer
@@ -66,35 +66,11 @@ class IdleWriter:
         """Append messages, as :meth:`sej.Writer.append_messages` does."""
         return self._writer.append_messages(messages)
 
-    def pour(self, encode: Callable[[int, Buffer], range], index: int) -> range:
-        """Append the messages that a function encodes into the buffer.
-
-        With the durability ``"disk"`` the owner calls :meth:`commit` afterwards, for many journals at a time.
-
-        Args:
-            encode: called with index and the buffer; returns the offsets. Its messages are valid.
-            index: passed to encode.
-
-        Returns:
-            The offsets.
-
-        Raises:
-            WriterFailedError: a write failed, now or before.
-            ClosedError: the writer was closed.
-        """
-        tail = self._tail
-        buffer = tail.buffer
-        with tail.life.mutex:
-            if not tail.life.open or buffer.in_doubt:
-                tail.require_sound()
-            buffer.freeze()
-            try:
-                span = encode(index, buffer)
-                if tail.durability != "buffer" or len(buffer.pending()) >= buffer.limit:
-                    buffer.flush()
-            finally:
-                buffer.thaw()
-        return span
+    def append_many(
+        self, values: list[Any], keys: list[Any], type: int | list[int], timestamp: int | list[int]
+    ) -> range:
+        """Append many messages, as :meth:`sej.Writer.append_many` does."""
+        return self._writer.append_many(values, keys, type, timestamp)
 
     def flush(self) -> None:
         """Write everything to the kernel. An idle writer has already done so."""
