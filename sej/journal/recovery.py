@@ -32,12 +32,12 @@ _TAIL_BYTES: Final = 1 << 10
 
 
 class Recovery(NamedTuple):
-    """What a writer cut when it opened: a torn tail, or the messages of two writers, which are appended again.
+    """What a writer cut when it opened: a torn tail.
 
     Attributes:
         path: the segment.
         position: the position of the cut, in bytes.
-        offset: the offset that was expected there. After a torn tail the next message gets it.
+        offset: the offset that was expected there. The next message gets it.
         size: how many bytes were cut.
         kept: the file that holds them.
         reason: what was wrong with them.
@@ -98,8 +98,9 @@ class Damage(NamedTuple):
 
     def error(self, path: str) -> CorruptionError:
         """Return the damage as an error, if it is not a torn tail."""
+        journal = os.path.dirname(os.path.dirname(path))
         return CorruptionError(
-            f"{self.found}; nothing was cut, see `sej verify` and `sej repair`",
+            f"{self.found}; nothing was cut, see `sej verify {journal}` and `sej repair {journal}`",
             path=path,
             position=self.position,
             offset=self.offset,

@@ -21,8 +21,8 @@ check, and that no original has read the end before the message was there. Hence
 everything that an original appends**. A message that fails the second check is not acknowledged.
 
 What remains is the time between the first check and the write. If an original unlinks, and another one opens and reads
-the end in this time, the unacknowledged message is a second one with its offset; :mod:`sej.writing.overlap` resolves
-that.
+the end in this time, the unacknowledged message is a second one with its offset. The next opening refuses the journal,
+and ``sej repair`` keeps the messages of the first writer.
 """
 
 from __future__ import annotations

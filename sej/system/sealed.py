@@ -40,7 +40,6 @@ def unseal(
     *,
     optional: Collection[str] = (),
     any_members: bool = False,
-    unnamed: bool = False,
 ) -> dict[str, Any]:
     """Return the object in the bytes of the file at path.
 
@@ -50,7 +49,6 @@ def unseal(
         members: the members that an object without a checksum must have; None: such an object is refused.
         optional: members that it may have in addition.
         any_members: accept an object without a checksum, with any members.
-        unnamed: accept a checksum without the file's name too, as older versions wrote it.
 
     Raises:
         ValueError: the checksum is wrong, or the bytes are not such an object.
@@ -62,11 +60,9 @@ def unseal(
         body = data
     else:
         check, _, body = data.rstrip(b"\n").partition(b" ")
-        wanted = [b"%08x" % _check(path, body)]
-        if unnamed:
-            wanted.append(b"%08x" % crc32c(body))
-        if check not in wanted:
-            raise ValueError(f"its checksum is {check[:8]!r}, expected {wanted[0]!r}")
+        wanted = b"%08x" % _check(path, body)
+        if check != wanted:
+            raise ValueError(f"its checksum is {check[:8]!r}, expected {wanted!r}")
     try:
         content = json.loads(body)
     except RecursionError:

@@ -22,5 +22,5 @@ The modules, in the order in which they are best read::
     shared_writer, shared_end          many processes, one turn at a time
     staging, exactly_once              rows in tmp/, and append_once
     idle                               writers for an owner of very many journals
-    guarded, overlap                   the original SEJ as a second writer: notice it, repair what it overwrote
+    guarded                            the original SEJ as a second writer: notice it
 """

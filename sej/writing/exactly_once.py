@@ -39,7 +39,6 @@ from sej.message import BytesLike, Message
 from sej.system.checksum import crc32c
 from sej.system.disk import read_small, replace_file
 from sej.system.sealed import seal, unseal
-from sej.writing.opening import is_promise
 from sej.writing.staging import stage, stage_encoded
 
 _T = TypeVar("_T")
@@ -179,44 +178,6 @@ class Batches:
         """Return how many messages a batch has; 0 if it is not known."""
         return next((done.messages for done in self._load(name) if done.number == number), 0)
 
-    def promise(self, name: str, first: int, chunks: Iterable[BytesLike], cut: dict[str, Any]) -> int:
-        """Take steps 1 and 2 only. The next writer appends the chunks, and does not remember them as a batch.
-
-        Args:
-            name: the name of the intent. It has a ``~``, which the batch names of callers cannot have.
-            first: the offset of the first message in chunks.
-            chunks: bytes of whole messages.
-            cut: the part of a segment that is cut before, see :mod:`sej.writing.overlap`.
-
-        Returns:
-            The number of messages.
-        """
-        count, crc = stage_encoded(self._disk, self._directory.at("tmp", f"{name}.rows"), first, chunks)
-        intent = {"name": name, "number": 0, "first_offset": first, "count": count, "digest": _UNKNOWN}
-        self._replace(f"{name}.intent", {**intent, "crc32c": crc, "cut": cut})
-        return count
-
-    def promised_cuts(self) -> Iterable[tuple[str, int, dict[str, Any]]]:
-        """Yield the name, the offset of the first message and the cut of each pending :meth:`promise`."""
-        for entry in self._directory.names("txn"):
-            if is_promise(entry):
-                intent = self._read(entry)
-                yield entry.removesuffix(".intent"), int(intent["first_offset"]), intent["cut"]
-
-    def staged_rows(self, name: str) -> bytes:
-        """Return the messages of a pending :meth:`promise`, encoded; none if the file is missing."""
-        try:
-            file = self._disk.open(self._directory.at("tmp", f"{name}.rows"), "read")
-        except FileNotFoundError:
-            return b""
-        with file.closing():
-            return file.read(file.size(), 0)
-
-    def take_back(self, name: str) -> None:
-        """Remove an intent and its staged rows."""
-        self._disk.unlink(self._directory.at("txn", f"{name}.intent"))
-        self._disk.unlink(self._directory.at("tmp", f"{name}.rows"))
-
     def roll_forward(self, tail: Appending) -> None:
         """Finish each batch that a writer promised before it died.
 
@@ -226,12 +187,6 @@ class Batches:
         for entry in self._directory.names("txn"):
             if entry.endswith(".intent"):
                 intent = self._read(entry)
-                if f"{intent['name']}.intent" != entry:  # files of older versions have a checksum without the name
-                    raise CorruptionError(
-                        f"this file holds the intent of {intent['name']!r}, so its name must be"
-                        f" {intent['name']}.intent: rename it",
-                        path=self._directory.at("txn", entry),
-                    )
                 self._finish(tail, intent)
 
     def _finish(self, tail: Appending, intent: dict[str, Any], *, fresh: bool = False) -> _Done:
@@ -266,9 +221,9 @@ class Batches:
                     spans.append(rest)
             tail.sync_now()
             done = _Done(number, count, intent["digest"], spans)
-        if "cut" not in intent:
-            self._close(name, done)
-        self.take_back(name)
+        self._close(name, done)
+        self._disk.unlink(self._directory.at("txn", f"{name}.intent"))
+        self._disk.unlink(staged)
         return done
 
     def _append_rest(self, tail: Appending, staged: str, first: int, there: int) -> tuple[int, int]:
@@ -413,7 +368,7 @@ class Batches:
         path = self._directory.at("txn", entry)
         data = read_small(self._disk, path, _TXN_BYTES)
         try:
-            return unseal(path, data, unnamed=True)
+            return unseal(path, data)
         except ValueError as error:
             raise CorruptionError(
                 f"no batches can be read from this file ({error}): move it away to continue without it", path=path

@@ -17,16 +17,17 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import pairwise
 from typing import Final
 
 from sej.codec.format import NO_TIMESTAMP
-from sej.errors import NetworkFileSystemError, NotAJournalError
+from sej.errors import CorruptionError, NetworkFileSystemError, NotAJournalError
 from sej.journal.directory import Directory, Segment, is_still
 from sej.journal.identity import ID_SIZES
 from sej.journal.index import Block, IndexFile, read_blocks
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import durable_position
-from sej.journal.recovery import Recovery, find_damage, keep
+from sej.journal.recovery import Recovery, find_damage, good_end, keep
 from sej.journal.writer_lock import WriterLock, lock_segment
 from sej.system.disk import File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
@@ -34,6 +35,8 @@ from sej.writing.end import End
 
 _OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn", "dead", "id", "lost+found"})
 """A directory without jnl/ can become a journal if it holds nothing but these names."""
+_NEWEST: Final = 8
+"""After a trace of the original, an opening examines the ends of this many segments. `sej verify` examines them all."""
 _SYNC_BYTES: Final = 1 << 20
 """Up to this many bytes are synced while a writer opens. More is synced later, so that opening does not wait for it."""
 
@@ -210,9 +213,30 @@ def _warn(text: str, *values: object) -> None:
     record(__name__, WARNING, text, *values)
 
 
-def is_promise(entry: str) -> bool:
-    """Return whether a file in ``txn/`` has messages of a repair (:meth:`sej.writing.exactly_once.Batches.promise`)."""
-    return entry.endswith(".intent") and "~" in entry
+def refuse_surplus(directory: Directory) -> None:
+    """Refuse a journal in which an original appended to a segment that was no longer the last one.
+
+    Raises:
+        CorruptionError: one of the newest segments has offsets of its successor; nothing was changed.
+    """
+    from sej.journal.retention import readers_lock
+
+    with readers_lock(directory):  # retention waits
+        for segment, following in pairwise(directory.segments()[-_NEWEST:]):
+            file = directory.disk.open(segment.path, "read")
+            try:
+                _, index = IndexFile(directory, segment).load_end(file, segment.first_offset)
+                position, due = good_end(file, index.position, index.due)
+            finally:
+                file.close()
+            if due > following.first_offset:
+                raise CorruptionError(
+                    f"two writers appended at the same time: this segment has messages up to {due - 1}, and the next"
+                    f" one starts with {following.first_offset}; close both, then run `sej repair {directory.path}`",
+                    path=segment.path,
+                    position=position,
+                    offset=due,
+                )
 
 
 def sweep(directory: Directory) -> None:

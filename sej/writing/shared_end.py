@@ -37,7 +37,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sej.codec import measure
-from sej.errors import CorruptionError, DecodeError, JournalNotFoundError, LockedError, LockLostError
+from sej.errors import DecodeError, JournalNotFoundError, LockedError, LockLostError
 from sej.journal.directory import Directory
 from sej.journal.identity import journal_id
 from sej.journal.medium import kept_position
@@ -48,8 +48,7 @@ from sej.system.durable import renew
 from sej.system.original import Trace, find_trace, is_current, pause
 from sej.writing.end import End
 from sej.writing.guarded import write_guarded
-from sej.writing.opening import open_end, start_segment
-from sej.writing.overlap import has_surplus
+from sej.writing.opening import open_end, refuse_surplus, start_segment
 from sej.writing.writer import Writer
 
 _MARK: Final = b"shared "
@@ -235,16 +234,9 @@ class SharedEnd:
             self._find_trace()
             while self._has_promise():
                 self._open_exclusively()
-            try:
-                self._take(self._look_at_end())
-            except CorruptionError:
-                if self._original is None:
-                    raise
-                self._open_exclusively()  # repairs what two writers left; raises the same error if it is damage
-                continue
-            if self._original is not None and has_surplus(self._directory):
-                self._open_exclusively()
-                continue
+            if self._original is not None:
+                refuse_surplus(self._directory)
+            self._take(self._look_at_end())
             if self._original is None or self._is_current():
                 break
         self._id = journal_id(self._directory, create=True)
@@ -258,7 +250,7 @@ class SharedEnd:
             self._sign()
 
     def _open_exclusively(self) -> None:
-        """Open and close an exclusive writer, which takes the lock itself and finishes or repairs what it finds."""
+        """Open and close an exclusive writer, which takes the lock itself and finishes what it finds."""
         self._lock.unlock()
         try:
             Writer(self._directory.path, segment_bytes=self._segment_bytes, lock_timeout=self._lock_timeout,

@@ -90,7 +90,7 @@ class Tail:
         path: the SEJ directory.
         directory: the same directory, with its disk.
         durability: the durability that the writer was opened with.
-        recovery: the torn tail that opening has cut, or what two writers left and opening has repaired; or None.
+        recovery: the torn tail that opening has cut, or None.
         life: its state and its mutex.
         lock: the journal's lock.
         buffer: encodes messages; its ``append`` and ``append_many`` may be called directly.

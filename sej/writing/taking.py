@@ -10,7 +10,7 @@ from sej.journal.identity import journal_id
 from sej.journal.writer_lock import WriterLock
 from sej.system.durable import KeptPosition
 from sej.writing.end import End
-from sej.writing.opening import is_promise, open_end, sweep
+from sej.writing.opening import open_end, refuse_surplus, sweep
 
 _FEW_SEGMENTS: Final = 2
 """A journal with more of them may have a segment whose messages the one before it has too."""
@@ -41,12 +41,10 @@ def take_end(
         segments = _finished(directory, pending)
         sweep(directory)
         try:
-            if lock.original is None and not any(map(is_promise, pending)):
-                end = open_end(directory, kept, first_offset=first_offset, lock=lock, segments=segments)
-            else:
-                from sej.writing.overlap import open_mended_end
-
-                end = open_mended_end(directory, kept, lock, segments, first_offset=first_offset, ours=ours)
+            if lock.original is not None:
+                refuse_surplus(directory)
+                segments = directory.segments()  # an original may just have added one
+            end = open_end(directory, kept, first_offset=first_offset, lock=lock, segments=segments)
             recovery = end.recovery or recovery
             if not ours:
                 journal_id(directory, create=True)

@@ -87,7 +87,7 @@ class Writer:
 
     Attributes:
         path: the SEJ directory.
-        recovery: the torn tail that opening has cut, or what two writers left and opening has repaired; or None.
+        recovery: the torn tail that opening has cut, or None.
         tail: the object that does the work, with more ways to append. It is for packages that build on this one, and
             may change. It is closed with the writer, so keep the writer too.
 

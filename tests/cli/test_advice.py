@@ -147,9 +147,6 @@ CASES = {
     "torn tail": Case(lambda path: os.truncate(segments(path)[-1], segments(path)[-1].stat().st_size - 3), "torn tail"),
     "foreign file": Case(lambda path: put_into(path, "jnl", "a note"), "foreign file"),
     "full disk": Case(lambda path: kept_at(path, 100), "disk"),
-    "two writers": Case(
-        lambda path: put_into(path, "kept", "0000000000000000.jnl.000000000000.overlap.1"), "two writers"
-    ),
     "pending batch": Case(lambda path: put_into(path, "txn", "load.intent"), "pending batch"),
     "pending work": Case(crash_in_a_batch, "pending work"),
     "leftovers": Case(lambda path: put_into(path, "tmp", "load.rows"), "leftovers"),

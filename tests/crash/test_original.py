@@ -5,10 +5,10 @@ import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,14 +17,11 @@ import pytest
 
 import sej
 from sej import CorruptionError, LockedError, LockLostError
-from sej.journal.directory import Directory
-from sej.journal.medium import kept_position
-from sej.journal.retention import readers_lock
-from sej.system.disk import OS, File
-from sej.writing.overlap import has_surplus
+from sej.cli import main
+from sej.system.disk import File
 from tests.crash.original import Original, OriginalLockedError, frame
 from tests.sej.hooks import ROOT, HookedDisk, script
-from tests.sej.support import by_hand, read_all, segment, values
+from tests.sej.support import read_all, segment, values
 
 Acknowledged = list[tuple[int, bytes]]
 SEGMENT_BYTES = 200
@@ -85,10 +82,18 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 Session = Callable[[Path, str, HookedDisk, Acknowledged], None]
 
 
+def repaired(path: Path) -> None:
+    """Open and close a writer. If it refuses what two writers left, follow its advice."""
+    with contextlib.suppress(CorruptionError):
+        sej.Writer(path).close()
+        return
+    sej.Journal(path).repair()
+    sej.Writer(path).close()
+
+
 def check(path: Path, acknowledged: Acknowledged) -> None:
     """Check that the journal is sound and has every acknowledged message once, at its acknowledged offset."""
-    with sej.Writer(path):
-        pass
+    repaired(path)
     assert sej.Journal(path).verify() == []
     found = [(message.offset, message.value) for message in read_all(path)]
     assert [one for one in acknowledged if found.count(one) != 1] == []
@@ -114,11 +119,12 @@ def interleave(path: Path, session: Session, at: int, stop: str, *, appending: b
             up_to(coming, stop)
 
     acknowledged: Acknowledged = []
-    with contextlib.suppress(LockedError, LockLostError, sej.WriterFailedError):
+    refused = LockedError, LockLostError, CorruptionError, sej.WriterFailedError
+    with contextlib.suppress(*refused):
         session(path, "ours", HookedDisk(hook), acknowledged)
     reached = calls >= at
     up_to(closing, "unlink")
-    with contextlib.suppress(LockedError, LockLostError, sej.WriterFailedError):  # a second of ours, in the middle
+    with contextlib.suppress(*refused):  # a second of ours, in the middle
         session(path, "ours again", HookedDisk(lambda *_: None), acknowledged)
     up_to(coming, "unlink")
     check(path, acknowledged)
@@ -137,7 +143,7 @@ def test_an_original_that_closes_at_any_call_of_ours(
     assert at > 10
 
 
-# --- mending
+# --- what two writers leave
 
 
 def overlapped(path: Path, *, over: bool = False) -> Path:
@@ -154,181 +160,44 @@ def overlapped(path: Path, *, over: bool = False) -> Path:
     return path
 
 
-def test_messages_of_two_writers_are_all_there_after_the_next_opening(tmp_path: Path) -> None:
-    overlapped(tmp_path)
-    with pytest.raises(CorruptionError):
-        read_all(tmp_path)
-    before = segment(tmp_path, 0).read_bytes()
+@pytest.mark.parametrize("over", [False, True])
+def test_what_two_writers_left_is_refused_until_the_advice_is_followed(tmp_path: Path, over: bool) -> None:
+    before = segment(overlapped(tmp_path, over=over), 0).read_bytes()
+    with pytest.raises(CorruptionError), sej.SharedWriter(tmp_path) as shared_writer:
+        shared_writer.append(b"refused")
+    with pytest.raises(CorruptionError) as caught:
+        sej.Writer(tmp_path)
+    assert segment(tmp_path, 0).read_bytes() == before, "nothing was cut"
+    (command,) = re.findall(r"`sej (repair [^`]+)`", str(caught.value))
+    assert main([*command.split(), "--yes"]) == 0
     with sej.Writer(tmp_path) as w:
-        assert w.offset == 12
-        assert w.recovery is not None
-        assert (w.recovery.path, w.recovery.offset) == (str(segment(tmp_path, 0)), 9)
-        assert "2 writers appended at the same time: 3 messages" in w.recovery.reason
-        assert Path(w.recovery.kept).read_bytes() == before[w.recovery.position :]
-    found = read_all(tmp_path)
-    assert values(found[5:9]) == [b"of the one, %d" % n for n in range(5, 9)], "who was first keeps the offsets"
-    assert values(found[9:]) == [b"of the other, and longer, %d" % n for n in range(5, 8)]
+        assert w.append(b"next") == (10 if over else 9)
+    found = values(read_all(tmp_path))
+    first = b"of the other, and longer, %d" if over else b"of the one, %d"
+    assert found[5:8] == [first % n for n in range(5, 8)], "the first writer keeps its offsets"
     assert sej.Journal(tmp_path).verify() == []
-    assert os.listdir(tmp_path / "txn") == [] == os.listdir(tmp_path / "tmp")
-    with sej.Writer(tmp_path) as w:
-        assert w.recovery is None, "reported once"
-    doctor = subprocess.run([sys.executable, "-m", "sej", "doctor", tmp_path], cwd=ROOT, capture_output=True, text=True)
-    assert "two writers" in doctor.stdout and doctor.returncode == 1
-    (kept,) = (tmp_path / "kept").iterdir()
-    kept.unlink()
-    assert (
-        subprocess.run([sys.executable, "-m", "sej", "doctor", tmp_path], cwd=ROOT, capture_output=True).returncode == 0
-    )
+    kept = b"".join(copy.read_bytes() for copy in (tmp_path / "kept").iterdir())
+    assert over or all(b"of the other, and longer, %d" % n in kept for n in range(5, 8))
 
 
-def test_the_end_of_a_message_that_another_writer_wrote_over_is_cut(tmp_path: Path) -> None:
-    overlapped(tmp_path, over=True)
-    with sej.Writer(tmp_path) as w:
-        assert w.recovery is not None and ".overlap." in w.recovery.kept
-    found = values(read_all(tmp_path))[5:]
-    there = [b"of the other, and longer, %d" % n for n in range(5, 8)]
-    assert found == there + [b"of the one, and long, long, %d" % n for n in range(8, 10)]
-    assert sej.Journal(tmp_path).verify() == []
-
-
-def test_messages_that_an_original_appends_to_a_segment_that_is_not_the_last_are_moved(tmp_path: Path) -> None:
+def test_messages_of_an_original_in_a_segment_that_is_not_the_last_are_refused(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append_many([b"0", b"1"])
         w.tail.rotate()
-        w.append_many([b"2", b"3"])
     with segment(tmp_path, 0).open("ab") as file:
-        file.write(frame(2, b"late") + frame(3, b"later") + frame(4, b"last"))
+        file.write(frame(2, b"late") + frame(3, b"later"))
     (tmp_path / "jnl.lck").unlink()
-    with sej.Writer(tmp_path) as w:
-        assert w.offset == 7 and w.recovery is not None
-    assert values(read_all(tmp_path)) == [b"0", b"1", b"2", b"3", b"late", b"later", b"last"]
+    with pytest.raises(CorruptionError, match="two writers appended at the same time"):
+        sej.Writer(tmp_path)
+    repaired(tmp_path)
+    assert values(read_all(tmp_path)) == [b"0", b"1", b"late", b"later"]
     assert sej.Journal(tmp_path).verify() == []
-
-
-class Killed(BaseException):
-    """What stops a process at a call."""
-
-
-def opened_until(path: Path, at: int) -> bool:
-    """Open and close a writer that is killed at its at-th call; return whether it ended before."""
-    calls = itertools.count(1)
-
-    def hook(*_: object) -> None:
-        if next(calls) >= at:
-            raise Killed
-
-    writer = None
-    try:
-        writer = sej.Writer(path, disk=HookedDisk(hook))
-        writer.close()
-    except Killed:
-        if writer is not None:
-            writer.tail.abandon()  # what the kernel does with the descriptors of a process that dies
-        return False
-    return True
-
-
-def test_a_mending_that_is_stopped_at_any_call_is_finished_by_the_next_opening(memory: Path) -> None:
-    for at in itertools.count(1):
-        path = overlapped(memory / str(at))
-        done = opened_until(path, at)
-        with sej.Writer(path):
-            pass
-        found = values(read_all(path))
-        assert found[:9] == [b"%d" % n for n in range(5)] + [b"of the one, %d" % n for n in range(5, 9)], at
-        assert found[9:] == [b"of the other, and longer, %d" % n for n in range(5, 8)], at
-        assert sej.Journal(path).verify() == []
-        if done:
-            break
-    assert at > 10
-
-
-def reopened(path: Path) -> str:
-    """Open and close a writer; return the text of the error."""
-    try:
-        sej.Writer(path).close()
-    except sej.SejError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.parametrize("more", [False, True])
-def test_a_mending_that_was_stopped_is_finished_without_its_copy(memory: Path, more: bool) -> None:
-    """A person has removed what `sej doctor` reports in ``kept/``, and an original may have appended meanwhile."""
-    refused = 0
-    for at in itertools.count(1):
-        path = overlapped(memory / str(at))
-        done = opened_until(path, at)
-        copies = {copy: copy.read_bytes() for copy in (path / "kept").glob("*") if not done}
-        for copy in copies:
-            copy.unlink()
-        if more and not done and any((path / "txn").glob("overlap~*")):
-            with segment(path, 0).open("ab") as file:
-                file.write(frame(8, b"of the other, and longer, 8"))
-        refusal = reopened(path)
-        if refusal:
-            assert more
-            assert "Restore the file" in refusal
-            refused += 1
-            for copy, data in copies.items():
-                copy.write_bytes(data)
-            assert not reopened(path)
-        found = values(read_all(path))
-        assert set(found) >= {b"of the one, %d" % n for n in range(5, 9)}
-        assert set(found) >= {b"of the other, and longer, %d" % n for n in range(5, 8)}
-        assert sej.Journal(path).verify() == []
-        if done:
-            break
-        if not more:
-            assert len(found) == len(set(found)) == 12
-    assert refused > 0 or not more
-
-
-def test_the_kept_position_never_covers_what_follows_the_cut(memory: Path) -> None:
-    for at in itertools.count(1):
-        path = overlapped(memory / str(at))
-        one = Directory(path, OS)
-        with contextlib.closing(OS.open(segment(path, 0), "edit")) as file:
-            kept_position(one).store(file, 0, file.size(), 8)  # a process of ours synced all of it
-        done = opened_until(path, at)
-        with contextlib.closing(OS.open(segment(path, 0), "edit")) as file:
-            size = file.size()
-            file.write_at(bytes(4096), size)  # what another program appends is not on the medium
-            known = kept_position(one).load(file, 0)
-        assert known is not None and known.position <= size, at
-        if done:
-            break
-    assert at > 10
-
-
-def test_changed_bits_are_never_mended(memory: Path) -> None:
-    """Beside an original, too: of every bit but those of the last message's offset."""
-    data = b"".join(frame(n, b"the value of %d" % n) for n in range(6))
-    size = len(data) // 6
-    last_offset = range(5 * size * 8, (5 * size + 8) * 8)
-    path = by_hand(memory, (0, b""))
-    with sej.Writer(path):
-        pass
-    file = segment(path, 0)
-    for bit in set(range(4 * size * 8, 6 * size * 8)) - set(last_offset):
-        changed = bytearray(data)
-        changed[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(changed)
-        (path / "jnl.lck").write_bytes(b"")
-        os.utime(path / "jnl.lck", (1, 1))
-        try:
-            with sej.Writer(path) as w:
-                assert w.recovery is None or ".torn." in w.recovery.kept, bit
-        except CorruptionError:
-            assert file.read_bytes() == changed
-        for left in (path / "idx").glob("*"):
-            left.unlink()
 
 
 # --- real processes
 
 OURS = """
-import json, random, sys, time
+import contextlib, json, random, sys, time
 import sej
 path, name, turns, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 rng = random.Random(seed)
@@ -347,6 +216,10 @@ while done < turns:
             w.close()
     except sej.LockedError:
         time.sleep(0.0005)
+    except sej.CorruptionError as error:
+        assert "sej repair" in str(error), error
+        with contextlib.suppress(sej.LockedError):
+            sej.Journal(path).repair()
     except sej.LockLostError:
         if w and not shared:
             w.close()
@@ -379,8 +252,7 @@ def together(path: Path, turns: int, seed: int, *, appending: bool, name: str) -
         acknowledged.extend((offset, value.encode()) for offset, value in json.loads(found))
     for original in originals:
         assert original.wait() == 0
-    with sej.Writer(path):
-        pass
+    repaired(path)
     assert sej.Journal(path).verify() == [], f"seed {seed}"
     at = {message.offset: message.value for message in read_all(path)}
     assert [one for one in acknowledged if at.get(one[0]) != one[1]] == [], f"seed {seed}"
@@ -404,24 +276,3 @@ def test_writers_of_ours_and_originals_for_long(name: str, appending: bool, memo
         together(memory / str(seed), min(int(10 * torture_s), 2500), seed, appending=appending, name=name)
         if time.monotonic() > deadline:
             break
-
-
-def test_what_two_writers_left_is_looked_for_while_no_merge_is_at_work(tmp_path: Path) -> None:
-    """A segment that was just joined has the messages of its successors too: it would be cut."""
-    with sej.Writer(tmp_path) as writer:
-        writer.append(b"v")
-    (tmp_path / "jnl.lck").unlink()  # as an original leaves it
-    done = threading.Event()
-
-    def look() -> None:
-        assert not has_surplus(Directory(tmp_path, OS))
-        with sej.Writer(tmp_path) as late:
-            late.append(b"w")
-        done.set()
-
-    thread = threading.Thread(target=look)
-    with readers_lock(Directory(tmp_path, OS)):
-        thread.start()
-        assert not done.wait(0.2)
-    thread.join(30)
-    assert done.is_set()

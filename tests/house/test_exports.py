@@ -15,7 +15,7 @@ HEAVY = ("grpc", "google.protobuf", "pyspark", "pyarrow", "numpy", "pandas", "ty
 NOT_TO_APPEND = (
     *("asyncio", "dataclasses", "datetime", "importlib.metadata", "inspect", "json", "logging", "mmap", "random"),
     *("signal", "socket", "subprocess", "tempfile", "sej.queue", "sej.reading", "sej.journal.cursor"),
-    *("sej.journal.repair", "sej.journal.retention", "sej.writing.exactly_once", "sej.writing.overlap"),
+    *("sej.journal.repair", "sej.journal.retention", "sej.writing.exactly_once"),
 )
 
 

@@ -28,7 +28,6 @@ WINDOWS: Final = {
     "sej.queue.disk.reader": ["_SKIP"],
     "sej.journal.recovery": ["_WINDOW_BYTES", "_FIRST_WINDOW_BYTES"],
     "sej.journal.repair": ["_COPY_BYTES", "_NEAR_BYTES"],
-    "sej.writing.overlap": ["_STEP_BYTES"],
     "sej.journal.salvage": ["_STEP_BYTES"],
     "sej.journal.segment": ["_SMALL_BYTES"],
     "sej.writing.shared_end": ["_INDEX_BYTES"],

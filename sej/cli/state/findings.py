@@ -35,7 +35,6 @@ from sej.queue.disk.log import queue_names
 from sej.queue.log.replay import good_bytes
 from sej.reading.offset import wrong_place
 from sej.system.disk import OS, is_scarce, network_file_system
-from sej.writing.overlap import KEPT
 
 _KINDS: Final = {
     "torn tail": "torn tail",
@@ -74,7 +73,6 @@ ADVICE: Final = {
     "torn tail": "nothing: the next writer cuts it and keeps the bytes",
     "foreign file": "`{aside}`",
     "full disk": "`sej clean --max-bytes SIZE {at}` removes segments that no reader needs",
-    "two writers": "stop one of the two writers, then `rm {files}`: their messages were appended again at the end",
     "pending batch": "if no writer can open the journal, `{aside}`: the batch's messages in the journal stay",
     "pending work": "nothing: the next writer finishes it before its first append",
     "leftovers": "nothing: the next writer removes what no pending work needs",
@@ -227,13 +225,6 @@ def _disk(places: Directory) -> Iterator[Finding]:
         found = f"room for {status.f_favail} more files: the disk has almost no inodes left for new segments"
         yield Finding("disk", "problem", found)
     kept = [os.path.join(folder, name) for folder, _, names in os.walk(places.at("kept")) for name in names]
-    overlaps = [path for path in kept if KEPT in os.path.basename(path)]
-    if overlaps:
-        found = (
-            f"another writer appended at the same time without the lock, {counted(len(overlaps), 'time')}; the first"
-            f" is {overlaps[0]}"
-        )
-        yield Finding("two writers", "problem", found, advice("two writers", places, files=shlex.join(overlaps)))
     if kept:
         size = sum(os.path.getsize(path) for path in kept)
         found = f"{counted(len(kept), 'file')}, {human_size(size)} in {places.at('kept')}, which no command needs"
