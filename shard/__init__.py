@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shard.errors import RouteError, ShardsBrokenError, ShardsFailedError, ShardsLockedError
     from shard.lagging import Lag, lag
     from shard.names import Path
-    from shard.resharding.reshard import Resharded, reshard
+    from shard.resharding import Resharded, reshard
     from shard.routing import index_of
     from shard.scanner import Scanner
     from shard.trees import Found, Tree, find
@@ -42,7 +42,7 @@ else:
             "shard.errors": ("RouteError", "ShardsBrokenError", "ShardsFailedError", "ShardsLockedError"),
             "shard.lagging": ("Lag", "lag"),
             "shard.names": ("Path",),
-            "shard.resharding.reshard": ("Resharded", "reshard"),
+            "shard.resharding": ("Resharded", "reshard"),
             "shard.routing": ("index_of",),
             "shard.scanner": ("Scanner",),
             "shard.trees": ("Found", "Tree", "find"),

@@ -105,11 +105,11 @@ def check(root: FilePath, json: bool) -> None:
     help="The hash of the keys: xxh64, or fnv as in the original's example; default: the hash of the old one.",
 )
 def reshard(source: str, target: str, route: Hash | None) -> None:
-    """Copy a sharded journal into one with another number of shards; after an interrupt, the same command continues.
+    """Copy a sharded journal into one with another number of shards; after an interrupt, the same command starts again.
 
     Example: sej shard reshard data/orders.3 data/orders.5
     """
-    from shard.resharding.reshard import reshard as run
+    from shard.resharding import reshard as run
 
     with progress_bar("messages") as progress:
         done = run(tree_of(source), tree_of(target), route=route, progress=progress)

@@ -25,7 +25,7 @@ from sej.writing.exactly_once import Batches
 from shard import Path as ShardPath
 from shard.commits import committing
 from shard.records import read_record
-from shard.resharding.plans import load_plan
+from shard.resharding import load_plan
 from tests.crash.bounded import bounded
 from tests.crash.harness import seeded_random
 from tests.crash.sidecars import (

@@ -10,33 +10,26 @@ import pytest
 import sej
 import shard
 from sej.system.disk import OsDisk
-from shard.resharding.copying import copy
-from shard.resharding.plans import Plan, load_plan, make_plan, next_round, save_plan, staging
+from shard import resharding
 from tests.crash.disk import CrashDisk
 from tests.crash.test_failed_sync import FaultyOnly
 
 
-def plan_of(target: shard.Path, disk: CrashDisk) -> Plan:
-    plan = load_plan(target, disk)
-    assert plan is not None
-    return plan
-
-
-def test_a_copy_that_is_finished_by_a_second_run_is_on_the_medium() -> None:
+def test_a_copy_that_is_finished_by_a_second_run_is_on_the_medium(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resharding, "_publish", lambda *_: None)  # this disk renames no directories
     source, target = shard.Path("/s", "a", 1), shard.Path("/t", "b", 2)
     for k in itertools.count(1):
         inner = CrashDisk()
         with shard.Writer(source, disk=inner) as writer:
             writer.append_many([b"%d" % n for n in range(40)], [b"key %d" % n for n in range(40)])
-        save_plan(make_plan(source, inner), target, inner)
         first = FaultyOnly(inner, "sync", k)
         with contextlib.suppress(OSError, sej.SejError):
-            copy(plan_of(target, inner), source, target, "xxh64", lambda *_: None, first)
+            shard.reshard(source, target, disk=first)
         for node in inner.nodes.values():
             node.holders.clear()  # that process ends
-        copy(plan_of(target, inner), source, target, "xxh64", lambda *_: None, inner)
+        shard.reshard(source, target, disk=inner)
         left = inner.crash()
-        with shard.Scanner(staging(target), disk=left) as scanner:
+        with shard.Scanner(resharding.staging(target), disk=left) as scanner:
             found = {bytes(message.value) for _, message in scanner}
         assert found == {b"%d" % n for n in range(40)}, k
         if first.failed is None:
@@ -77,16 +70,16 @@ def test_a_shard_whose_new_name_may_be_lost_is_named_durably_by_the_second_run(t
     assert os.fspath(target.root) in disk.synced
 
 
-def test_what_was_copied_is_durable_in_the_source_too() -> None:
+def test_what_was_copied_is_durable_in_the_source_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source's writer was killed. After a power failure its successor must not append in the place of a copy."""
+    monkeypatch.setattr(resharding, "_publish", lambda *_: None)  # this disk renames no directories
     source, target = shard.Path("/s", "a", 0), shard.Path("/t", "b", 0)
     disk = CrashDisk()
     killed = sej.Writer(source.dir(0), disk=disk)
     killed.append_many([b"%d" % n for n in range(4)])
     killed.tail.abandon()
-    save_plan(make_plan(source, disk), target, disk)
     since = len(disk.trace)
-    copy(plan_of(target, disk), source, target, "xxh64", lambda *_: None, disk)
+    shard.reshard(source, target, disk=disk)
     seen = set()
     for crash in disk.crash_states(since=since):
         left = crash.disk
@@ -96,11 +89,8 @@ def test_what_was_copied_is_durable_in_the_source_too() -> None:
         seen.add(state)
         with sej.Writer(source.dir(0), disk=left) as writer:
             writer.append_many([b"later", b"last"])
-        plan: Plan | None = plan_of(target, left)
-        with contextlib.suppress(sej.SejError):  # an error says that the target must be removed
-            while plan is not None:
-                copy(plan, source, target, "xxh64", lambda *_: None, left)
-                plan = next_round(plan, source, target, left)
-            with shard.Scanner(staging(target), disk=left) as scanner:
+        with contextlib.suppress(sej.SejError):  # an error says that messages are missing in the target
+            shard.reshard(source, target, disk=left)
+            with shard.Scanner(resharding.staging(target), disk=left) as scanner:
                 assert {b"later", b"last"} <= {message.value for _, message in scanner}, crash.step
     assert len(seen) > 1

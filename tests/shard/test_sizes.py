@@ -11,7 +11,7 @@ from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
 
 WINDOWS = {
     "shard.scanner": ["_WHOLE", "_HELD", "_HELD_BYTES", "_LEAST_BYTES", "CHUNK_BYTES"],
-    "shard.resharding.copying": ["_BATCH"],
+    "shard.resharding": ["_BATCH"],
 }
 LEAST = 200
 """No window is smaller than the head of a message."""
