@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sej.checks import refuse_unknown
 from sej.durations import seconds
-from sej.writing.idle import IdleWriter
+from sej.errors import ClosedError
 from sej.writing.writer import Writer as JournalWriter
 from sej.writing.writer import check_options as check_writer_options
 
@@ -47,14 +47,14 @@ def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], float | Non
 class BackgroundSync:
     """One thread that syncs all shards of a writer; a failed sync is raised when its shard is used."""
 
-    def __init__(self, used: Callable[[], Mapping[int, IdleWriter]], interval_s: float) -> None:
+    def __init__(self, sync: Callable[[], dict[int, BaseException]], interval_s: float) -> None:
         """Begin.
 
         Args:
-            used: the shards to sync; those that are durable cost nothing.
+            sync: syncs all shards; returns which could not be synced, and why.
             interval_s: from the beginning of one round to that of the next, in seconds.
         """
-        self._used = used
+        self._sync = sync
         self._interval_s = interval_s
         self._stopped = threading.Event()
         self._failed: dict[int, BaseException] = {}
@@ -71,9 +71,8 @@ class BackgroundSync:
         began = time.monotonic()
         while not self._stopped.wait(max(began + self._interval_s - time.monotonic(), 0.0)):
             began = time.monotonic()
-            due = {index: writer for index, writer in self._used().items() if writer.durable_offset < writer.offset}
-            failed = each(due, lambda index, due=due: due[index].commit(due[index].offset))  # type: ignore[misc]
-            self._failed = {**failed, **self._failed}
+            with suppress(ClosedError):  # the writer is about to stop this thread
+                self._failed = {**self._sync(), **self._failed}
 
 
 def each(indexes: Iterable[int], do: Callable[[int], object], *, threads: int = THREADS) -> dict[int, BaseException]:

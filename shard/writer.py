@@ -5,8 +5,7 @@ shard of a message.
 
 Messages of one key are in one shard, in the order of the calls. An error in one shard loses nothing in the others, and
 names the shard; a shard whose write or sync failed stays failed until the writer is reopened. At most ``max_open``
-shards hold files and locks: the least recently used one is flushed and becomes idle, and another process may write to
-it in the meantime.
+shards hold files and locks: the least recently used one is synced and closed, and then another process may write to it.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from sej.checks import POSITIVE, refuse_pickling, require, require_messages
 from sej.codec import encode
 from sej.codec.format import MAX_TIMESTAMP, MAX_TYPE, NO_TIMESTAMP
-from sej.errors import InvalidMessageError
+from sej.errors import ClosedError, InvalidMessageError
 from sej.message import Message
 from sej.system.disk import OS
 from sej.system.lifecycle import Lifecycle
-from sej.writing.idle import IdleWriter
+from sej.writing.writer import Writer as ShardWriter
 from shard.errors import shards_failed
 from shard.fan_out import THREADS, BackgroundSync, check_options, each
 from shard.files import spare_files
@@ -90,13 +89,14 @@ class Writer:
         self._crowded = path.count > self._max_open
         self._records = Records(path, disk)
         self._disk = disk
-        self._open: OrderedDict[int, IdleWriter] = OrderedDict()
-        self._idle: dict[int, IdleWriter] = {}
+        self._open: OrderedDict[int, ShardWriter] = OrderedDict()
+        self._closed: dict[int, int] = {}
+        """The offset of the next message in each shard that was closed to make room."""
         self._using: dict[int, int] = {}
         self._life = Lifecycle("the writer", path.root)
         self._unclosed: dict[int, BaseException] = {}
         self._records.prepare()
-        self._background = None if interval_s is None else BackgroundSync(self._used, interval_s)
+        self._background = None if interval_s is None else BackgroundSync(self._sync_open, interval_s)
         self._direct = None
         if self._route is None and not self._crowded:  # else an append changes which shards are open
             self._direct = Appender(path.bits, self._hash, self.append, self._life.inside_test())
@@ -251,7 +251,7 @@ class Writer:
         Raises:
             ShardsFailedError: some shards failed; the others were flushed.
         """
-        self._all("flushing", IdleWriter.flush)
+        self._raise("flushing", self._each_open(ShardWriter.flush))
 
     def sync(self) -> None:
         """Sync everything in every shard to the disk, several shards concurrently.
@@ -259,13 +259,17 @@ class Writer:
         Raises:
             ShardsFailedError: some shards failed; the others are durable.
         """
-        self._all("syncing", IdleWriter.sync)
+        self._raise("syncing", self._sync_open())
 
     @property
     def offsets(self) -> dict[int, int]:
         """Return the offset of the next message, for the shards that this writer has used."""
-        used = self._used()
-        return {index: used[index].offset for index in sorted(used)}
+        self._life.require_outside()
+        if self._life.forked:
+            self._life.refuse()
+        with self._life.mutex:
+            used = self._closed | {index: writer.offset for index, writer in self._open.items()}
+        return dict(sorted(used.items()))
 
     @property
     def open_count(self) -> int:
@@ -284,8 +288,8 @@ class Writer:
             ShardsFailedError: some shards failed; the others are durable, and all locks are released.
             LockedError: a signal handler calls this during a call of this writer; nothing was closed.
         """
-        for writer in (*self._open.values(), *self._idle.values()):
-            writer.life.require_outside()
+        for writer in self._open.values():
+            writer.tail.life.require_outside()
         self._life.close(self._finish, self._release)
         failed, self._unclosed = self._unclosed, {}
         self._raise("closing", failed)
@@ -299,8 +303,7 @@ class Writer:
     def _release(self) -> None:
         if self._background is not None:
             self._unclosed |= self._background.stop()
-        used = {**self._idle, **self._open}
-        self._unclosed |= each(used, lambda index: used[index].close())
+        self._unclosed |= each(self._open, lambda index: self._open[index].close())
         self._records.close()
 
     def __enter__(self) -> Self:
@@ -313,33 +316,33 @@ class Writer:
 
     def __repr__(self) -> str:
         """Show path and state."""
-        state = "closed" if self._life.closed else f"{len(self._open)} open, {len(self._idle)} idle"
+        state = "closed" if self._life.closed else f"{len(self._open)} open"
         return f"<shard.Writer {self.path.name!r} in {self.path.root!r} {state}>"
 
     # --- which shards are open
 
     def _is_new(self, index: int) -> bool:
         """Return whether the first message creates this shard: a refused one must not."""
-        return index not in self._open and index not in self._idle
+        return index not in self._open and index not in self._closed
 
-    def _pin(self, index: int) -> IdleWriter:
+    def _pin(self, index: int) -> ShardWriter:
         """Return a shard's writer, which stays open until it is unpinned."""
         self._life.require_outside()
         with self._life.mutex:
             self._life.require()
             writer = self._open.get(index)
             if writer is None:
-                writer = self._wake(index)
+                writer = self._open_shard(index)
                 if self._remembered:
                     self._append_directly(index, writer)
             if self._crowded:
                 self._use(index)
             return writer
 
-    def _append_directly(self, index: int, writer: IdleWriter) -> None:
+    def _append_directly(self, index: int, writer: ShardWriter) -> None:
         """Append messages of this shard without Python code from now on. The hash has to be stored before."""
-        if self._direct is not None and writer.buffer is not None:
-            self._direct.open(index, writer.buffer)
+        if self._direct is not None and writer.durability != "disk":
+            self._direct.open(index, writer.tail.buffer)
 
     def _use(self, index: int) -> None:
         self._open.move_to_end(index)
@@ -350,59 +353,57 @@ class Writer:
             with self._life.mutex:
                 self._using[index] -= 1
 
-    def _wake(self, index: int) -> IdleWriter:
-        """Open a shard, or wake its idle writer; let others idle first."""
-        tried = 0
-        while len(self._open) >= self._max_open and tried < len(self._open):
-            other = next((other for other in self._open if not self._using.get(other)), None)
-            if other is None:
+    def _open_shard(self, index: int) -> ShardWriter:
+        """Open a shard; close the least recently used ones first."""
+        for other in [other for other in self._open if not self._using.get(other)]:
+            if len(self._open) < self._max_open:
                 break
-            self._let_idle(other)
-            tried += 1
-        writer = self._idle.get(index)
-        if writer is not None and not writer.wake():
-            del self._idle[index]
-            writer = None
-        if writer is None:
-            self._records.add(index)
-            writer = IdleWriter(self.path.dir(index), **self._options)
-        self._idle.pop(index, None)
-        self._open[index] = writer
+            self._close_shard(other)
+        self._records.add(index)
+        writer = self._open[index] = ShardWriter(self.path.dir(index), **self._options)
+        self._closed.pop(index, None)
         return writer
 
-    def _let_idle(self, index: int) -> None:
-        """Flush a shard and release its files. One that failed stays open: it must not look sound again."""
+    def _close_shard(self, index: int) -> None:
+        """Sync and close a shard. One that failed stays: it must not look sound again."""
         writer = self._open[index]
         try:
-            writer.go_idle()
+            writer.sync()
+            writer.close()
         except Exception:
             self._open.move_to_end(index)  # its next append raises the error
             return
         del self._open[index]
-        self._idle[index] = writer
-
-    def _all(self, what: str, do: Callable[[IdleWriter], None]) -> None:
-        self._require()
-        used = self._used()
-        for writer in used.values():
-            writer.life.require_outside()
-        self._raise(what, each(used, lambda index: do(used[index])))
-
-    def _require(self) -> None:
-        self._life.require_outside()
-        self._life.require()
-
-    def _used(self) -> dict[int, IdleWriter]:
-        """Return the shards that were ever opened, including idle ones."""
-        self._life.require_outside()
-        if self._life.forked:
-            self._life.refuse()
-        with self._life.mutex:
-            return {**self._idle, **self._open}
+        self._closed[index] = writer.offset
 
     def _raise(self, what: str, errors: Mapping[int, BaseException]) -> None:
         if errors:
             raise shards_failed(what, self.path.root, errors)
+
+    def _sync_open(self) -> dict[int, BaseException]:
+        """Sync every open shard; return the errors. The closed ones are durable."""
+        return self._each_open(ShardWriter.sync)
+
+    def _each_open(self, do: Callable[[ShardWriter], None]) -> dict[int, BaseException]:
+        """Do something to every open shard; one that is closed meanwhile, to make room, is synced."""
+        self._require()
+        with self._life.mutex:
+            there = dict(self._open)
+        for writer in there.values():
+            writer.tail.life.require_outside()
+
+        def one(index: int) -> None:
+            try:
+                do(there[index])
+            except ClosedError:
+                if self._open.get(index) is there[index]:
+                    raise
+
+        return each(there, one)
+
+    def _require(self) -> None:
+        self._life.require_outside()
+        self._life.require()
 
 
 def _column(name: str, given: int | Iterable[int], count: int, low: int, high: int) -> int | list[int]:

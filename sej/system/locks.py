@@ -50,8 +50,6 @@ class Lock:
 
     original: Trace | None = None
     """The trace of an original found when this object took the lock; None: no original ran recently."""
-    undisturbed = False
-    """True if no other process has held it since: every holder signs the file, empties it or leaves a mark."""
     _file: File | None = None
     _held = False
     """Between the two: an open file, perhaps locked, that its owner has not stored yet."""
@@ -211,9 +209,7 @@ class Lock:
         # Truncating takes a hundred times as long as a read. So a lock that is taken repeatedly keeps its first line,
         # and another holder's lines are overwritten to their end.
         me = f"pid={os.getpid()} "
-        mine = self._signature.startswith(me.encode()) and self._content == self._signature
-        self.undisturbed = mine
-        if mine:
+        if self._signature.startswith(me.encode()) and self._content == self._signature:
             return
         line = f"{me}host={host_name()} start={_now()}"[:_LINE_BYTES] + "\n"
         self._signature = line.encode() + (b"" if self.original is None else self.original.line())

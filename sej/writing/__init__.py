@@ -4,8 +4,8 @@
 
     Writer -------- Tail ----- Lifecycle       open, failed, closed, forked; the mutex
       public names    |------- Lock            jnl.lck
-    IdleWriter ---- Writer     Buffer          encodes messages, and writes single ones without Python code
-      for shards      |------- LastSegment     the file, and how much of it is on the medium
+                      |------- Buffer          encodes messages, and writes single ones without Python code
+                      |------- LastSegment     the file, and how much of it is on the medium
                       |          Blocks        its index
                       |------- Syncer          one sync for all threads that wait
                       |------- Batches         append_once; appends through the Tail
@@ -17,10 +17,8 @@ The modules, in the order in which they are best read::
 
     writer, tail                       the exclusive writer: its methods, and the work
     last_segment, blocks, end          the file it appends to, its index, and where it ends
-    clean                              opens a journal that its last writer closed, by one compiled call
     taking, opening                    opens any other one: take the lock, cut a torn tail
     shared_writer, shared_end          many processes, one turn at a time
     staging, exactly_once              rows in tmp/, and append_once
-    idle                               writers for an owner of very many journals
     guarded                            the original SEJ as a second writer: notice it
 """

@@ -1,17 +1,8 @@
 """The last segment of a journal as its exclusive writer has it: the file, how much of it is on the medium, its blocks.
 
-It has two states. ``left`` is the state of an idle writer::
-
-             leave(): remember the file's identity, close the file
-    open   ---------------------------------------------------------->   left
-           <----------------------------------------------------------
-             is_unchanged(), then take_up(): open and lock the file
-
-A left segment can still be synced, because any process may sync a file.
-
-The caller holds the writer's mutex, except for :meth:`LastSegment.sync` and :meth:`LastSegment.sync_left`. These wait
-for the disk while the writer continues. So the caller reads ``file`` with the mutex and syncs it without. Before
-:meth:`LastSegment.keep`, with the mutex again, it checks that ``file`` is still the same.
+The caller holds the writer's mutex, except for :meth:`LastSegment.sync`, which waits for the disk while the writer
+continues. So the caller reads ``file`` with the mutex and syncs it without. Before :meth:`LastSegment.keep`, with the
+mutex again, it checks that ``file`` is still the same.
 """
 
 from __future__ import annotations
@@ -20,8 +11,8 @@ from sej.codec import measure
 from sej.codec.format import OFFSET
 from sej.errors import SejError
 from sej.journal.directory import Directory
-from sej.journal.writer_lock import WriterLock, require_name
-from sej.system.disk import File, OsFile
+from sej.journal.writer_lock import require_name
+from sej.system.disk import File
 from sej.system.durable import KeptPosition, renew
 from sej.system.locks import Lock
 from sej.writing.blocks import Blocks
@@ -34,8 +25,7 @@ class LastSegment:
 
     Attributes:
         segment: the path and the first offset.
-        file: open for appending, with the segment's lock; closed if the segment is left.
-        left: whether the file was closed because the writer idles.
+        file: open for appending, with the segment's lock.
         blocks: the blocks for the index.
         synced_position: the bytes before this position are on the medium.
     """
@@ -46,12 +36,10 @@ class LastSegment:
         self._kept = kept
         self.segment = end.segment
         self.file: File = end.file
-        self.left = False
         self.blocks = Blocks(end)
         self.synced_position = end.synced_position
         self._in_doubt = end.position
         """Unsynced bytes before this position were written before this file was opened (sej.system.durable)."""
-        self._identity: tuple[int, int] | None = None
 
     def write(self, view: memoryview, position: int, lock: Lock) -> None:
         """Append whole messages. After a trace of the original, each message is written between two checks.
@@ -67,13 +55,12 @@ class LastSegment:
             write_guarded(self.file, view, position, lock.check)
 
     def require_name(self) -> None:
-        """Check that the segment is still in its directory, unless it is left.
+        """Check that the segment is still in its directory.
 
         Raises:
             OSError: ESTALE: it was removed.
         """
-        if not self.left:
-            require_name(self.file)
+        require_name(self.file)
 
     def cut_partial_write(self, view: memoryview, position: int, lock: Lock) -> None:
         """Cut a partial message after a failed write. Whole messages stay, because a reader may have seen them.
@@ -102,23 +89,6 @@ class LastSegment:
             renew(self._disk, file, self.synced_position, self._in_doubt)
         file.sync()
 
-    def sync_left(self) -> None:
-        """Sync a segment that is left.
-
-        Raises:
-            OSError: as for :meth:`sync`.
-        """
-        try:
-            file = self._disk.open(self.segment.path, "edit")
-        except FileNotFoundError:
-            return  # another writer sealed the segment, which syncs it, and retention has deleted it since
-        try:
-            if self._in_doubt > self.synced_position and file.status().identity == self._identity:
-                renew(self._disk, file, self.synced_position, self._in_doubt)
-            file.sync()
-        finally:
-            file.close()
-
     def keep(self, position: int, offset: int) -> None:
         """Store how much was synced, in this object and for the process that opens the journal next.
 
@@ -130,41 +100,8 @@ class LastSegment:
             self.synced_position = position
             self._kept.store(self.file, self.segment.first_offset, position, offset)
 
-    def leave(self, position: int) -> None:
-        """Close the files and release the segment's lock.
-
-        Args:
-            position: the end of the segment; everything before it was written to the kernel.
-        """
-        if self._identity is None:
-            self._identity = self.file.status().identity
-        self.blocks.close()
-        self._in_doubt = position  # a failed writeback would be reported to the descriptor that is closed here
-        self._kept.forget()  # it has a reference to a file that was synced
-        self.file.unlock()
-        # A sync in another thread may use the old file; it is closed with its last reference.
-        self.file = OsFile(-1, self.segment.path)
-        self.left = True
-
-    def is_unchanged(self, position: int) -> bool:
-        """Return whether a left segment is still the same file and still ends at position."""
-        there = self._disk.status(self.segment.path)
-        return there is not None and there.identity == self._identity and there.size == position
-
-    def take_up(self, lock: WriterLock) -> None:
-        """Open a segment that is left and unchanged.
-
-        Raises:
-            LockedError: another writer has the segment's lock; the segment stays left.
-        """
-        file = self._disk.open(self.segment.path, "append")
-        lock.lock_segment(file)
-        self.file = file
-        self.left = False
-
     def close(self) -> None:
         """Close the files and release the lock. A second call does nothing, or finishes an interrupted one."""
         self.blocks.close()
-        if not self.left:
-            self.file.unlock()  # a child that was just forked may still have a copy of the descriptor
-            self.file.close()
+        self.file.unlock()  # a child that was just forked may still have a copy of the descriptor
+        self.file.close()

@@ -1,6 +1,6 @@
 """The growing end of a journal: what an exclusive writer does with the file, buffer, index, lock and syncs.
 
-A :class:`Tail` is what :class:`sej.Writer`, the shards' idle writer and ``append_once`` use. It relies on the lock
+A :class:`Tail` is what :class:`sej.Writer` and ``append_once`` use. It relies on the lock
 (``jnl.lck``), the codec's :class:`~sej.codec.Buffer` for encoding, and :mod:`sej.writing.opening` for finding the end.
 
 The invariants, at every durability:
@@ -315,21 +315,16 @@ class Tail:
         buffer = self.buffer
         with self.life.mutex:
             self.life.require()
-            left = self.last.left
-            if not left:
-                self._check_names()
+            self._check_names()
             thaw = buffer.thaw
             try:
                 buffer.freeze()  # an append after the flush would change the offset, and so count as synced
                 if buffer.in_doubt:
                     self._mend()
-                buffer.flush()  # if the segment is left, nothing is pending
+                buffer.flush()
                 last, file, offset, position = self.last, self.last.file, buffer.offset, buffer.position
             finally:
                 thaw()
-        if left:
-            last.sync_left()
-            return offset
         last.sync(file)
         with self.life.mutex:
             try:
@@ -348,12 +343,7 @@ class Tail:
         self.life.close(self._finish, self._release)
 
     def _finish(self) -> None:
-        if self.last.left:
-            self.syncer.commit(self.buffer.offset)
-            with self.life.mutex:
-                self._shut()
-        else:
-            self.alone(self.changing, self._finish_last)
+        self.alone(self.changing, self._finish_last)
 
     def _finish_last(self) -> None:
         buffer, last = self.buffer, self.last

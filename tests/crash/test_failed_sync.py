@@ -16,7 +16,6 @@ import pytest
 import hub
 import sej
 from sej.system.disk import Disk, File
-from sej.writing.idle import IdleWriter
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import PATIENCE_S, HookedDisk, until
@@ -108,21 +107,6 @@ def once(disk: Disk, turn: int) -> Iterator[Any]:
             yield "value", value(turn, n)
 
 
-def idle(disk: Disk, turn: int) -> Iterator[Any]:
-    w = IdleWriter(ROOT, disk=disk)
-    with closing(w):
-        for n in range(4):
-            w.append(value(turn, n))
-            w.go_idle()
-            if n == 1:
-                w.sync()
-                yield "durable", w.durable_offset
-            if n < 3:
-                assert w.wake()
-        w.sync()
-        yield "durable", w.durable_offset
-
-
 def committing(disk: Disk, turn: int) -> Iterator[Any]:
     """The writer never syncs: the reader does, up to what it keeps."""
     w = sej.Writer(ROOT, disk=disk)
@@ -198,7 +182,6 @@ CASES = {
     "sync": Case(synced_by_hand, all_there),
     "SharedWriter": Case(shared, all_there),
     "append_once": Case(once, all_there),
-    "IdleWriter": Case(idle, all_there),
     "Offset": Case(committing, keeping),
     "Store": Case(hub_store, in_hub),
     "queue": Case(work_queue, in_queue),

@@ -13,7 +13,6 @@ from sej.journal.medium import durable_position, kept_position
 from sej.system.disk import OS, File, Mode, OsDisk, OsFile
 from sej.system.durable import Kept, KeptPosition, renew
 from sej.system.durable_format import RECORD_SIZE
-from sej.writing.idle import IdleWriter
 from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.sej.hooks import HookedDisk
 
@@ -160,15 +159,13 @@ class TestTheRecordOfAFileThatIsSyncedOften:
         assert self.stored(kept, file) == Kept(103, 3)
         assert kept.path not in open_files()
 
-    @pytest.mark.parametrize("end", ["close", "go_idle"])
-    def test_a_writer_closes_it(self, tmp_path: Path, end: str) -> None:
-        writer = IdleWriter(tmp_path, durability="disk")
+    def test_a_writer_closes_it(self, tmp_path: Path) -> None:
+        writer = sej.Writer(tmp_path, durability="disk")
         with closing(writer):
             for _ in range(3):
                 writer.append(b"v")
             assert self.record(tmp_path) in open_files()
-            getattr(writer, end)()
-            assert self.record(tmp_path) not in open_files()
+        assert self.record(tmp_path) not in open_files()
 
     def test_a_forked_child_closes_its_copy(self, tmp_path: Path) -> None:
         with sej.Writer(tmp_path, durability="disk") as writer:

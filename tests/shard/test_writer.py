@@ -75,7 +75,7 @@ def test_shards_are_made_when_they_are_needed(path: shard.Path) -> None:
 
 
 @pytest.mark.parametrize("max_open", [1, 2, 7])
-def test_the_least_recently_used_shard_idles(path: shard.Path, max_open: int) -> None:
+def test_the_least_recently_used_shard_is_closed(path: shard.Path, max_open: int) -> None:
     with shard.Writer(path, max_open=max_open, segment_bytes=2000) as writer:
         for number in range(30):
             writer.append_many([b"%d" % number] * len(KEYS), KEYS)
@@ -93,7 +93,7 @@ def test_the_least_recently_used_shard_idles(path: shard.Path, max_open: int) ->
         assert sej.Journal(path.dir(index)).verify() == []
 
 
-def test_a_shard_that_rests_keeps_no_file_open(path: shard.Path) -> None:
+def test_a_closed_shard_keeps_no_file_open(path: shard.Path) -> None:
     with shard.Writer(path, max_open=1) as writer:
         for key in KEYS:
             writer.append(b"v", key)
@@ -103,7 +103,7 @@ def test_a_shard_that_rests_keeps_no_file_open(path: shard.Path) -> None:
     assert not [name for name in open_below(path.root) if name.endswith((".jnl", ".lck"))]
 
 
-def test_an_idle_shard_may_be_written_to_by_another(path: shard.Path) -> None:
+def test_a_closed_shard_may_be_written_to_by_another(path: shard.Path) -> None:
     with shard.Writer(path, max_open=1) as writer:
         index, _ = writer.append(b"mine", KEYS[0])
         other = next(key for key in KEYS if path.index(key) != index)
@@ -361,7 +361,7 @@ def test_a_shard_that_cannot_write_keeps_no_batch_from_the_others(path: shard.Pa
     good = {path.index(key) for key in KEYS} - {broken}
     writer = shard.Writer(path)
     writer.append_many(KEYS, KEYS)
-    tail = writer._open[broken]._tail
+    tail = writer._open[broken].tail
     tail.buffer.steady(full, tail._write_trouble, 1 << 18, 1 << 60)
     for _ in range(2):
         with pytest.raises(shard.ShardsBrokenError, match=f"append.* failed in shard {broken:03x}") as caught:
