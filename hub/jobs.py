@@ -1,7 +1,7 @@
 """Jobs that write through the hub: their tasks stage rows on its disk, and one call commits them, once.
 
 The steps of a job, with Spark's words: each task stages its rows in files, one for each shard, and seals them. Then the
-driver commits the job: :mod:`shard.commits.committing` decides it with one file and appends the rows to the client's
+driver commits the job: :mod:`shard.committing` decides it with one file and appends the rows to the client's
 journals. Every step may be repeated after a lost answer:
 
 ======  =================================================  ========================================================
@@ -36,9 +36,9 @@ from sej.errors import InvalidNameError, SejError
 from sej.journal.directory import Directory
 from sej.system.disk import OS, Disk
 from sej.writing.writer import Writer
-from shard.commits.committing import ANONYMOUS, Job, Target, check_job_name, commit, drop, finish_dead_jobs
-from shard.commits.staging import Owner, Rows, StagedRowsError, check_rows, is_aborted, note_abort, prepare_task
+from shard.committing import ANONYMOUS, Job, Target, check_job_name, commit, drop, finish_dead_jobs
 from shard.names import Path
+from shard.staging import Owner, Rows, StagedRowsError, check_rows, is_aborted, note_abort, prepare_task
 
 _log = logging.getLogger(__name__)
 

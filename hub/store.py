@@ -60,7 +60,7 @@ from sej.message import Message
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
-from shard.files import spare_files
+from shard.fan_out import spare_files
 
 _log = logging.getLogger(__name__)
 _BytesLike = bytes | bytearray | memoryview

@@ -347,7 +347,7 @@ def finish(root: Path, discard: bool) -> None:
     Example: sej spark finish data
     """
     from pipeline.health import target_of
-    from shard.commits.committing import discard_dead_jobs, finish_dead_jobs
+    from shard.committing import discard_dead_jobs, finish_dead_jobs
 
     if not root.exists():
         raise JournalNotFoundError("the path does not exist; expected the root of journals", path=root)

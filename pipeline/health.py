@@ -15,7 +15,7 @@ from sej.errors import LockedError
 from sej.system.locks import Lock
 
 if TYPE_CHECKING:
-    from shard.commits.committing import Target
+    from shard.committing import Target
 
 _Finding = tuple[str, Literal["ok", "note", "problem"], str, str]
 _WHAT: Final = "spark jobs"
@@ -56,8 +56,8 @@ def target_of(root: str | os.PathLike[str]) -> Iterator[Target]:
 
 
 def _look(root: str, staging: str) -> Iterator[_Finding]:
-    from shard.commits.committing import why_undeliverable
-    from shard.commits.staging import decided, sweep
+    from shard.committing import why_undeliverable
+    from shard.staging import decided, sweep
 
     try:
         with Lock(os.path.join(staging, "commit.lck"), what="the commit of a job").acquire():

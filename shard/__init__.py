@@ -3,14 +3,14 @@
 Public names are imported at their first use, so that importing ``shard`` is fast. The files of a sharded journal:
 docs/formats/shard.md. The modules, in the order in which they are best read::
 
-    names, name_format, trees              names of shards; what a root has
-    routing, remembered_hash, records      the shard of a key; what is stored about a sharded journal
-    writer, fan_out                        a writer for all shards, and calls on many of them
+    names, name_format, trees              names of shards; what a root has, and new shards in it
+    routing, records                       the shard of a key; what is stored about a sharded journal
+    writer, fan_out                        a writer for all shards, calls on many of them, open files
     scanner, sources                       all shards as one iterator
-    worker, claims, liveness, lagging      worker groups, and how far they are behind
+    worker, claims, lagging                worker groups, and how far they are behind
     resharding                             change the number of shards
-    checking, watching, files              problems of a root, new shards, the limit of open files
-    commits                                rows into many journals, all or none: staged and committed once
+    checking                               problems of a root
+    committing, staging                    rows into many journals, all or none: staged and committed once
     cli, errors                            sej shard; the errors
 """
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from shard.resharding import Resharded, reshard
     from shard.routing import index_of
     from shard.scanner import Scanner
-    from shard.trees import Found, Tree, find
-    from shard.watching import TreeWatch, watch
+    from shard.trees import Found, Tree, TreeWatch, find, watch
     from shard.worker import Worker
     from shard.writer import Writer
 else:
@@ -45,8 +44,7 @@ else:
             "shard.resharding": ("Resharded", "reshard"),
             "shard.routing": ("index_of",),
             "shard.scanner": ("Scanner",),
-            "shard.trees": ("Found", "Tree", "find"),
-            "shard.watching": ("TreeWatch", "watch"),
+            "shard.trees": ("Found", "Tree", "TreeWatch", "find", "watch"),
             "shard.worker": ("Worker",),
             "shard.writer": ("Writer",),
         },

@@ -16,7 +16,7 @@ from sej.system.disk import OS, Disk
 from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR, RECORDS_DIR
 from shard.names import Path, split_name
 from shard.records import read_record
-from shard.remembered_hash import sample as some_messages
+from shard.records import sample as some_messages
 from shard.trees import Layout, find
 
 _Kind = Literal[

@@ -34,7 +34,7 @@ from sej.reading.scanner import Scanner
 from sej.system.disk import OS, Disk, read_small, replace_file
 from sej.system.locks import Lock
 from sej.system.sealed import seal, unseal, whole
-from shard.files import too_many
+from shard.fan_out import too_many
 from shard.name_format import MAX_BITS, RESHARD_DIR
 from shard.names import TREE, Path
 from shard.records import Records, read_record

@@ -8,14 +8,18 @@ ignored, and so are files and directories without ``jnl/``, which :func:`shard.c
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
-from sej.checks import DISK, PATH, one_of, optional, require
-from sej.errors import JournalNotFoundError, NotAJournalError
+from sej.checks import DISK, PATH, WAIT, one_of, optional, require
+from sej.durations import Seconds, seconds
+from sej.errors import ClosedError, JournalNotFoundError, NotAJournalError
 from sej.journal.directory import is_journal, journals_in
 from sej.system.disk import OS, Disk
+from sej.system.paths import absolute_path
+from sej.system.watch import Watch, wait_any
 from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR
 from shard.names import Path, split_name
 
@@ -151,3 +155,152 @@ def _recognize(root: str, disk: Disk) -> Layout:
     if disk.status(os.path.join(root, HUB_MARKER)) is not None:
         return "hub"
     return "shards" if all(split_name(name) for name in journals_in(disk, root)) else "hub"
+
+
+class TreeWatch:
+    """Iterates over the SEJ directories that appear under a root after this object was created; :meth:`stop` ends it.
+
+    Use it from one thread; :meth:`stop` and :meth:`close` may be called from any. After :meth:`close` reading raises
+    :class:`~sej.ClosedError`.
+
+    Attributes:
+        tree: the directories at the start; each directory is either in it or returned later.
+        timeout: seconds without a new one after which iterating ends; None: never.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        layout: Layout | None = None,
+        timeout: Seconds | None = None,
+        disk: Disk = OS,
+    ) -> None:
+        """Read a root and watch it.
+
+        Args:
+            root: the directory of the shards, or of a hub's clients; must exist.
+            layout: read it as this layout, whatever its names are; needed for a hub's root that is still empty.
+            timeout: seconds without a new directory after which iterating ends; None: it waits until :meth:`stop`.
+            disk: the disk.
+
+        Raises:
+            JournalNotFoundError: the path does not exist.
+            NotAJournalError: it is a file, or it holds a SEJ directory whose name fits no layout.
+        """
+        timeout = seconds("timeout", timeout)
+        require(root=(root, PATH), timeout=(timeout, WAIT), disk=(disk, DISK))
+        path = absolute_path(root)
+        if disk.status(path) is None:
+            raise JournalNotFoundError("the path does not exist; create the directory before watching it", path=path)
+        self._disk = disk
+        self._root_watch = Watch(path)
+        self._growing: dict[str, Watch] = {}
+        self._stopped = self._closed = False
+        self._refused: list[NotAJournalError] = []
+        self.timeout = timeout
+        try:
+            self.tree: Tree = find(path, layout=layout, disk=disk)
+        except BaseException:
+            self._root_watch.close()
+            raise
+        self._known = {found.name for found in self.tree}
+        self._layout: Layout = self.tree.layout
+
+    def read(self, timeout: Seconds | None = 0.0) -> list[Found]:
+        """Return the new directories, as soon as there is one.
+
+        Args:
+            timeout: seconds to wait; None waits until :meth:`stop`.
+
+        Returns:
+            Directories that appeared since; an empty list after the timeout, or if it was stopped.
+
+        Raises:
+            NotAJournalError: a new SEJ directory's name fits no layout; raised once, and the next call continues.
+        """
+        timeout = seconds("timeout", timeout)
+        if self._closed:
+            raise ClosedError("the watch is closed; open another one", path=self.tree.root)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            new = self._look()
+            if not new and self._refused:
+                raise self._refused.pop(0)
+            if new or self._stopped:
+                return [] if self._stopped else new
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return []
+            wait_any([self._root_watch, *self._growing.values()], left)
+
+    def __iter__(self) -> Iterator[Found]:
+        """Yield new directories, until :meth:`stop` or the timeout."""
+        while new := self.read(self.timeout):
+            yield from new
+
+    def stop(self) -> None:
+        """End a wait and the iteration, from any thread."""
+        self._stopped = True
+        self._root_watch.wake()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self.stop()
+        self._closed = True
+        self._root_watch.close()
+        for growing in self._growing.values():
+            growing.close()
+        self._growing.clear()
+
+    def __enter__(self) -> Self:
+        """Return the watch."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the watch."""
+        self.close()
+
+    def _look(self) -> list[Found]:
+        if self._layout == "directory":
+            return []
+        found: list[Found] = []
+        names = self._disk.list(self.tree.root)
+        self._known.intersection_update(names)  # a removed and re-created one is new
+        for name in self._growing.keys() - names:
+            self._growing.pop(name).close()
+        for name in names:
+            if name in self._known or name.startswith("."):
+                continue
+            path = os.path.join(self.tree.root, name)
+            there = self._disk.status(path)
+            if there is None or not there.is_dir:
+                continue
+            if name not in self._growing and not is_journal(self._disk, path):
+                self._growing[name] = Watch(path)  # jnl/ may be created in a moment and must wake the wait
+            if is_journal(self._disk, path):
+                self._known.add(name)
+                try:
+                    found.append(entry(self.tree.root, name, self._layout))
+                except NotAJournalError as error:
+                    self._refused.append(error)
+                growing = self._growing.pop(name, None)
+                if growing is not None:
+                    growing.close()
+        return found
+
+
+def watch(
+    root: str | os.PathLike[str], *, layout: Layout | None = None, timeout: Seconds | None = None, disk: Disk = OS
+) -> TreeWatch:
+    """Report new shards, or a hub's new client directories, as they appear; see :class:`TreeWatch`.
+
+    Example:
+        >>> import tempfile, sej, shard
+        >>> root = tempfile.mkdtemp()
+        >>> with watch(root, timeout=0.0) as new:
+        ...     sej.Writer(shard.Path(root, "orders", 1).dir(1)).close()
+        ...     [found.name for found in new]
+        ['orders.1.001']
+    """
+    return TreeWatch(root, layout=layout, timeout=timeout, disk=disk)

@@ -1,6 +1,6 @@
 """The worker: claims free shards, handles their messages, and shares the shards with other workers.
 
-There is no coordinator. A worker counts the live workers of its name by their lock files (:mod:`shard.liveness`),
+There is no coordinator. A worker counts the live workers of its name by their lock files (:mod:`shard.claims`),
 computes its share, claims free shards by their readers' locks until it has that many, and releases those above its
 share. All of this relies on locks that end with their process; no clock decides which process is alive.
 
@@ -28,9 +28,8 @@ from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Start
 from sej.system.disk import OS, Disk
 from sej.system.logs import INFO, record
-from shard.claims import Claim, Handler, Terms
-from shard.files import spare_files
-from shard.liveness import LiveWorker
+from shard.claims import Claim, Handler, LiveWorker, Terms
+from shard.fan_out import spare_files
 from shard.names import TREE, Path
 from shard.sources import Sources
 

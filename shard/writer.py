@@ -24,12 +24,10 @@ from sej.system.disk import OS
 from sej.system.lifecycle import Lifecycle
 from sej.writing.writer import Writer as ShardWriter
 from shard.errors import shards_failed
-from shard.fan_out import THREADS, BackgroundSync, check_options, each
-from shard.files import spare_files
+from shard.fan_out import THREADS, BackgroundSync, check_options, each, spare_files
 from shard.name_format import Hash
 from shard.names import TREE, Path
-from shard.records import Records, refuse_second
-from shard.remembered_hash import choose_hash, remember_hash
+from shard.records import Records, choose_hash, refuse_second, remember_hash
 from shard.routing import Appender, BytesLike, Function, Route, check_route, group, index_of, routed
 
 _FILES_A_SHARD: Final = 4

@@ -35,7 +35,7 @@ from sej.message import Message
 from sej.system.disk import OS, Disk, is_scarce
 from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
-from shard.files import spare_files
+from shard.fan_out import spare_files
 
 _TAKE: Final = 1024
 _LEAST_CHUNK_BYTES: Final = 4096

@@ -30,7 +30,7 @@ from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, 
 from sej.durations import Seconds, seconds
 from sej.mutex import notice_fork, watch_forks
 from sej.system.memory import keep_like_after
-from shard.files import spare_files
+from shard.fan_out import spare_files
 
 _SERVICES: Final = ("", "hub.Hub")
 ANSWER_BYTES: Final = 1 << 28

@@ -39,7 +39,7 @@ from sej.errors import (
     TruncatedError,
     WriterFailedError,
 )
-from shard.commits.staging import StagedRowsError
+from shard.staging import StagedRowsError
 
 
 class BusyError(UnavailableError):

@@ -12,7 +12,7 @@ from pipeline.options import WRITE, OptionError, parse
 from pipeline.paths import local_path, outside, reaching, spark_path
 from pipeline.writing.target import Target
 from sej.system.paths import absolute_path
-from shard.commits.committing import last_number
+from shard.committing import last_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

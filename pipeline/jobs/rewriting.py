@@ -21,7 +21,7 @@ from pipeline.reading.discovery import discover
 from pipeline.reading.extents import Extent
 from pipeline.writing.target import Target
 from sej.checks import ITERABLE
-from shard.commits.committing import last_number, wrote
+from shard.committing import last_number, wrote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pipeline.options import Options
 from pipeline.writing.target import Target
 from sej.system.locks import host_name
-from shard.commits.committing import ANONYMOUS, Job, check_readers, commit, is_decided
-from shard.commits.staging import Owner, Rows, Stage, forget, identity, require_identity
+from shard.committing import ANONYMOUS, Job, check_readers, commit, is_decided
+from shard.staging import Owner, Rows, Stage, forget, identity, require_identity
 
 
 class OnDisk:

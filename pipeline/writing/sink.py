@@ -1,6 +1,6 @@
 """The sinks of ``sej``: rows into a journal or a sharded journal, exactly once.
 
-Tasks encode and stage (:mod:`shard.commits.staging`), the driver commits (:mod:`shard.commits.committing`).
+Tasks encode and stage (:mod:`shard.staging`), the driver commits (:mod:`shard.committing`).
 Columns: ``key`` and ``value``, bytes or text; optionally ``type`` and ``timestamp_ns`` (or else ``timestamp``). The
 source's other columns are ignored, so that rows that were read can be written; they get new offsets.
 """
@@ -23,7 +23,7 @@ from pipeline.schema import COLUMNS
 from pipeline.writing.checkpoint import by_checkpoint
 from pipeline.writing.on_disk import OnDisk
 from pipeline.writing.on_hub import OnHub
-from shard.commits.committing import check_job_name
+from shard.committing import check_job_name
 from shard.routing import group
 
 if TYPE_CHECKING:

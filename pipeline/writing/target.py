@@ -14,8 +14,7 @@ from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
 from shard.name_format import Hash
 from shard.names import Path
-from shard.records import Records, refuse_second
-from shard.remembered_hash import choose_hash, remember_hash
+from shard.records import Records, choose_hash, refuse_second, remember_hash
 
 _OPEN_MAX: Final = 256
 

@@ -26,8 +26,8 @@ from pipeline.writing.target import Target
 from sej.journal.directory import Directory
 from sej.journal.twin import _look, _slots, _write, twin_path
 from sej.system.disk import OS, Disk, OsDisk
-from shard.commits.committing import Job, commit, finish_dead_jobs
-from shard.commits.staging import Owner, Stage
+from shard.committing import Job, commit, finish_dead_jobs
+from shard.staging import Owner, Stage
 from textqueue import MessageStatus, TextQueue
 
 Image = dict[str, bytes]

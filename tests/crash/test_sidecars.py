@@ -23,7 +23,7 @@ from sej.system.disk import OS
 from sej.system.sealed import unseal
 from sej.writing.exactly_once import Batches
 from shard import Path as ShardPath
-from shard.commits import committing
+from shard import committing
 from shard.records import read_record
 from shard.resharding import load_plan
 from tests.crash.bounded import bounded

@@ -27,8 +27,8 @@ from sej.errors import InvalidMessageError, InvalidNameError
 from sej.system.checksum import crc32c
 from sej.system.disk import OsFile
 from sej.system.locks import Lock
-from shard.commits.committing import discard_dead_jobs
-from shard.commits.staging import StagedRowsError
+from shard.committing import discard_dead_jobs
+from shard.staging import StagedRowsError
 from tests.hub.support import ROOT, connected, until
 from tests.sej.hooks import HookedDisk
 
@@ -297,7 +297,7 @@ def test_a_job_that_was_decided_is_finished_when_the_hub_starts(
     with hub.Store(tmp_path) as store:
         jobs = Jobs(store)
         files = [staged(jobs, "01", shard, values_of(shard)) for shard in (0, 1)]
-        monkeypatch.setattr("shard.commits.committing._apply", lambda *_: None)
+        monkeypatch.setattr("shard.committing._apply", lambda *_: None)
         jobs.commit("a", "01", "orders", 1, "app", 7, files)
         monkeypatch.undo()
         assert store.sources() == []
@@ -316,7 +316,7 @@ def test_a_job_that_was_decided_is_finished_in_a_root_that_was_moved(
         jobs = Jobs(store)
         files = [staged(jobs, "01", 0, values_of(0))]
         with monkeypatch.context() as patched:
-            patched.setattr("shard.commits.committing._apply", lambda *_: None)
+            patched.setattr("shard.committing._apply", lambda *_: None)
             jobs.commit("a", "01", "log", 0, "app", 7, files)
     (tmp_path / "hub").rename(tmp_path / "moved")
     with hub.Store(tmp_path / "moved") as store:
@@ -330,7 +330,7 @@ def test_a_decided_job_whose_rows_were_lost_does_not_keep_the_hub_from_starting(
     with hub.Store(tmp_path) as store:
         jobs = Jobs(store)
         files = [staged(jobs, "01", 0, values_of(0))]
-        monkeypatch.setattr("shard.commits.committing._apply", lambda *_: None)
+        monkeypatch.setattr("shard.committing._apply", lambda *_: None)
         jobs.commit("a", "01", "log", 0, "app", 7, files)
         monkeypatch.undo()
         (path,) = (tmp_path / ".staging").glob("task-*/000.rows")
@@ -365,7 +365,7 @@ def test_no_job_is_dropped_after_the_clock_was_set_back(tmp_path: Path, monkeypa
     with hub.Store(tmp_path) as store:
         jobs = Jobs(store)
         assert jobs.commit("a", "01", "log", 0, None, 0, [])  # has a number, and no batch in a journal
-        monkeypatch.setattr("shard.commits.committing.time.time_ns", lambda: 1)
+        monkeypatch.setattr("shard.committing.time.time_ns", lambda: 1)
         for job in ("02", "03"):
             assert jobs.commit("a", job, "log", 0, None, 0, [staged(jobs, job, 0, [job.encode()])])
     assert contents(tmp_path) == {"a.log": [b"02", b"03"]}
@@ -474,8 +474,8 @@ def test_a_decided_job_that_cannot_be_finished_stops_its_own_client_only(
         store.put("a", "log", [sej.Message(offset, 1, 0, b"", b"v") for offset in range(2)])
         files = {client: rows_of(jobs, client, [client.encode()]) for client in ("a", "a-b", "b")}
         with monkeypatch.context() as patched:
-            patched.setattr("shard.commits.committing._apply", lambda *_: None)
-            patched.setattr("shard.commits.committing._finish_dead_jobs", lambda *_: None)
+            patched.setattr("shard.committing._apply", lambda *_: None)
+            patched.setattr("shard.committing._finish_dead_jobs", lambda *_: None)
             for client in ("a", "b"):
                 jobs.commit(client, "01", "log", 0, "app", 1, [files[client]])
     damage(tmp_path / "a.log")

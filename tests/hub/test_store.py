@@ -18,7 +18,7 @@ from hub.batch import Messages
 from hub.jobs import Jobs
 from sej.system.disk import OS, File, OsDisk, Status
 from sej.writing.writer import Writer
-from shard.commits.staging import Owner, prepare_task
+from shard.staging import Owner, prepare_task
 from tests.crash.disk import CrashDisk
 from tests.hub.support import at, fill
 from tests.hub.test_jobs import rows

@@ -19,8 +19,8 @@ from pipeline.formats.textqueue import _append_once
 from pipeline.options import WRITE, parse
 from pipeline.writing.target import Target
 from sej.system.disk import OsDisk, OsFile
-from shard.commits.committing import Job, commit
-from shard.commits.staging import Owner, Stage
+from shard.committing import Job, commit
+from shard.staging import Owner, Stage
 from textqueue import MessageStatus, TextQueue
 
 CHANGES: tuple[tuple[Any, tuple[str, ...]], ...] = (

@@ -15,8 +15,8 @@ from pipeline.options import WRITE, parse
 from pipeline.writing.target import Target
 from sej.system.locks import Lock
 from sej.system.sealed import unseal
-from shard.commits.committing import ANONYMOUS, Job, _decision, _replace
-from shard.commits.staging import Owner, Stage, StagedRowsError
+from shard.committing import ANONYMOUS, Job, _decision, _replace
+from shard.staging import Owner, Stage, StagedRowsError
 from tests.house.house import ROOT, run
 
 GONE = Owner(Owner.here().host, 2**22 + 1, 1)

@@ -21,8 +21,8 @@ from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA
 from pipeline.writing.checkpoint import by_checkpoint
 from pipeline.writing.target import Target
-from shard.commits.committing import Job, finish_dead_jobs
-from shard.commits.staging import Owner, Stage
+from shard.committing import Job, finish_dead_jobs
+from shard.staging import Owner, Stage
 from tests.hub.support import until
 from tests.pipeline.conftest import fill
 from tests.ticks import next_tick

@@ -28,8 +28,8 @@ from pipeline.schema import SCHEMA as ALL_COLUMNS
 from pipeline.writing.sink import SejWriter
 from pipeline.writing.target import Target
 from sej.system.locks import host_name, process_host
-from shard.commits.committing import Job, _decision, _replace, commit, finish_dead_jobs
-from shard.commits.staging import Owner, Rows, Stage, StagedRowsError, identity
+from shard.committing import Job, _decision, _replace, commit, finish_dead_jobs
+from shard.staging import Owner, Rows, Stage, StagedRowsError, identity
 from tests.pipeline.conftest import fill
 
 SCHEMA = StructType([StructField("value", BinaryType())])

@@ -216,8 +216,8 @@ def test_dead_job_is_finished_by_the_next(spark: SparkSession, tmp_path: Path) -
     save(numbers(spark, 10), root, bits=1)
     from pipeline.options import WRITE, parse
     from pipeline.writing.target import Target
-    from shard.commits.committing import ANONYMOUS, Job, _replace
-    from shard.commits.staging import Owner, Stage
+    from shard.committing import ANONYMOUS, Job, _replace
+    from shard.staging import Owner, Stage
 
     target = Target.of(str(root), parse(WRITE, {"bits": "1"}))
     gone = Owner(Owner.here().host, 2**22 + 1, 1)

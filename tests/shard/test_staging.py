@@ -9,7 +9,7 @@ import sej
 from sej.codec import decode_many, encode
 from sej.codec.format import OVERHEAD_SIZE
 from sej.system.checksum import crc32c
-from shard.commits.staging import Owner, Rows, StagedRowsError, check_rows, renumbered
+from shard.staging import Owner, Rows, StagedRowsError, check_rows, renumbered
 
 CHUNK = 1 << 18
 SIZES = {

@@ -20,7 +20,7 @@ import pytest
 import sej
 import shard
 from sej import codec
-from shard.liveness import LiveWorker, WorkerRank
+from shard.claims import LiveWorker, WorkerRank
 from shard.sources import Sources
 from tests.sej.hooks import PATIENCE_S
 from tests.shard.worker_process import RECORD, VIOLATION

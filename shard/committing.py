@@ -13,7 +13,7 @@ The steps, under a lock that allows one commit at a time in a root:
 If a job is run again under the same name with a recorded number, all of it is dropped: Spark replays a micro-batch
 whose end it could not record.
 
-A decided job whose rows were lost stops every later job with a :class:`~shard.commits.staging.StagedRowsError`:
+A decided job whose rows were lost stops every later job with a :class:`~shard.staging.StagedRowsError`:
 :func:`discard_dead_jobs` removes it, and reports which of its messages are in the journals.
 """
 
@@ -39,7 +39,7 @@ from sej.system.locks import Lock
 from sej.system.sealed import seal, unseal, whole
 from sej.writing.exactly_once import Batches
 from sej.writing.writer import Writer
-from shard.commits.staging import Rows, StagedRowsError, check_rows, decided, forget, renumbered, sweep
+from shard.staging import Rows, StagedRowsError, check_rows, decided, forget, renumbered, sweep
 
 ANONYMOUS: Final = "spark-batch"
 """The name that counts batch jobs without a name."""
