@@ -12,7 +12,7 @@ folders, in the order in which they are best read::
     tables                                 tables without Spark
     formats, writing                       Spark's formats; rows into journals, exactly once
     jobs, cli                              jobs over journals; sej spark
-    connection, retrying, hub_options      reaching a hub
+    connection                             reaching a hub
     sessions, daemon, needs, health        sessions, their Python workers, what is missing, what dead jobs left
 """
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pipeline.hub_options import hub_way
+from pipeline.tables.commands import hub_way
 from sej.cli.shared.parameters import PATH, IntRange
 from sej.cli.shared.progress import progress_bar
 from sej.errors import JournalNotFoundError, SejError

@@ -5,13 +5,14 @@ Imports no library, so that Spark's sources and tables without Spark share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.options import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 SEJ: Final[dict[str, str]] = {
     "client": "string",
@@ -74,3 +75,32 @@ def arrow_schema(names: Iterable[str], columns: Mapping[str, str]) -> pa.Schema:
         "array<string>": pa.list_(pa.string()),
     }
     return pa.schema([(name, kinds[columns[name]]) for name in names])
+
+
+_ROWS: Final = 4096
+_BYTES: Final = 1 << 20
+"""A batch ends with the row that reaches this size: an Arrow column holds at most 2 GiB."""
+
+
+def batches_of(
+    rows: Iterable[dict[str, Any]], size_of: Callable[[dict[str, Any]], int], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows as batches of a schema, which selects their columns.
+
+    Args:
+        rows: by column.
+        size_of: returns about how many bytes a row has.
+        schema: the columns.
+    """
+    import pyarrow as pa
+
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += size_of(row)
+        if size >= _BYTES or len(batch) == _ROWS:
+            yield pa.RecordBatch.from_pylist(batch, schema)
+            batch, size = [], 0
+    if batch:
+        yield pa.RecordBatch.from_pylist(batch, schema)

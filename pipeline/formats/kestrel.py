@@ -7,20 +7,23 @@ Used as ``load(directory)`` with the option ``queue``. The format is detected fr
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructField, StructType
 
 from kestrel.files import names_in
 from pipeline.columns import KESTREL
-from pipeline.formats.rows import RowReader
+from pipeline.formats.rows import RowReader, no_stream
 from pipeline.options import KESTREL_READ, OptionError, parse
 from pipeline.paths import paths_of
 from pipeline.reading.kestrel_items import rows_of, size_of
-from pipeline.reading.refused import no_stream
 from pipeline.schema import check_projection, spark_columns
 from sej.system.disk import OS
+
+if TYPE_CHECKING:
+    pass
+
 
 _COLUMNS: Final = spark_columns(KESTREL)
 _SCHEMA: Final = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])

@@ -18,10 +18,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pipeline.formats.rows import reader_or_refusal
 from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
 from pipeline.paths import paths_of
 from pipeline.reading.batch import FilteringSejReader, SejReader
-from pipeline.reading.refused import reader_or_refusal
 from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA
 from pipeline.writing.sink import SejStreamWriter, SejWriter

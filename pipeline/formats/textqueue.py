@@ -28,13 +28,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline.columns import TEXTQUEUE
-from pipeline.formats.rows import RowReader
+from pipeline.formats.rows import RowReader, no_stream
 from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
 from pipeline.paths import paths_of
-from pipeline.reading.refused import no_stream
 from pipeline.reading.text_entries import files_in, rows_of, size_of
 from pipeline.schema import check_projection, spark_columns
-from pipeline.writing.checkpoint import by_checkpoint
+from pipeline.writing.target import by_checkpoint
 from sej.errors import CorruptionError
 from sej.system.disk import OS, read_small, replace_file
 from sej.system.locks import Lock, ask_for_file

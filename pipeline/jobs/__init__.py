@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pipeline.jobs.archiving import archive, restore
 from pipeline.jobs.importing import import_kestrel, import_kestrel_directory
-from pipeline.jobs.moving import reshard
-from pipeline.jobs.rewriting import compact, dedupe
+from pipeline.jobs.rewriting import compact, dedupe, reshard
 from pipeline.jobs.statistics import DirectoryStats, draw, stats
 
 __all__ = [

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pipeline.connection import Line, Remote
+from pipeline.connection import ANSWER_S, RETRY_S, Line, Remote
 from pipeline.needs import is_connect
 from pipeline.options import OptionError
 from pipeline.paths import local_path
+from pipeline.reading.discovery import Origin as Place
 from pipeline.reading.discovery import discover
-from pipeline.reading.places import Origin as Place
 from pipeline.reading.remote import matching
-from pipeline.retrying import ANSWER_S, RETRY_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,19 +6,31 @@ Spark pickles these objects: they hold text, and open no file until a method nee
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.types import StructType
 
 from pipeline.connection import Line, Remote
 from pipeline.options import Options
-from pipeline.reading.bounds import slices
-from pipeline.reading.conditions import Chosen
+from pipeline.reading.conditions import Chosen, Condition, narrow
 from pipeline.reading.discovery import discover
 from pipeline.reading.extents import Extent
-from pipeline.reading.filters import choose
 from pipeline.reading.planning import cores, pack
+from pipeline.reading.positions import slices
 from pipeline.reading.remote import RemoteExtent, matching
 from pipeline.reading.task import read, task_options
 from pipeline.schema import arrow_schema, check_projection
@@ -90,3 +102,36 @@ class FilteringSejReader(SejReader):
         """Accept the filters that limit what is read; return the others."""
         self._chosen, rest = choose(filters)
         return rest
+
+
+_TESTS: Final[dict[type[Filter], Any]] = {
+    EqualTo: "=",
+    EqualNullSafe: "<=>",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    In: "in",
+    IsNull: "is null",
+    IsNotNull: "is not null",
+}
+
+
+def choose(filters: Iterable[Filter]) -> tuple[Chosen, list[Filter]]:
+    """Return what filters leave to read, and the filters that Spark must still apply."""
+    chosen, rest = Chosen(), []
+    for given in filters:
+        condition, done = _condition(given), False
+        if condition is not None:
+            chosen, done = narrow(chosen, condition)
+        if not done:
+            rest.append(given)
+    return chosen, rest
+
+
+def _condition(given: Filter) -> Condition | None:
+    attribute: tuple[str, ...] = getattr(given, "attribute", ())
+    test = _TESTS.get(type(given))
+    if len(attribute) != 1 or test is None:
+        return None
+    return Condition(attribute[0], test, getattr(given, "value", None))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
-from pipeline.reading.places import Origin
+from pipeline.reading.discovery import Origin
 
 _OF_ORIGIN: Final = {"client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
 _NEVER_NULL: Final = {"offset", "timestamp_ns", "type", "key", "value"}

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, get_args
 
 from pipeline.connection import Line, Remote
 from pipeline.options import OptionError
-from pipeline.reading.discovery import Layout, discover
+from pipeline.reading.discovery import Layout, Origin, discover
 from pipeline.reading.extents import Extent
-from pipeline.reading.places import Origin
 from pipeline.reading.remote import RemoteExtent, matching, read
 from sej.checks import ITERABLE, PATH, TEXT, one_of, optional, require
 

@@ -16,7 +16,7 @@ from hub.errors import ReaderHeldError, UnavailableError
 from hub.naming import Source, client_of
 from pipeline.connection import Line, Remote
 from pipeline.options import OptionError
-from pipeline.reading.places import ID_BYTES, Origin, Slice
+from pipeline.reading.discovery import ID_BYTES, Origin, Slice
 from sej.errors import JournalNotFoundError, TruncatedError
 from shard.names import split_name
 
@@ -143,7 +143,7 @@ class RemoteExtent:
 
 
 class RemoteFollower:
-    """A growing journal on a hub, from the last list; like :class:`pipeline.reading.following.Follower`."""
+    """A growing journal on a hub, from the last list; like :class:`pipeline.reading.extents.Follower`."""
 
     def __init__(self, origin: Origin, listed: Listed, remote: Remote) -> None:
         """Store the hub's answer."""
@@ -166,7 +166,7 @@ class RemoteFollower:
 
 
 class RemoteRoot:
-    """The journals on a hub that a stream reads, including new ones; like :class:`pipeline.reading.following.Root`.
+    """The journals on a hub that a stream reads, including new ones; like :class:`pipeline.reading.extents.Root`.
 
     Spark polls every 10 ms, but the hub gets ten calls a second: one for all journals.
 

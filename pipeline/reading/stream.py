@@ -28,14 +28,10 @@ from pyspark.sql.types import StructType
 
 from pipeline.connection import Remote
 from pipeline.options import OptionError, Options
-from pipeline.reading.bounds import EARLIEST, LATEST, by_directory
-from pipeline.reading.discovery import discover
-from pipeline.reading.extents import Extent
-from pipeline.reading.following import Follower, Root
-from pipeline.reading.limits import by_bytes, by_messages
-from pipeline.reading.places import Slice
-from pipeline.reading.planning import PARTITION_BYTES_MIN, cores, pack
-from pipeline.reading.positions import Offsets, advance, entry, start_in, still_there
+from pipeline.reading.discovery import Slice, discover
+from pipeline.reading.extents import Extent, Follower, Root
+from pipeline.reading.planning import PARTITION_BYTES_MIN, by_bytes, by_messages, cores, pack
+from pipeline.reading.positions import EARLIEST, LATEST, Offsets, advance, by_directory, entry, start_in, still_there
 from pipeline.reading.progress import Progress
 from pipeline.reading.remote import RemoteExtent, RemoteFollower, RemoteProgress, RemoteRoot
 from pipeline.reading.task import read, task_options

@@ -3,8 +3,8 @@
 The modules, in the order in which they are best read::
 
     table, lazy                 pipeline.table, and a table as a Polars LazyFrame
-    selection, where            which rows: the arguments start, end and where
-    sources, files, parallel    journals, small files, and threads that read their parts
+    where                       which rows: the arguments start, end and where
+    sources, files              journals, small files, and threads that read their parts
     stream, shipping            pipeline.follow, and sej ship
     query, output, commands     sej sql, export and ship
 """

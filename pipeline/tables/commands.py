@@ -6,11 +6,12 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from pipeline.hub_options import hub_way
+from hub.connecting import option_names, token_in
 from sej.cli.shared.output import counted
 from sej.cli.shared.parameters import DURATION, PATH, PLACE, SIZE
 from sej.cli.shared.units import Moment, iso_time
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipeline.tables.table import Table
+
 
 _FORMATS: Final = ("table", "csv", "json", "parquet")
 _BATCH_ROWS: Final = 1 << 20
@@ -237,3 +239,31 @@ def ship(
         reader=name,
     )
     click.echo(f"{counted(rows, 'row')} added to {target}", err=True)
+
+
+def hub_way(
+    hub: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    server_name: str | None = None,
+) -> dict[str, Any]:
+    """Return the options of a hub as arguments of ``pipeline.table`` and of jobs.
+
+    Raises:
+        click.UsageError: they do not fit together, or the token would cross a network in plain text.
+    """
+    token, tls = token_in(token_file), None
+    if ca is not None or certificate is not None or server_name is not None:
+        from hub.wire import ClientTLS
+
+        tls = ClientTLS(ca, certificate, key, server_name)
+    if hub is None and not (token is None and tls is None):
+        raise click.UsageError("the options of tokens and certificates are for a hub: pass its address with --hub")
+    if hub is not None:
+        from pipeline.connection import Remote
+
+        with option_names():
+            Remote.named(hub, token, tls)
+    return {"hub": hub, "token": token, "tls": tls}

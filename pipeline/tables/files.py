@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from kestrel.magic import READER_MAGIC, WRITER_MAGIC
 from kestrel.spool import files_of, magic_of, queues_in
 from kestrel.v2.format import LAYOUTS
-from pipeline.columns import KESTREL, TEXTQUEUE
+from pipeline.columns import KESTREL, TEXTQUEUE, batches_of
 from pipeline.options import OptionError
 from pipeline.reading import kestrel_items, text_entries
 from pipeline.reading.conditions import Condition
 from pipeline.reading.discovery import matcher
-from pipeline.reading.rows import batches_of
-from pipeline.tables.selection import Selection, Way
+from pipeline.tables.where import Selection, Way
 from sej.system.disk import OS
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ import pyarrow as pa
 from pipeline.needs import needed
 from pipeline.options import OptionError
 from pipeline.paths import local_target, outside
-from pipeline.reading.following import Follower
+from pipeline.reading.extents import Follower
 from pipeline.reading.remote import RemoteFollower
 from pipeline.tables.output import replaced, write_parquet
 from pipeline.tables.stream import Known, Stream

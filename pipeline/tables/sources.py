@@ -6,21 +6,23 @@ is there at its beginning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from pipeline.columns import SEJ
 from pipeline.connection import Line
 from pipeline.reading.conditions import Chosen, Condition, narrow
-from pipeline.reading.discovery import discover, layout_of
-from pipeline.reading.extents import Extent
-from pipeline.reading.following import Follower
-from pipeline.reading.places import Origin, Slice
+from pipeline.reading.discovery import Origin, Slice, discover, layout_of
+from pipeline.reading.extents import Extent, Follower
 from pipeline.reading.planning import pack
 from pipeline.reading.remote import RemoteExtent, matching
 from pipeline.reading.task import TaskOptions, read
-from pipeline.tables.parallel import THREADS
-from pipeline.tables.selection import Selection, Way
+from pipeline.tables.where import Selection, Way
 from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError, OffsetTooSmallError
 from sej.journal.directory import Directory
 from sej.journal.gaps import gap_at
@@ -28,6 +30,7 @@ from sej.system.disk import OS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _PART_BYTES: Final = 16 << 20
 """A thread reads a part of this size into memory: a few batches."""
@@ -222,3 +225,58 @@ def kind_of(path: str) -> Literal["sej", "textqueue", "kestrel"]:
             return "kestrel"
         raise
     return "sej"
+
+
+_Part = TypeVar("_Part")
+_Row = TypeVar("_Row")
+
+THREADS: Final = min(len(os.sched_getaffinity(0)), 8)
+"""Threads of one read."""
+_KEPT_BYTES: Final = 16 << 20
+
+
+def in_order(
+    parts: Sequence[_Part], read: Callable[[_Part], Iterable[_Row]], threads: int = THREADS
+) -> Generator[_Row, None, None]:
+    """Yield what ``read`` returns for each part, in the order of the parts.
+
+    A single part is read in the caller's thread. If the iterator is closed, parts that were not begun are not read.
+
+    Example:
+        >>> list(in_order([1, 2, 3], lambda part: [part, part * 10]))
+        [1, 10, 2, 20, 3, 30]
+    """
+    if len(parts) == 1 or threads == 1:
+        for part in parts:
+            yield from read(part)
+        return
+    rest = iter(parts)
+    waiting: deque[Future[list[_Row]]] = deque()
+    _keep_freed_memory()
+    own: set[int] = set()
+    pool = ThreadPoolExecutor(threads, "table", initializer=lambda: own.add(threading.get_ident()))
+    try:
+        for part in rest:
+            waiting.append(pool.submit(_all, read, part))
+            if len(waiting) > threads:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+    finally:
+        # Polars drops what it does not need any more in any thread that calls it, also in one of these.
+        pool.shutdown(wait=threading.get_ident() not in own, cancel_futures=True)
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Let the allocator keep the memory of a part that was used, for the next one.
+
+    The page faults of fresh memory cost a third of the time of a streamed read. glibc returns less memory to the kernel
+    once a large block was freed: see M_TRIM_THRESHOLD in mallopt(3). It remembers at most 32 MiB. Other allocators
+    take no notice.
+    """
+    bytes(_KEPT_BYTES)
+
+
+def _all(read: Callable[[_Part], Iterable[_Row]], part: _Part) -> list[_Row]:
+    return list(read(part))

@@ -18,19 +18,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 import pyarrow as pa
 
 from pipeline.columns import SEJ, arrow_schema, check_names
+from pipeline.connection import RETRY_S
 from pipeline.options import OptionError
-from pipeline.reading.discovery import discover
-from pipeline.reading.extents import Extent
-from pipeline.reading.following import Follower, Root
-from pipeline.reading.places import Origin, Slice
+from pipeline.reading.discovery import Origin, Slice, discover
+from pipeline.reading.extents import Extent, Follower, Root
 from pipeline.reading.positions import start_in
 from pipeline.reading.remote import RemoteFollower, RemoteProgress, RemoteRoot
 from pipeline.reading.task import TaskOptions, read
-from pipeline.retrying import RETRY_S
-from pipeline.tables.selection import Selection, Way
 from pipeline.tables.sources import chosen_of, kind_of, refuse_deleted
 from pipeline.tables.table import PathLike, Place, paths_of, way_of
-from pipeline.tables.where import Where, bounds_of, conditions_of, expression_of
+from pipeline.tables.where import Selection, Way, Where, bounds_of, conditions_of, expression_of
 from sej.checks import CALLABLE, ITERABLE, POSITIVE, SECONDS, TEXT, WAIT, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, SejError

@@ -15,10 +15,8 @@ from pipeline.needs import needed
 from pipeline.options import OptionError
 from pipeline.paths import local_path
 from pipeline.reading.conditions import Condition
-from pipeline.tables.parallel import in_order
-from pipeline.tables.selection import Selection, Way
-from pipeline.tables.sources import Journals, Source, kind_of
-from pipeline.tables.where import Where, bounds_of, conditions_of, expression_of
+from pipeline.tables.sources import Journals, Source, in_order, kind_of
+from pipeline.tables.where import Selection, Way, Where, bounds_of, conditions_of, expression_of
 from sej.checks import FLAG, ITERABLE, PATH, TEXT, one_of, optional, require
 from sej.system.paths import absolute_path
 

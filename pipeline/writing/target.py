@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from typing import Any, Final, NamedTuple
 
 from pipeline.options import OptionError, Options
-from pipeline.paths import local_path
+from pipeline.paths import is_address, local_path
 from sej.errors import NotAJournalError
 from sej.journal.directory import Directory, journals_in
 from sej.system.disk import OS
@@ -148,3 +150,22 @@ class Target(NamedTuple):
             records.close()
         path = self.directory(shard).path
         return Writer(path, segment_bytes=self.segment_bytes, lock_timeout=self.lock_timeout)
+
+
+def by_checkpoint(location: str) -> str:
+    """Return the name for a stream with this checkpoint.
+
+    If the folder is not on a local disk, the name is derived from its address.
+    """
+    if is_address(location) and not location.lower().startswith("file:"):
+        return _hashed(location)
+    path = os.path.abspath(local_path(location))
+    try:
+        with open(os.path.join(path, "metadata"), encoding="utf-8") as file:
+            return _hashed(json.load(file)["id"])
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return _hashed(path)
+
+
+def _hashed(whose: str) -> str:
+    return f"spark-{hashlib.sha256(whose.rstrip('/').encode()).hexdigest()[:20]}"

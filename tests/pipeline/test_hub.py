@@ -17,7 +17,7 @@ from hub.wire.access import Grant, hash_token
 from pipeline import jobs
 from pipeline.connection import Remote
 from pipeline.reading import remote
-from pipeline.reading.places import Origin, Slice
+from pipeline.reading.discovery import Origin, Slice
 from tests.hub.support import CERTIFICATES, until
 from tests.pipeline.conftest import BASE_NS, fill
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.reading.limits import by_bytes, by_messages
+from pipeline.reading.planning import by_bytes, by_messages
 
 WAITING = st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(st.integers(0, 50), st.integers(0, 100)), min_size=1)
 

@@ -19,8 +19,7 @@ from pipeline.options import READ, STREAM, OptionError, parse
 from pipeline.reading.remote import RemoteProgress
 from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA
-from pipeline.writing.checkpoint import by_checkpoint
-from pipeline.writing.target import Target
+from pipeline.writing.target import Target, by_checkpoint
 from shard.committing import Job, finish_dead_jobs
 from shard.staging import Owner, Stage
 from tests.hub.support import until

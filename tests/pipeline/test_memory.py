@@ -5,8 +5,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from pipeline.reading import memory
-from pipeline.reading.memory import allocate
+from pipeline.reading import task as memory
+from pipeline.reading.task import allocate
 
 MIB = 1 << 20
 

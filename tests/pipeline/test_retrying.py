@@ -11,10 +11,9 @@ import pipeline
 from hub.errors import UnavailableError
 from hub.wire.status import HandshakeError
 from pipeline import cli
-from pipeline.connection import Line, Remote
+from pipeline.connection import Line, Remote, Retry
 from pipeline.jobs.running import Origin
 from pipeline.options import READ, WRITE, OptionError, parse
-from pipeline.retrying import Retry
 
 
 class Time:

@@ -14,8 +14,8 @@ import sej
 from kestrel import segmented
 from pipeline.formats.kestrel import KestrelSource
 from pipeline.formats.textqueue import TextQueueSource
+from pipeline.reading.discovery import Origin, Slice
 from pipeline.reading.extents import Extent
-from pipeline.reading.places import Origin, Slice
 from pipeline.reading.planning import pack
 from pipeline.reading.task import TaskOptions, read
 from sej.writing.shared_writer import SharedWriter

@@ -18,9 +18,9 @@ import pytest
 import pipeline
 import sej
 import textqueue
-from pipeline.reading import memory
-from pipeline.tables import parallel, sources
-from pipeline.tables.selection import Selection, Way
+from pipeline.reading import task as memory
+from pipeline.tables import sources
+from pipeline.tables.where import Selection, Way
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.system.disk import OS
@@ -400,7 +400,7 @@ def test_parts_are_read_in_order_whatever_their_speed() -> None:
         assert gates[part].wait(60)
         return [part]
 
-    assert list(parallel.in_order(range(20), read, 3)) == list(range(20))
+    assert list(sources.in_order(range(20), read, 3)) == list(range(20))
 
 
 def test_a_read_that_is_dropped_by_one_of_its_own_threads_ends() -> None:
@@ -418,7 +418,7 @@ def test_a_read_that_is_dropped_by_one_of_its_own_threads_ends() -> None:
             ended.set()
         return [part]
 
-    rows = parallel.in_order(range(5), read, 2)
+    rows = sources.in_order(range(5), read, 2)
     assert next(rows) == 0
     left.set()
     assert ended.wait(60)
@@ -433,7 +433,7 @@ def test_an_error_in_a_part_ends_the_read_after_the_parts_before_it() -> None:
 
     found: list[int] = []
     with pytest.raises(OSError, match="gone"):
-        found.extend(parallel.in_order(range(9), read, 2))
+        found.extend(sources.in_order(range(9), read, 2))
     assert found == [0, 1, 2]
 
 
