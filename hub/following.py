@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ import click
 from hub.connecting import connecting
 from hub.errors import UnavailableError
 from hub.naming import Source, no_such_journal
+from sej.backoff import backoff
 from sej.cli.shared.options import PLACE, form_options
 from sej.cli.shared.output import print_messages
 from sej.cli.shared.parameters import PATH
@@ -148,8 +148,7 @@ def _batches(
             if not failures:
                 _report(error)
             failures += 1
-            longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failures, 30))
-            time.sleep(random.uniform(longest / 2, longest))
+            time.sleep(backoff(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
 
 
 def _read_place(path: Path) -> int | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -16,6 +15,7 @@ from zlib import crc32
 from hub.certificates import absolute_address, is_loopback
 from hub.errors import UnavailableError
 from pipeline.options import OptionError, Options
+from sej.backoff import backoff
 from sej.checks import TEXT, a, optional, require
 from sej.cli.shared.units import human_duration
 
@@ -49,7 +49,6 @@ class Retry:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
-        chance: Callable[[], float] = random.random,
     ) -> None:
         """Start before the first attempt.
 
@@ -58,14 +57,12 @@ class Retry:
             setting: the option that sets this, for messages; empty: none does.
             clock: seconds.
             sleep: waits for seconds.
-            chance: returns a number from 0 to 1.
         """
         self.attempts = 0
         self._for_s = for_s
         self._named = f" ({setting})" if setting else ""
         self._clock = clock
         self._sleep = sleep
-        self._chance = chance
         self._since: float | None = None
         """When the hub was found out of reach: at the latest at the start of the first failed attempt."""
         self._reported_at = float("-inf")
@@ -100,8 +97,8 @@ class Retry:
             if self.attempts:
                 error.add_note(f"{self.attempts + 1} attempts in {human_duration(now - self._since)}{self._named}")
             raise error
-        pause = min(_FIRST_S * 2.0 ** min(self.attempts, 20), _MOST_S) * (1 - self._chance() / 2)
         self.attempts += 1
+        pause = backoff(self.attempts, _FIRST_S, _MOST_S)
         if now - self._reported_at >= _REPORT_S:
             self._reported_at = now
             _log.warning(

@@ -8,13 +8,13 @@ note of the current message: a worker that finds one gives up a message that end
 from __future__ import annotations
 
 import os
-import random
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from sej.backoff import backoff
 from sej.checks import Failure, is_failure, refuse_coroutine
 from sej.errors import LockedError, LockLostError
 from sej.journal.directory import Directory, check_name
@@ -120,8 +120,8 @@ class Claim:
                 if self._attempts >= self._terms.max_attempts:
                     self._give_up(message, Failure(error), error)
                     continue
-                longest = min(self._terms.backoff_s * 2.0 ** min(self._attempts - 1, 60), self._terms.backoff_max_s)
-                self.retry_at = time.monotonic() + longest * random.uniform(0.5, 1.0)
+                wait_s = backoff(self._attempts, self._terms.backoff_s, self._terms.backoff_max_s)
+                self.retry_at = time.monotonic() + wait_s
                 break
             self.done = message.offset + 1
             self._attempts = 0

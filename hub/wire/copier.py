@@ -21,6 +21,7 @@ from hub.errors import AccessError, ConflictError, GapError, UnavailableError
 from hub.naming import check_journal
 from hub.wire.feed import Feed, Hub
 from hub.wire.status import DirectoryUnavailableError
+from sej.backoff import backoff
 from sej.checks import DISK, FLAG, PATH, PROGRESS, SECONDS, TEXT, a, optional, require, with_methods
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
@@ -121,7 +122,7 @@ class Copier:
         self._on_progress = on_progress
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
-        self._rng = rng or random.Random()
+        self._rng = rng
         self._disk = disk
         self._feeds: dict[str, Feed] = {}
 
@@ -217,7 +218,7 @@ class Copier:
 
     def _backoff(self, failures: int) -> float:
         """Return the seconds to wait after this many failures in a row."""
-        return self._rng.uniform(0, min(self._max_backoff_s, self._backoff_s * 2.0 ** min(failures, 30)))
+        return backoff(failures, self._backoff_s, self._max_backoff_s, self._rng)
 
     def _pass(self, stopped: Callable[[], bool], *, following: bool = True) -> int:
         """Copy all directories once; errors of one directory are stored in the progress.

@@ -8,7 +8,6 @@ continue, unless another program has taken the reader: then every call raises :c
 from __future__ import annotations
 
 import os
-import random
 import re
 import secrets
 import threading
@@ -21,6 +20,7 @@ from hub.naming import Source, check_journal
 from hub.readers import MAX_LEASE_S, Kept
 from hub.wire import hub_pb2 as pb
 from hub.wire.client import Client
+from sej.backoff import backoff
 from sej.checks import CALLABLE, FLAG, OFFSET, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
 from sej.codec import encode
 from sej.durations import Seconds, seconds
@@ -358,8 +358,7 @@ class Reader:
                 if not failures:
                     self._on_retry(error)
                 failures += 1
-                longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failures, 30))
-                time.sleep(random.uniform(longest / 2, longest))
+                time.sleep(backoff(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
 
     def commit(self, offset: int | None = None) -> None:
         """Commit an offset, durably on the hub when it returns; None: after the last messages that were delivered.

@@ -13,13 +13,13 @@ been handling. A message that killed max_attempts processes counts as failed.
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
+from sej.backoff import backoff
 from sej.checks import (
     DISK,
     FLAG,
@@ -263,7 +263,7 @@ class Consumer:
         failure: BaseException | None = None
         while attempt < self._max_attempts:
             attempt += 1
-            if failure is not None and self._stop.wait(self._backoff(attempt)):
+            if failure is not None and self._stop.wait(backoff(attempt - 1, self._backoff_s, self._backoff_max_s)):
                 return 0
             try:
                 refuse_coroutine(handler(batch))
@@ -298,7 +298,3 @@ class Consumer:
         )
         kept.commit(message.offset + 1)
         return 1
-
-    def _backoff(self, attempt: int) -> float:
-        longest = min(self._backoff_s * 2.0 ** min(attempt - 2, 60), self._backoff_max_s)
-        return longest * random.uniform(0.5, 1.0)

@@ -26,8 +26,13 @@ class Time:
         self.now += seconds
 
 
-def retry(time: Time, for_s: float = 600.0, chance: float = 0.0, setting: str = "hubRetryFor") -> Retry:
-    return Retry(for_s, setting, clock=lambda: time.now, sleep=time.sleep, chance=lambda: chance)
+def retry(time: Time, for_s: float = 600.0, setting: str = "hubRetryFor") -> Retry:
+    return Retry(for_s, setting, clock=lambda: time.now, sleep=time.sleep)
+
+
+@pytest.fixture(autouse=True)
+def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.uniform", max)
 
 
 def never_reached(attempts: Retry) -> None:
@@ -69,14 +74,6 @@ def test_an_attempt_that_takes_long_counts_from_its_start() -> None:
     time.now += 1000  # such as a stream that ran well
     attempts.wait(UnavailableError("down"))
     assert time.slept == [0.1]
-
-
-def test_waits_are_shortened_at_random() -> None:
-    time = Time()
-    attempts = retry(time, chance=1.0)
-    for _ in range(3):
-        attempts.wait(UnavailableError("down"))
-    assert time.slept == [0.05, 0.1, 0.2]
 
 
 def test_a_hub_that_answers_again_starts_the_time_again() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from sej.backoff import backoff
 from sej.queue.interface.serializers import Serializer, decoded
 
 STATES: Final = ("waiting", "ready", "delayed", "leased", "dead")
@@ -25,7 +25,7 @@ class Backoff(NamedTuple):
 
     def after(self, attempts: int) -> float:
         """Return the wait in seconds, with jitter, so that items that failed together do not return together."""
-        return min(self.first_s * 2.0 ** min(attempts - 1, 60), self.longest_s) * random.uniform(0.5, 1.0)
+        return backoff(attempts, self.first_s, self.longest_s)
 
 
 class Stats(dict[str, int]):
