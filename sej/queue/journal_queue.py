@@ -46,7 +46,7 @@ from sej.errors import InvalidNameError, LockLostError, QueueFullError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Start
 from sej.queue.disk.convert import ON_DEAD, ORDERS, settle_order
-from sej.queue.disk.liveness import Holders
+from sej.queue.disk.lock import Holders
 from sej.queue.disk.log import QueueLog, queue_names, register_queue
 from sej.queue.interface.item import Item
 from sej.queue.interface.queue import CAPABILITIES, OPENING, WorkQueue, require_known, require_listing
@@ -59,9 +59,8 @@ from sej.queue.items.look import QueueLook, counted
 from sej.queue.items.put import Putter
 from sej.queue.items.remove import Remover
 from sej.queue.items.take import PROBE_NS, Taker
-from sej.queue.log.format import MAX_ATTEMPT
+from sej.queue.log.format import FREE, MAX_ATTEMPT, ORDER, PAUSE, headers_of
 from sej.queue.log.key_order import KeyOrder
-from sej.queue.log.records import freed, headers_of, ordered, paused
 from sej.reading.dead_letters import DeadLetter, letters_path
 from sej.system.clock import SYSTEM, Clock, span_ns
 from sej.system.disk import OS, Disk, full_disk_advice, is_full
@@ -412,11 +411,11 @@ class JournalQueue(WorkQueue):
 
     def pause(self) -> None:
         """Deliver no item to any worker, until :meth:`resume`; see :meth:`sej.WorkQueue.pause`."""
-        self._end(self._log.append, paused(1))
+        self._end(self._log.append, PAUSE(1))
 
     def resume(self) -> None:
         """Deliver items again after :meth:`pause`."""
-        self._end(self._log.append, paused(0))
+        self._end(self._log.append, PAUSE(0))
 
     def purge(self) -> int:
         """Remove every item that is not leased, and items leased by a process that died; leased items stay leased."""
@@ -553,7 +552,7 @@ class JournalQueue(WorkQueue):
     def _take_number(self) -> None:
         number = self._holders.take()
         if number in self._log.state.holders():  # its last owner died
-            self._log.append(freed(number))
+            self._log.append(FREE(number))
 
     def _settle_order(self, order: str | None, on_dead: str | None, convert: bool) -> None:
         if convert:
@@ -563,14 +562,14 @@ class JournalQueue(WorkQueue):
     def _keep_max_attempts(self, most: int) -> None:
         order, known = self._log.state.order, self._log.state.max_attempts
         if most != known:
-            self._log.append(ordered(order is not None, order is not None and order.block, most))
+            self._log.append(ORDER(order is not None, order is not None and order.block, most))
 
     def _leave(self) -> None:
         state = self._log.state
         with suppress(LockLostError):  # another queue may have this number, and its items must stay leased
             self._holders.check()
             if self._holders.mine in state.holders():
-                self._log.append(freed(self._holders.mine))
+                self._log.append(FREE(self._holders.mine))
         self._log.keep_head()
 
     def _keep_head(self, now: int) -> None:

@@ -16,10 +16,7 @@ import sej
 from sej.queue.interface.headers import MAX_HEADERS_BYTES
 from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.log.format import HEADERS, RECORD_SIZE
-from sej.queue.log.headers import packed
-from sej.queue.log.records import headed
-from sej.queue.log.state import QueueState
+from sej.queue.log.format import HEADERS, RECORD_SIZE, in_parts, packed_headers
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
 
@@ -151,29 +148,12 @@ class TestKept:
         assert count > 20
 
 
-class TestOtherVersions:
+class TestBytes:
     def test_the_bytes_of_the_log(self) -> None:
-        first, second = packed({"a": "b"}, 1, 2)
-        assert first.hex() == "0000000000000001" + "00000002" + "00000009" + b'{"a":"b"'.hex()
-        assert second == b"}" + bytes(23)
-        assert headed(7, 1, second).hex() == "1a000001" + "7d000000" + f"{7:016x}" + "0" * 40 + "01e87448"
-
-    def test_an_older_version_skips_them(self, q: JournalQueue) -> None:
-        q.put_many([b"1", b"2"], headers=TEXTS)
-        q.put(b"3", delay_s=60)
-        take(q)
-        data = Path(q._log.path).read_bytes()[RECORD_SIZE:]
-        rows = [data[at : at + RECORD_SIZE] for at in range(0, len(data), RECORD_SIZE)]
-        known = b"".join(row for row in rows if row[0] != HEADERS)
-        assert len(known) < len(data)
-        older, newer = QueueState(), QueueState()
-        older.apply(known)
-        newer.apply(data)
-        assert len(newer.headers) == 2
-        newer.headers.clear()
-        assert vars(older).keys() == vars(newer).keys()
-        for name in ("frontier", "above", "leased", "waiting", "intents", "done"):
-            assert getattr(older, name) == getattr(newer, name)
+        text = packed_headers({"a": "b"}, 1, 2)
+        assert text.hex() == "0000000000000001" + "00000002" + "00000009" + b'{"a":"b"}'.hex()
+        _, second = in_parts(HEADERS, 7, text)
+        assert second.hex() == "1a000001" + "7d000000" + f"{7:016x}" + "0" * 40 + "01e87448"
 
     def test_headers_with_a_part_missing_are_ignored(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
@@ -181,7 +161,7 @@ class TestOtherVersions:
             path = Path(q._log.path)
         data = path.read_bytes()
         rows = [data[at : at + RECORD_SIZE] for at in range(0, len(data), RECORD_SIZE)]
-        there = [index for index, row in enumerate(rows) if row[0] == HEADERS]
+        there = [index for index, row in enumerate(rows) if row[0] == HEADERS.number]
         assert len(there) > 2
         path.write_bytes(b"".join(row for index, row in enumerate(rows) if index != there[1]))
         with opened(tmp_path, clock) as q:

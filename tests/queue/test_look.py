@@ -145,7 +145,7 @@ class TestListing:
 
 
 def _intent(offset: int) -> bytes:
-    from sej.queue.log.records import intended
+    from sej.queue.log.format import intended
 
     return intended(offset, 7, 7, 2**62, 1)
 

@@ -9,8 +9,7 @@ import sej
 from sej.queue.items import keyed_take
 from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.log.format import KEY, PARK, RECORD_SIZE
-from sej.queue.log.records import read_fields
+from sej.queue.log.format import KEY, PARK, RECORD_SIZE, read_fields
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, move, opened, taken_after_waiting
 from tests.queue.test_dedupe import DiedError, dies_before_the_message
@@ -382,7 +381,7 @@ class TestPowerLoss:
         q.put_many([b"a2", b"b1"], [b"a", b"b"])
         q.resume()  # a record after the damage
         kill(q)
-        self._cut(q, KEY, damage=reason == "damage")
+        self._cut(q, KEY.number, damage=reason == "damage")
         if reason == "power":
             clock.reboot()
         for _ in range(2):
@@ -398,7 +397,7 @@ class TestPowerLoss:
         kill(q)
         q = opened(tmp_path, clock, order="key", convert_order=True)
         kill(q)
-        self._cut(q, KEY)
+        self._cut(q, KEY.number)
         clock.reboot()
         with opened(tmp_path, clock) as again:
             assert [item.value for item in again.get_many(9, timeout=0)] == [b"b1", b"a1"]
@@ -443,7 +442,7 @@ class TestCosts:
         while items := q.get_many(99, timeout=0):
             seen += [int(item.value) for item in items]
             q.done_many(items)
-        parked = sum(kind == PARK for kind, _ in read_fields(log.read_bytes()[RECORD_SIZE:]))
+        parked = sum(kind is PARK for kind, _ in read_fields(log.read_bytes()[RECORD_SIZE:]))
         assert sorted(seen) == list(range(count))
         for key in range(10):
             assert [n for n in seen if n % 10 == key] == list(range(key, count, 10))

@@ -783,22 +783,6 @@ class TestWhole:
             clock.move(1.5)
             assert take(q).value == b"later"
 
-    def test_a_wall_clock_that_was_set_while_the_boot_id_is_hidden_ends_no_time_early(
-        self, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("sej.system.clock._BOOT_ID", str(tmp_path / "hidden"))
-        monkeypatch.setattr(FakeClock, "boot_id", SYSTEM.boot_id)
-        with opened(tmp_path, clock) as q:
-            q.put(b"expires", expire_s=3600)
-            q.put(b"later", delay_s=3600)
-            q.put(b"once", dedupe_key=b"key")
-        clock.wall += 7200 * NS  # no restart
-        look = QueueLook(tmp_path, "worker", clock=clock)
-        assert [item.state for item in look.items()] == ["ready", "delayed", "ready"]
-        with opened(tmp_path, clock) as q:
-            assert q.put(b"again", dedupe_key=b"key") == 2
-            assert values(q) == [b"expires", b"once"]
-
     def test_a_restart_is_seen_though_the_boot_id_is_hidden_and_the_queue_was_opened_early(
         self, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:

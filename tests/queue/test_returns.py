@@ -299,7 +299,24 @@ def test_a_dead_letter_says_what_ended_the_last_attempt(tmp_path: Path, clock: F
         take(q).retry(0)
         assert q.get(timeout=0) is None
         reasons = [letter.reason for letter in sej.dead_letters(q.dead_letter)]
-        assert reasons == ["its holder died or did not end it in time, at attempt 2", "returned at attempt 2"]
+        died = "its holder died or did not end it in time, at attempt 2; the last failure before that: tried"
+        assert reasons == [died, "returned at attempt 2"]
+
+
+def test_the_reason_of_an_earlier_attempt_is_kept_with_the_item(tmp_path: Path, clock: FakeClock) -> None:
+    reason = "größe " * 1000
+    with opened(tmp_path, clock, max_attempts=2) as q:
+        q.put_many([b"a", b"b"])
+        first, second = q.get_many(2, timeout=0)
+        first.retry(0, reason)
+        second.done()
+        q._locked(q._log.compact)
+    with opened(tmp_path, clock) as q:
+        take(q).retry(0)
+        (letter,) = sej.dead_letters(q.dead_letter)
+        why, _, last = letter.reason.partition("; the last failure before that: ")
+        assert why == "returned at attempt 2" and reason.startswith(last) and len(last) > 900
+        assert not q._log.state.reasons
 
 
 @pytest.mark.parametrize(

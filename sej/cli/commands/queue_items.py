@@ -9,7 +9,7 @@ import json as jsonlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,7 +21,9 @@ from sej.cli.shared.places import Place, placed_command
 from sej.cli.shared.units import iso_time
 from sej.queue.interface.queue import WorkQueue
 from sej.queue.interface.values import STATES, QueuedItem
-from sej.queue.items.look import QueueLook
+
+if TYPE_CHECKING:
+    from sej.queue.items.look import QueueLook
 
 _OFFSET: Final = click.argument("offset", type=IntRange(min=0))
 
@@ -30,6 +32,8 @@ _OFFSET: Final = click.argument("offset", type=IntRange(min=0))
 def _looked_at(place: Place) -> Iterator[QueueLook | WorkQueue]:
     """Open a queue for reading only, if its backend can."""
     if place.backend == "journal":
+        from sej.queue.items.look import QueueLook
+
         place.require()
         yield QueueLook(place.path, place.name)
         return

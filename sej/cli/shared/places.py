@@ -15,7 +15,6 @@ from sej.journal.directory import Directory, is_journal
 from sej.journal.end import Tail
 from sej.journal.view import Journal
 from sej.queue.backends import BACKENDS, open_queue
-from sej.queue.disk.log import queue_names
 from sej.queue.interface.queue import WorkQueue, require_known
 from sej.system.disk import OS
 
@@ -48,6 +47,8 @@ class Place(NamedTuple):
         """Raise an error if the queue does not exist."""
         self._require_path()
         if self.backend == "journal":
+            from sej.queue.disk.log import queue_names
+
             directory = Directory(self.path, OS)
             directory.require()
             require_known(self.name, queue_names(directory), False, directory.path)

@@ -31,8 +31,7 @@ from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import kept_position
 from sej.journal.verify import Problem
 from sej.journal.view import Journal
-from sej.queue.disk.log import queue_names
-from sej.queue.log.replay import good_bytes
+from sej.queue.log.format import good_bytes
 from sej.reading.offset import wrong_place
 from sej.system.disk import OS, is_scarce, network_file_system
 
@@ -429,6 +428,8 @@ def _apart(later: int, earlier: int) -> str:
 
 
 def _readers(journal: Journal) -> Iterator[Finding]:
+    from sej.queue.disk.log import queue_names
+
     places = Directory(journal.path, OS)
     tail, queues = Tail(places), queue_names(places)
     for reader in readers_of(journal):
@@ -463,6 +464,8 @@ def _readers(journal: Journal) -> Iterator[Finding]:
 
 def _queue_logs(places: Directory) -> Iterator[Finding]:
     """Report what an opening would: good records after bad bytes, which are not a torn tail."""
+    from sej.queue.disk.log import queue_names
+
     for name in sorted(queue_names(places)):
         path = places.at("ofs", f"{name}.queue")
         file = OS.open(path, "read")

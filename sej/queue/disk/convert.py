@@ -8,7 +8,7 @@ from sej.errors import LockedError
 from sej.journal.directory import Directory
 from sej.queue.disk.log import QueueLog
 from sej.queue.disk.parked import missing_keys, parked_offsets
-from sej.queue.log.records import blocked, ordered, waits
+from sej.queue.log.format import BLOCK, ORDER, WAIT
 from sej.queue.log.state import QueueState
 
 ORDERS: Final = ("ready", "key")
@@ -50,13 +50,13 @@ def settle_order(log: QueueLog, directory: Directory, order: str | None, on_dead
     if wanted == "key":
         keys = () if has == "key" else missing_keys(directory, log.state)
         freed = [] if ending == "block" else _blocked(log.state)
-        log.append(ordered(1, ending == "block"), *keys, *freed)
+        log.append(ORDER(1, ending == "block"), *keys, *freed)
     else:
         offsets = [offset for offset, _ in parked_offsets(directory, log.state)]
-        log.append(*(waits(offset, 0, 0, 0) for offset in offsets), ordered(0, 0))
+        log.append(*(WAIT(offset, 0, 0, 0) for offset in offsets), ORDER(0, 0))
 
 
 def _blocked(state: QueueState) -> list[bytes]:
     """Return the records that free the keys of dead letters."""
     order = state.order
-    return [] if order is None else [blocked(at, key, 0) for at, key in order.keys.items() if not state.has(at)]
+    return [] if order is None else [BLOCK(at, key, 0) for at, key in order.keys.items() if not state.has(at)]

@@ -1,14 +1,19 @@
-"""The queue's lock, and fairness among the processes that want it.
+"""The locks of a queue: that of its log, fair among the processes that want it, and those that show who lives.
 
-The lock is ``flock`` on ``ofs/NAME.queue.lck``, held for one operation; its holder may change the log. That alone is
-correct, but slow if many processes compete: each hand-over costs a context switch, and a process must first read the
-records of the others. So a process that does several operations in a row, while others compete, writes a claim into the
-lock file: for two milliseconds it has the queue alone. The others see the claim and sleep that long; meanwhile they
-read what it writes. Then it pauses and another process takes its turn.
+**The queue's lock** is ``flock`` on ``ofs/NAME.queue.lck``, held for one operation; its holder may change the log. That
+alone is correct, but slow if many processes compete: each hand-over costs a context switch, and a process must first
+read the records of the others. So a process that does several operations in a row, while others compete, writes a claim
+into the lock file: for two milliseconds it has the queue alone. The others see the claim and sleep that long; meanwhile
+they read what it writes. Then it pauses and another process takes its turn.
 
 A claim is a hint. It affects only timing: an unused claim is ignored immediately, and a process that has waited for
 long joins the kernel's queue for the lock, so that none starves. A process that works longer on an item than on the
 queue never writes a claim and rarely waits.
+
+**Holders are numbered**, so that other processes see immediately that one has died. ``ofs/NAME.slots/N.lck`` is locked
+by one open queue as long as it lives, and its leases have the number N. If another process can lock that file, it knows
+that the holder is dead. Numbers are taken and tested under the queue's lock, so that none changes between a test and
+its consequence. The files stay and are used again.
 """
 
 from __future__ import annotations
@@ -16,12 +21,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from sej.errors import LockedError
 from sej.journal.directory import Directory
 from sej.queue.log.format import CLAIM
+from sej.queue.log.state import QueueState
+from sej.system.clock import Clock
 from sej.system.disk import File, Tolerated
+from sej.system.locks import Lock
 
 _NS: Final = 1_000_000_000
 _TURN_NS: Final = 2_000_000
@@ -162,3 +171,83 @@ class QueueLock:
 
 def _nothing() -> None:
     """Do nothing: the release function of a lock whose file is closed."""
+
+
+class Holders:
+    """The holders of one queue's leases, as one open queue sees them.
+
+    Attributes:
+        mine: the number of this one; -1: none.
+    """
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        """Set their files; nothing is opened."""
+        self._directory = directory
+        self._folder = directory.at("ofs", f"{name}.slots")
+        self._lock: Lock | None = None
+        self.mine = -1
+
+    def take(self) -> int:
+        """Take the lowest free number, under the queue's lock."""
+        self._directory.disk.mkdir(self._folder)
+        number = 0
+        while not self._try(number):
+            number += 1
+        self.mine = number
+        return number
+
+    def dead(self, numbers: Iterable[int]) -> set[int]:
+        """Return which of these holders are dead; called under the queue's lock."""
+        return {number for number in numbers if number != self.mine and self._is_free(number)}
+
+    def any_alive(self, numbers: Iterable[int]) -> bool:
+        """Return whether one of these holders lives; called under the queue's lock."""
+        return not all(self._is_free(number) for number in numbers)
+
+    def check(self) -> None:
+        """Check that others see that this queue lives.
+
+        Raises:
+            LockLostError: the file of its number was removed or replaced.
+        """
+        if self._lock is not None:
+            self._lock.check()
+
+    def text(self, number: int) -> str | None:
+        """Return who holds a number: pid, host and start time; None if its file does not say."""
+        return Lock(self._path(number), disk=self._directory.disk).holder()
+
+    def release(self) -> None:
+        """Release this queue's number."""
+        if self._lock is not None:
+            self._lock.release()
+        self._lock, self.mine = None, -1
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._folder, f"{number}.lck")
+
+    def _try(self, number: int) -> bool:
+        self._lock = Lock(self._path(number), what=f"holder {number}", disk=self._directory.disk)
+        try:
+            self._lock.acquire()
+        except LockedError:
+            return False
+        return True
+
+    def _is_free(self, number: int) -> bool:
+        try:
+            file = self._directory.disk.open(self._path(number), "read")
+        except FileNotFoundError:
+            return True
+        with file.closing():
+            return file.lock(exclusive=False)
+
+
+def restarted(state: QueueState, clock: Clock, holders: Holders) -> bool:
+    """Return whether the machine was restarted since the times of a state; called under the queue's lock, or to look.
+
+    In a container the boot id may be another one, but as long as a process has leases, the machine runs.
+    """
+    if state.boot is None or state.boot[0] == clock.boot_id():
+        return False
+    return not holders.any_alive(state.holders())

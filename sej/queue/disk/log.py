@@ -16,6 +16,16 @@ The invariants:
 - The kept offset, ``ofs/NAME.ofs``, is never above the first message that is not done.
 - ``unsure`` is True from the beginning of an operation to its end. So if anything ends an operation in the middle, a
   signal handler for example, ``unsure`` stays True and the next operation reads the log again.
+
+**The reserve.** Ending an item writes: ``done`` appends to the log, and the head that retention waits for is a file
+that is replaced. On a full disk no item could be ended, the head could not move, and ``sej clean`` had nothing to
+remove. The remedy is a file of zeros, ``ofs/NAME.reserve``, whose bytes are allocated when the queue is opened::
+
+    whole  --a write of the queue finds the disk full-->  spent   (the file is removed, the write is repeated)
+    spent  --there is room for all of it again-->         whole
+
+While the reserve is spent the queue puts nothing: the room is for ``get``, ``done``, ``retry``, ``fail`` and the
+compaction of the log. The file has no content and is not synced; if it is lost, it is created again.
 """
 
 from __future__ import annotations
@@ -23,7 +33,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from sej.errors import (
     BadOffsetFileError,
@@ -41,27 +52,34 @@ from sej.journal.retention import readers_lock
 from sej.journal.twin import drop_twin, keep_offset, lowest_kept, may_have_twin, twin_path
 from sej.journal.view import Journal
 from sej.message import FIRST, Start
-from sej.queue.disk.liveness import Holders, restarted
-from sej.queue.disk.lock import QueueLock
+from sej.queue.disk.lock import Holders, QueueLock, restarted
 from sej.queue.disk.parked import missing_keys, parked_offsets
-from sej.queue.disk.proof import holds, proven
-from sej.queue.disk.reader import MessageReader
-from sej.queue.disk.reserve import RESERVE_BYTES, Reserve
+from sej.queue.disk.reader import MessageReader, holds, proven
 from sej.queue.interface.queue import require_known
-from sej.queue.log.format import PAUSE, RECORD_SIZE
+from sej.queue.log.format import (
+    KEPT,
+    PURGE,
+    RECORD_SIZE,
+    booted,
+    deduped,
+    good_bytes,
+    head,
+    message_check,
+    read_head,
+)
 from sej.queue.log.key_order import KeyOrder
-from sej.queue.log.records import booted, deduped, head, kept, message_check, paused, purged, read_head
-from sej.queue.log.replay import apply, good_bytes
 from sej.queue.log.schedule import NEVER
-from sej.queue.log.snapshot import Contents
+from sej.queue.log.snapshot import snapshot
 from sej.queue.log.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
-from sej.system.clock import Clock, is_hidden
-from sej.system.disk import File, is_full, replace_file, way_out
+from sej.system.clock import Clock
+from sej.system.disk import File, Tolerated, is_full, of_system, replace_file, way_out
 from sej.system.durable import KeptPosition, renew
 from sej.system.group_commit import is_failure
 from sej.system.logs import WARNING, record
 
+RESERVE_BYTES: Final = 1 << 18
+"""Room for more than 5,000 records, or for many compactions of a log."""
 _COMPACT_BYTES: Final = 1 << 22
 _SUFFIX: Final = ".queue"
 _READ_BYTES: Final = RECORD_SIZE << 14
@@ -69,8 +87,60 @@ _MOST: Final = 1 << 20
 """A record about more messages than this is compared with the journal before it is applied."""
 _SET_NS: Final = 1_000_000_000
 """A clock that moved less than this against the boot-time clock was not set, but adjusted."""
-_SEEN_NS: Final = 60 * _SET_NS
-"""So old may the newest time in the log be if the boot id is hidden: a restart is seen by it."""
+_T = TypeVar("_T")
+
+
+class Reserve:
+    """The reserve of one queue, as one process sees it.
+
+    Attributes:
+        spent: whether this process found the disk full, and has not filled the reserve since.
+    """
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        """Set the file; nothing is written."""
+        self._disk = directory.disk
+        self._path = directory.at("ofs", f"{name}.reserve")
+        self.spent = False
+
+    def fill(self) -> bool:
+        """Allocate what is missing, all of it or nothing; return whether the reserve is whole."""
+        try:
+            there = self._disk.status(self._path)
+            if there is None or there.size != RESERVE_BYTES:
+                file = self._disk.open(self._path, "temp")
+                try:
+                    file.allocate(RESERVE_BYTES)
+                finally:
+                    file.close()
+            self.spent = False
+        except OSError as error:
+            if not of_system(error):
+                raise
+            self.release()  # the queue works without it
+            self.spent = is_full(error)
+        return not self.spent
+
+    def release(self) -> None:
+        """Return the space to the disk, for the write that needs it."""
+        self.spent = True
+        with Tolerated():
+            self._disk.unlink(self._path)
+
+    def with_room(self, write: Callable[[], _T], again: Callable[[], _T] | None = None) -> _T:
+        """Write; if the disk is full, release the reserve and write again.
+
+        Args:
+            write: writes.
+            again: writes the second time, if that differs.
+        """
+        try:
+            return write()
+        except Exception as error:
+            if not is_full(error):
+                raise
+            self.release()
+            return (again or write)()
 
 
 class QueueLog:
@@ -102,7 +172,6 @@ class QueueLog:
         self._disk = directory.disk
         self._name = name
         self._clock = clock
-        self._hides_boot = is_hidden(clock.boot_id())
         self._default = default
         self._compact_bytes = compact_bytes
         self._new_order = order
@@ -161,9 +230,9 @@ class QueueLog:
             WrongRecordError: a record is about no message, or about more than expected.
         """
         before, self.unsure = self.unsure, True
-        self.state.limit(self._most)
-        apply(self.state, records)
-        self.state.limit(NEVER)
+        self.state.most = self._most
+        self.state.apply(records)
+        self.state.most = NEVER
         self._position += len(records)
         self.unsure = before
 
@@ -212,7 +281,7 @@ class QueueLog:
         except OSError as error:
             raise self._broken(error) from error
         self.appended += len(data)
-        apply(self.state, data)
+        self.state.apply(data)
         self._position += len(data)
 
     @property
@@ -225,7 +294,7 @@ class QueueLog:
         """Write a new log with the state and without its history: durable, and only after its messages are."""
         try:
             self.keep_head()
-            self._replace(self.epoch, Contents.of(self.state))
+            self._replace(self.epoch, self.state)
         except OSError as error:
             raise self._broken(error) from error
 
@@ -235,19 +304,15 @@ class QueueLog:
             sync_up_to(self._directory, end, self.tail)
         except OSError as error:
             raise self._broken(error) from error
-        self.append(purged(self.state.frontier, max(end, self.state.frontier)))
+        self.append(PURGE(self.state.frontier, max(end, self.state.frontier)))
         self.compact()
 
     def keep_clock(self) -> None:
-        """Record again when this boot began if the wall clock was set since: a reboot carries times by it.
-
-        If the boot id is hidden, the time is recorded too, about once a minute.
-        """
-        began, now = self._began_ns(), self._clock.boot_ns()
+        """Record again when this boot began if the wall clock was set since: a reboot carries times by it."""
+        began = self._began_ns()
         boot_id, recorded = self.state.boot or (self._clock.boot_id(), -_SET_NS)
-        is_old = now - self.state.seen_ns >= _SEEN_NS and (self._hides_boot or is_hidden(boot_id))
-        if is_old or abs(began - recorded) >= _SET_NS:
-            self.append(booted(boot_id, began, now))
+        if abs(began - recorded) >= _SET_NS:
+            self.append(booted(boot_id, began, self._clock.boot_ns()))
 
     def keep_head(self) -> None:
         """Commit the head, for readers that do not know the queue, and for retention."""
@@ -260,7 +325,7 @@ class QueueLog:
             self.append(*void)
         self._disk.mkdir(self._directory.at("tmp"))
         self.reserve.with_room(lambda: keep_offset(self._directory, self._name, value, strict=True))
-        self.append(kept(value, self._clock.boot_ns()))
+        self.append(KEPT(value, self._clock.boot_ns()))
         if self.reserve.spent:
             self.reserve.fill()
 
@@ -433,17 +498,6 @@ class QueueLog:
             position += _READ_BYTES
         return False
 
-    def _pauses_behind(self, file: File) -> bytes:
-        """Return the good PAUSE records from the position on: the last one says whether the queue is paused."""
-        found, position, size = [], self._position, file.size()
-        while position < size:
-            data = file.read(min(_READ_BYTES, size - position), position)
-            if data.count(0) != len(data):
-                rows = [data[at : at + RECORD_SIZE] for at in range(0, len(data), RECORD_SIZE) if data[at] == PAUSE]
-                found += [row for row in rows if good_bytes(row)[0]]
-            position += len(data)
-        return b"".join(found)
-
     def _complete_keys(self) -> None:
         """After a power failure, add the keys of waiting items if the log ends between the records of one item."""
         if self._is_new_boot() and self.state.order is not None:
@@ -457,12 +511,11 @@ class QueueLog:
         there = self._read_kept()
         if state.kept is not None and (there is None or there < state.kept):
             self._replace(self._fresh_epoch(), self._from_start(there))
-            return
-        if self._lost():
+        elif self._lost():
             self._rebuild("the journal does not hold the newest message that was taken: it lost messages")
-            return
-        if there is not None and there > state.head():  # it was reset forwards, or a crash came between it and the log
-            self._replace(self.epoch, Contents.of(state).from_offset(there))
+        elif there is not None and there > state.head():  # reset forwards, or a crash came between it and the log
+            state.begin_at(there)
+            self._replace(self.epoch, state, recount=True)
 
     def _lost(self) -> bool:
         """Return whether the journal lost messages that were taken."""
@@ -478,28 +531,23 @@ class QueueLog:
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             where = keep(self._directory, file, 0, file.status().size, f"{self._name}.queue.{stamp}")
             self.recovered = f"{self.path}: {reason}; it is kept in {where}, and items may be delivered twice"
-            self.state.apply(self._pauses_behind(file))
-            if self.state.paused:
-                self.recovered += "; the queue was paused, and stays paused until it is resumed"
             record(__name__, WARNING, "%s", self.recovered)
-        if self.state.whole and self.state.order is not None:
-            self.state.apply(b"".join(missing_keys(self._directory, self.state)))
-        contents, stop = Contents.of(self.state), None
-        if self.state.whole and self._lost():
+        state, stop = self.state, None
+        if state.whole and state.order is not None:
+            state.apply(b"".join(missing_keys(self._directory, state)))
+        if state.whole and self._lost():
             stop = proven(self._directory, self.tail, file.read(self._position - RECORD_SIZE, RECORD_SIZE))
             if stop is not None:
-                contents = contents.up_to(max(stop, there or 0))
-        if not self.state.whole or (stop is None and self._lost()):
-            contents = self._from_start(there)
-        self._replace(self._fresh_epoch(), contents.given_back()._replace(kept=there))
+                state.end_at(max(stop, there or 0))
+        if not state.whole or (stop is None and self._lost()):
+            state = self._from_start(there)
+        state.give_all_back()
+        state.kept = there
+        self._replace(self._fresh_epoch(), state, recount=stop is not None)
 
-    def _from_start(self, there: int | None) -> Contents:
+    def _from_start(self, there: int | None) -> QueueState:
         """Return a state in which nothing is taken, with the known order, attempts and pause of this queue."""
-        order = self.state.order or self._new_order
-        state = QueueState(self._first_offset(there), None if order is None else KeyOrder(block=order.block))
-        state.apply(paused(int(self.state.paused)))
-        state.max_attempts = self.state.max_attempts
-        return Contents.of(state)
+        return self.state.begun_again(self._first_offset(there), self.state.order or self._new_order)
 
     def _read_kept(self) -> int | None:
         """Return the kept offset from the disk."""
@@ -549,16 +597,21 @@ class QueueLog:
         """Return whether times are to be converted: the log is new, or the machine was restarted."""
         return self.state.boot is None or restarted(self.state, self._clock, Holders(self._directory, self._name))
 
-    def _replace(self, epoch: int, contents: Contents) -> None:
-        """Replace this log by a new one; its state is that of its records."""
+    def _replace(self, epoch: int, state: QueueState, *, recount: bool = False) -> None:
+        """Replace this log by one of a state; what was read of the old one is forgotten.
+
+        Args:
+            epoch: of the new log.
+            state: written as records.
+            recount: whether its parked items must be counted, in the journal.
+        """
         end = self.tail.end_offset()
-        if contents.frontier > end:
-            contents = contents._replace(frontier=end)  # only if the journal lost messages
-        ahead = 0 if contents.ahead is None else min(contents.ahead[0] + 1, end)
-        sync_up_to(self._directory, max(contents.frontier, ahead), self.tail)
-        if contents.parked_count is None:
-            contents = contents._replace(parked_count=self._count_parked(contents, end))
-        data = head(epoch, self._name) + b"".join(contents.records(self._clock.boot_ns(), end))
+        state.frontier = min(state.frontier, end)  # lower only if the journal lost messages
+        ahead = 0 if state.ahead is None else min(state.ahead[0] + 1, end)
+        sync_up_to(self._directory, max(state.frontier, ahead), self.tail)
+        if recount and state.order is not None:
+            state.order.count = sum(1 for _ in parked_offsets(self._directory, state))
+        data = head(epoch, self._name) + snapshot(state, self._clock.boot_ns(), end)
         self._disk.mkdir(self._directory.at("tmp"))
         temporary = self._directory.at("tmp", f"{self._name}.queue")
         self.reserve.with_room(lambda: replace_file(self._disk, temporary, self.path, data))
@@ -568,14 +621,8 @@ class QueueLog:
         self._kept.store(self._file, 0, len(data), 0)
         self._in_doubt = (0, 0)
         fresh = QueueState()
-        apply(fresh, memoryview(data)[RECORD_SIZE:])
+        fresh.apply(memoryview(data)[RECORD_SIZE:])
         self.state = fresh
-
-    def _count_parked(self, contents: Contents, end: int) -> int:
-        """Count the parked items of contents that differ from their state: read in the journal."""
-        state = QueueState()
-        state.apply(b"".join(contents.records(self._clock.boot_ns(), end)))
-        return sum(1 for _ in parked_offsets(self._directory, state))
 
     def _fresh_epoch(self) -> int:
         return int.from_bytes(os.urandom(4), "big")

@@ -16,8 +16,8 @@ from sej.errors import OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.message import Message
 from sej.queue.disk.reader import MessageReader
+from sej.queue.log.format import KEY, message_check
 from sej.queue.log.key_order import key_hash
-from sej.queue.log.records import keyed, message_check
 from sej.queue.log.state import QueueState
 
 _TRIM: Final = 64
@@ -34,7 +34,7 @@ def parked_offsets(directory: Directory, state: QueueState) -> Iterator[tuple[in
         return
     reader = MessageReader(directory)
     try:
-        for message in _messages(reader, order.low(state.frontier), state.frontier):
+        for message in _messages(reader, state.low(), state.frontier):
             key = key_hash(message.key)
             if state.is_fresh(message.offset, key):
                 yield message.offset, key
@@ -64,7 +64,7 @@ def missing_keys(directory: Directory, state: QueueState) -> Iterator[bytes]:
             key = key_hash(message.key)
             holds = there.attempt > 0 and key not in held
             held.update([key] if holds else [])
-            yield keyed(offset, key, holds)
+            yield KEY(offset, key, holds)
     finally:
         reader.close()
 
@@ -98,9 +98,9 @@ class ParkedItems:
     def passed(self, state: QueueState, epoch: int, start: int, rows: list[tuple[int, int]]) -> None:
         """This process passed the messages from start to the frontier; rows: (key, offset) of those it parked."""
         assert state.order is not None
-        self._follow(state, epoch, min(start, state.order.low(state.frontier)))
+        self._follow(state, epoch, min(start, state.low()))
         if self._high < start and not self._known:
-            self._high = max(self._high, min(start, state.order.low(state.frontier)))
+            self._high = max(self._high, min(start, state.low()))
         if self._high == start:
             self._high = state.frontier
             for key, offset in rows:
@@ -117,9 +117,9 @@ class ParkedItems:
         """
         order = state.order
         assert order is not None
-        self._follow(state, epoch, order.low(state.frontier))
+        self._follow(state, epoch, state.low())
         if self._high < state.frontier:
-            self._high = max(self._high, order.low(state.frontier))  # nothing before it is parked
+            self._high = max(self._high, state.low())  # nothing before it is parked
         for message in _messages(self._reader, self._high, state.frontier):
             found, offset = key_hash(message.key), message.offset
             if order.may_be_parked(offset, found):

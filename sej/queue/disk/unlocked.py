@@ -15,15 +15,11 @@ from sej.errors import OffsetTooSmallError
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.view import Journal
-from sej.queue.disk.liveness import Holders, restarted
+from sej.queue.disk.lock import Holders, restarted
 from sej.queue.disk.parked import parked_offsets
 from sej.queue.disk.reader import MessageReader
-from sej.queue.log.format import RECORD_SIZE
-from sej.queue.log.key_order import KeyOrder
-from sej.queue.log.records import booted, freed, lost, paused, read_head
-from sej.queue.log.replay import apply, good_bytes
+from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, read_head
 from sej.queue.log.schedule import NEVER
-from sej.queue.log.snapshot import Contents
 from sej.queue.log.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
 from sej.system.clock import Clock
@@ -54,23 +50,23 @@ class UnlockedState:
         with file.closing():
             if read_head(file.read(RECORD_SIZE, 0), self._name) is not None:
                 state, position = QueueState(), RECORD_SIZE
-                state.limit(self.end() + _MORE)
+                state.most = self.end() + _MORE
                 with contextlib.suppress(WrongRecordError):  # what was read before it counts, as before a bad record
                     while data := file.read(_READ_BYTES, position):
                         good, _ = good_bytes(data)
-                        apply(state, data[:good])
+                        state.apply(data[:good])
                         position += good
                         if good != len(data):
                             break
-                state.limit(NEVER)
+                state.most = NEVER
                 if not state.whole:
-                    state = self._from_start(state)
+                    state = state.begun_again(self._first(), state.order)
         state = self._moved(state)
         now, holders = self._clock.boot_ns(), Holders(directory, self._name)
         if restarted(state, self._clock, holders):
             state.apply(booted(self._clock.boot_id(), max(self._clock.wall_ns() - now, 0), now))
         dead = holders.dead(state.holders())
-        state.apply(b"".join(freed(holder) for holder in sorted(dead)))
+        state.apply(b"".join(FREE(holder) for holder in sorted(dead)))
         self._lose(state)
         return state
 
@@ -78,15 +74,14 @@ class UnlockedState:
         """Drop what retention removed before it was delivered."""
         reader = MessageReader(self._directory, 1)
         try:
-            reader.at(state.frontier if state.order is None else state.order.low(state.frontier))
+            reader.at(state.low())
         except OffsetTooSmallError as error:
             first = error.first_available
             parked = 0
             if state.order is not None:
                 left = sum(offset >= first for offset, _ in parked_offsets(self._directory, state))
                 parked = state.order.count - left
-            gone = (offset for offset in state.waiting if offset < first)
-            state.apply(lost(min([state.frontier, *gone]), first, parked))
+            state.apply(LOST(min([state.frontier, *state.waiting]), first, parked))
         finally:
             reader.close()
 
@@ -94,21 +89,13 @@ class UnlockedState:
         """Return the state after a reset of the kept offset, which the log does not know."""
         there = read_offset(self._directory.path, self._name, disk=self._directory.disk)
         if state.kept is not None and (there is None or there < state.kept):
-            return self._from_start(state)
+            return state.begun_again(self._first(), state.order)
         if there is None or there <= state.head():
             return state
-        moved = QueueState()
-        contents = Contents.of(state).from_offset(there)
-        moved.apply(b"".join(contents.records(self._clock.boot_ns(), self.end())))
-        if moved.order is not None and contents.parked_count is None:
-            moved.order.count = sum(1 for _ in parked_offsets(self._directory, moved))
-        return moved
-
-    def _from_start(self, state: QueueState) -> QueueState:
-        """Return a state in which nothing is taken, with the order and the pause of this one."""
-        fresh = QueueState(self._first(), None if state.order is None else KeyOrder(block=state.order.block))
-        fresh.apply(paused(int(state.paused)))
-        return fresh
+        state.begin_at(there)
+        if state.order is not None:
+            state.order.count = sum(1 for _ in parked_offsets(self._directory, state))
+        return state
 
     def _first(self) -> int:
         there = read_offset(self._directory.path, self._name, disk=self._directory.disk)

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from sej.checks import POSITIVE_SECONDS, SECONDS, a
 from sej.errors import LeaseLostError
 from sej.message import Message
-from sej.queue.disk.liveness import Holders
+from sej.queue.disk.lock import Holders
 from sej.queue.disk.log import QueueLog
 from sej.queue.interface.item import Item
 from sej.queue.interface.values import Backoff
 from sej.queue.items.item import JournalItem
-from sej.queue.log.records import done, extended, stamp_of, waits
-from sej.queue.log.replay import one_done
+from sej.queue.log.format import DONE, EXTEND, WAIT, one_done, reason_kept, stamp_of
 from sej.system.clock import Clock, span_ns
 
 
@@ -108,15 +107,17 @@ class Acknowledger:
         if delay_s is not None:
             SECONDS("delay_s", delay_s)
         if item.attempts >= self._log.state.max_attempts:
-            return self._fail(item, reason or f"returned at attempt {item.attempts}")
+            returned = self._log.state.with_reason(item.message.offset, f"returned at attempt {item.attempts}")
+            return self._fail(item, reason or returned)
         if not self._holds(item):
             return item.lost()
-        wait = self._backoff.after(item.attempts) if delay_s is None else delay_s
-        at = self._clock.boot_ns() + span_ns(wait) if wait else 0
+        wait_s = self._backoff.after(item.attempts) if delay_s is None else delay_s
+        at = self._clock.boot_ns() + span_ns(wait_s) if wait_s else 0
         offset = item.message.offset
         if at:
             self._log.keep_clock()
-        self._log.append(waits(offset, at, item.attempts, self._log.state.priority(offset)))
+        wait = WAIT(offset, at, item.attempts, self._log.state.priority(offset))
+        self._log.append(reason_kept(offset, reason), wait)
         item.ended = True
         return None
 
@@ -124,13 +125,15 @@ class Acknowledger:
         if not self._holds(item):
             return item.lost()
         offset = item.message.offset
-        self._log.append(waits(offset, 0, item.attempts - 1, self._log.state.priority(offset)))
+        self._log.append(WAIT(offset, 0, item.attempts - 1, self._log.state.priority(offset)))
         item.ended = True
         return None
 
     def _fail(self, item: JournalItem, reason: str) -> LeaseLostError | None:
         if not self._holds(item):
             return item.lost()
+        if reason:  # for the letter, if this process dies before it has written it
+            self._log.append(reason_kept(item.message.offset, reason))
         self._give_up(item.message, item.attempts, reason)
         item.ended = True
         return None
@@ -140,7 +143,7 @@ class Acknowledger:
         if not self._holds(item):
             return item.lost()
         deadline = self._clock.boot_ns() + span_ns(lease_s)
-        self._log.append(extended(item.message.offset, deadline, item.attempts))
+        self._log.append(EXTEND(item.message.offset, deadline, item.attempts))
         return None
 
     def _holds(self, item: JournalItem) -> bool:
@@ -178,4 +181,4 @@ def _runs(messages: list[Message]) -> list[bytes]:
 
 def _run(start: int, stop: int, last: Message) -> bytes:
     stamp = stamp_of(last.timestamp)
-    return one_done(start, stamp) if stop - start == 1 else done(start, stop, stamp)
+    return one_done(start, stamp) if stop - start == 1 else DONE(start, stop, stamp)

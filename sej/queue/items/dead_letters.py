@@ -13,7 +13,7 @@ from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.queue.disk.log import QueueLog
-from sej.queue.log.records import dead, exhausted, headers_of, message_check, picked, redriven, stamp_of
+from sej.queue.log.format import BACK, DEAD, PICK, exhausted, headers_of, message_check, stamp_of
 from sej.queue.log.state import QueueState
 from sej.reading.dead_letters import DeadLetter, append_dead_letter, dead_letters, source_of, sync_dead_letters
 from sej.reading.offset import Offset, read_offset
@@ -85,7 +85,7 @@ def letters_lost(directory: Directory, name: str, path: str, state: QueueState) 
         left = sum(letter.message.offset not in state.waiting for letter in letters_left(directory, name, path, state))
     except (SejError, PermissionError):  # reading the letters reports it; counting items does not
         return b""
-    return redriven(number, begin, max(state.dead - left, 0))
+    return BACK(number, begin, max(state.dead - left, 0))
 
 
 def _position(directory: Directory, name: str, path: str, state: QueueState) -> tuple[int, int]:
@@ -151,11 +151,11 @@ class DeadLetterJournal:
             except (OSError, SejError) as error:
                 refused = isinstance(error, SejError) or of_system(error)  # otherwise the letter may have been written
                 if refused and there is not None:  # another process may write it later
-                    log.append(picked(offset, attempts, there.holder, there.deadline_ns, priority))
+                    log.append(PICK(offset, attempts, there.holder, there.deadline_ns, priority))
                 raise
         else:
             sync_dead_letters(self.path, self._directory.disk)  # its writer may have died before its sync
-        log.append(dead(offset, attempts, stamp))
+        log.append(DEAD(offset, attempts, stamp))
 
     def _expire_s(self, message: Message) -> float | None:
         """Return after how many seconds an item expires; None: never.

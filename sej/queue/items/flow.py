@@ -15,7 +15,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 from sej.checks import TEXT
-from sej.queue.log.records import rated
+from sej.queue.log.format import RATE
 from sej.queue.log.state import QueueState
 from sej.system.clock import LONGEST_NS
 
@@ -78,7 +78,7 @@ class Flow(NamedTuple):
         if self.rate is None:
             return []
         empty_ns = now_ns + self.rate.burst * self.rate.interval_ns
-        return [rated(empty_ns)] if state.full_at_ns > empty_ns else []
+        return [RATE(empty_ns)] if state.full_at_ns > empty_ns else []
 
     def room(self, state: QueueState, n: int, now_ns: int) -> int:
         """Return how many of n items may be taken now."""
@@ -95,7 +95,7 @@ class Flow(NamedTuple):
         """Return the records of n items that were taken."""
         if self.rate is None or not n:
             return []
-        return [rated(max(state.full_at_ns, now_ns) + n * self.rate.interval_ns)]
+        return [RATE(max(state.full_at_ns, now_ns) + n * self.rate.interval_ns)]
 
     def next_ns(self, state: QueueState) -> int | None:
         """Return when the rate allows the next item; None: the queue has no rate."""

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from sej.errors import JournalNotFoundError, OffsetTooSmallError
 from sej.journal.directory import Directory
 from sej.message import Message
-from sej.queue.disk.liveness import Holders
+from sej.queue.disk.lock import Holders
 from sej.queue.disk.log import queue_names
 from sej.queue.disk.reader import MessageReader
 from sej.queue.disk.unlocked import UnlockedState
@@ -28,8 +28,8 @@ from sej.queue.interface.queue import require_known
 from sej.queue.interface.serializers import Serializer
 from sej.queue.interface.values import QueuedItem, Stats
 from sej.queue.items.dead_letters import letters_left, letters_lost
+from sej.queue.log.format import headers_of, message_check
 from sej.queue.log.key_order import key_hash
-from sej.queue.log.records import headers_of, message_check
 from sej.queue.log.schedule import Lease, Waiting
 from sej.queue.log.state import QueueState
 from sej.system.clock import SYSTEM, Clock

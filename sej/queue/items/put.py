@@ -18,25 +18,25 @@ from sej.message import Message
 from sej.queue.disk.log import QueueLog
 from sej.queue.disk.reader import MessageReader
 from sej.queue.interface.values import Wishes
-from sej.queue.log.dedupe_keys import hashed, requeue_key
-from sej.queue.log.format import MAX_PRIORITY
-from sej.queue.log.headers import packed
-from sej.queue.log.key_order import key_hash
-from sej.queue.log.records import (
-    blocked,
-    dead,
+from sej.queue.log.format import (
+    BACK,
+    BLOCK,
+    DEAD,
+    DONE,
+    HEADERS,
+    KEY,
+    MAX_PRIORITY,
+    WAIT,
     deduped,
-    done,
     expires,
-    headed,
+    in_parts,
     intended,
-    keyed,
     message_check,
-    redriven,
-    waits,
+    packed_headers,
 )
+from sej.queue.log.key_order import key_hash
 from sej.queue.log.schedule import NEVER
-from sej.queue.log.state import QueueState
+from sej.queue.log.state import QueueState, hashed, requeue_key
 from sej.reading.dead_letters import DeadLetter
 from sej.system.clock import Clock, span_ns
 from sej.system.watch import Watch, wait_any
@@ -159,7 +159,7 @@ class Putter:
         rest = [letter for letter in letters if letter not in alone]
         keys = self._append_letters(journal, rest)
         log.append(
-            redriven(journal, letters[-1].letter_offset + 1, len(rest)),
+            BACK(journal, letters[-1].letter_offset + 1, len(rest)),
             *self._unblocked(rest),
             *(_dedupe(key, None, 0) for key in keys),
             *(_dedupe(requeue_key(journal, letter.letter_offset), None, 0) for letter in alone),
@@ -182,7 +182,7 @@ class Putter:
         (key,) = self._append_letters(journal, [letter])
         offset, _, check = state.dedupe.known[key]
         log.append(
-            redriven(journal, position, 1),
+            BACK(journal, position, 1),
             *self._unblocked([letter]),
             deduped(requeue_key(journal, number), offset, NEVER, check),
             _dedupe(key, None, 0),
@@ -209,7 +209,7 @@ class Putter:
         self._writer.sync()  # a key is dropped if its message is lost
         self._settle_dead([letter])
         log.append(
-            redriven(journal, position, 1),
+            BACK(journal, position, 1),
             *self._unblocked([letter]),
             _dedupe(requeue_key(journal, number), self._proof_of(letter.message), NEVER),
         )
@@ -228,13 +228,13 @@ class Putter:
         """Record the items of letters as dead whose writer died before it did."""
         there = [letter.message.offset for letter in letters if self._has(letter.message)]
         if there:
-            self._log.append(*(dead(offset) for offset in there))
+            self._log.append(*(DEAD(offset) for offset in there))
 
     def _unblocked(self, letters: Sequence[DeadLetter]) -> list[bytes]:
         """Return the records that free the keys of dead letters, if they keep their keys."""
         order = self._log.state.order
         offsets = [letter.message.offset for letter in letters]
-        return [] if order is None else [blocked(at, order.keys[at], 0) for at in offsets if at in order.keys]
+        return [] if order is None else [BLOCK(at, order.keys[at], 0) for at in offsets if at in order.keys]
 
     def _append_letters(self, journal: int, letters: Sequence[DeadLetter]) -> list[bytes]:
         """Append the messages of dead letters; return a key for each, which has the message until it is removed."""
@@ -294,10 +294,10 @@ class Putter:
             if there is not None and (fresh or offset in state.waiting):
                 if fresh:  # recorded first: only then is it counted as done, as when it is delivered
                     gone += set_aside(state, there)
-                gone.append(done(offset, offset + 1))
+                gone.append(DONE(offset, offset + 1))
             elif at < first:
                 first = at
-        state.nothing_expires_before(first)
+        state.first_expiry = first
         if gone:
             log.append(*gone)
         return bool(gone) and self._has_room(count)
@@ -368,12 +368,12 @@ class Putter:
             ready_at = now + span_ns(delay_s) if delay_s else 0
             found.append(intended(message.offset, message.timestamp, check, ready_at, priority))
             if self._log.state.order is not None and message.key:
-                found.append(keyed(message.offset, key_hash(message.key)))
+                found.append(KEY(message.offset, key_hash(message.key)))
         if expire_s is not None:
             found.append(expires(message.offset, message.timestamp, check, max(now + span_ns(expire_s), 0)))
         if headers:
-            parts = enumerate(packed(headers, message.timestamp, check))
-            found += [headed(message.offset, number, data) for number, data in parts]
+            text = packed_headers(headers, message.timestamp, check)
+            found += in_parts(HEADERS, message.offset, text)
         return found
 
     def _known(self, key: bytes, now: int) -> int | None:
@@ -394,7 +394,7 @@ class Putter:
 def set_aside(state: QueueState, message: Message) -> list[bytes]:
     """Return the records that set a fresh message aside, so that it is counted when it ends without a delivery."""
     offset, key = message.offset, key_hash(message.key)
-    return [waits(offset, 0, 0, 0), *([keyed(offset, key)] if key and state.order is not None else ())]
+    return [WAIT(offset, 0, 0, 0), *([KEY(offset, key)] if key and state.order is not None else ())]
 
 
 def _redrive_key(journal: int, letter: DeadLetter) -> bytes:

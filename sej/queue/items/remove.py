@@ -6,8 +6,8 @@ from sej.errors import OffsetTooSmallError
 from sej.queue.disk.log import QueueLog
 from sej.queue.items.put import set_aside
 from sej.queue.items.take import Taker
+from sej.queue.log.format import BLOCK, DONE, stamp_of
 from sej.queue.log.key_order import key_hash
-from sej.queue.log.records import blocked, done, stamp_of
 
 
 class Remover:
@@ -40,7 +40,7 @@ class Remover:
         log, state = self._log, self._log.state
         order = state.order
         if order is not None and offset in order.keys and not state.has(offset):  # a dead letter that keeps its key
-            log.append(blocked(offset, order.keys[offset], 0))
+            log.append(BLOCK(offset, order.keys[offset], 0))
             return True
         if offset >= log.tail.end_offset():
             return False
@@ -54,5 +54,5 @@ class Remover:
         if not fresh and not state.has(offset):
             return False
         aside = set_aside(state, message) if fresh else []
-        log.append(*aside, done(offset, offset + 1, stamp_of(message.timestamp)))
+        log.append(*aside, DONE(offset, offset + 1, stamp_of(message.timestamp)))
         return True

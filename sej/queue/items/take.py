@@ -12,15 +12,14 @@ from typing import Final
 from sej.errors import OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
 from sej.message import NO_TIMESTAMP, Message
-from sej.queue.disk.liveness import Holders
+from sej.queue.disk.lock import Holders
 from sej.queue.disk.log import QueueLog
 from sej.queue.disk.parked import parked_offsets
 from sej.queue.disk.reader import MessageReader
 from sej.queue.items.flow import UNLIMITED, Flow
 from sej.queue.items.keyed_take import KeyedTaker
+from sej.queue.log.format import DONE, DROP, FREE, LOST, PICK, WAIT, exhausted, leased, message_check, stamp_of
 from sej.queue.log.key_order import key_hash
-from sej.queue.log.records import done, dropped, exhausted, freed, lost, message_check, stamp_of, waits
-from sej.queue.log.replay import leased, picked
 from sej.system.clock import Clock
 from sej.system.disk import of_system
 
@@ -184,7 +183,7 @@ class Taker:
         log, state = self._log, self._log.state
         self._probe(now)
         state.schedule.tick(now)
-        back = [waits(at, 0, state.attempts(at), state.priority(at)) for at in sorted(state.schedule.lapsed)]
+        back = [WAIT(at, 0, state.attempts(at), state.priority(at)) for at in sorted(state.schedule.lapsed)]
         if back:
             log.append(*back)
 
@@ -211,8 +210,8 @@ class Taker:
         if state.order is not None and state.order.count:
             parked = state.order.count - sum(offset >= first for offset, _ in parked_offsets(self._directory, state))
         log.append(
-            *(waits(offset, 0, state.attempts(offset), state.priority(offset)) for offset in ended),
-            lost(min([low, *ended, *gone]), first, parked),
+            *(WAIT(offset, 0, state.attempts(offset), state.priority(offset)) for offset in ended),
+            LOST(min([low, *ended, *gone]), first, parked),
         )
         self.lost += state.lost - before
         return True
@@ -249,14 +248,14 @@ class Taker:
             if message is None or (message.offset != offset and run):
                 break
             if message.offset in above:  # a recorded gap ends at an item that was set aside
-                log.append(lost(offset, message.offset))
+                log.append(LOST(offset, message.offset))
                 return True
             if not self._fits(message, found, run):
                 break
             offset = message.offset + 1  # after a recorded gap, if there was one
             run.append((message, 1))
             if expires and self._is_expired(message, now):
-                expired.append(done(message.offset, offset))
+                expired.append(DONE(message.offset, offset))
         if not run:
             return False
         stamp = stamp_of(run[-1][0].timestamp)
@@ -276,7 +275,7 @@ class Taker:
                 if message is None:
                     return  # the put died before it wrote the message
                 if message.offset != offset or (message.timestamp, message_check(message)) != intent:
-                    self._log.append(dropped(offset))
+                    self._log.append(DROP(offset))
                     return
             state.matched(offset)
 
@@ -291,17 +290,17 @@ class Taker:
             return
         intent = state.intents.get(offset)
         if message is None or message.offset != offset:  # it was never written, or a repair found it lost
-            log.append(dropped(offset) if offset >= state.frontier else done(offset, offset + 1))
+            log.append(DROP(offset) if offset >= state.frontier else DONE(offset, offset + 1))
         elif intent is not None and (message.timestamp, message_check(message)) != intent:
-            log.append(dropped(offset))  # this is another message, and fresh
+            log.append(DROP(offset))  # this is another message, and fresh
         elif self._is_expired(message, now):
-            log.append(done(offset, offset + 1))
+            log.append(DONE(offset, offset + 1))
         elif (begun := offset in state.waiting and state.waiting[offset].exhausted) or attempts >= state.max_attempts:
             self._exhaust(message, attempts, now, begun=begun)
         elif self._fits(message, found):
             deadline, priority = now + self._lease_ns, state.priority(offset)
             key, stamp = (0, 0) if state.order is None else (key_hash(message.key), stamp_of(message.timestamp))
-            log.append(picked(offset, attempts + 1, self._holders.mine, deadline, priority, key, stamp))
+            log.append(PICK(offset, attempts + 1, self._holders.mine, deadline, priority, key, stamp))
             found.append((message, attempts + 1))
 
     def _exhaust(self, message: Message, attempts: int, now: int, *, begun: bool) -> None:
@@ -309,14 +308,15 @@ class Taker:
         log = self._log
         if now >= self._dead_letter_at:
             try:
-                self._give_up(message, attempts, self._why(message.offset, attempts, begun=begun))
+                why = self._why(message.offset, attempts, begun=begun)
+                self._give_up(message, attempts, log.state.with_reason(message.offset, why))
                 return
             except (OSError, SejError) as error:
                 if log.failed or (isinstance(error, OSError) and not of_system(error)):
                     raise
                 self.unwritten = error
                 self._dead_letter_at = now + _DEAD_LETTER_PAUSE_NS
-        wait = exhausted if begun else waits  # the reason of a later letter is this one's
+        wait = exhausted if begun else WAIT  # the reason of a later letter is this one's
         log.append(wait(message.offset, self._dead_letter_at, attempts, log.state.priority(message.offset)))
 
     def _too_large(self, offset: int, error: MemoryError, now: int, found: list[tuple[Message, int]]) -> None:
@@ -331,11 +331,11 @@ class Taker:
         log, state = self._log, self._log.state
         attempts = state.attempts(offset)
         if attempts < state.max_attempts:
-            log.append(waits(offset, 0, attempts + 1, state.priority(offset)))
+            log.append(WAIT(offset, 0, attempts + 1, state.priority(offset)))
             raise error
         self.unwritten = error
         begun = offset in state.waiting and state.waiting[offset].exhausted
-        wait = exhausted if begun else waits
+        wait = exhausted if begun else WAIT
         log.append(wait(offset, now + _DEAD_LETTER_PAUSE_NS, attempts, state.priority(offset)))
 
     def _why(self, offset: int, attempts: int, *, begun: bool) -> str:
@@ -371,5 +371,5 @@ class Taker:
         if state.leased:
             dead = self._holders.dead(state.holders())
             if dead:
-                self._log.append(*(freed(holder) for holder in sorted(dead)))
+                self._log.append(*(FREE(holder) for holder in sorted(dead)))
                 state.schedule.tick(now)

@@ -2,10 +2,8 @@
 
 The modules, in the order in which they are best read::
 
-    format, kinds                      the layout; the kinds of records: their fields, and what they mean
-    records, headers                   records as bytes and back
+    format                             the layout and the kinds of records, as bytes and back
     state                              who holds what, what waits, what is done
-    schedule, key_order, dedupe_keys   parts of the state: times, the order of keys, the keys that are remembered
-    replay                             applies records to a state, compiled if possible
+    schedule, key_order                parts of the state: times, the order of keys
     snapshot                           a state as records, without its history
 """

@@ -1,4 +1,4 @@
-"""The layout of a queue's state log, ``ofs/NAME.queue``: constants, and nothing else.
+"""The state log of a queue, ``ofs/NAME.queue``, as bytes: its layout, its kinds of records, and back. No I/O.
 
 A head of 40 bytes, then records of 40 bytes, appended under the queue's lock. Integers are big endian::
 
@@ -7,14 +7,33 @@ A head of 40 bytes, then records of 40 bytes, appended under the queue's lock. I
 
 ``check`` is the CRC32C of the 36 bytes before it, lowest byte first, so that the CRC32C of a whole record is always
 :data:`CHECKED`. ``epoch`` is a random number that changes when the state was rebuilt: older leases are void. ``queue``
-is the CRC32C of the queue's name, and 0 in logs of older versions. Times are nanoseconds of the boot-time clock of the
-last :data:`BOOT`. Each kind of record is one row in :data:`sej.queue.log.kinds.KINDS`.
+is the CRC32C of the queue's name. Times are nanoseconds of the boot-time clock of the last :data:`BOOT`.
+
+Each kind of record is one row of the table below. Called with its fields, it makes the bytes of a record;
+:class:`sej.queue.log.state.QueueState` has a handler for each. :func:`good_bytes` says how far bytes are records. What
+follows is a torn tail if no good record is in it, else damage.
+
+Texts of an item (its headers, the reason of its last failure) are cut into parts of 24 bytes, one record for each. All
+parts of the headers together::
+
+    timestamp(i64) check(u32) size(u32) text(size)
+
+The text is a JSON object. Timestamp and check name the message, as in INTENT and EXPIRE: the record is written before
+the message, so the message with this offset may be another one.
 """
 
 from __future__ import annotations
 
+import json
 import struct
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from sej.codec import encode
+from sej.message import Message
+from sej.queue.interface.headers import encoded
+from sej.system.checksum import crc32c
 
 MAGIC: Final = b"SEJQUEUE"
 VERSION: Final = 1
@@ -27,10 +46,6 @@ RECORD: Final = struct.Struct(">BbHIQQQI4x")
 """A record that was checked."""
 WORDS: Final = ("kind", "priority", "attempt", "holder", "offset", "a", "b", "extra")
 """The words of a record, in their order."""
-HEADERS_HEAD: Final = struct.Struct(">qII")
-"""Before the text of an item's headers: the timestamp and the CRC32C of its message, and the size of the text."""
-HEADERS_PART: Final = struct.Struct(">IQQI")
-"""The words of a HEADERS record that hold a part of them: holder, a, b and extra."""
 CHECK: Final = struct.Struct("<I")
 CHECKED: Final = 0x48674BC7
 """The CRC32C of bytes followed by their own CRC32C, lowest byte first: one call checks a record."""
@@ -41,39 +56,305 @@ monotonic clock.
 MAX_PRIORITY: Final = 3
 """Priorities are -MAX_PRIORITY to MAX_PRIORITY."""
 MAX_ATTEMPT: Final = 2**16 - 1
-
+MAX_REASON_BYTES: Final = 4096
+"""So much of the reason of an item's last failure is kept."""
 EXHAUSTED: Final = 1
 """In the last word of WAIT: a process began to give this item up; the next one that reaches it finishes that."""
+_HEADERS_HEAD: Final = struct.Struct(">qII")
+_PART: Final = struct.Struct(">IQQI")
+"""The words of a record that hold a part of a text: holder, a, b and extra."""
+_U32, _U64 = 2**32, 2**64
+_pack = RECORD_BODY.pack
+_pack_check = CHECK.pack
 
-LEASE: Final = 1
-DONE: Final = 2
-PICK: Final = 3
-WAIT: Final = 4
-EXTEND: Final = 5
-FREE: Final = 6
-DEAD: Final = 7
-INTENT: Final = 8
-EXPIRE: Final = 9
-DEDUPE: Final = 10
-KEPT: Final = 11
-PURGE: Final = 12
-DROP: Final = 13
-BOOT: Final = 14
-START: Final = 15
-COUNTS: Final = 16
-LOST: Final = 17
-BACK: Final = 18
-# Only in queues with order="key". An older version skips them: it delivers every item, but not in the order of keys.
-ORDER: Final = 19
-KEY: Final = 20
-SCAN: Final = 21
-PARK: Final = 22
-BLOCK: Final = 23
-# Only in queues that are paused, or whose flow has a limit. An older version skips them.
-PAUSE: Final = 24
-RATE: Final = 25
-# Only in queues with items that have headers. An older version skips them: it delivers the items without headers.
-HEADERS: Final = 26
 
-assert HEAD.size == RECORD.size == RECORD_SIZE
-assert HEAD_BODY.size + CHECK.size == RECORD_SIZE == RECORD_BODY.size + CHECK.size
+class Kind:
+    """A kind of record.
+
+    Attributes:
+        number: the first byte of its records.
+        name: as on the format's page.
+        fields: each field's name, and the word of the record that holds it.
+        says: what the record means.
+        read: returns the fields in the words of a record.
+    """
+
+    def __init__(self, number: int, name: str, fields: str, says: str) -> None:
+        """Set a row: its fields are ``name=word``, or only the word if it is the field's name."""
+        self.number, self.name, self.says = number, name, says
+        pairs = [field.partition("=") for field in fields.split()]
+        self.fields = {field: word or field for field, _, word in pairs}
+        words = list(self.fields.values())
+        self._places = itemgetter(*(words.index(word) + 2 if word in words else int(word == "kind") for word in WORDS))
+        indexes = [WORDS.index(word) for word in words]
+        self.read: Callable[[tuple[Any, ...]], tuple[int, ...]]
+        self.read = itemgetter(*indexes) if len(indexes) > 1 else lambda row: (row[indexes[0]],)
+
+    def __call__(self, *fields: int) -> bytes:
+        """Return a record with these fields, in the table's order; those that are left out are 0."""
+        body = _pack(*self._places((0, self.number, *fields, *(0,) * (len(self.fields) - len(fields)))))
+        return body + _pack_check(crc32c(body))
+
+
+LEASE: Final = Kind(
+    1,
+    "LEASE",
+    "first=offset stop=a attempt holder deadline_ns=b stamp=extra",
+    "the fresh messages first..stop-1 are leased to holder until deadline_ns; attempt: 1; stamp: of the last one",
+)
+DONE: Final = Kind(2, "DONE", "first=offset stop=a stamp=extra", "first..stop-1 are done; stamp: of the last one, or 0")
+PICK: Final = Kind(
+    3,
+    "PICK",
+    "offset attempt holder deadline_ns=b priority key_id=a stamp=extra",
+    "offset, out of order, is leased to holder until deadline_ns; attempt: the number of this lease; key_id and stamp:"
+    " 0 if the queue has no order of keys",
+)
+WAIT: Final = Kind(
+    4,
+    "WAIT",
+    "offset ready_at_ns=b attempt priority exhausted=extra stamp=a",
+    "offset may be taken from ready_at_ns on; attempt: how often it was leased; exhausted 1: offset, of this stamp, is"
+    " being given up",
+)
+EXTEND: Final = Kind(5, "EXTEND", "offset deadline_ns=b attempt", "the lease of offset lasts until deadline_ns")
+FREE: Final = Kind(6, "FREE", "holder", "every lease of holder is given back")
+DEAD: Final = Kind(7, "DEAD", "offset attempt stamp=extra", "offset is a dead letter; stamp: of its message, or 0")
+INTENT: Final = Kind(
+    8,
+    "INTENT",
+    "offset timestamp=a check=extra ready_at_ns=b priority",
+    "the message that will be offset, with this timestamp and CRC32C, waits until ready_at_ns",
+)
+EXPIRE: Final = Kind(
+    9,
+    "EXPIRE",
+    "offset timestamp=a check=extra at_ns=b",
+    "the message offset, with this timestamp and CRC32C, expires at at_ns",
+)
+DEDUPE: Final = Kind(
+    10,
+    "DEDUPE",
+    "key_high=holder key_low=a offset until_ns=b check=extra",
+    "until until_ns the key with this hash means message offset with this CRC32C; until_ns 0: it means nothing",
+)
+KEPT: Final = Kind(11, "KEPT", "offset now_ns=b", "NAME.ofs holds offset; it is now_ns")
+PURGE: Final = Kind(
+    12,
+    "PURGE",
+    "frontier=offset stop=a",
+    "everything below stop that is not leased is removed; frontier: where fresh messages began",
+)
+DROP: Final = Kind(13, "DROP", "offset", "the INTENT for offset is void: its message does not match")
+BOOT: Final = Kind(
+    14,
+    "BOOT",
+    "id_high=offset id_low=a began_ns=b now_high=holder now_low=extra",
+    "times below are of the boot with this id, which began at began_ns of the wall clock; it is now",
+)
+START: Final = Kind(
+    15,
+    "START",
+    "frontier=offset newest=a stamp=extra",
+    "fresh messages begin at frontier; newest, with this stamp, was taken last",
+)
+COUNTS: Final = Kind(
+    16,
+    "COUNTS",
+    "done=offset dead=a lost=b",
+    "so many items were done, dead and lost so far; the last record of a rewritten log",
+)
+LOST: Final = Kind(
+    17,
+    "LOST",
+    "first=offset stop=a parked=b",
+    "first..stop-1 were removed from the journal before they were done; leased ones are not meant; parked: how many of"
+    " them were parked",
+)
+BACK: Final = Kind(
+    18,
+    "BACK",
+    "journal=a stop=offset count=extra",
+    "the dead letters below stop, in the journal whose id begins with journal, were put back; count: how many",
+)
+ORDER: Final = Kind(
+    19,
+    "ORDER",
+    "order=offset block=a max_attempts=attempt",
+    "order 1: items of a key are delivered in order; 0: they are not; block 1: a dead letter keeps its key;"
+    " max_attempts: after so many an item becomes a dead letter; 0: as before, at first 5",
+)
+# 20 to 23: only in queues with order="key".
+KEY: Final = Kind(
+    20,
+    "KEY",
+    "offset key_id=a holds=b",
+    "the key of offset, which is leased or waiting; holds 1: it was delivered and keeps its key",
+)
+SCAN: Final = Kind(
+    21,
+    "SCAN",
+    "stop=offset count=a stamp=extra",
+    "fresh messages begin at stop; count of those before it are parked; stamp: of the last one before it, or 0",
+)
+PARK: Final = Kind(
+    22,
+    "PARK",
+    "key_id=a first=offset",
+    "from first on, the messages of this key that were passed by are parked; first 2^63-1: none is",
+)
+BLOCK: Final = Kind(
+    23,
+    "BLOCK",
+    "offset key_id=a on=b",
+    "the dead letter offset keeps its key; on 0: it does not any more",
+)
+PAUSE: Final = Kind(24, "PAUSE", "on=offset", "on 1: no item is delivered; 0: items are delivered again")
+RATE: Final = Kind(25, "RATE", "full_at_ns=b", "the token bucket of the rate is full at full_at_ns")
+HEADERS: Final = Kind(
+    26,
+    "HEADERS",
+    "offset part=attempt text_1=holder text_2=a text_3=b text_4=extra",
+    "24 bytes of the headers of the message offset; part: which ones, from 0",
+)
+REASON: Final = Kind(
+    27,
+    "REASON",
+    "offset part=attempt text_1=holder text_2=a text_3=b text_4=extra",
+    "24 bytes of the reason for which the last attempt of offset failed; part: which ones, from 0",
+)
+KINDS: Final = {kind.number: kind for kind in list(globals().values()) if isinstance(kind, Kind)}
+"""Each kind of record by its number."""
+
+
+# --- constructors of records whose fields are made from other values
+
+
+def leased(first: int, stop: int, holder: int, deadline_ns: int, stamp: int) -> bytes:
+    """LEASE: a run of fresh messages is leased."""
+    body = _pack(1, 0, 1, holder, first, stop, deadline_ns, stamp)
+    return body + _pack_check(crc32c(body))
+
+
+def one_done(offset: int, stamp: int = 0) -> bytes:
+    """DONE, the most frequent one: a single item is done."""
+    body = _pack(2, 0, 0, 0, offset, offset + 1, 0, stamp)
+    return body + _pack_check(crc32c(body))
+
+
+def exhausted(offset: int, ready_at_ns: int, attempt: int, priority: int, stamp: int = 0) -> bytes:
+    """WAIT: an item is about to become a dead letter; a process that reaches it from this time on finishes that."""
+    return WAIT(offset, ready_at_ns, attempt, priority, EXHAUSTED, stamp)
+
+
+def intended(offset: int, timestamp: int, check: int, ready_at_ns: int, priority: int) -> bytes:
+    """INTENT: the message that will be there waits until this time."""
+    return INTENT(offset, timestamp % _U64, check, ready_at_ns, priority)
+
+
+def expires(offset: int, timestamp: int, check: int, at_ns: int) -> bytes:
+    """EXPIRE: a message expires at this time."""
+    return EXPIRE(offset, timestamp % _U64, check, at_ns)
+
+
+def deduped(key: bytes, offset: int, until_ns: int, check: int) -> bytes:
+    """DEDUPE: the meaning of a key's 12 bytes until this time; until 0: none."""
+    return DEDUPE(int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big"), offset, until_ns, check)
+
+
+def booted(boot_id: bytes, began_ns: int, now_ns: int) -> bytes:
+    """BOOT: times that follow are of this boot, which began at began_ns of the wall clock; now_ns is its time."""
+    high, low = int.from_bytes(boot_id[:8], "big"), int.from_bytes(boot_id[8:], "big")
+    return BOOT(high, low, began_ns, now_ns // _U32 % _U32, now_ns % _U32)
+
+
+def in_parts(kind: Kind, offset: int, text: bytes) -> Iterator[bytes]:
+    """HEADERS or REASON: yield the records of a text of an item; the last part ends with zeros."""
+    for part, at in enumerate(range(0, len(text), _PART.size)):
+        yield kind(offset, part, *_PART.unpack(text[at : at + _PART.size].ljust(_PART.size, b"\0")))
+
+
+def reason_kept(offset: int, reason: str) -> bytes:
+    """REASON: the records of why an attempt failed, cut to what is kept; none if it is empty."""
+    return b"".join(in_parts(REASON, offset, reason.encode(errors="backslashreplace")[:MAX_REASON_BYTES]))
+
+
+def part_of(*words: int) -> bytes:
+    """Return the 24 bytes of a text in a record's words."""
+    return _PART.pack(*words)
+
+
+def packed_headers(headers: Mapping[str, str], timestamp: int, check: int) -> bytes:
+    """Return the headers of the message with this timestamp and CRC32C, as their parts hold them."""
+    text = encoded(headers)
+    return _HEADERS_HEAD.pack(timestamp, check, len(text)) + text
+
+
+# --- reading
+
+
+def headers_of(texts: Mapping[int, bytes], message: Message) -> dict[str, str]:
+    """Return the headers of a message, of those that a state has; none if they are of another, or a part is missing."""
+    data = texts.get(message.offset)
+    if data is None:
+        return {}
+    *link, size = _HEADERS_HEAD.unpack_from(data)
+    text = data[_HEADERS_HEAD.size : _HEADERS_HEAD.size + size]
+    return json.loads(text) if link == [message.timestamp, message_check(message)] and len(text) == size else {}
+
+
+def read_fields(records: bytes) -> Iterator[tuple[Kind, dict[str, int]]]:
+    """The kind and the fields of whole, checked records; kinds that are not in the table are left out."""
+    for row in RECORD.iter_unpack(records):
+        kind = KINDS.get(row[0])
+        if kind is not None:
+            yield kind, dict(zip(kind.fields, kind.read(row), strict=True))
+
+
+def head(epoch: int, name: str) -> bytes:
+    """The first 40 bytes of the log of a queue with this name."""
+    body = HEAD_BODY.pack(MAGIC, VERSION, epoch, crc32c(name.encode()), b"")
+    return body + CHECK.pack(crc32c(body))
+
+
+def read_head(data: bytes, name: str) -> int | None:
+    """The epoch that a log's first bytes name; None: they are not a head of this version, or another queue's."""
+    if len(data) < RECORD_SIZE:
+        return None
+    magic, version, epoch, queue, _, _ = HEAD.unpack_from(data)
+    sound = (magic, version, queue) == (MAGIC, VERSION, crc32c(name.encode()))
+    return epoch if sound and crc32c(data[:RECORD_SIZE]) == CHECKED else None
+
+
+class Checked(NamedTuple):
+    """Which bytes are records.
+
+    Attributes:
+        size: this many bytes are good records.
+        damaged: whether good records follow bad bytes, so that it is not a torn tail.
+    """
+
+    size: int
+    damaged: bool
+
+
+def good_bytes(data: bytes) -> Checked:
+    """Check records, from the first byte on."""
+    at = 0
+    last = len(data) - RECORD_SIZE
+    while at <= last and crc32c(data[at : at + RECORD_SIZE]) == CHECKED:
+        at += RECORD_SIZE
+    if at == len(data):
+        return Checked(at, False)
+    behind = range(at + RECORD_SIZE, last + 1, RECORD_SIZE)
+    return Checked(at, any(crc32c(data[later : later + RECORD_SIZE]) == CHECKED for later in behind))
+
+
+def message_check(message: Message) -> int:
+    """Return the link between a record and a message: the CRC32C of the message as stored in the journal."""
+    return crc32c(encode(*message))
+
+
+def stamp_of(timestamp: int) -> int:
+    """The low 32 bits of a timestamp."""
+    return timestamp & 0xFFFFFFFF

@@ -32,10 +32,10 @@ ahead has a priority, they are parked under 0.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Mapping
 from typing import Final
 
+from sortedcontainers import SortedSet
 from xxhash import xxh3_64_intdigest
 
 from sej.queue.log.schedule import NEVER, Waiting
@@ -58,7 +58,7 @@ class KeyOrder:
         parked: by key: no item of it below this offset is parked.
         count: how many items are parked.
         ended: items that are not parked although they are at or above their key's bound, because they have ended.
-        aside: by key: the items that wait and were not delivered so far, in their order.
+        aside: (key, offset) of the items that wait and were not delivered so far, in their order.
         released: keys that may have become free, or have a new head, since the last :meth:`take_released`.
     """
 
@@ -71,7 +71,7 @@ class KeyOrder:
         self.count = 0
         self.ended: set[int] = set()
         self.released: set[int] = set()
-        self.aside: dict[int, list[int]] = {}
+        self.aside = SortedSet()
         self._prune_at = _MANY
 
     # --- what the handlers of the state call
@@ -84,7 +84,7 @@ class KeyOrder:
             if holds:
                 self.held[key] = (*self.held.get(key, ()), offset)
             else:
-                insort(self.aside.setdefault(key, []), offset)
+                self.aside.add((key, offset))
             self.released.add(key)
 
     def picked(self, offset: int, key: int, *, fresh: bool, parked: bool) -> None:
@@ -107,9 +107,9 @@ class KeyOrder:
         if key:
             if offset not in held:
                 self.held[key] = (*held, offset)
-            self._leave_aside(key, offset)
+            self.aside.discard((key, offset))
             self.keys[offset] = key
-            if key in self.parked or key in self.aside:  # it may be free for another one, if per_key allows it
+            if key in self.parked or self.has_aside(key):  # it may be free for another one, if per_key allows it
                 self.released.add(key)
 
     def set_aside(self, *, parked: bool) -> None:
@@ -179,17 +179,10 @@ class KeyOrder:
                 else:
                     self.held[key] = tuple(number for number in held if number != offset)
             else:
-                self._leave_aside(key, offset)
-            if key in self.parked or key in self.aside or key in self.held:
+                self.aside.discard((key, offset))
+            if key in self.parked or self.has_aside(key) or key in self.held:
                 self.released.add(key)
         return key
-
-    def _leave_aside(self, key: int, offset: int) -> None:
-        aside = self.aside.get(key)
-        if aside is not None and offset in aside:
-            aside.remove(offset)
-            if not aside:
-                del self.aside[key]
 
     # --- results
 
@@ -205,11 +198,15 @@ class KeyOrder:
 
     def first_aside(self, key: int, now_ns: int, waiting: Mapping[int, Waiting]) -> int | None:
         """Return the lowest offset of a key that is aside and ready; None: there is none."""
-        for offset in self.aside.get(key, ()):
+        for _, offset in self.aside.irange((key,), (key + 1,)):
             there = waiting.get(offset)
             if there is not None and there.ready_at_ns <= now_ns:
-                return offset
+                return int(offset)
         return None
+
+    def has_aside(self, key: int) -> bool:
+        """Return whether an item of a key is aside."""
+        return bool(self.aside) and next(self.aside.irange((key,), (key + 1,)), None) is not None
 
     def may_be_parked(self, offset: int, key: int) -> bool:
         """Return whether a message below the frontier is parked, if it is neither leased nor waiting."""

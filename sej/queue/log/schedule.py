@@ -7,11 +7,11 @@ process's own view. It has an effect only through a record: the item is leased, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
+from sortedcontainers import SortedDict, SortedSet
+
 NEVER: Final = 2**63 - 1
-_HEAP_SLACK: Final = 1000
 
 
 class Lease(NamedTuple):
@@ -49,12 +49,16 @@ class Waiting(NamedTuple):
 class Schedule:
     """The order in which leased and waiting items become ready.
 
+    Leases end in about the order in which they began, so they are not sorted: the items whose lease is over are looked
+    for when the first one is.
+
     Attributes:
         lapsed: leased items whose time is over, or whose holder is dead.
         earliest_ns: no other lease ends before this.
+        ready: (-priority, offset) of the items that may be taken, the next one first.
     """
 
-    def __init__(self, leased: dict[int, Lease], waiting: dict[int, Waiting]) -> None:
+    def __init__(self, leased: dict[int, Lease], waiting: SortedDict) -> None:
         """Observe these items, which the records change.
 
         Args:
@@ -65,33 +69,34 @@ class Schedule:
         self._waiting = waiting
         self.lapsed: set[int] = set()
         self.earliest_ns = NEVER
+        self.ready = SortedSet()
+        self._timed = SortedSet()
         self._now_ns = 0
-        self._timed: list[tuple[int, int]] = []
-        self._ready: dict[int, list[int]] = {}
 
-    def add(self, offset: int, ready_at_ns: int) -> None:
+    def add(self, offset: int, there: Waiting) -> None:
         """Add a waiting item, to be found when its time comes."""
-        heappush(self._timed, (ready_at_ns, offset))
-        if len(self._timed) > 2 * len(self._waiting) + _HEAP_SLACK:
-            self.rebuild()
+        if there.ready_at_ns <= self._now_ns:
+            self.ready.add((-there.priority, offset))
+        else:
+            self._timed.add((there.ready_at_ns, offset))
+
+    def remove(self, offset: int, there: Waiting) -> None:
+        """Remove an item that waits no more."""
+        self.ready.discard((-there.priority, offset))
+        self._timed.discard((there.ready_at_ns, offset))
 
     def rebuild(self) -> None:
         """Read every waiting and lapsed item again."""
-        self._timed = [(there.ready_at_ns, offset) for offset, there in self._waiting.items()]
-        heapify(self._timed)
-        self._ready = {}
-        for offset in self.lapsed:
-            heappush(self._ready.setdefault(self._leased[offset].priority, []), offset)
+        self.ready = SortedSet((-self._leased[offset].priority, offset) for offset in self.lapsed)
+        self._timed = SortedSet((there.ready_at_ns, offset) for offset, there in self._waiting.items())
 
     def tick(self, now_ns: int) -> None:
-        """Make items whose time has come available to :meth:`first_ready`."""
+        """Make items whose time has come ready."""
         self._now_ns = now_ns
         timed = self._timed
         while timed and timed[0][0] <= now_ns:
-            ready_at_ns, offset = heappop(timed)
-            there = self._waiting.get(offset)
-            if there is not None and there.ready_at_ns == ready_at_ns:
-                heappush(self._ready.setdefault(there.priority, []), offset)
+            offset = timed.pop(0)[1]
+            self.ready.add((-self._waiting[offset].priority, offset))
         if now_ns >= self.earliest_ns:
             self.lapse(offset for offset, lease in self._leased.items() if lease.deadline_ns <= now_ns)
             left = [lease.deadline_ns for offset, lease in self._leased.items() if offset not in self.lapsed]
@@ -99,34 +104,30 @@ class Schedule:
 
     def lapse(self, offsets: Iterable[int]) -> None:
         """Add leased items whose time is over, or whose holder is dead."""
-        for offset in [offset for offset in offsets if offset not in self.lapsed]:
+        for offset in offsets:
             self.lapsed.add(offset)
-            heappush(self._ready.setdefault(self._leased[offset].priority, []), offset)
+            self.ready.add((-self._leased[offset].priority, offset))
+
+    def keep(self, offset: int) -> None:
+        """A leased item was ended, or its lease is longer: its time is not over."""
+        if offset in self.lapsed:
+            self.lapsed.discard(offset)
+            self.ready.discard((-self._leased[offset].priority, offset))
 
     def first_ready(self) -> tuple[int, int] | None:
         """Return (priority, offset) of the item to take before all others that are not fresh; None: none is ready."""
-        if not self._ready:
+        if not self.ready:
             return None
-        for priority in sorted(self._ready, reverse=True):
-            heap = self._ready[priority]
-            while heap:
-                offset = heap[0]
-                there = self._waiting.get(offset)
-                if offset in self.lapsed or (
-                    there is not None and there.priority == priority and there.ready_at_ns <= self._now_ns
-                ):
-                    return priority, offset
-                heappop(heap)
-            del self._ready[priority]
-        return None
+        priority, offset = self.ready[0]
+        return -priority, offset
 
-    def push(self, offset: int, priority: int) -> None:
-        """Make a waiting item available to :meth:`first_ready` that was put off; a second time changes nothing."""
-        heappush(self._ready.setdefault(priority, []), offset)
+    def push(self, offset: int) -> None:
+        """Make a waiting item ready that was put off; a second time changes nothing."""
+        self.ready.add((-self._waiting[offset].priority, offset))
 
-    def put_off(self, priority: int) -> None:
-        """Leave the first ready item of a priority out, until it is pushed again."""
-        heappop(self._ready[priority])
+    def put_off(self) -> None:
+        """Leave the first ready item out, until it is pushed again."""
+        self.ready.pop(0)
 
     def next_due_ns(self) -> int | None:
         """Return when the next item may become ready on its own; None: never."""

@@ -36,59 +36,106 @@ transitions (a fresh message is ready and needs no record)::
     ready, delayed  -- LOST ---->  lost  (retention removed the message)
     ready, delayed  -- DROP ---->  fresh (no message matches the INTENT)
 
-:data:`sej.queue.log.kinds.KINDS` has one row for each kind of record: its fields, and the words of the record that hold
-them. :data:`HANDLERS` at the end of this module has the handlers, and :mod:`sej.queue.log.records` the constructors.
+:mod:`sej.queue.log.format` has one row for each kind of record: its fields, and the words of the record that hold them.
+The handler of a kind is the method ``_on_`` and its name.
 
 Three things do not come from records. None of them changes who holds what:
 
 - the time: which delays have ended and which leases have expired (:class:`~sej.queue.log.schedule.Schedule`);
 - whether a record that was written before its message matches that message (:meth:`QueueState.matched`,
-  :class:`~sej.queue.log.dedupe_keys.DedupeKeys`): a process that compared them does not do so again;
-- what is remembered of a result that can be computed (:meth:`QueueState.head`, :attr:`QueueState.first_expiry`).
+  :class:`DedupeKeys`): a process that compared them does not do so again;
+- what is remembered of a result that can be computed (:attr:`QueueState.first_expiry`).
+
+A recovery leaves out a part of a state (:meth:`QueueState.begin_at`, :meth:`QueueState.end_at`), writes the rest as
+records into a new log, and reads that (:mod:`sej.queue.log.snapshot`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
 
-from sej.queue.log.dedupe_keys import DedupeKey, DedupeKeys
-from sej.queue.log.format import (
-    BACK,
-    BLOCK,
-    BOOT,
-    COUNTS,
-    DEAD,
-    DEDUPE,
-    DONE,
-    DROP,
-    EXHAUSTED,
-    EXPIRE,
-    EXTEND,
-    FREE,
-    HEADERS,
-    HEADERS_PART,
-    INTENT,
-    KEPT,
-    KEY,
-    LEASE,
-    LOST,
-    ORDER,
-    PARK,
-    PAUSE,
-    PICK,
-    PURGE,
-    RATE,
-    RECORD,
-    SCAN,
-    START,
-    WAIT,
-)
+from sortedcontainers import SortedDict, SortedSet
+
+from sej.queue.log.format import EXHAUSTED, KINDS, RECORD, part_of
 from sej.queue.log.key_order import KeyOrder
-from sej.queue.log.kinds import KINDS
 from sej.queue.log.schedule import NEVER, Lease, Schedule, Waiting
 
-_new: Final = tuple.__new__
+_KEY_BYTES: Final = 12
+
+
+def hashed(key: bytes) -> bytes:
+    """Return the 12 bytes that the log has of a dedupe key."""
+    return blake2b(key, digest_size=_KEY_BYTES).digest()
+
+
+def requeue_key(journal: int, letter_offset: int) -> bytes:
+    """Return the key of a dead letter that was put back alone, before the letters in front of it."""
+    return hashed(b"requeue %d %d" % (journal, letter_offset))
+
+
+class DedupeKey(NamedTuple):
+    """The meaning of a dedupe key.
+
+    Attributes:
+        offset: the offset of its message.
+        until_ns: how long it is remembered, on the boot-time clock.
+        check: the CRC32C of its message.
+    """
+
+    offset: int
+    until_ns: int
+    check: int
+
+
+class DedupeKeys:
+    """The dedupe keys of a queue, and which of them were compared with their messages.
+
+    A key's record is written before its message. If the process dies between the two, the key has no message, or its
+    offset is later used by another one. So a key counts only if the message at its offset has its check.
+
+    Attributes:
+        known: the meanings by a key's 12 bytes.
+    """
+
+    def __init__(self) -> None:
+        """Create it without keys."""
+        self.known: dict[bytes, DedupeKey] = {}
+        self._unproven = SortedSet()
+        """(offset, key) of those that were not compared."""
+
+    def add(self, key: bytes, meaning: DedupeKey, *, compared: bool) -> None:
+        """Remember a key; ``compared`` is True if its message is known to exist."""
+        self.known[key] = meaning
+        if not compared:
+            self._unproven.add((meaning.offset, key))
+
+    def requeued(self, journal: int, letter_offset: int) -> bool:
+        """Return whether a dead letter was put back alone."""
+        return bool(self.known) and requeue_key(journal, letter_offset) in self.known
+
+    def carry(self, carried: Callable[[int], int]) -> None:
+        """Carry times over a reboot."""
+        self.known = {key: there._replace(until_ns=carried(there.until_ns)) for key, there in self.known.items()}
+
+    def written(self, rows: list[tuple[int, bytes]]) -> None:
+        """The messages of these (offset, key) were written by this process, so they match."""
+        self._unproven.difference_update(rows)
+
+    def unproven(self, head: int) -> list[tuple[int, bytes, int]]:
+        """Return (offset, key, check) of the keys below head that were not compared with their messages.
+
+        A process that committed an offset has compared those below it.
+        """
+        there = [(offset, key, self.known.get(key)) for offset, key in self._unproven.irange(maximum=(head,))]
+        return [(offset, key, found.check) for offset, key, found in there if found and found.offset == offset]
+
+    def compared(self, head: int, void: list[tuple[int, bytes]]) -> None:
+        """Only these keys below head have no message."""
+        if self._unproven:
+            self._unproven.difference_update(list(self._unproven.irange(maximum=(head,))))
+            self._unproven.update(void)
 
 
 class WrongRecordError(Exception):
@@ -100,14 +147,15 @@ class QueueState:
 
     Attributes:
         frontier: the first message that was never taken in order.
-        above: offsets from the frontier on that are not fresh.
+        above: offsets from the frontier on that are not fresh, in their order.
         leased: items that workers hold, by offset.
         waiting: items that were given back, are delayed, have a priority, or wait for their dead letter, by offset.
         schedule: which of these may be taken now.
         intents: (timestamp, check) that the message of a waiting item must have, until it was compared.
         expires: (when the item expires, timestamp, check): the message must match.
         first_expiry: nothing expires before this.
-        headers: the headers of items, as :mod:`sej.queue.log.headers` packs them, by offset.
+        headers: the headers of items, as :func:`sej.queue.log.format.packed_headers` packs them, by offset.
+        reasons: why the last attempt of an item failed, in UTF-8, by offset.
         dedupe: the dedupe keys.
         done: how many items were done.
         dead: how many are dead letters.
@@ -130,15 +178,15 @@ class QueueState:
         """Create a state in which nothing is taken; fresh messages begin at frontier."""
         self.frontier = frontier
         self.order = order
-        self.above: set[int] = set()
+        self.above = SortedSet()
         self.leased: dict[int, Lease] = {}
-        self.waiting: dict[int, Waiting] = {}
+        self.waiting = SortedDict()
         self.schedule = Schedule(self.leased, self.waiting)
-        self._lapsed = self.schedule.lapsed
         self.intents: dict[int, tuple[int, int]] = {}
         self.expires: dict[int, tuple[int, int, int]] = {}
         self.first_expiry = NEVER
         self.headers: dict[int, bytes] = {}
+        self.reasons: dict[int, bytes] = {}
         self.dedupe = DedupeKeys()
         self.done = self.dead = self.lost = 0
         self.redriven: dict[int, int] = {}
@@ -150,55 +198,40 @@ class QueueState:
         self.full_at_ns = 0
         self.max_attempts = 5
         self.most = NEVER
-        self._head = frontier
         self.seen_ns = 0
 
     def apply(self, data: bytes | memoryview) -> None:
         """Apply whole, checked records. A kind that is not in the table is skipped."""
-        # Every item has a LEASE and a DONE. In their usual shape they are applied here, without the calls that the
-        # table costs: a replay takes 30 % less time.
-        leased, waiting = self.leased, self.waiting
+        known = HANDLERS
         for row in RECORD.iter_unpack(data):
-            kind, _, _, holder, first, stop, deadline_ns, stamp = row
-            if kind == LEASE and stop - first == 1 and first == self.frontier and self.order is None:
-                if waiting:
-                    waiting.pop(first, None)
-                leased[first] = _new(Lease, (1, holder, deadline_ns, 0))
-                if deadline_ns < self.schedule.earliest_ns:
-                    self.schedule.earliest_ns = deadline_ns
-                self.anchor = (first, stamp)
-                self._pass(stop)
-            elif kind == DONE and stop - first == 1 and stop <= self.frontier and not self.above and self.order is None:
-                if leased.pop(first, None) is not None or waiting.pop(first, None) is not None:
-                    self.done += 1
-                if self._lapsed or self.expires or self.intents or self.headers:
-                    self._forget(first)
-            elif kind in HANDLERS:
-                handler, fields = HANDLERS[kind]
+            if row[0] in known:
+                handler, fields = known[row[0]]
                 handler(self, *fields(row))
 
     # --- the handlers: one for each kind of record, with the fields that the table names
 
-    def _leased(self, first: int, stop: int, _attempt: int, holder: int, deadline_ns: int, stamp: int) -> None:
+    def _on_lease(self, first: int, stop: int, _attempt: int, holder: int, deadline_ns: int, stamp: int) -> None:
         self._require_narrow(min(first, self.frontier), stop)
         if stop <= first:
             raise WrongRecordError
+        leased, waits, lease = self.leased, self.waiting, Lease(1, holder, deadline_ns, 0)
         for offset in range(first, stop):
-            self.waiting.pop(offset, None)
-            self.leased[offset] = Lease(1, holder, deadline_ns, 0)
-        self.schedule.earliest_ns = min(self.schedule.earliest_ns, deadline_ns)
+            if waits:
+                self._unwait(offset)
+            leased[offset] = lease
+        if deadline_ns < self.schedule.earliest_ns:
+            self.schedule.earliest_ns = deadline_ns
         self.anchor = (stop - 1, stamp)
         self._pass(stop)
 
-    def _done(self, first: int, stop: int, _stamp: int) -> None:
+    def _on_done(self, first: int, stop: int, _stamp: int) -> None:
         self._require_narrow(first, stop)
         order, frontier = self.order, self.frontier
         if stop > frontier:
             self.above.update(range(max(first, frontier), stop))
         for offset in range(first, stop):
             known = self._remove(offset)
-            if known:
-                self.done += 1
+            self.done += known
             if order is not None:
                 order.left(offset, frontier, known=known)
             if offset >= frontier:
@@ -207,9 +240,10 @@ class QueueState:
                 elif offset in self.expires:
                     self._found(offset, self.expires[offset][1])
             self._forget(offset)
-        self._settle()
+        if self.above:
+            self._settle()
 
-    def _picked(
+    def _on_pick(
         self, offset: int, attempt: int, holder: int, deadline_ns: int, priority: int, key_id: int, stamp: int
     ) -> None:
         fresh = not self._remove(offset)
@@ -223,79 +257,78 @@ class QueueState:
         self._lease(offset, Lease(attempt, holder, deadline_ns, priority))
         self._settle()
 
-    def _waits(self, offset: int, ready_at_ns: int, attempt: int, priority: int, exhausted: int, _stamp: int) -> None:
+    def _on_wait(self, offset: int, ready_at_ns: int, attempt: int, priority: int, exhausted: int, _stamp: int) -> None:
         if not self._remove(offset) and self.order is not None:
             self.order.set_aside(parked=offset < self.frontier)
         self._wait(offset, Waiting(attempt, ready_at_ns, priority, exhausted == EXHAUSTED))
 
-    def _extended(self, offset: int, deadline_ns: int, _attempt: int) -> None:
+    def _on_extend(self, offset: int, deadline_ns: int, _attempt: int) -> None:
         if offset in self.leased:
-            self._lapsed.discard(offset)
+            self.schedule.keep(offset)
             self._lease(offset, self.leased[offset]._replace(deadline_ns=deadline_ns))
 
-    def _freed(self, holder: int) -> None:
+    def _on_free(self, holder: int) -> None:
         for offset in [offset for offset, lease in self.leased.items() if lease.holder == holder]:
             self._give_back(offset)
 
-    def _died(self, offset: int, _attempt: int, _stamp: int) -> None:
+    def _on_dead(self, offset: int, _attempt: int, _stamp: int) -> None:
         known = self._remove(offset)
         if self.order is not None and not self.order.died(offset):
             self.order.left(offset, self.frontier, known=known)
         self._forget(offset)
         self.dead += 1
 
-    def _intended(self, offset: int, timestamp: int, check: int, ready_at_ns: int, priority: int) -> None:
+    def _on_intent(self, offset: int, timestamp: int, check: int, ready_at_ns: int, priority: int) -> None:
         self._remove(offset)
         if self.order is not None:  # the key is that of a message that was never written
             self.order.forget(offset)
         self.intents[offset] = (_signed(timestamp), check)
         self._wait(offset, Waiting(0, ready_at_ns, priority))
 
-    def _expires(self, offset: int, timestamp: int, check: int, at_ns: int) -> None:
+    def _on_expire(self, offset: int, timestamp: int, check: int, at_ns: int) -> None:
         self.expires[offset] = (at_ns, _signed(timestamp), check)
         self.first_expiry = min(self.first_expiry, at_ns)
 
-    def _headed(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
-        data = HEADERS_PART.pack(text_1, text_2, text_3, text_4)
-        if part == 0:
-            self.headers[offset] = data
-        elif len(self.headers.get(offset, b"")) == part * len(data):
-            self.headers[offset] += data
+    def _on_headers(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
+        _add_part(self.headers, offset, part, part_of(text_1, text_2, text_3, text_4))
 
-    def _deduped(self, key_high: int, key_low: int, offset: int, until_ns: int, check: int) -> None:
+    def _on_reason(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
+        _add_part(self.reasons, offset, part, part_of(text_1, text_2, text_3, text_4))
+
+    def _on_dedupe(self, key_high: int, key_low: int, offset: int, until_ns: int, check: int) -> None:
         key = key_high.to_bytes(4, "big") + key_low.to_bytes(8, "big")
         if until_ns:
             compared = self.kept is not None and offset < self.kept
             self.dedupe.add(key, DedupeKey(offset, until_ns, check), compared=compared)
         else:
-            self.dedupe.remove(key)
+            self.dedupe.known.pop(key, None)
 
-    def _kept(self, offset: int, now_ns: int) -> None:
+    def _on_kept(self, offset: int, now_ns: int) -> None:
         self.kept = offset
         self.seen_ns = max(self.seen_ns, now_ns)
         self.dedupe.compared(offset, [])
 
-    def _purged(self, _frontier: int, stop: int) -> None:
+    def _on_purge(self, _frontier: int, stop: int) -> None:
         self._require_narrow(self.frontier, stop)
         if self.order is not None:
             self.order.purged(self.waiting)
         for offset in list(self.waiting):
+            self._unwait(offset)
             self._forget(offset)
             if offset >= stop:  # its message was never written: another one will have that offset, and is fresh
                 self.above.discard(offset)
-        self.waiting.clear()
         self._pass(max(stop, self.frontier))
 
-    def _dropped(self, offset: int) -> None:
-        self.waiting.pop(offset, None)
-        self._lapsed.discard(offset)
+    def _on_drop(self, offset: int) -> None:
+        self._unwait(offset)
+        self.schedule.keep(offset)
         self.intents.pop(offset, None)  # an expiry may be that of the existing message: it is compared too
         if self.order is not None:
             self.order.forget(offset)
         if offset >= self.frontier:
             self.above.discard(offset)
 
-    def _booted(self, id_high: int, id_low: int, began_ns: int, now_high: int, now_low: int) -> None:
+    def _on_boot(self, id_high: int, id_low: int, began_ns: int, now_high: int, now_low: int) -> None:
         """Carry times over a reboot, by the wall clock. Every lease of the old boot is given back.
 
         If the wall clock was set back meanwhile, no item waits longer than it would have without the reboot.
@@ -319,56 +352,55 @@ class QueueState:
         for offset in list(self.leased):
             self._give_back(offset)
         for offset, there in self.waiting.items():
-            if there.ready_at_ns:
-                self.waiting[offset] = there._replace(ready_at_ns=carried(there.ready_at_ns))
+            self.waiting[offset] = there._replace(ready_at_ns=carried(there.ready_at_ns) if there.ready_at_ns else 0)
         self.schedule.rebuild()
 
-    def _starts(self, frontier: int, newest: int, stamp: int) -> None:
+    def _on_start(self, frontier: int, newest: int, stamp: int) -> None:
         self._require_narrow(0, frontier)
-        self.frontier, self._head = frontier, 0  # records for lower offsets that are not done follow
+        self.frontier = frontier  # records for lower offsets that are not done follow
         self.whole = False
         if newest != NEVER:
             self.anchor = (newest, stamp)
 
-    def _counted(self, done: int, dead: int, lost: int) -> None:
+    def _on_counts(self, done: int, dead: int, lost: int) -> None:
         self.done, self.dead, self.lost = done, dead, lost
         self.whole = True
 
-    def _lost(self, first: int, stop: int, parked: int) -> None:
+    def _on_lost(self, first: int, stop: int, parked: int) -> None:
         self._require_narrow(min(first, self.frontier), stop)
         if self.order is not None:
             self.order.lost(stop, parked)
             self.lost += parked
-        for offset in [offset for offset in self.waiting if first <= offset < stop]:
-            del self.waiting[offset]
+        for offset in list(self.waiting.irange(first, stop, (True, False))):
+            self._unwait(offset)
             if self.order is not None:
                 self.order.forget(offset)
             self._forget(offset)
             self.lost += 1
         if stop > self.frontier:
             fresh = max(first, self.frontier)
-            self.lost += max(stop - fresh, 0) - sum(fresh <= offset < stop for offset in self.above)
+            self.lost += max(stop - fresh, 0) - sum(1 for _ in self.above.irange(fresh, stop, (True, False)))
             self._pass(stop)
 
-    def _redriven(self, journal: int, stop: int, count: int) -> None:
+    def _on_back(self, journal: int, stop: int, count: int) -> None:
         self.redriven[journal] = stop
         self.dead = max(self.dead - count, 0)
 
-    def _ordered(self, order: int, block: int, max_attempts: int) -> None:
+    def _on_order(self, order: int, block: int, max_attempts: int) -> None:
         self.max_attempts = max_attempts or self.max_attempts
         if not order:
             self.order = None
         elif self.order is None:
             self.order = KeyOrder(block=bool(block))
-            self.order.ended = self.above - self.leased.keys() - self.waiting.keys()
+            self.order.ended = {offset for offset in self.above if not self.has(offset)}
         else:
             self.order.block = bool(block)
 
-    def _keyed(self, offset: int, key_id: int, holds: int) -> None:
+    def _on_key(self, offset: int, key_id: int, holds: int) -> None:
         if self.order is not None and self.has(offset):
             self.order.keyed(offset, key_id, holds=bool(holds))
 
-    def _scanned(self, stop: int, count: int, stamp: int) -> None:
+    def _on_scan(self, stop: int, count: int, stamp: int) -> None:
         self._require_narrow(self.frontier, stop)
         if self.order is not None:
             self.order.count = count
@@ -378,18 +410,18 @@ class QueueState:
             if stamp and (self.anchor is None or self.anchor[0] < stop - 1):
                 self.anchor = (stop - 1, stamp)
 
-    def _parked(self, key_id: int, first: int) -> None:
+    def _on_park(self, key_id: int, first: int) -> None:
         if self.order is not None:
             self.order.park(key_id, first)
 
-    def _blocked(self, offset: int, key_id: int, on: int) -> None:
+    def _on_block(self, offset: int, key_id: int, on: int) -> None:
         if self.order is not None:
             self.order.blocked(offset, key_id, self.frontier, on=bool(on))
 
-    def _paused(self, on: int) -> None:
+    def _on_pause(self, on: int) -> None:
         self.paused = bool(on)
 
-    def _rated(self, full_at_ns: int) -> None:
+    def _on_rate(self, full_at_ns: int) -> None:
         self.full_at_ns = full_at_ns
 
     # --- what the handlers are made of
@@ -403,23 +435,19 @@ class QueueState:
 
         The cost is that of the messages passed, however many items were set aside further ahead.
         """
-        count = frontier - self.frontier
-        passed = range(self.frontier, frontier)
-        if self.above:
-            if count < len(self.above):
-                self.above.difference_update(passed)
-            else:
-                self.above = {offset for offset in self.above if offset >= frontier}
+        while self.above and self.above[0] < frontier:
+            self.above.pop(0)
         if self.intents:
-            for offset in passed if count < len(self.intents) else list(self.intents):
+            passed = range(self.frontier, frontier)
+            for offset in passed if len(passed) < len(self.intents) else list(self.intents):
                 if offset < frontier and offset in self.intents and offset not in self.waiting:
                     del self.intents[offset]
         self.frontier = frontier
 
     def _settle(self) -> None:
         """Move the frontier over items that are not fresh, but not over an intent that was not compared yet."""
-        while self.frontier in self.above and self.frontier not in self.intents:
-            self.above.discard(self.frontier)
+        while self.above and self.above[0] == self.frontier and self.frontier not in self.intents:
+            self.above.pop(0)
             self.frontier += 1
 
     def _lease(self, offset: int, lease: Lease) -> None:
@@ -433,30 +461,74 @@ class QueueState:
         self.waiting[offset] = waiting
         if offset >= self.frontier:
             self.above.add(offset)
-        self.schedule.add(offset, waiting.ready_at_ns)
+        self.schedule.add(offset, waiting)
+
+    def _unwait(self, offset: int) -> bool:
+        there = self.waiting.pop(offset, None)
+        if there is not None:
+            self.schedule.remove(offset, there)
+        return there is not None
 
     def _give_back(self, offset: int) -> None:
+        self.schedule.keep(offset)
         lease = self.leased.pop(offset)
-        self._lapsed.discard(offset)
         self._wait(offset, Waiting(lease.attempt, 0, lease.priority))
 
     def _remove(self, offset: int) -> bool:
-        self._lapsed.discard(offset)
-        return self.leased.pop(offset, None) is not None or self.waiting.pop(offset, None) is not None
+        if offset in self.leased:
+            if self.schedule.lapsed:
+                self.schedule.keep(offset)
+            del self.leased[offset]
+            return True
+        return bool(self.waiting) and self._unwait(offset)
 
     def _forget(self, offset: int) -> None:
-        self._lapsed.discard(offset)
-        self.expires.pop(offset, None)
-        self.intents.pop(offset, None)
-        self.headers.pop(offset, None)
+        if self.expires or self.intents or self.headers or self.reasons:
+            for details in (self.expires, self.intents, self.headers, self.reasons):
+                details.pop(offset, None)
 
     def _found(self, offset: int, timestamp: int) -> None:
         if self.ahead is None or self.ahead[0] < offset:
             self.ahead = (offset, timestamp & 0xFFFFFFFF)
 
-    def limit(self, most: int) -> None:
-        """Set how many messages a record may be about, or pass; without a limit: NEVER."""
-        self.most = most
+    # --- what a recovery leaves out: the rest is written into a new log, and read again
+
+    def begin_at(self, offset: int) -> None:
+        """Leave out everything below the kept offset, which was moved forwards."""
+        self._drop([number for number in (*self.leased, *self.waiting) if number < offset])
+        if self.order is not None:
+            low = {} if offset >= self.frontier else self.order.parked
+            self.order.parked = {key: max(first, offset) for key, first in low.items()}
+        self._pass(max(self.frontier, offset))
+        self.kept = offset
+
+    def end_at(self, stop: int) -> None:
+        """Leave out messages from stop on, which were lost; intents and keys are compared with their messages."""
+        held = (*self.leased, *self.waiting)
+        self._drop([number for number in held if number >= stop and number not in self.intents])
+        self.above = SortedSet(number for number in self.above if number < stop)
+        self.frontier = min(self.frontier, stop)
+        self.anchor = self.ahead = None
+        if self.order is not None:
+            self.order.parked = {key: first for key, first in self.order.parked.items() if first < stop}
+
+    def _drop(self, offsets: list[int]) -> None:
+        for offset in offsets:
+            self._remove(offset)
+            self._forget(offset)
+            if self.order is not None:
+                self.order.forget(offset)
+
+    def give_all_back(self) -> None:
+        """End every lease: leased items are ready again."""
+        for offset in list(self.leased):
+            self._give_back(offset)
+
+    def begun_again(self, frontier: int, order: KeyOrder | None) -> QueueState:
+        """Return a state in which nothing is taken, with the attempts and the pause of this one, and this order."""
+        fresh = QueueState(frontier, None if order is None else KeyOrder(block=order.block))
+        fresh.max_attempts, fresh.paused = self.max_attempts, self.paused
+        return fresh
 
     # --- what this process found out by comparing records with the journal
 
@@ -464,10 +536,6 @@ class QueueState:
         """The message at the frontier was set aside, and is the one that its INTENT names, if it has one."""
         self.intents.pop(offset, None)
         self._settle()
-
-    def nothing_expires_before(self, at_ns: int) -> None:
-        """All expiries were looked at: those that match a message and can be ended are not before this."""
-        self.first_expiry = at_ns
 
     # --- results
 
@@ -477,13 +545,18 @@ class QueueState:
 
     def attempts(self, offset: int) -> int:
         """Return how many attempts an item had."""
-        there = self.waiting.get(offset) or self.leased.get(offset)
+        there: Lease | Waiting | None = self.waiting.get(offset) or self.leased.get(offset)
         return there.attempt if there is not None else 0
 
     def priority(self, offset: int) -> int:
         """Return an item's priority."""
-        there = self.waiting.get(offset) or self.leased.get(offset)
+        there: Lease | Waiting | None = self.waiting.get(offset) or self.leased.get(offset)
         return there.priority if there is not None else 0
+
+    def with_reason(self, offset: int, why: str) -> str:
+        """Return why an item is given up, with the reason of its last failed attempt if that is known."""
+        last = self.reasons.get(offset, b"").rstrip(b"\0").decode(errors="ignore")
+        return f"{why}; the last failure before that: {last}" if last else why
 
     def is_fresh(self, offset: int, key: int) -> bool:
         """Return whether a message of this key was never taken or set aside: it is parked, or from the frontier on."""
@@ -495,23 +568,20 @@ class QueueState:
         """Return the numbers of the open queues that hold something."""
         return {lease.holder for lease in self.leased.values()}
 
+    def low(self) -> int:
+        """Return the lowest offset that may be parked; the frontier if none is."""
+        return self.frontier if self.order is None else self.order.low(self.frontier)
+
     def head(self) -> int:
         """Return the lowest offset that is not done: where a reader that does not know the queue starts."""
-        leased, waiting, head = self.leased, self.waiting, self._head
-        if self.frontier - head > 2 * (len(leased) + len(waiting)):
-            head = min((offset for held in (leased, waiting) for offset in held), default=self.frontier)
-            head = min(head, self.frontier)
-        while head not in leased and head not in waiting and (head < self.frontier or head in self.above):
-            head += 1
-        if self.order is not None:  # a parked item may be leased later: the search must not begin after it
-            head = min(head, self.order.low(self.frontier))
-        self._head = head
-        return head
+        waits: int = self.waiting.peekitem(0)[0] if self.waiting else NEVER
+        return min(self.low(), waits, min(self.leased, default=NEVER))
 
     def fresh(self, end: int) -> int:
         """Return how many messages below end were never taken or set aside."""
         parked = 0 if self.order is None else self.order.count
-        return max(end - self.frontier, 0) - sum(offset < end for offset in self.above) + parked
+        aside: int = self.above.bisect_left(end)
+        return max(end - self.frontier, 0) - aside + parked
 
     def void(self, end: int) -> int:
         """Return how many waiting items have no message, because the process that put them died."""
@@ -519,44 +589,25 @@ class QueueState:
 
     def counts(self, now_ns: int, end: int) -> tuple[int, int, int]:
         """Return (ready, delayed, leased) of the items that are not fresh, in a journal that ends at end."""
-        lapsed = self._lapsed
+        lapsed = self.schedule.lapsed
         delayed = [offset < end for offset, there in self.waiting.items() if there.ready_at_ns > now_ns]
-        ready = sum(offset < end for offset in self.waiting) - sum(delayed)
+        ready: int = self.waiting.bisect_left(end) - sum(delayed)
         over = sum(lease.deadline_ns <= now_ns or offset in lapsed for offset, lease in self.leased.items())
         return ready + over, sum(delayed), len(self.leased) - over
+
+
+def _add_part(texts: dict[int, bytes], offset: int, part: int, data: bytes) -> None:
+    if part == 0:
+        texts[offset] = data
+    elif len(texts.get(offset, b"")) == part * len(data):
+        texts[offset] += data
 
 
 def _signed(timestamp: int) -> int:
     return timestamp if timestamp < 2**63 else timestamp - 2**64
 
 
-_HANDLERS: Final[dict[int, Callable[..., None]]] = {
-    LEASE: QueueState._leased,
-    DONE: QueueState._done,
-    PICK: QueueState._picked,
-    WAIT: QueueState._waits,
-    EXTEND: QueueState._extended,
-    FREE: QueueState._freed,
-    DEAD: QueueState._died,
-    INTENT: QueueState._intended,
-    EXPIRE: QueueState._expires,
-    DEDUPE: QueueState._deduped,
-    KEPT: QueueState._kept,
-    PURGE: QueueState._purged,
-    DROP: QueueState._dropped,
-    BOOT: QueueState._booted,
-    START: QueueState._starts,
-    COUNTS: QueueState._counted,
-    LOST: QueueState._lost,
-    BACK: QueueState._redriven,
-    ORDER: QueueState._ordered,
-    KEY: QueueState._keyed,
-    SCAN: QueueState._scanned,
-    PARK: QueueState._parked,
-    BLOCK: QueueState._blocked,
-    PAUSE: QueueState._paused,
-    RATE: QueueState._rated,
-    HEADERS: QueueState._headed,
+HANDLERS: Final[dict[int, tuple[Callable[..., None], Callable[[tuple[Any, ...]], tuple[int, ...]]]]] = {
+    number: (getattr(QueueState, f"_on_{kind.name.lower()}"), kind.read) for number, kind in KINDS.items()
 }
-HANDLERS: Final = {number: (apply, KINDS[number].read()) for number, apply in _HANDLERS.items()}
 """The handler of each kind of record, with the function that takes its fields out of the words of a record."""
