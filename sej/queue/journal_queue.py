@@ -9,19 +9,16 @@ Ready items of one priority are delivered in order. An item that was put is neve
 delivered again. No two workers hold the same item. Items leased by a process that died are ready as soon as another
 process checks its lock; those of a stuck process at the deadline, on a clock that cannot be set.
 
-A signal handler may raise between any two bytecodes. Every operation runs inside :meth:`JournalQueue._locked`, under
-the same two rules as in :mod:`sej.writing.shared_writer`: only C code releases locks, and the log is marked unsure from
-an operation's beginning to its end, so that after any other exit the next operation reads the log again.
+This class checks arguments and makes the calls; the parts are in :mod:`sej.queue.items`.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar, Unpack
+from typing import Any, ClassVar, Final, Unpack
 
 from sej.checks import (
     COUNT,
@@ -42,43 +39,27 @@ from sej.checks import (
     with_methods,
 )
 from sej.durations import Seconds, seconds
-from sej.errors import InvalidNameError, LockLostError, QueueFullError
-from sej.journal.directory import Directory, check_name
+from sej.errors import QueueFullError
+from sej.journal.directory import Directory
 from sej.message import FIRST, Start
-from sej.queue.disk.convert import ON_DEAD, ORDERS, settle_order
-from sej.queue.disk.lock import Holders
-from sej.queue.disk.log import QueueLog, queue_names, register_queue
 from sej.queue.interface.item import Item
-from sej.queue.interface.queue import CAPABILITIES, OPENING, WorkQueue, require_known, require_listing
+from sej.queue.interface.queue import CAPABILITIES, OPENING, WorkQueue, require_listing
 from sej.queue.interface.values import Backoff, QueuedItem, Stats, Wishes
-from sej.queue.items.ack import Acknowledger
-from sej.queue.items.dead_letters import DeadLetterJournal
-from sej.queue.items.flow import Flow, parse_rate, require_rate
-from sej.queue.items.item import JournalItem
+from sej.queue.items.core import ON_DEAD, ORDERS, Delivery, Opening, QueueCore
+from sej.queue.items.item import JournalItem, end_all
 from sej.queue.items.look import QueueLook, counted
 from sej.queue.items.put import Putter
-from sej.queue.items.remove import Remover
-from sej.queue.items.take import PROBE_NS, Taker
-from sej.queue.log.format import FREE, MAX_ATTEMPT, ORDER, PAUSE, headers_of
-from sej.queue.log.key_order import KeyOrder
-from sej.reading.dead_letters import DeadLetter, letters_path
+from sej.queue.items.take import PROBE_NS, Flow, Taker, parse_rate, require_rate
+from sej.queue.log.format import MAX_ATTEMPT, PAUSE, headers_of
 from sej.system.clock import SYSTEM, Clock, span_ns
-from sej.system.disk import OS, Disk, full_disk_advice, is_full
-from sej.system.group_commit import Syncer
-from sej.system.lifecycle import Lifecycle
-from sej.system.locks import Lock
-from sej.system.paths import Resolved
+from sej.system.disk import OS, Disk, full_disk_advice
 from sej.system.watch import Watch
-from sej.writing.shared_writer import SharedOptions, SharedWriter, check_shared_options
+from sej.writing.shared_writer import SharedOptions, check_shared_options
 
 _NS: Final = 1_000_000_000
-_KEEP_NS: Final = _NS
 _LOOK_NS: Final = 100_000_000
 """Between two checks that the files of the locks are in their places."""
 _SEGMENT_BYTES: Final = 1 << 26
-_SUFFIX: Final = ".queue"
-_T = TypeVar("_T")
-_Letters = TypeVar("_Letters", DeadLetter, Sequence[DeadLetter])
 
 
 class JournalQueue(WorkQueue):
@@ -200,147 +181,81 @@ class JournalQueue(WorkQueue):
             clock=(clock, with_methods("a clock", "boot_ns", "wall_ns", "boot_id")),
         )
         check_shared_options(disk=disk, **writer)
-        self._directory = Directory(path, disk)
-        self.path = self._directory.path
-        self.name = check_name(name, "a queue's name")
-        if name.endswith(_SUFFIX):
-            raise InvalidNameError(
-                f"queue name {name!r} must not end in {_SUFFIX!r}, which is used for files of other queues"
-            )
-        if create is False:
-            self._directory.require()
-        require_known(name, queue_names(self._directory), create, self.path)
-        self.maxsize = maxsize
-        self.lease_s = lease_s
-        self.dead_letter = letters_path(
-            self._directory, Resolved(self._directory.at("dead", name)) if dead_letter is None else dead_letter
-        )
-        self._clock = clock
-        self._disk = disk
-        self._life = Lifecycle(f"queue {name!r}", self.path)
-        self._judge_at = self._look_at = 0
-        self._keep_at = clock.boot_ns() + _KEEP_NS
-        self._kept: int | None = None
-        self._watched: list[Watch] = []
+        opening = Opening(default, create, dead_letter, compact_bytes, max_attempts, order, on_dead, convert_order)
+        expire_ns = None if expire_s is None else span_ns(expire_s)
+        delivery = Delivery(span_ns(lease_s), expire_ns, per_key, Backoff(backoff_s, backoff_max_s))
         options: SharedOptions = {"segment_bytes": _SEGMENT_BYTES, **writer}
-        self._writer = SharedWriter(path, disk=disk, **options)
-        self._durable = self._writer.durability == "disk"
-        self._reader_lock = Lock(
-            self._directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk
-        )
-        self._holders = Holders(self._directory, name)
+        self._core = core = QueueCore(Directory(path, disk), name, clock, opening, delivery, options)
         try:
-            self._reader_lock.acquire()
-            register_queue(self._directory, name, create)
-            new_order = KeyOrder(block=on_dead == "block") if order == "key" else None
-            self._log = QueueLog(
-                self._directory, name, clock, default=default, compact_bytes=compact_bytes, order=new_order
-            )
-            self.recovered = self._log.recovered
-            self._dead_letters = DeadLetterJournal(self._directory, self.name, self._log, clock, self.dead_letter)
-            self._taker = Taker(
-                self._directory,
-                self._log,
-                self._holders,
-                clock,
-                self._dead_letters.give_up,
-                lease_ns=span_ns(lease_s),
-                expire_ns=None if expire_s is None else span_ns(expire_s),
-                per_key=per_key,
-                flow=Flow(concurrency, None if rate is None else parse_rate(rate)),
-            )
-            self._acks = Acknowledger(
-                self._log,
-                self._holders,
-                clock,
-                self._dead_letters.give_up,
-                Backoff(backoff_s, backoff_max_s),
-                self._end,
-            )
-            self._remover = Remover(self._log, self._taker)
+            self.path, self.name, self.maxsize, self.lease_s = core.path, name, maxsize, lease_s
+            self.dead_letter, self.recovered = core.letters.path, core.log.recovered
+            self._clock = clock
+            self._judge_at = self._look_at = 0
+            self._taker = Taker(core, Flow(concurrency, None if rate is None else parse_rate(rate)))
+            self._putter = Putter(core, maxsize=maxsize, window_ns=span_ns(dedupe_window_s))
             self._look = QueueLook(self.path, name, dead_letter=self.dead_letter, clock=clock, disk=disk)
-            self._syncer = Syncer(
-                self._log.sync,
-                self._log.fail,
-                lambda: self._log.appended,
-                0,
-                interval_s=self._writer.interval_s,
-                untold=self._log.leave_untold,
-            )
-            self._putter = Putter(
-                self._log, self._writer, clock, self._taker.others, maxsize=maxsize, window_ns=span_ns(dedupe_window_s)
-            )
-            self._locked(self._take_number)
             if rate is not None:
-                self._locked(lambda: self._taker.begin(clock.boot_ns()))
-            if order is not None or on_dead is not None:
-                self._locked(self._settle_order, order, on_dead, convert_order)
-            if max_attempts is not None:
-                self._locked(self._keep_max_attempts, max_attempts)
-            self._kept = self._log.state.kept
-            self._life.in_child = self._log.close  # the copies of the descriptors must not keep the parent's locks
+                core.locked(self._taker.begin, clock.boot_ns())
         except BaseException:
-            for part in ("_syncer", "_log", "_taker"):  # those that were made
-                if part in self.__dict__:
-                    self.__dict__[part].close()
-            self._holders.release()
-            self._reader_lock.release()
-            self._writer.close()
+            core.release()
             raise
 
-    # --- putting
+    # --- putting and taking
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
-        self._life.require()
-        reserve = self._log.reserve
+        self._core.life.require()
+        reserve = self._core.log.reserve
         if reserve.spent and not reserve.fill():
-            raise QueueFullError(f"nothing is put: {full_disk_advice(self._disk, self.path)}", path=self.path)
-        return self._putter.put(values, keys, wishes, self._locked, self._watches)
+            disk = self._core.directory.disk
+            raise QueueFullError(f"nothing is put: {full_disk_advice(disk, self.path)}", path=self.path)
+        return self._putter.put(values, keys, wishes)
 
-    # --- taking
-
-    def _take(self, n: int) -> list[Item]:
-        return self._take_within(n, None)
-
-    def _take_within(self, n: int, max_bytes: int | None) -> list[Item]:
-        self._life.require_outside()
-        with self._life.mutex:
+    def _take(self, n: int, max_bytes: int | None = None) -> list[Item]:
+        core = self._core
+        core.life.require_outside()
+        with core.life.mutex:
             now = self._clock.boot_ns()
             look = now >= self._look_at
             if look:  # first, because if it fails, no item must have been taken
-                self._life.require()
-                self._reader_lock.check()
-                self._holders.check()
+                core.life.require()
+                core.reader_lock.check()
+                core.holders.check()
                 self._look_at = now + _LOOK_NS
-            if now >= self._keep_at:
-                self._keep_head(now)
-            items = self._under_lock(self._take_now, n, max_bytes, look)
+            core.keep_head(now)
+            items = core.under_lock(self._take_now, n, max_bytes, look)
             while not items and self._taker.unfinished:  # other workers may take the lock in between
-                items = self._under_lock(self._take_now, n, max_bytes, False)
+                items = core.under_lock(self._take_now, n, max_bytes, False)
         if self._taker.lost or self._taker.unwritten is not None:
             self._tell(items)
         return items
 
+    _take_within = _take
+
     def _take_now(self, n: int, max_bytes: int | None, check: bool) -> list[Item]:
-        log = self._log
+        core = self._core
+        log = core.log
         if log.large:
             log.compact()
         if check:  # first, because if it fails, no item must have been taken
             log.keep_clock()
         now = self._clock.boot_ns()  # under the lock, and after what may take long: leases begin now
-        found = self._taker.take(n, now, max_bytes)
-        if not found and now >= self._judge_at and not self._taker.unfinished:
+        taker = self._taker
+        if taker.keyed != (log.state.order is not None):  # the first call, or another process has converted the queue
+            from sej.queue.items.keyed_take import KeyedTaker
+
+            taker = self._taker = (Taker if taker.keyed else KeyedTaker)(core, taker.flow)
+        found = taker.take(n, now, max_bytes)
+        if not found and now >= self._judge_at and not taker.unfinished:
             self._judge_at = now + _NS
-            self._taker.judge()
+            core.fresh.judge()  # nothing was appended for a while: are the bytes at the end corruption?
         if check:
             log.guard.check()
-        acks, epoch, headers = self._acks, log.epoch, log.state.headers
+        headers = log.state.headers
         if headers:
             return [
-                JournalItem(self, acks, message, attempts, epoch, headers_of(headers, message))
-                for message, attempts in found
+                JournalItem(self, core, message, attempts, headers_of(headers, message)) for message, attempts in found
             ]
-        return [JournalItem(self, acks, message, attempts, epoch) for message, attempts in found]
+        return [JournalItem(self, core, message, attempts) for message, attempts in found]
 
     def _tell(self, items: list[Item]) -> None:
         """Warn once about items that are missing or cannot be given up."""
@@ -353,52 +268,45 @@ class JournalQueue(WorkQueue):
             raise
 
     def _due_s(self) -> float | None:
-        state = self._log.state
+        state = self._core.log.state
+        with self._core.life.mutex:
+            due = state.schedule.next_due_ns()
+            others = any(lease.holder != self._core.holders.mine for lease in state.leased.values())
         now = self._clock.boot_ns()
-        due = state.schedule.next_due_ns()
         waits = [] if due is None else [max(due - now, 0) / _NS + 0.0005]
         allowed = self._taker.next_ns()
         if allowed is not None and allowed > now:
             waits.append((allowed - now) / _NS + 0.0005)
-        if any(lease.holder != self._holders.mine for lease in list(state.leased.values())):
+        if others:
             waits.append(PROBE_NS / _NS)
         return min(waits, default=None)
 
     def _watches(self) -> Sequence[Watch]:
-        with self._life.mutex:
-            if not self._watched:
-                self._watched = [Watch(self._directory.jnl), Watch(self._directory.at("ofs"))]
-            return self._watched
-
-    # --- ending
+        return self._core.watches()
 
     def done_many(self, items: Iterable[Item]) -> None:
         """End many items with one write; as many as possible are done before LeaseLostError is raised."""
         ITERABLE("items", items)
-        self._acks.done_many(list(items))  # the iterable must not run under the lock
-
-    def _end(self, act: Callable[..., _T], *arguments: Any) -> _T:
-        """Run under the lock, and sync if the durability requires it."""
-        found = self._locked(act, *arguments)
-        if self._durable:
-            self._syncer.commit(self._log.appended)
-        return found
+        lost = self._core.end(end_all, self._core, list(items))  # the iterable must not run under the lock
+        if lost is not None:
+            raise lost
 
     # --- the whole
 
     def stats(self) -> Stats:
         """Return how many items there are; reads where the journal ends."""
-        return self._locked(self._count)
+        return self._core.locked(self._count)
 
     def _count(self) -> Stats:
         self._taker.look_for_losses()
-        self._dead_letters.look_for_losses()
-        return counted(self._log.state, self._clock.boot_ns(), self._log.tail.end_offset())
+        self._core.letters.look_for_losses()
+        log = self._core.log
+        return counted(log.state, self._clock.boot_ns(), log.tail.end_offset())
 
     def peek(self, n: int = 1) -> list[QueuedItem]:
         """Return the next n items that can be taken now, without taking them; see :meth:`sej.WorkQueue.peek`."""
         POSITIVE("n", n)
-        self._life.require()
+        self._core.life.require()
         return self._look.peek(n, serializer=self.serializer)
 
     def items(
@@ -406,31 +314,31 @@ class JournalQueue(WorkQueue):
     ) -> list[QueuedItem]:
         """Return items in the order of their numbers, without taking them; see :meth:`sej.WorkQueue.items`."""
         require_listing(state, limit, after)
-        self._life.require()
+        self._core.life.require()
         return self._look.items(state, limit=limit, after=after, serializer=self.serializer)
 
     def pause(self) -> None:
         """Deliver no item to any worker, until :meth:`resume`; see :meth:`sej.WorkQueue.pause`."""
-        self._end(self._log.append, PAUSE(1))
+        self._core.end(self._core.log.append, PAUSE(1))
 
     def resume(self) -> None:
         """Deliver items again after :meth:`pause`."""
-        self._end(self._log.append, PAUSE(0))
+        self._core.end(self._core.log.append, PAUSE(0))
 
     def purge(self) -> int:
         """Remove every item that is not leased, and items leased by a process that died; leased items stay leased."""
-        return self._locked(lambda: self._remover.purge(self._clock.boot_ns()))
+        return self._core.locked(self._taker.purge)
 
     def cancel(self, offset: int) -> bool:
         """Remove one item, leased or not; see :meth:`sej.WorkQueue.cancel`."""
         OFFSET("offset", offset)
-        return self._end(self._remover.cancel, offset)
+        return self._core.end(self._taker.cancel, offset)
 
     def requeue(self, offset: int) -> int | None:
         """Put one dead letter back as a new message, with 0 attempts; see :meth:`redrive`."""
         OFFSET("offset", offset)
-        self._life.require()
-        return self._dead_letters.requeue(offset, partial(self._in_turn, self._putter.put_one_back))
+        self._core.life.require()
+        return self._core.letters.requeue(offset, partial(self._core.end_in_turn, self._putter.put_one_back))
 
     def discard(self, offset: int) -> bool:
         """Remove one dead letter for good: no worker receives its item, and :meth:`redrive` skips it.
@@ -446,8 +354,9 @@ class JournalQueue(WorkQueue):
             True if it was removed; False if the item has no letter, or its letter was put back or removed before.
         """
         OFFSET("offset", offset)
-        self._life.require()
-        return bool(self._dead_letters.requeue(offset, partial(self._in_turn, self._putter.remove_letter)))
+        self._core.life.require()
+        remove = partial(self._core.end_in_turn, self._putter.remove_letter)
+        return bool(self._core.letters.requeue(offset, remove))
 
     def redrive(self, limit: int | None = None) -> int:
         """Put this queue's dead letters back as new messages, oldest first, with 0 attempts.
@@ -463,16 +372,8 @@ class JournalQueue(WorkQueue):
             LockedError: another call of any process is putting letters of this queue back. It does not wait for it.
         """
         optional(COUNT)("limit", limit)
-        self._locked(self._dead_letters.look_for_losses)
-        return self._dead_letters.redrive(limit, partial(self._in_turn, self._putter.put_back))
-
-    def _in_turn(self, act: Callable[[int, _Letters], _T], journal: int, letters: _Letters) -> _T:
-        """Change dead letters under both locks.
-
-        The journal's lock first: no process waits for the queue while another one holds the journal.
-        """
-        found: _T = self._writer.turn(self._end, act, journal, letters)
-        return found
+        self._core.locked(self._core.letters.look_for_losses)
+        return self._core.letters.redrive(limit, partial(self._core.end_in_turn, self._putter.put_back))
 
     def sync(self) -> None:
         """Sync to the disk what was put and ended through this object so far.
@@ -481,10 +382,11 @@ class JournalQueue(WorkQueue):
             JournalNotFoundError: the journal was removed.
             WriterFailedError: a sync failed, or the last segment was removed.
         """
-        self._life.require()
-        self._writer.sync()
-        self._log.require()
-        self._syncer.commit(self._log.appended)
+        core = self._core
+        core.life.require()
+        core.writer.sync()
+        core.log.require()
+        core.syncer.commit(core.log.appended)
 
     def close(self) -> None:
         """Return the items that this object holds, keep the head, and close.
@@ -495,98 +397,17 @@ class JournalQueue(WorkQueue):
             LockedError: a signal handler calls this during a call of this queue; nothing was closed.
             WriterFailedError: a sync in the background failed, and no call has reported it. The queue is closed.
         """
-        self._writer.life.require_outside()
-        self._life.close(self._finish, self._release)
-        if self._log.untold:
-            self._log.require()
+        core = self._core
+        core.writer.life.require_outside()
+        core.life.close(core.finish, core.release)
+        if core.log.untold:
+            core.log.require()
 
     def __exit__(self, *error: object) -> None:
         """Close the queue. An error of the block is not replaced by an error of a sync in the background."""
         if any(error):
-            self._log.untold = self._writer.life.untold = False
+            self._core.log.untold = self._core.writer.life.untold = False
         super().__exit__(*error)
-
-    def _finish(self) -> None:
-        if self._log.failed:
-            return
-        with self._life.mutex:
-            self._log.prepare_head()
-            self._under_lock(self._leave)
-        if self._durable:
-            self._syncer.commit(self._log.appended)
-
-    def _release(self) -> None:
-        """Release everything; if this is interrupted, the next close() calls it again."""
-        self._syncer.close()
-        for watch in self._watched:
-            watch.close()
-        self._holders.release()
-        self._log.close()
-        self._taker.close()
-        self._reader_lock.release()
-        self._writer.close()
-
-    # --- the lock, and the functions that need it
-
-    def _locked(self, act: Callable[..., _T], *arguments: Any) -> _T:
-        """Call a function with the mutex and the queue's lock, with the log read."""
-        self._life.require_outside()
-        with self._life.mutex:
-            return self._under_lock(act, *arguments)
-
-    def _under_lock(self, act: Callable[..., _T], *arguments: Any) -> _T:
-        """Call a function with the queue's lock; the caller holds the mutex."""
-        self._life.require()
-        log = self._log
-        if log.unsure:
-            self._taker.close()  # reopened at their next use
-        try:
-            log.guard.take()
-            log.catch_up()
-            found = act(*arguments)
-            log.unsure = False
-            return found
-        finally:
-            log.guard.release()  # the last call, and in C: no handler comes before it
-
-    def _take_number(self) -> None:
-        number = self._holders.take()
-        if number in self._log.state.holders():  # its last owner died
-            self._log.append(FREE(number))
-
-    def _settle_order(self, order: str | None, on_dead: str | None, convert: bool) -> None:
-        if convert:
-            self._taker.take_back(self._clock.boot_ns())
-        settle_order(self._log, self._directory, order, on_dead, convert=convert)
-
-    def _keep_max_attempts(self, most: int) -> None:
-        order, known = self._log.state.order, self._log.state.max_attempts
-        if most != known:
-            self._log.append(ORDER(order is not None, order is not None and order.block, most))
-
-    def _leave(self) -> None:
-        state = self._log.state
-        with suppress(LockLostError):  # another queue may have this number, and its items must stay leased
-            self._holders.check()
-            if self._holders.mine in state.holders():
-                self._log.append(FREE(self._holders.mine))
-        self._log.keep_head()
-
-    def _keep_head(self, now: int) -> None:
-        """Keep the head about once a second, once for all processes: without the lock while the journal is synced."""
-        log = self._log
-        self._keep_at = now + _KEEP_NS
-        kept, self._kept = self._kept, log.state.kept
-        if kept != self._kept or log.state.head() == kept:
-            return  # another process did it, or there is nothing to do
-        log.prepare_head()
-        try:
-            self._under_lock(log.keep_head)
-        except OSError as error:
-            if not is_full(error):
-                raise
-            return  # the reserve did not suffice; retention waits longer, but workers continue
-        self._kept = log.state.kept
 
 
 def open_backend(path: str, name: str, **options: Any) -> WorkQueue:

@@ -75,12 +75,12 @@ def move(path: str | Path, offset: int, name: str = "worker") -> None:
 
 def kill(queue: JournalQueue) -> None:
     """Do what the kernel does when a process dies: every descriptor is closed, and nothing is written."""
-    queue._life.shut()
-    queue._syncer.close()
-    queue._holders.release()
-    queue._log.close()
-    queue._reader_lock.release()
-    queue._taker.close()
-    queue._writer.life.shut()
-    queue._writer._syncer.close()
-    queue._writer._end.close()
+    queue._core.life.shut()
+    queue._core.syncer.close()
+    queue._core.holders.release()
+    queue._core.log.close()
+    queue._core.reader_lock.release()
+    queue._core.close_readers()
+    queue._core.writer.life.shut()
+    queue._core.writer._syncer.close()
+    queue._core.writer._end.close()

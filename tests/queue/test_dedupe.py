@@ -84,12 +84,12 @@ def test_who_wrote_a_message_has_no_need_to_compare_it_with_its_key(tmp_path: Pa
         q.put(b"a", dedupe_key=b"a")  # below one that was never written: it is compared all the same
         q.put_many([b"b", b"c"])
         q.put_many([b"d", b"e"], dedupe_keys=[b"d", b"e"])
-        assert [offset for offset, *_ in q._log.state.dedupe.unproven(9)] == [0, 1]
+        assert [offset for offset, *_ in q._core.log.state.dedupe.unproven(9)] == [0, 1]
         q.done_many(q.get_many(9, timeout=0))
         other.stats()
-        assert [offset for offset, *_ in other._log.state.dedupe.unproven(9)] == [0, 0, 1, 3, 4]
-        other._log.prepare_head()
-        assert [offset for offset, *_ in other._log.state.dedupe.unproven(9)] == [0, 1]
+        assert [offset for offset, *_ in other._core.log.state.dedupe.unproven(9)] == [0, 0, 1, 3, 4]
+        other._core.log.prepare_head()
+        assert [offset for offset, *_ in other._core.log.state.dedupe.unproven(9)] == [0, 1]
     with opened(tmp_path, clock) as q:
-        assert q._log.state.dedupe.unproven(9) == []
+        assert q._core.log.state.dedupe.unproven(9) == []
         assert [q.put(key, dedupe_key=key) for key in (b"a", b"d", b"e", b"x", b"y")] == [0, 3, 4, 5, 6]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.queue.items.flow import parse_rate
 from sej.queue.items.look import QueueLook
+from sej.queue.items.take import parse_rate
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import RATE
 from tests.queue.support import FakeClock, kill, move, opened
@@ -45,7 +45,7 @@ class TestPause:
             assert q.get(timeout=0) is None
             first.done()
             assert q.stats().paused and q.stats()["paused"] is True
-            q._locked(q._log.compact)
+            q._core.locked(q._core.log.compact)
         clock.reboot()
         with opened(tmp_path, clock) as q, opened(tmp_path, clock) as other:
             assert tuple(q.stats().values())[:5] == (2, 0, 0, 1, 0) and other.stats().paused
@@ -57,12 +57,12 @@ class TestPause:
         q = opened(tmp_path, clock)
         fill(q, 3)
         q.pause()
-        after = len(Path(q._log.path).read_bytes())
-        q._locked(q._log.append, RATE(1), RATE(2))
+        after = len(Path(q._core.log.path).read_bytes())
+        q._core.locked(q._core.log.append, RATE(1), RATE(2))
         kill(q)
-        data = bytearray(Path(q._log.path).read_bytes())
+        data = bytearray(Path(q._core.log.path).read_bytes())
         data[after] ^= 1
-        Path(q._log.path).write_bytes(data)
+        Path(q._core.log.path).write_bytes(data)
         with opened(tmp_path, clock) as q:
             assert q.recovered is not None and q.stats().paused
             q.resume()
@@ -122,7 +122,7 @@ class TestRate:
             assert q._due_s() == pytest.approx(0.1, abs=0.01)
             clock.move(0.25)
             assert len(taken(other)) == 2
-            q._locked(q._log.compact)
+            q._core.locked(q._core.log.compact)
             assert taken(q) == []
             clock.move(3600)
             assert len(taken(q)) == 10

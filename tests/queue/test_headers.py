@@ -69,7 +69,7 @@ class TestKept:
         item = take(q)
         assert item.headers == TEXTS
         item.retry(30)
-        q._locked(q._log.compact)
+        q._core.locked(q._core.log.compact)
         clock.reboot()
         clock.move(60)
         with opened(q.path, clock, max_attempts=2) as again:
@@ -77,7 +77,7 @@ class TestKept:
             assert (item.headers, item.attempts) == (TEXTS, 2)
             item.retry()
             assert again.items("dead")[0].headers == TEXTS
-            assert again._log.state.headers == {}
+            assert again._core.log.state.headers == {}
             assert again.redrive() == 1
             item = take(again)
             assert (item.headers, item.attempts) == (TEXTS, 1)
@@ -86,7 +86,7 @@ class TestKept:
             assert [(found.offset, found.headers) for found in again.items()] == [(number, TEXTS)]
             assert [found.headers for found in again.peek(2)] == [TEXTS]
             take(again).done()
-            assert again._log.state.headers == {}
+            assert again._core.log.state.headers == {}
 
     @pytest.mark.parametrize("order", ["ready", "key"])
     def test_fresh_and_parked_items_keep_them_when_the_log_is_rewritten(
@@ -96,11 +96,11 @@ class TestKept:
             for n in range(6):
                 q.put(b"%d" % n, b"ab"[n % 2 : n % 2 + 1], headers={"n": str(n)})
             first = q.get_many(9, timeout=0) if order == "key" else [take(q), take(q)]
-            q._locked(q._log.compact)
+            q._core.locked(q._core.log.compact)
             with opened(tmp_path, clock) as other:
                 for item in first:
                     item.done()
-                other._locked(other._log.compact)
+                other._core.locked(other._core.log.compact)
                 left = []
                 while (found := other.get(timeout=0)) is not None:
                     left.append((found.value, found.headers["n"]))
@@ -116,7 +116,7 @@ class TestKept:
         """The process dies between the record and the message, and another message gets the offset."""
         q = opened(tmp_path, clock)
         q.put(b"first")
-        writer = q._writer
+        writer = q._core.writer
         writer.append_encoded = lambda *_: (_ for _ in ()).throw(MemoryError)  # type: ignore[method-assign]
         with pytest.raises(MemoryError):
             q.put(b"lost", headers=TEXTS)
@@ -158,7 +158,7 @@ class TestBytes:
     def test_headers_with_a_part_missing_are_ignored(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
             q.put(b"1", headers=TEXTS)
-            path = Path(q._log.path)
+            path = Path(q._core.log.path)
         data = path.read_bytes()
         rows = [data[at : at + RECORD_SIZE] for at in range(0, len(data), RECORD_SIZE)]
         there = [index for index, row in enumerate(rows) if row[0] == HEADERS.number]
@@ -209,9 +209,9 @@ class TestArguments:
         assert item.headers == texts
 
     def test_no_headers_need_no_record(self, q: JournalQueue) -> None:
-        before = Path(q._log.path).stat().st_size
+        before = Path(q._core.log.path).stat().st_size
         q.put(b"1", headers={})
-        assert Path(q._log.path).stat().st_size == before
+        assert Path(q._core.log.path).stat().st_size == before
 
     def test_another_backend_refuses_them_by_name(self, tmp_path: Path) -> None:
         with (

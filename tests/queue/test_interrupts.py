@@ -100,7 +100,7 @@ class Stage:
         """The locks are free, both queues say the same, and everything is there once."""
         assert free(os.path.join(self.path, "ofs", "worker.queue.lck"))
         assert free(os.path.join(self.path, "jnl.lck"))
-        who = self.other if self.q._life.closed else self.q
+        who = self.other if self.q._core.life.closed else self.q
         assert who.stats() == self.other.stats()
         self.clock.move(61)
         found: Counter[bytes] = Counter()
@@ -388,7 +388,7 @@ def test_a_handler_that_uses_or_closes_the_queue_is_refused_in_the_middle(tmp_pa
         closed: list[bool] = []
         handler = partial(close, stage.q, closed) if act == "close" else partial(use, stage.q)
         reached = handled(partial(step, stage), place, handler)
-        assert stage.q._life.closed == (closed == [True])
+        assert stage.q._core.life.closed == (closed == [True])
         stage.judge(new, gone)
         stage.leave()
         if not reached:
@@ -419,7 +419,7 @@ def in_time(act: Callable[[], object]) -> None:
 
 def test_a_handler_closes_a_queue_whose_background_thread_waits_for_its_sync(tmp_path: Path) -> None:
     q = opened(tmp_path, FakeClock(), durability="interval", sync_interval_s=3600)
-    syncer = q._syncer
+    syncer = q._core.syncer
     refused: list[BaseException] = []
     q.put(b"a", priority=1)
     sync = syncer._sync
@@ -439,7 +439,7 @@ def test_a_handler_closes_a_queue_whose_background_thread_waits_for_its_sync(tmp
             refused.append(error)
 
     in_time(begin)
-    assert q._life.closed and len(refused) == 1 and syncer._thread is not None
+    assert q._core.life.closed and len(refused) == 1 and syncer._thread is not None
     in_time(syncer._thread.join)
 
 
@@ -472,12 +472,12 @@ def test_many_threads_close_a_queue_at_once(tmp_path: Path) -> None:
 def test_a_sync_that_is_overtaken_by_a_close_says_so(tmp_path: Path, durability: Any) -> None:
     q = opened(tmp_path, FakeClock(), durability=durability)
     q.put(b"a", priority=1)
-    sync = q._writer.sync
+    sync = q._core.writer.sync
 
     def close() -> None:
         sync()
         q.close()
 
-    q._writer.sync = close  # type: ignore[method-assign]
+    q._core.writer.sync = close  # type: ignore[method-assign]
     with pytest.raises(sej.ClosedError):
         q.sync()

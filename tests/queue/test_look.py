@@ -136,8 +136,8 @@ class TestListing:
         disk = CrashDisk()
         with opened("/q", clock, disk) as q:
             q.put(b"0")
-            q._log.unsure = True
-            q._locked(lambda: q._log.append(_intent(1)))
+            q._core.log.unsure = True
+            q._core.locked(lambda: q._core.log.append(_intent(1)))
             assert [item.offset for item in q.items()] == [0]
             with sej.SharedWriter("/q", disk=disk) as writer:
                 writer.append(b"another")
@@ -263,7 +263,7 @@ class TestRequeue:
         assert q.redrive() == 0 and q.requeue(0) is None
         assert tuple(q.stats().values())[:5] == (3, 0, 0, 0, 0)
         assert [(item.value, item.attempts) for item in q] == [(b"b", 1), (b"a", 1), (b"c", 1)]
-        assert not q._log.state.dedupe.known
+        assert not q._core.log.state.dedupe.known
 
     @pytest.mark.parametrize("counted", [False, True])
     @pytest.mark.parametrize("act", ["items", "requeue", "discard", "redrive"])
@@ -305,7 +305,7 @@ class TestRequeue:
     def test_a_second_redrive_says_what_to_do_while_the_first_one_runs(self, q: JournalQueue) -> None:
         q.put(b"a")
         q.get_many(1, timeout=0)[0].fail("why")
-        reader = redrive_reader(q._directory, "worker", q.dead_letter)
+        reader = redrive_reader(q._core.directory, "worker", q.dead_letter)
         with (
             sej.Offset(q.dead_letter, reader),
             pytest.raises(sej.LockedError, match="call it again when that one") as it,
@@ -413,14 +413,14 @@ class TestDiscard:
         for item in q.get_many(2, timeout=0):
             item.fail("why")
         assert q.discard(1)
-        q._locked(q._log.compact)
+        q._core.locked(q._core.log.compact)
         clock.reboot()
         with opened(q.path, clock) as other:
             assert [item.offset for item in other.items("dead")] == [0]
             assert not other.discard(1) and other.requeue(1) is None
             assert tuple(other.stats().values())[:5] == (0, 0, 0, 0, 1)
             assert other.redrive() == 1
-            assert not other._log.state.dedupe.known
+            assert not other._core.log.state.dedupe.known
 
     def test_a_letter_whose_put_back_was_not_finished_is_put_back(self) -> None:
         clock = FakeClock()

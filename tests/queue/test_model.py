@@ -152,8 +152,8 @@ class Machine(RuleBasedStateMachine):
             stats = queue.stats()
             assert stats.ready + stats.delayed + stats.leased == len(self.model.items)
             assert (stats.done, stats.dead) == (self.model.done, len(self.model.dead))
-            assert queue._log.state.head() == min(self.model.items, default=self.model.end)
-            assert set(queue._log.state.headers) == {n for n, item in self.model.items.items() if item["headers"]}
+            assert queue._core.log.state.head() == min(self.model.items, default=self.model.end)
+            assert set(queue._core.log.state.headers) == {n for n, item in self.model.items.items() if item["headers"]}
 
     def teardown(self) -> None:
         for queue in self.queues:

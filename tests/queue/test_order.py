@@ -72,7 +72,7 @@ class TestRules:
             q.put_many([b"a1", b"a2", b"b1", b"b2"], [b"a", b"a", b"b", b"b"])
             for item in q.get_many(2, timeout=0):
                 item.fail()
-            q._locked(q._log.compact)
+            q._core.locked(q._core.log.compact)
         with opened(tmp_path, clock) as q:
             assert taken(q) == []
             assert q.requeue(0) == 4
@@ -168,7 +168,7 @@ class TestRules:
             q.put(b"later", delay_s=60)
             q.put_many([b"a1", b"a2"], [b"a", b"a"], priority=1)
             take(q).fail()
-            other._locked(other._log.compact)  # to this queue all of them are ahead: it has not compared the intents
+            other._core.locked(other._core.log.compact)  # to this queue all are ahead: it compared no intent
             assert taken(q) == []
             assert q.requeue(1) == 3
             assert taken(q) == [b"a2"]
@@ -224,7 +224,7 @@ class TestRules:
         q.put(b"a3", b"a")
         item = take(q)
         assert taken(q) == []
-        q._locked(q._log.compact)
+        q._core.locked(q._core.log.compact)
         clock.move(11)
         item.done()
         assert taken(q) == [b"a3"]
@@ -313,7 +313,7 @@ class TestTheOrderIsKept:
         with opened(tmp_path, clock, order="key", on_dead="block") as q:
             q.put_many([b"a1", b"a2", b"b1", b"a3"], [b"a", b"a", b"b", b"a"])
             assert taken(q) == [b"a1", b"b1"]
-            q._locked(q._log.compact)
+            q._core.locked(q._core.log.compact)
         clock.reboot()
         with opened(tmp_path, clock) as q:
             assert taken(q) == [b"a1", b"b1"]
@@ -404,7 +404,7 @@ class TestPowerLoss:
 
     def _cut(self, q: JournalQueue, kind: int, *, damage: bool = False) -> None:
         """Cut the log before its only record of a kind, or damage it."""
-        path = Path(q._log.path)
+        path = Path(q._core.log.path)
         data = path.read_bytes()
         (at,) = [at for at in range(RECORD_SIZE, len(data), RECORD_SIZE) if data[at] == kind]
         path.write_bytes(data[:at] + bytes(RECORD_SIZE) + data[at + RECORD_SIZE :] if damage else data[:at])
@@ -417,8 +417,8 @@ class TestCosts:
         assert len(taken(q)) == 10
         assert taken(q) == []
         assert tuple(q.stats().values())[:3] == (count - 10, 0, 10)
-        q._locked(q._log.compact)
-        assert Path(q._log.path).stat().st_size < 40 * 40
+        q._core.locked(q._core.log.compact)
+        assert Path(q._core.log.path).stat().st_size < 40 * 40
         q.put(b"other", b"other")
         assert taken(q) == [b"other"]
 
@@ -431,14 +431,14 @@ class TestCosts:
             for item in items:
                 item.done()
             assert taken(other) == [b"4", b"5", b"6", b"7"]
-            q._locked(q._log.compact)
+            q._core.locked(q._core.log.compact)
             assert tuple(other.stats().values())[:3] == (count - 8, 0, 4)
         assert taken(q) == [b"4", b"5", b"6", b"7"]
 
     def test_batches_longer_than_the_keys_park_little(self, q: JournalQueue) -> None:
         count = 3000
         q.put_many([b"%d" % n for n in range(count)], [b"%d" % (n % 10) for n in range(count)])
-        log, seen = Path(q._log.path), []
+        log, seen = Path(q._core.log.path), []
         while items := q.get_many(99, timeout=0):
             seen += [int(item.value) for item in items]
             q.done_many(items)

@@ -222,7 +222,7 @@ class Machine(RuleBasedStateMachine):
             assert stats.ready + stats.delayed + stats.leased == len(self.model.entries)
             assert (stats.done, stats.dead) == (self.model.done, len(self.model.dead))
             low = min((entry.offset for entry in self.model.entries), default=self.model.end)
-            assert queue._log.state.head() <= low
+            assert queue._core.log.state.head() <= low
             assert [item.offset for item in queue.items()] == sorted(entry.offset for entry in self.model.entries)
 
     def teardown(self) -> None:

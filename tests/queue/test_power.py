@@ -156,10 +156,10 @@ def test_records_that_the_disk_lost_end_what_syncs_in_the_background(tmp_path: P
     q = opened(tmp_path, clock, durability="interval", sync_interval_s=3600)
     (item,) = q.get_many(1, timeout=0)
     with open(tmp_path / "ofs" / "worker.queue", "r+b") as log:  # a page that was never written is read again
-        log.seek(q._log._in_doubt[0])
+        log.seek(q._core.log._in_doubt[0])
         log.write(bytes(RECORD_SIZE))
-    q._syncer.request()
-    until(lambda: q._log.failed)
+    q._core.syncer.request()
+    until(lambda: q._core.log.failed)
     with pytest.raises(sej.WriterFailedError, match="not the bytes that were written"):
         item.done()
     q.close()
@@ -184,8 +184,8 @@ def failed_in_the_background(path: Path) -> JournalQueue:
     q = opened(path, FakeClock(), durability="interval", sync_interval_s=3600, disk=disk)
     q.put(b"v", priority=1)
     disk.armed = True
-    q._syncer.request()
-    until(lambda: q._log.untold)
+    q._core.syncer.request()
+    until(lambda: q._core.log.untold)
     return q
 
 

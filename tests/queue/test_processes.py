@@ -127,7 +127,7 @@ STOPPED = """
 import os, signal, sys
 from sej.queue.journal_queue import JournalQueue
 q = JournalQueue(sys.argv[1], "worker")
-q._log.guard.take()
+q._core.log.guard.take()
 os.kill(os.getpid(), signal.SIGSTOP)
 """
 

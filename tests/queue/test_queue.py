@@ -123,7 +123,7 @@ class TestOrder:
         q.put(b"usual")
         q.put(b"urgent", priority=1)
         take(q).done()
-        q._locked(q._log.compact)
+        q._core.locked(q._core.log.compact)
         assert values(q) == [b"usual"]
         assert q.stats().done == 2
 
@@ -220,7 +220,7 @@ class TestLeases:
         take(dying)
         kill(dying)
         with opened(tmp_path, clock) as heir:
-            assert heir._holders.mine == 0
+            assert heir._core.holders.mine == 0
             assert take(heir).attempts == 2
 
     def test_one_of_two_holds_an_item_if_the_lock_file_is_removed(self, tmp_path: Path, clock: FakeClock) -> None:
@@ -232,13 +232,13 @@ class TestLeases:
                 other = opened(tmp_path, clock)
                 return other, take(other), one._take_now(1, None, False)
 
-            other, first, (second,) = one._locked(meanwhile)
+            other, first, (second,) = one._core.locked(meanwhile)
             with other:
                 assert (first.value, second.value) == (b"a", b"a")  # both were in the middle of an operation
                 with pytest.raises(sej.LeaseLostError):
                     first.done()
                 second.done()
-                assert one._log.guard._file.status().identity == other._log.guard._file.status().identity
+                assert one._core.log.guard._file.status().identity == other._core.log.guard._file.status().identity
                 assert take(other).value == b"b"
                 assert list(one.stats().values()) == list(other.stats().values()) == [0, 0, 1, 1, 0, 0]
 
@@ -354,7 +354,7 @@ class TestDeadLetters:
         with opened(tmp_path, clock) as q, opened(tmp_path, clock, order="ready") as other:
             take(q).retry(0)
             assert q.stats().dead == 1
-            q._locked(q._log.compact)
+            q._core.locked(q._core.log.compact)
             with opened(tmp_path, clock, max_attempts=2):
                 take(q).retry(0)  # for the workers that are open too
                 item = take(other)
@@ -427,10 +427,10 @@ class TestDeadLetters:
             def die(data: bytes, count: int) -> None:
                 raise KeyboardInterrupt
 
-            write, q._writer.append_encoded = q._writer.append_encoded, die  # type: ignore[method-assign]
+            write, q._core.writer.append_encoded = q._core.writer.append_encoded, die  # type: ignore[method-assign]
             with pytest.raises(KeyboardInterrupt):
                 q.redrive()
-            q._writer.append_encoded = write  # type: ignore[method-assign]
+            q._core.writer.append_encoded = write  # type: ignore[method-assign]
             q.put(b"another")  # takes the offset of one that was not written
             assert q.redrive() == 2
             assert values(q) == [b"urgent", b"another", b"first"]
@@ -455,15 +455,15 @@ class TestPutting:
     def test_an_intent_without_its_message_takes_no_room(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, maxsize=3) as q:
             q.put(b"a")
-            write = q._writer.append_encoded
+            write = q._core.writer.append_encoded
 
             def die(data: bytes, count: int) -> None:
                 raise KeyboardInterrupt
 
-            q._writer.append_encoded = die  # type: ignore[method-assign]
+            q._core.writer.append_encoded = die  # type: ignore[method-assign]
             with pytest.raises(KeyboardInterrupt):
                 q.put_many([b"lost", b"too"], delay_s=5.0)
-            q._writer.append_encoded = write  # type: ignore[method-assign]
+            q._core.writer.append_encoded = write  # type: ignore[method-assign]
             q.put_many([b"b", b"c"], timeout=0)
             with pytest.raises(sej.QueueFullError):
                 q.put(b"d", timeout=0)
@@ -946,7 +946,7 @@ class TestDamage:
                 for item in q.get_many(4, timeout=0):
                     item.retry(50) if item.key == b"a" else item.done()
             q.put(b"8", delay_s=50)
-            q._locked(q._log.compact)
+            q._core.locked(q._core.log.compact)
             left = [item.offset for item in q.items()]
         whole, kept = self.log(tmp_path).read_bytes(), (tmp_path / "ofs" / "worker.ofs").read_bytes()
         for at in range(5, len(whole), RECORD_SIZE):
@@ -1062,16 +1062,16 @@ class TestDamage:
 
     def test_an_intent_without_its_message_is_void(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
-            write = q._writer.append_encoded
+            write = q._core.writer.append_encoded
 
             def die(data: bytes, count: int) -> None:
                 raise KeyboardInterrupt
 
-            q._writer.append_encoded = die  # type: ignore[method-assign]
+            q._core.writer.append_encoded = die  # type: ignore[method-assign]
             for options in ({"delay_s": 1000.0}, {"dedupe_key": b"k"}, {"expire_s": 0.001}):
                 with pytest.raises(KeyboardInterrupt):
                     q.put(b"lost", **options)
-            q._writer.append_encoded = write  # type: ignore[method-assign]
+            q._core.writer.append_encoded = write  # type: ignore[method-assign]
             assert tuple(q.stats().values())[:3] == (0, 0, 0)
             clock.move(1)
             q.put(b"plain")
@@ -1104,10 +1104,10 @@ def test_an_opening_that_fails_leaves_no_file_open(tmp_path: Path, clock: FakeCl
 
 
 def test_a_sync_of_a_queue_that_was_closed_because_it_failed_names_the_failure(q: JournalQueue) -> None:
-    q._log.fail(OSError(errno.EIO, "the disk"))
-    q._log.close()  # another thread got the error, and closed the queue
+    q._core.log.fail(OSError(errno.EIO, "the disk"))
+    q._core.log.close()  # another thread got the error, and closed the queue
     with pytest.raises(sej.WriterFailedError, match="the disk"):
-        q._log.sync()
+        q._core.log.sync()
 
 
 def test_a_replaced_journal_is_an_error_and_not_taken_for_done(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sortedcontainers import SortedSet
+from sortedcontainers import SortedDict
 
 import sej
 from sej.queue.disk import log as queue_log
@@ -50,7 +50,7 @@ def test_a_lease_does_not_look_at_items_that_were_set_aside_ahead() -> None:
     state = QueueState()
     state.apply(b"".join(made.intended(offset, 5, 6, 7, 0) for offset in range(100, 200)))
 
-    class Ahead(SortedSet):  # type: ignore[misc]  # has no types
+    class Ahead(SortedDict):  # type: ignore[misc]  # has no types
         def __iter__(self) -> None:
             raise AssertionError("each of them costs time in each lease")
 
@@ -97,7 +97,7 @@ def test_absurd_numbers_cost_neither_time_nor_memory(log: list[bytes], at: int, 
         q.put(b"d", b"b", priority=1, delay_s=5)
         q.get_many(2, timeout=0)[1].retry(1)
         kill(q)
-        file = Path(q._log.path)
+        file = Path(q._core.log.path)
         data = file.read_bytes()
         at = min(at, len(data) // RECORD_SIZE) * RECORD_SIZE
         file.write_bytes(data[:at] + b"".join(log) + data[at:])
@@ -108,7 +108,7 @@ def test_absurd_numbers_cost_neither_time_nor_memory(log: list[bytes], at: int, 
         with contextlib.suppress(outcomes), opened(path, clock) as q:
             q.put(b"e", b"c")
             q.get_many(9, timeout=0)
-            q._locked(q._log.compact)
+            q._core.locked(q._core.log.compact)
             q.stats()
 
 

@@ -44,7 +44,7 @@ def test_a_purge_forgets_an_intent_without_its_message(tmp_path: Path, clock: Fa
     def die(data: bytes, count: int) -> None:
         raise KeyboardInterrupt
 
-    q._writer.append_encoded = die  # type: ignore[method-assign]
+    q._core.writer.append_encoded = die  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         q.put(b"lost", priority=1)
     kill(q)
@@ -61,7 +61,7 @@ def test_processes_that_wait_for_the_journal_do_not_stop_a_get(tmp_path: Path, c
         threads = [threading.Thread(target=third.put, args=(b"c",), kwargs={"priority": 1})]
         threads += [threading.Thread(target=other.redrive)]
         with sej.Writer(tmp_path):
-            waiting = [queue._writer.life.mutex for queue in (third, other)]
+            waiting = [queue._core.writer.life.mutex for queue in (third, other)]
             for thread, mutex in zip(threads, waiting, strict=True):
                 thread.start()
                 while mutex.acquire(blocking=False):  # until it waits for the journal, which it holds this for
@@ -189,7 +189,7 @@ def test_a_child_of_a_thread_in_the_middle_of_a_call_is_refused(tmp_path: Path, 
     held, let = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with q._life.mutex:
+        with q._core.life.mutex:
             held.set()
             let.wait(30)
 
@@ -310,13 +310,13 @@ def test_the_reason_of_an_earlier_attempt_is_kept_with_the_item(tmp_path: Path, 
         first, second = q.get_many(2, timeout=0)
         first.retry(0, reason)
         second.done()
-        q._locked(q._log.compact)
+        q._core.locked(q._core.log.compact)
     with opened(tmp_path, clock) as q:
         take(q).retry(0)
         (letter,) = sej.dead_letters(q.dead_letter)
         why, _, last = letter.reason.partition("; the last failure before that: ")
         assert why == "returned at attempt 2" and reason.startswith(last) and len(last) > 900
-        assert not q._log.state.reasons
+        assert not q._core.log.state.reasons
 
 
 @pytest.mark.parametrize(

@@ -6,5 +6,5 @@ The modules, in the order in which they are best read::
     lock                               the queue's lock; which processes are alive
     unlocked                           the state, for a process that has no queue open
     reader                             messages by offset; compares the log with the journal after a power loss
-    parked, convert                    what a queue with an order of keys reads in the journal; change the order
+    parked                             what a queue with an order of keys reads in the journal
 """

@@ -1,56 +1,47 @@
-"""An item of a queue on a journal: a message and its lease."""
+"""An item of a queue on a journal: a message and its lease; and how it is ended.
+
+A lease is fenced: an item can be ended only if it is still leased to this queue, for the same attempt, in the epoch of
+that delivery. Otherwise another worker may have it. This is checked under the queue's lock, but raised without it: an
+exception under the lock makes the queue read its log again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
-from sej.checks import reason_of
+from sej.checks import POSITIVE_SECONDS, SECONDS, a, reason_of
 from sej.durations import Seconds, seconds
 from sej.errors import LeaseLostError
 from sej.message import Message
 from sej.queue.interface.held import QueueItem
+from sej.queue.interface.item import Item
 from sej.queue.interface.queue import WorkQueue
-
-
-class Acks(Protocol):
-    """Ends an item under the lock of its queue; each method may raise LeaseLostError."""
-
-    def done(self, item: JournalItem) -> None:
-        """Mark the item done: it is not delivered again."""
-
-    def retry(self, item: JournalItem, delay_s: float | None, reason: str) -> None:
-        """Return the item to the queue, or to the dead letters after max_attempts."""
-
-    def give_back(self, item: JournalItem) -> None:
-        """Return the item to the queue immediately, with its previous number of attempts."""
-
-    def fail(self, item: JournalItem, reason: str) -> None:
-        """Write the item to the dead letters."""
-
-    def extend(self, item: JournalItem, lease_s: float) -> None:
-        """Extend the lease to ``lease_s`` seconds from now."""
+from sej.queue.items.core import QueueCore
+from sej.queue.log.format import DONE, EXTEND, WAIT, one_done, reason_kept, stamp_of
+from sej.system.clock import span_ns
 
 
 class JournalItem(QueueItem):
     """An item of a :class:`~sej.queue.journal_queue.JournalQueue`."""
 
-    __slots__ = ("_acks", "_headers", "epoch")
+    __slots__ = ("_core", "_headers", "epoch")
     message: Message
 
     def __init__(
         self,
         queue: WorkQueue,
-        acks: Acks,
+        core: QueueCore,
         message: Message,
         attempts: int,
-        epoch: int,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Create an item that is leased to ``queue``."""
-        super().__init__(queue, message, attempts)
-        self._acks = acks
-        self.epoch = epoch
+        self._queue = queue
+        self.message = message
+        self.attempts = attempts
+        self.ended = False
+        self._core = core
+        self.epoch = core.log.epoch
         self._headers = headers
 
     @property
@@ -69,23 +60,28 @@ class JournalItem(QueueItem):
 
     def done(self) -> None:
         """Mark the item done: it is not delivered again."""
-        self._acks.done(self)
+        self._if_held(self._done)
 
     def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Return the item to the queue, or to the dead letters after max_attempts."""
-        self._acks.retry(self, seconds("delay_s", delay_s), reason_of(reason))
+        delay_s = seconds("delay_s", delay_s)
+        if delay_s is not None:
+            SECONDS("delay_s", delay_s)
+        self._if_held(self._retry, delay_s, reason_of(reason))
 
     def give_back(self) -> None:
         """Return the item to the queue immediately, with its previous number of attempts."""
-        self._acks.give_back(self)
+        self._if_held(self._wait, self.attempts - 1)
 
     def fail(self, reason: str | BaseException = "") -> None:
         """Write the item to the dead letters."""
-        self._acks.fail(self, reason_of(reason))
+        self._if_held(self._fail, reason_of(reason))
 
     def extend(self, lease_s: Seconds) -> None:
         """Extend the lease to ``lease_s`` seconds from now."""
-        self._acks.extend(self, seconds("lease_s", lease_s))
+        lease_s = seconds("lease_s", lease_s)
+        POSITIVE_SECONDS("lease_s", lease_s)
+        self._if_held(self._extend, lease_s)
 
     def lost(self) -> LeaseLostError:
         """Return the error to raise if another worker may have the item."""
@@ -103,3 +99,90 @@ class JournalItem(QueueItem):
     def __repr__(self) -> str:
         """Show offset and attempts."""
         return f"<sej.Item offset={self.message.offset} attempts={self.attempts}>"
+
+    # --- under the lock
+
+    def _if_held(self, act: Callable[..., None], *arguments: object) -> None:
+        if not self._core.end(self._act, act, arguments):
+            raise self.lost()
+
+    def _act(self, act: Callable[..., None], arguments: tuple[object, ...]) -> bool:
+        if not self.is_held():
+            return False
+        act(*arguments)
+        return True
+
+    def is_held(self) -> bool:
+        """Return whether no other worker may have the item."""
+        log = self._core.log
+        there = log.state.leased.get(self.message.offset)
+        return (
+            there is not None
+            and there.attempt == self.attempts
+            and there.holder == self._core.holders.mine
+            and self.epoch == log.epoch
+            and not self.ended
+        )
+
+    def _done(self) -> None:
+        message = self.message
+        self._core.log.append(one_done(message.offset, stamp_of(message.timestamp)))
+        self.ended = True
+
+    def _retry(self, delay_s: float | None, reason: str) -> None:
+        core, offset, attempts = self._core, self.message.offset, self.attempts
+        if attempts >= core.log.state.max_attempts:
+            self._fail(reason or core.log.state.with_reason(offset, f"returned at attempt {attempts}"))
+            return
+        wait_s = core.delivery.backoff.after(attempts) if delay_s is None else delay_s
+        at = core.clock.boot_ns() + span_ns(wait_s) if wait_s else 0
+        if at:
+            core.log.keep_clock()
+        self._wait(attempts, at, reason)
+
+    def _wait(self, attempts: int, ready_at_ns: int = 0, reason: str = "") -> None:
+        log, offset = self._core.log, self.message.offset
+        log.append(reason_kept(offset, reason), WAIT(offset, ready_at_ns, attempts, log.state.priority(offset)))
+        self.ended = True
+
+    def _fail(self, reason: str) -> None:
+        if reason:  # for the letter, if this process dies before it has written it
+            self._core.log.append(reason_kept(self.message.offset, reason))
+        self._core.letters.give_up(self.message, self.attempts, reason)
+        self.ended = True
+
+    def _extend(self, lease_s: float) -> None:
+        deadline = self._core.clock.boot_ns() + span_ns(lease_s)
+        self._core.log.append(EXTEND(self.message.offset, deadline, self.attempts))
+
+
+def end_all(core: QueueCore, items: list[Item]) -> LeaseLostError | None:
+    """End as many items as possible with one write, under the lock; return the error of the first of the others."""
+    lost: LeaseLostError | None = None
+    good: list[JournalItem] = []
+    check = a(JournalItem)
+    for item in items:
+        check("items", item)
+        assert isinstance(item, JournalItem)
+        if item.is_held():
+            good.append(item)
+        else:
+            lost = lost or item.lost()
+    if good:
+        core.log.append(*_runs(sorted([item.message for item in good])))
+    for item in good:
+        item.ended = True
+    return lost
+
+
+def _runs(messages: list[Message]) -> list[bytes]:
+    """Return DONE records for sorted messages."""
+    found = []
+    start, last = messages[0].offset, messages[0]
+    for message in messages[1:]:
+        if message.offset > last.offset + 1:
+            found.append(DONE(start, last.offset + 1, stamp_of(last.timestamp)))
+            start = message.offset
+        last = message
+    found.append(DONE(start, last.offset + 1, stamp_of(last.timestamp)))
+    return found

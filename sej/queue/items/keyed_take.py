@@ -10,9 +10,7 @@ The next item is the head of a free key, by priority, then by offset. Heads come
 An item that is aside may be the head only if no earlier message of its key is fresh. So before an item with a priority
 is delivered ahead of the frontier, the messages before it are passed by.
 
-Parked items cost more than fresh ones. So a batch that has an item passes messages by only as long as that finds
-others: each message costs a credit, and each item found after it earns some. Without credit the batch ends at the first
-message whose key is not free. With fewer keys than the batch is long, nothing is parked then.
+Parked items cost more than fresh ones. So a batch that has an item passes only a few messages by to find more.
 
 Under one hold of the lock at most :data:`_MESSAGES` messages are passed by or looked up, so that a key with many items
 does not stop other workers. Then ``unfinished`` is set, and the caller takes the lock again.
@@ -20,96 +18,49 @@ does not stop other workers. Then ``unfinished`` is set, and the caller takes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from heapq import heappop, heappush, heapreplace
-from typing import Final, NoReturn
+from typing import Final
 
 from sej.errors import SejError
-from sej.journal.directory import Directory
 from sej.message import Message
-from sej.queue.disk.log import QueueLog
-from sej.queue.disk.parked import ParkedItems, UnfinishedError
-from sej.queue.disk.reader import MessageReader
+from sej.queue.disk.parked import UnfinishedError
+from sej.queue.items.core import QueueCore
+from sej.queue.items.take import Flow, Found, Taker
 from sej.queue.log.format import DONE, PARK, PICK, SCAN, stamp_of
 from sej.queue.log.key_order import KeyOrder, key_hash
 from sej.queue.log.schedule import NEVER
 from sej.system.disk import of_system
 
 _MESSAGES: Final = 4096
-_CREDIT: Final = 256
-"""How many messages batches pass by before they have found an item in that way, and at most without finding another."""
-_EARNED: Final = 4
-_RETRY: Final = 64
-"""One in so many batches that end for want of credit gets one."""
+_IN_ROW: Final = 16
+"""So many messages in a row are passed by to find more for a batch that has an item."""
 
 
-class KeyedTaker:
-    """The part of the taking side that knows the order of keys.
+class KeyedTaker(Taker):
+    """The taking side of one open queue with an order of keys."""
 
-    Attributes:
-        unfinished: whether there may be an item that was not reached.
-    """
+    keyed = True
 
-    def __init__(
-        self,
-        directory: Directory,
-        log: QueueLog,
-        fresh: MessageReader,
-        others: MessageReader,
-        *,
-        per_key: int,
-        pick: Callable[[int, int, list[tuple[Message, int]]], None],
-        look_ahead: Callable[[], None],
-        is_expired: Callable[[Message, int], bool],
-        lease: Callable[[int], tuple[int, int]],
-        fits: Callable[..., bool],
-        unlimited: Callable[[], bool],
-    ) -> None:
-        """Take from a queue with an order of keys.
-
-        Args:
-            directory: the journal.
-            log: the state.
-            fresh: reads messages from the frontier on.
-            others: reads messages out of order.
-            per_key: how many items of a key may be delivered and not ended.
-            pick: leases an item of the schedule: its offset, the time, and the list to append it to.
-            look_ahead: moves the frontier over items that were set aside.
-            is_expired: whether a message expired by this time.
-            lease: the holder and the deadline of a lease that begins at this time.
-            fits: whether a message may be added to lists of those that were taken.
-            unlimited: whether no message expires and all fit.
-        """
-        self._log = log
-        self._fresh = fresh
-        self._others = others
-        self._per_key = per_key
-        self._pick = pick
-        self._look_ahead = look_ahead
-        self._is_expired = is_expired
-        self._lease = lease
-        self._fits = fits
-        self._unlimited = unlimited
-        self._items = ParkedItems(directory)
+    def __init__(self, core: QueueCore, flow: Flow) -> None:
+        """Take for this queue, within limits."""
+        super().__init__(core, flow)
+        self._per_key = core.delivery.per_key
         self._free: list[tuple[int, int]] = []
         self._queued: set[int] = set()
-        self._again = self.unfinished = False
+        self._again = False
         self._left = _MESSAGES
-        self._credit = _CREDIT
-        self._short = 0
 
-    def begin(self) -> None:
-        """Begin an operation: its messages are counted from here."""
+    def take(self, n: int, now: int, max_bytes: int | None = None) -> Found:
+        """Return up to n items that are available now; messages that are passed by are counted from here."""
         self._left = _MESSAGES
-        self.unfinished = False
+        return super().take(n, now, max_bytes)
 
-    def close(self) -> None:
-        """Close the readers."""
-        self._items.close()
-
-    def next(self, order: KeyOrder, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
+    def _take_next(self, n: int, now: int, found: Found) -> bool:
         """Take the next items, at most n, or set one aside; return False if none exists."""
+        order = self._log.state.order
+        assert order is not None
         try:
             while not self._next(order, n, now, found):
                 if not self._again:
@@ -121,12 +72,12 @@ class KeyedTaker:
             self.unfinished = True
             return False
 
-    def _next(self, order: KeyOrder, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
+    def _next(self, order: KeyOrder, n: int, now: int, found: Found) -> bool:
         """Return whether an item was taken or set aside; ``_again``: whether another call may find one."""
         state = self._log.state
         self._refresh(order, now)
         if state.frontier in state.above:
-            self._look_ahead()
+            self.look_ahead()
         self._again = False
         waits = self._first_parked(order, now)
         ready = self._first_ready(order, now)
@@ -135,17 +86,17 @@ class KeyedTaker:
         if ready is not None and ready[0] >= 0:
             priority, offset = ready
             if priority or (offset < state.frontier and (waits is None or offset < waits[0])):
-                self._pick(offset, now, found)
+                self.pick(offset, now, found)
                 return True
         if waits is not None:
             self._take_parked(order, *waits, now, found)
             return True
         before, frontier = len(found), state.frontier
-        if self._take_fresh(order, n, now, found):
+        if self._take_or_pass(order, n, now, found):
             self._again = True
             return len(found) > before or (before > 0 and self._log.state.frontier == frontier)
         if ready is not None:
-            self._pick(ready[1], now, found)
+            self.pick(ready[1], now, found)
             return True
         return False
 
@@ -193,8 +144,8 @@ class KeyedTaker:
                     continue
             if priority > 0 and offset > state.frontier:
                 if state.frontier in state.above:
-                    self._look_ahead()
-                if state.frontier not in state.above and self._take_fresh(order, 0, now, [], offset):
+                    self.look_ahead()
+                if state.frontier not in state.above and self._take_or_pass(order, 0, now, [], offset):
                     self._spend()
                     self._refresh(order, now)
                     continue
@@ -227,7 +178,7 @@ class KeyedTaker:
     def _lookup(self, key: int) -> int | None:
         """Return the first parked item of a key; if it has none, record that."""
         log = self._log
-        first = self._items.first(log.state, log.epoch, key, self._spend)
+        first = self.core.parked.first(log.state, log.epoch, key, self._spend)
         if first is None:
             log.append(PARK(key, NEVER))
         return first
@@ -237,17 +188,17 @@ class KeyedTaker:
         if self._left <= 0:
             raise UnfinishedError
 
-    def _take_parked(self, order: KeyOrder, offset: int, key: int, now: int, found: list[tuple[Message, int]]) -> None:
+    def _take_parked(self, order: KeyOrder, offset: int, key: int, now: int, found: Found) -> None:
         log = self._log
-        message = self._others.at(offset)
-        if message is not None and not self._fits(message, found):
+        message = self.core.others.at(offset)
+        if message is not None and not self.fits(message, found):
             return
         self._unqueue()
         if message is None or message.offset != offset:  # a repair found it lost
             log.append(PICK(offset, 1, *self._lease(now), 0, key), DONE(offset, offset + 1))
         else:
             record = PICK(offset, 1, *self._lease(now), 0, key, stamp_of(message.timestamp))
-            if self._is_expired(message, now):
+            if self.is_expired(message, now):
                 log.append(record, DONE(offset, offset + 1))
             else:
                 log.append(record)
@@ -271,15 +222,11 @@ class KeyedTaker:
         first = order.first_aside(key, now, self._log.state.waiting)
         return first is None or first > offset
 
-    def _end_short(self) -> NoReturn:
-        """End a batch that has an item, and no credit to look for more."""
-        self._short += 1
-        self._credit = int(self._short % _RETRY == 0)
-        raise UnfinishedError
+    def _lease(self, now: int) -> tuple[int, int]:
+        """Return the holder and the deadline of a lease that begins now."""
+        return self.core.holders.mine, now + self.core.delivery.lease_ns
 
-    def _take_fresh(
-        self, order: KeyOrder, n: int, now: int, found: list[tuple[Message, int]], stop: int | None = None
-    ) -> bool:
+    def _take_or_pass(self, order: KeyOrder, n: int, now: int, found: Found, stop: int | None = None) -> bool:
         """Take up to n messages from the frontier on whose keys are free, and pass the others by.
 
         With ``stop``, pass by all messages before it. Return whether there was a message.
@@ -299,31 +246,28 @@ class KeyedTaker:
         if batch.records:
             log.append(*batch.records)
         if batch.rows:
-            self._items.passed(log.state, log.epoch, batch.start, batch.rows)
+            self.core.parked.passed(log.state, log.epoch, batch.start, batch.rows)
         found += batch.run
         if end is _End.SHORT:
-            self._end_short()
+            raise UnfinishedError
         return bool(batch.records) or end is _End.FULL
 
-    def _fill(self, batch: _Batch, order: KeyOrder, n: int, now: int, found: list[tuple[Message, int]]) -> _End:
+    def _fill(self, batch: _Batch, order: KeyOrder, n: int, now: int, found: Found) -> _End:
         """Take messages whose keys are free, until the batch has n."""
-        has_paid = False
+        in_row = 0
         while len(batch.run) < n and (message := self._read_next(batch)) is not None:
             key = key_hash(message.key)
-            if self._is_expired(message, now):
+            if self.is_expired(message, now):
                 batch.expire(key, message)
             elif not key or (key not in batch.passed and self._is_free(order, key, batch.taken, message.offset, now)):
-                if not self._fits(message, found, batch.run):
+                if not self.fits(message, found, batch.run):
                     return _End.FULL
-                if has_paid:
-                    self._credit = min(self._credit + _EARNED, _CREDIT)
+                in_row = 0
                 batch.take(key, message)
             else:
-                if batch.run or found:
-                    if not self._credit:
-                        return _End.SHORT
-                    self._credit -= 1
-                    has_paid = True
+                in_row += 1
+                if in_row > _IN_ROW and (batch.run or found):
+                    return _End.SHORT
                 self._left -= 1
                 batch.pass_by(key, message, is_parked=key in order.parked)
         return _End.DONE
@@ -342,7 +286,7 @@ class KeyedTaker:
         if self._left <= 0 or (above and offset in above):
             return None
         try:
-            message = self._fresh.at(offset)
+            message = self.core.fresh.at(offset)
         except (OSError, SejError) as error:
             if not batch.records or (isinstance(error, OSError) and not of_system(error)):
                 raise
@@ -356,7 +300,7 @@ class KeyedTaker:
 
 
 class _End(Enum):
-    """Why a batch ended: a message did not fit, or it is short for want of credit, or neither."""
+    """Why a batch ended: a message did not fit, or its key was not free, or neither."""
 
     DONE, FULL, SHORT = range(3)
 
@@ -381,7 +325,7 @@ class _Batch:
     def __init__(self, start: int, holder: int, deadline: int) -> None:
         """Begin at the frontier, with the lease of what it takes."""
         self.start = self.offset = start
-        self.run: list[tuple[Message, int]] = []
+        self.run: Found = []
         self.records: list[bytes] = []
         self.rows: list[tuple[int, int]] = []
         self.passed: set[int] = set()

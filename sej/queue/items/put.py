@@ -9,15 +9,14 @@ intent that matches no message, which is void.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sej.codec import decode_many
 from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
-from sej.queue.disk.log import QueueLog
-from sej.queue.disk.reader import MessageReader
 from sej.queue.interface.values import Wishes
+from sej.queue.items.core import QueueCore
 from sej.queue.log.format import (
     BACK,
     BLOCK,
@@ -38,9 +37,8 @@ from sej.queue.log.key_order import key_hash
 from sej.queue.log.schedule import NEVER
 from sej.queue.log.state import QueueState, hashed, requeue_key
 from sej.reading.dead_letters import DeadLetter
-from sej.system.clock import Clock, span_ns
-from sej.system.watch import Watch, wait_any
-from sej.writing.shared_writer import SharedWriter
+from sej.system.clock import span_ns
+from sej.system.watch import wait_any
 
 
 class _Batch(NamedTuple):
@@ -64,30 +62,19 @@ class _Batch(NamedTuple):
 class Putter:
     """The putting side of one open queue."""
 
-    def __init__(
-        self,
-        log: QueueLog,
-        writer: SharedWriter,
-        clock: Clock,
-        reader: MessageReader,
-        *,
-        maxsize: int,
-        window_ns: int,
-    ) -> None:
-        """Put through writer, with intents in log.
+    def __init__(self, core: QueueCore, *, maxsize: int, window_ns: int) -> None:
+        """Put through the journal's writer, with intents in the log.
 
         Args:
-            log: the state.
-            writer: the journal's writer.
-            clock: the clocks.
-            reader: reads the message of a dedupe key.
+            core: the queue.
             maxsize: the most items that may wait; 0: no limit.
             window_ns: how long dedupe keys are remembered.
         """
-        self._log = log
-        self._writer = writer
-        self._clock = clock
-        self._reader = reader
+        self._core = core
+        self._log = core.log
+        self._writer = core.writer
+        self._clock = core.clock
+        self._reader = core.others
         self._maxsize = maxsize
         self._window_ns = window_ns
 
@@ -96,13 +83,11 @@ class Putter:
         values: Iterable[bytes],
         keys: Iterable[bytes] | None,
         wishes: Wishes,
-        locked: Callable[..., Sequence[int] | None],
-        watches: Callable[[], Sequence[Watch]],
     ) -> Sequence[int]:
         """Put many items; see :meth:`sej.WorkQueue.put`.
 
-        ``locked`` calls a function with the queue's lock, with the log read. The journal's lock is taken before it:
-        while another process holds the journal, workers can still take items and end them.
+        The journal's lock is taken before the queue's: while another process holds the journal, workers can still take
+        items and end them.
         """
         delay_s, priority, expire_s, dedupe_keys, timeout, headers = wishes
         values = list(values)  # the iterable must not run under a lock
@@ -117,7 +102,7 @@ class Putter:
         deadline = None if timeout is None else time.monotonic() + timeout
         first = True
         while True:
-            found = self._writer.turn(locked, self._put_now, values, keys, wishes)
+            found: Sequence[int] | None = self._writer.turn(self._core.locked, self._put_now, values, keys, wishes)
             if found is not None:
                 if found and self._writer.durability == "disk":
                     self._writer.settle(max(found) + 1)
@@ -128,7 +113,7 @@ class Putter:
                     f"the queue has {self._maxsize} waiting items, its maxsize; none was taken in time",
                     path=self._log.path,
                 )
-            watched = watches()
+            watched = self._core.watches()
             if not first:
                 wait_any(watched, left)
             first = False

@@ -1,122 +1,143 @@
-"""Take items: which come next, and which are no longer delivered.
+"""Take items: which come next, which are no longer delivered, and how many at a time.
 
 The order: the highest priority with a ready item; within it the lowest offset. Fresh messages have priority 0 and are
 in the journal in order, so a range of them is one record. Everything runs under the queue's lock, with the log read.
+
+**The flow** has limits: how many items are leased at a time, how many are delivered in a time, and a pause. Pause and
+rate are kept in the queue's log, so that they hold for all processes together and after a restart. The rate is a token
+bucket. A bucket for ``10/s`` holds 10 tokens, an item takes one, and one is added each 100 ms. It is kept as one
+number, the time at which the bucket is full again (``full_at_ns``, on the boot-time clock)::
+
+    tokens now = capacity - (full_at_ns - now) / interval          at most the capacity
+    a take of n items:  full_at_ns = max(full_at_ns, now) + n * interval
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import re
+from typing import Any, ClassVar, Final, NamedTuple
 
+from sej.checks import TEXT
 from sej.errors import OffsetTooSmallError, SejError
-from sej.journal.directory import Directory
 from sej.message import NO_TIMESTAMP, Message
-from sej.queue.disk.lock import Holders
-from sej.queue.disk.log import QueueLog
 from sej.queue.disk.parked import parked_offsets
-from sej.queue.disk.reader import MessageReader
-from sej.queue.items.flow import UNLIMITED, Flow
-from sej.queue.items.keyed_take import KeyedTaker
-from sej.queue.log.format import DONE, DROP, FREE, LOST, PICK, WAIT, exhausted, leased, message_check, stamp_of
+from sej.queue.items.core import QueueCore
+from sej.queue.items.put import set_aside
+from sej.queue.log.format import (
+    BLOCK,
+    DONE,
+    DROP,
+    LOST,
+    PICK,
+    RATE,
+    WAIT,
+    exhausted,
+    leased,
+    message_check,
+    stamp_of,
+)
 from sej.queue.log.key_order import key_hash
-from sej.system.clock import Clock
+from sej.queue.log.state import QueueState
+from sej.system.clock import LONGEST_NS
 from sej.system.disk import of_system
 
 PROBE_NS: Final = 100_000_000
 """Nanoseconds between two checks of other holders: items of a process that died are ready after at most this time."""
 _DEAD_LETTER_PAUSE_NS: Final = 10_000_000_000
 """If a dead letter could not be written, the next attempt comes after this time: other items do not wait for it."""
+_RATE: Final = re.compile(r"([1-9]\d*)\s*/\s*(\d*)\s*(s|m|h|d)")
+_UNIT_NS: Final = {"s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
+Found = list[tuple[Message, int]]
+"""Messages that were taken, each with its number of attempts."""
+
+
+class Rate(NamedTuple):
+    """A rate.
+
+    Attributes:
+        burst: how many items, at most immediately after one another.
+        interval_ns: the time that one item takes.
+    """
+
+    burst: int
+    interval_ns: int
+
+
+def parse_rate(text: str) -> Rate:
+    """Return the rate of a text: ``10/s``, ``100/m``, ``5/h``, ``1/30s``.
+
+    Raises:
+        ValueError: the text is not a rate.
+
+    Example:
+        >>> parse_rate("10/s"), parse_rate("1/30s")
+        (Rate(burst=10, interval_ns=100000000), Rate(burst=1, interval_ns=30000000000))
+    """
+    found = _RATE.fullmatch(text.strip())
+    if found is None or found[2] == "0":
+        raise ValueError(f"rate must be a number of items per time, as in '10/s', '100/m' or '1/30s', got {text!r}")
+    count = int(found[1])
+    span_ns = min(int(found[2] or 1) * _UNIT_NS[found[3]], LONGEST_NS)
+    return Rate(count, max(span_ns // count, 1))
+
+
+def require_rate(name: str, value: Any) -> None:
+    """Check a rate, as a rule of :func:`sej.checks.require`."""
+    TEXT(name, value)
+    parse_rate(value)
+
+
+class Flow(NamedTuple):
+    """The limits that one process applies.
+
+    Attributes:
+        concurrency: how many items of the queue may be leased, by all processes together; None: no limit.
+        rate: how many may be delivered in a time; None: no limit.
+    """
+
+    concurrency: int | None
+    rate: Rate | None
 
 
 class Taker:
     """The taking side of one open queue.
 
     Attributes:
-        others: looks up messages that are not taken in order.
+        keyed: whether it takes from a queue with an order of keys.
+        core: the queue.
+        flow: the limits.
         lost: how many items were found missing since the last check.
         unwritten: why a dead letter could not be written since the last check; None: all were.
+        unfinished: whether there may be an item that the last :meth:`take` did not reach.
     """
 
-    def __init__(
-        self,
-        directory: Directory,
-        log: QueueLog,
-        holders: Holders,
-        clock: Clock,
-        give_up: Callable[[Message, int, str], None],
-        *,
-        lease_ns: int,
-        expire_ns: int | None,
-        per_key: int = 1,
-        flow: Flow = UNLIMITED,
-    ) -> None:
-        """Take for this holder.
+    keyed: ClassVar[bool] = False
 
-        Args:
-            directory: the journal.
-            log: the state.
-            holders: which other holders are alive.
-            clock: the clocks.
-            give_up: writes a message to the dead letters, with its attempts and a reason.
-            lease_ns: how long an item is leased.
-            expire_ns: messages older than this are removed; None: none.
-            per_key: how many items of a key may be leased in a queue with an order of keys.
-            flow: the limits of the whole queue.
-        """
-        self._directory = directory
-        self._log = log
-        self._holders = holders
-        self._clock = clock
-        self._give_up = give_up
-        self._lease_ns = lease_ns
-        self._expire_ns = expire_ns
-        self._flow = flow
+    def __init__(self, core: QueueCore, flow: Flow) -> None:
+        """Take for this queue, within limits."""
+        self.core = core
+        self._log = core.log
+        self._concurrency, self._rate = self.flow = flow
         self._max_bytes: int | None = None
-        self._full = False
+        self._full = self.unfinished = False
         self._probe_at = self._dead_letter_at = self.lost = 0
         self.unwritten: Exception | None = None
-        self._fresh = MessageReader(directory)
-        self.others = MessageReader(directory, 64)
-        self._keyed = KeyedTaker(
-            directory,
-            log,
-            self._fresh,
-            self.others,
-            per_key=per_key,
-            pick=self._pick,
-            look_ahead=self._look_ahead,
-            is_expired=self._is_expired,
-            lease=lambda now: (holders.mine, now + lease_ns),
-            fits=self._fits,
-            unlimited=lambda: self._max_bytes is None and not self._expires,
-        )
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether there may be an item that the last :meth:`take` did not reach."""
-        return self._keyed.unfinished
-
-    def begin(self, now: int) -> None:
-        """Record what the rate of this process changes; once, when its queue is opened."""
-        opened = self._flow.opened(self._log.state, now)
-        if opened:
-            self._log.append(*opened)
-
-    def take(self, n: int, now: int, max_bytes: int | None = None) -> list[tuple[Message, int]]:
+    def take(self, n: int, now: int, max_bytes: int | None = None) -> Found:
         """Return up to n items that are available now: messages, and their number of attempts.
 
         Their values have at most ``max_bytes`` together, or it is one item.
         An error in an item is raised only if it comes first: the items before it are already leased.
         """
-        state = self._log.state
+        log = self._log
+        state = log.state
         state.schedule.tick(now)
         if now >= self._probe_at:
-            self._probe(now)
-        found: list[tuple[Message, int]] = []
-        self._keyed.begin()
-        self._max_bytes, self._full = max_bytes, False
-        n = self._flow.room(state, n, now)
+            self._probe_at = now + PROBE_NS
+            self.core.free_the_dead(now)
+        found: Found = []
+        self._max_bytes, self._full, self.unfinished = max_bytes, False, False
+        n = self._room(state, n, now)
         more = n > 0
         while more and len(found) < n and not self._full:
             try:
@@ -125,18 +146,13 @@ class Taker:
                 if not self._lose(error.first_available):
                     raise
             except (OSError, SejError) as error:
-                if not found or self._log.failed or (isinstance(error, OSError) and not of_system(error)):
+                if not found or log.failed or (isinstance(error, OSError) and not of_system(error)):
                     raise
-                self.close()  # reopened at their next use
+                self.core.close_readers()  # reopened at their next use
                 break
-        spent = self._flow.spent(self._log.state, len(found), now)
-        if spent:
-            self._log.append(*spent)
+        if self._rate is not None and found:
+            log.append(RATE(max(log.state.full_at_ns, now) + len(found) * self._rate.interval_ns))
         return found
-
-    def next_ns(self) -> int | None:
-        """Return when the rate allows the next item; None: it has no limit."""
-        return self._flow.next_ns(self._log.state)
 
     def problems(self) -> list[str]:
         """Return why items were not delivered since the last call, for the user."""
@@ -154,7 +170,36 @@ class Taker:
             )
         return found
 
-    def _fits(self, message: Message, *taken: list[tuple[Message, int]]) -> bool:
+    # --- the flow
+
+    def begin(self, now: int) -> None:
+        """Record what the rate of this process changes; once, when its queue is opened.
+
+        The bucket is never emptier than empty: otherwise a queue with a new, faster rate would wait for the old one.
+        """
+        if self._rate is not None:
+            empty_ns = now + self._rate.burst * self._rate.interval_ns
+            if self._log.state.full_at_ns > empty_ns:
+                self._log.append(RATE(empty_ns))
+
+    def _room(self, state: QueueState, n: int, now_ns: int) -> int:
+        """Return how many of n items may be taken now."""
+        if state.paused:
+            return 0
+        if self._concurrency is not None:
+            n = min(n, self._concurrency - len(state.leased) + len(state.schedule.lapsed))
+        if self._rate is not None:
+            used_ns = max(state.full_at_ns - now_ns, 0)
+            n = min(n, (self._rate.burst * self._rate.interval_ns - used_ns) // self._rate.interval_ns)
+        return n
+
+    def next_ns(self) -> int | None:
+        """Return when the rate allows the next item; None: it has no limit."""
+        if self._rate is None:
+            return None
+        return self._log.state.full_at_ns - (self._rate.burst - 1) * self._rate.interval_ns
+
+    def fits(self, message: Message, *taken: Found) -> bool:
         """Return whether an item may be added to those that were taken; if not, nothing more is taken."""
         if self._max_bytes is None or not any(taken):
             return True
@@ -162,76 +207,28 @@ class Taker:
         self._full = size > self._max_bytes
         return not self._full
 
-    def _take_next(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
+    # --- one item after another
+
+    def _take_next(self, n: int, now: int, found: Found) -> bool:
         """Take the next item, or set it aside; return False if none exists."""
         state = self._log.state
-        if state.order is not None:
-            return self._keyed.next(state.order, n, now, found)
-        if state.frontier in state.above:
-            self._look_ahead()
+        if state.above:
+            self.look_ahead()
         ready = state.schedule.first_ready()
         if ready is not None and (ready[0] > 0 or (ready[0] == 0 and ready[1] < state.frontier)):
-            self._pick(ready[1], now, found)
+            self.pick(ready[1], now, found)
         elif not self._take_fresh(n, now, found):
             if ready is None:
                 return False
-            self._pick(ready[1], now, found)
+            self.pick(ready[1], now, found)
         return True
 
-    def take_back(self, now: int) -> None:
-        """Return items to the queue whose holder died, or whose lease is over."""
-        log, state = self._log, self._log.state
-        self._probe(now)
-        state.schedule.tick(now)
-        back = [WAIT(at, 0, state.attempts(at), state.priority(at)) for at in sorted(state.schedule.lapsed)]
-        if back:
-            log.append(*back)
-
-    def look_for_losses(self) -> None:
-        """Check whether messages that were never taken have been deleted."""
-        segments, state = self._directory.segments(), self._log.state
-        low = state.frontier if state.order is None else state.order.low(state.frontier)
-        if segments and segments[0].first_offset > low:
-            try:
-                self._fresh.at(low)
-            except OffsetTooSmallError as error:
-                self._lose(error.first_available)
-
-    def _lose(self, first: int) -> bool:
-        """The journal begins at ``first`` now: drop what waited before it; return False if nothing did."""
-        log, state = self._log, self._log.state
-        before = state.lost
-        ended = [offset for offset in state.schedule.lapsed if offset < first]
-        gone = [offset for offset in state.waiting if offset < first]
-        low = state.frontier if state.order is None else state.order.low(state.frontier)
-        if not ended and not gone and low >= first:
-            return False
-        parked = 0
-        if state.order is not None and state.order.count:
-            parked = state.order.count - sum(offset >= first for offset, _ in parked_offsets(self._directory, state))
-        log.append(
-            *(WAIT(offset, 0, state.attempts(offset), state.priority(offset)) for offset in ended),
-            LOST(min([low, *ended, *gone]), first, parked),
-        )
-        self.lost += state.lost - before
-        return True
-
-    def judge(self) -> None:
-        """Nothing was appended for a while: raise if the bytes at the journal's end are corruption."""
-        self._fresh.judge()
-
-    def close(self) -> None:
-        """Close the readers."""
-        self._fresh.close()
-        self.others.close()
-        self._keyed.close()
-
-    def _take_fresh(self, n: int, now: int, found: list[tuple[Message, int]]) -> bool:
+    def _take_fresh(self, n: int, now: int, found: Found) -> bool:
         """Lease a range of fresh messages; return False if none exists."""
-        log, state, read = self._log, self._log.state, self._fresh.at
-        above, expires = state.above, self._expires
-        offset = state.frontier
-        run: list[tuple[Message, int]] = []
+        log, state, read, core = self._log, self._log.state, self.core.fresh.at, self.core
+        above, expires = state.above, state.expires or core.delivery.expire_ns is not None
+        first = offset = state.frontier
+        run: Found = []
         expired: list[bytes] = []
         while len(run) < n and not (above and offset in above):
             try:
@@ -250,28 +247,33 @@ class Taker:
             if message.offset in above:  # a recorded gap ends at an item that was set aside
                 log.append(LOST(offset, message.offset))
                 return True
-            if not self._fits(message, found, run):
+            if self._max_bytes is not None and not self.fits(message, found, run):
                 break
-            offset = message.offset + 1  # after a recorded gap, if there was one
+            if not run:
+                first = message.offset  # after a recorded gap, if there was one
+            offset = message.offset + 1
             run.append((message, 1))
-            if expires and self._is_expired(message, now):
+            if expires and self.is_expired(message, now):
                 expired.append(DONE(message.offset, offset))
         if not run:
             return False
-        stamp = stamp_of(run[-1][0].timestamp)
-        first, holder = run[0][0].offset, self._holders.mine
-        log.append(leased(first, offset, holder, now + self._lease_ns, stamp), *expired)
-        found += [row for row in run if row[0].offset in state.leased] if expired else run
+        record = leased(first, offset, core.holders.mine, now + core.delivery.lease_ns, stamp_of(run[-1][0].timestamp))
+        if expired:
+            log.append(record, *expired)
+            run = [row for row in run if row[0].offset in state.leased]
+        else:
+            log.append(record)
+        found += run
         return True
 
-    def _look_ahead(self) -> None:
+    def look_ahead(self) -> None:
         """Move the frontier over items that were set aside for the existing messages."""
         state = self._log.state
         while state.frontier in state.above:
             offset = state.frontier
             intent = state.intents.get(offset)
             if intent is not None:
-                message = self._fresh.at(offset)
+                message = self.core.fresh.at(offset)
                 if message is None:
                     return  # the put died before it wrote the message
                 if message.offset != offset or (message.timestamp, message_check(message)) != intent:
@@ -279,12 +281,12 @@ class Taker:
                     return
             state.matched(offset)
 
-    def _pick(self, offset: int, now: int, found: list[tuple[Message, int]]) -> None:
+    def pick(self, offset: int, now: int, found: Found) -> None:
         """Lease an item out of order; an exhausted one goes to the dead letters."""
-        log, state = self._log, self._log.state
+        log, state, core = self._log, self._log.state, self.core
         attempts = state.attempts(offset)
         try:
-            message = self.others.at(offset)
+            message = core.others.at(offset)
         except MemoryError as error:
             self._too_large(offset, error, now, found)
             return
@@ -293,14 +295,14 @@ class Taker:
             log.append(DROP(offset) if offset >= state.frontier else DONE(offset, offset + 1))
         elif intent is not None and (message.timestamp, message_check(message)) != intent:
             log.append(DROP(offset))  # this is another message, and fresh
-        elif self._is_expired(message, now):
+        elif self.is_expired(message, now):
             log.append(DONE(offset, offset + 1))
         elif (begun := offset in state.waiting and state.waiting[offset].exhausted) or attempts >= state.max_attempts:
             self._exhaust(message, attempts, now, begun=begun)
-        elif self._fits(message, found):
-            deadline, priority = now + self._lease_ns, state.priority(offset)
+        elif self.fits(message, found):
+            deadline, priority = now + core.delivery.lease_ns, state.priority(offset)
             key, stamp = (0, 0) if state.order is None else (key_hash(message.key), stamp_of(message.timestamp))
-            log.append(PICK(offset, attempts + 1, self._holders.mine, deadline, priority, key, stamp))
+            log.append(PICK(offset, attempts + 1, core.holders.mine, deadline, priority, key, stamp))
             found.append((message, attempts + 1))
 
     def _exhaust(self, message: Message, attempts: int, now: int, *, begun: bool) -> None:
@@ -309,7 +311,7 @@ class Taker:
         if now >= self._dead_letter_at:
             try:
                 why = self._why(message.offset, attempts, begun=begun)
-                self._give_up(message, attempts, log.state.with_reason(message.offset, why))
+                self.core.letters.give_up(message, attempts, log.state.with_reason(message.offset, why))
                 return
             except (OSError, SejError) as error:
                 if log.failed or (isinstance(error, OSError) and not of_system(error)):
@@ -319,12 +321,12 @@ class Taker:
         wait = exhausted if begun else WAIT  # the reason of a later letter is this one's
         log.append(wait(message.offset, self._dead_letter_at, attempts, log.state.priority(message.offset)))
 
-    def _too_large(self, offset: int, error: MemoryError, now: int, found: list[tuple[Message, int]]) -> None:
+    def _too_large(self, offset: int, error: MemoryError, now: int, found: Found) -> None:
         """Count an attempt for an item that this process has no memory for, and raise.
 
         An exhausted one waits for a process that has the memory for its dead letter, and other items do not.
         """
-        self.close()
+        self.core.close_readers()
         if found:  # they are leased; the next call reaches this item first
             self._full = True
             return
@@ -352,24 +354,75 @@ class Taker:
             return f"{attempts} attempts, more than max_attempts={most}"
         return f"its holder died, did not end it in time or returned it, at attempt {attempts} of max_attempts={most}"
 
-    @property
-    def _expires(self) -> bool:
-        """Whether a message may expire."""
-        return bool(self._log.state.expires) or self._expire_ns is not None
-
-    def _is_expired(self, message: Message, now: int) -> bool:
+    def is_expired(self, message: Message, now: int) -> bool:
+        """Return whether a message expired by this time."""
         row = self._log.state.expires.get(message.offset)
         if row is not None and row[0] <= now and row[1:] == (message.timestamp, message_check(message)):
             return True
-        at = message.timestamp
-        return self._expire_ns is not None and at != NO_TIMESTAMP and at + self._expire_ns <= self._clock.wall_ns()
+        at, expire_ns = message.timestamp, self.core.delivery.expire_ns
+        return expire_ns is not None and at != NO_TIMESTAMP and at + expire_ns <= self.core.clock.wall_ns()
 
-    def _probe(self, now: int) -> None:
-        """Return the items of holders that died."""
-        self._probe_at = now + PROBE_NS
-        state = self._log.state
-        if state.leased:
-            dead = self._holders.dead(state.holders())
-            if dead:
-                self._log.append(*(FREE(holder) for holder in sorted(dead)))
-                state.schedule.tick(now)
+    # --- without delivering them
+
+    def look_for_losses(self) -> None:
+        """Check whether messages that were never taken have been deleted."""
+        segments, low = self.core.directory.segments(), self._log.state.low()
+        if segments and segments[0].first_offset > low:
+            self.core.fresh.close()  # it may remember the message
+            try:
+                self.core.fresh.at(low)
+            except OffsetTooSmallError as error:
+                self._lose(error.first_available)
+
+    def _lose(self, first: int) -> bool:
+        """The journal begins at ``first`` now: drop what waited before it; return False if nothing did."""
+        log, state = self._log, self._log.state
+        before = state.lost
+        ended = [offset for offset in state.schedule.lapsed if offset < first]
+        gone = list(state.waiting.irange(maximum=first, inclusive=(True, False)))
+        if not ended and not gone and state.low() >= first:
+            return False
+        parked = 0
+        if state.order is not None and state.order.count:
+            left = parked_offsets(self.core.directory, state)
+            parked = state.order.count - sum(offset >= first for offset, _ in left)
+        log.append(
+            *(WAIT(offset, 0, state.attempts(offset), state.priority(offset)) for offset in ended),
+            LOST(min([state.low(), *ended, *gone]), first, parked),
+        )
+        self.lost += state.lost - before
+        return True
+
+    def purge(self) -> int:
+        """Remove every item that is not leased; return how many."""
+        log, end = self._log, self._log.tail.end_offset()
+        self.core.take_back(self.core.clock.boot_ns())
+        state = log.state
+        gone = len(state.waiting) - state.void(end) + state.fresh(end)
+        log.purge(end)
+        return gone
+
+    def cancel(self, offset: int) -> bool:
+        """Remove one item, leased or not; return whether it was there.
+
+        It is recorded as set aside first if it is fresh: only then is it counted as done, as when it is delivered.
+        """
+        log, state = self._log, self._log.state
+        order = state.order
+        if order is not None and offset in order.keys and not state.has(offset):  # a dead letter that keeps its key
+            log.append(BLOCK(offset, order.keys[offset], 0))
+            return True
+        if offset >= log.tail.end_offset():
+            return False
+        try:
+            message = self.core.others.at(offset)
+        except OffsetTooSmallError:
+            return False
+        if message is None or message.offset != offset:  # a repair found it lost
+            return False
+        fresh = state.is_fresh(offset, key_hash(message.key))
+        if not fresh and not state.has(offset):
+            return False
+        aside = set_aside(state, message) if fresh else []
+        log.append(*aside, DONE(offset, offset + 1, stamp_of(message.timestamp)))
+        return True

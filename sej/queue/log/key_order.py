@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sortedcontainers import SortedSet
+from sortedcontainers import SortedDict
 from xxhash import xxh3_64_intdigest
 
 from sej.queue.log.schedule import NEVER, Waiting
@@ -71,7 +71,7 @@ class KeyOrder:
         self.count = 0
         self.ended: set[int] = set()
         self.released: set[int] = set()
-        self.aside = SortedSet()
+        self.aside = SortedDict()
         self._prune_at = _MANY
 
     # --- what the handlers of the state call
@@ -84,7 +84,7 @@ class KeyOrder:
             if holds:
                 self.held[key] = (*self.held.get(key, ()), offset)
             else:
-                self.aside.add((key, offset))
+                self.aside[key, offset] = None
             self.released.add(key)
 
     def picked(self, offset: int, key: int, *, fresh: bool, parked: bool) -> None:
@@ -107,7 +107,8 @@ class KeyOrder:
         if key:
             if offset not in held:
                 self.held[key] = (*held, offset)
-            self.aside.discard((key, offset))
+            if self.aside:
+                self.aside.pop((key, offset), None)
             self.keys[offset] = key
             if key in self.parked or self.has_aside(key):  # it may be free for another one, if per_key allows it
                 self.released.add(key)
@@ -179,7 +180,7 @@ class KeyOrder:
                 else:
                     self.held[key] = tuple(number for number in held if number != offset)
             else:
-                self.aside.discard((key, offset))
+                self.aside.pop((key, offset), None)
             if key in self.parked or self.has_aside(key) or key in self.held:
                 self.released.add(key)
         return key

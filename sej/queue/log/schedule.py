@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from sortedcontainers import SortedDict, SortedSet
+from sortedcontainers import SortedDict
 
 NEVER: Final = 2**63 - 1
 
@@ -55,7 +55,8 @@ class Schedule:
     Attributes:
         lapsed: leased items whose time is over, or whose holder is dead.
         earliest_ns: no other lease ends before this.
-        ready: (-priority, offset) of the items that may be taken, the next one first.
+        ready: (-priority, offset) of the items that may be taken, the next one first: the keys of a dict, because an
+            empty SortedSet costs a call of Python to find out.
     """
 
     def __init__(self, leased: dict[int, Lease], waiting: SortedDict) -> None:
@@ -69,34 +70,34 @@ class Schedule:
         self._waiting = waiting
         self.lapsed: set[int] = set()
         self.earliest_ns = NEVER
-        self.ready = SortedSet()
-        self._timed = SortedSet()
+        self.ready = SortedDict()
+        self._timed = SortedDict()
         self._now_ns = 0
 
     def add(self, offset: int, there: Waiting) -> None:
         """Add a waiting item, to be found when its time comes."""
         if there.ready_at_ns <= self._now_ns:
-            self.ready.add((-there.priority, offset))
+            self.ready[-there.priority, offset] = None
         else:
-            self._timed.add((there.ready_at_ns, offset))
+            self._timed[there.ready_at_ns, offset] = None
 
     def remove(self, offset: int, there: Waiting) -> None:
         """Remove an item that waits no more."""
-        self.ready.discard((-there.priority, offset))
-        self._timed.discard((there.ready_at_ns, offset))
+        self.ready.pop((-there.priority, offset), None)
+        self._timed.pop((there.ready_at_ns, offset), None)
 
     def rebuild(self) -> None:
         """Read every waiting and lapsed item again."""
-        self.ready = SortedSet((-self._leased[offset].priority, offset) for offset in self.lapsed)
-        self._timed = SortedSet((there.ready_at_ns, offset) for offset, there in self._waiting.items())
+        self.ready = SortedDict.fromkeys((-self._leased[offset].priority, offset) for offset in self.lapsed)
+        self._timed = SortedDict.fromkeys((there.ready_at_ns, offset) for offset, there in self._waiting.items())
 
     def tick(self, now_ns: int) -> None:
         """Make items whose time has come ready."""
         self._now_ns = now_ns
         timed = self._timed
-        while timed and timed[0][0] <= now_ns:
-            offset = timed.pop(0)[1]
-            self.ready.add((-self._waiting[offset].priority, offset))
+        while timed and timed.peekitem(0)[0][0] <= now_ns:
+            (_, offset), _ = timed.popitem(0)
+            self.ready[-self._waiting[offset].priority, offset] = None
         if now_ns >= self.earliest_ns:
             self.lapse(offset for offset, lease in self._leased.items() if lease.deadline_ns <= now_ns)
             left = [lease.deadline_ns for offset, lease in self._leased.items() if offset not in self.lapsed]
@@ -106,30 +107,30 @@ class Schedule:
         """Add leased items whose time is over, or whose holder is dead."""
         for offset in offsets:
             self.lapsed.add(offset)
-            self.ready.add((-self._leased[offset].priority, offset))
+            self.ready[-self._leased[offset].priority, offset] = None
 
     def keep(self, offset: int) -> None:
         """A leased item was ended, or its lease is longer: its time is not over."""
         if offset in self.lapsed:
             self.lapsed.discard(offset)
-            self.ready.discard((-self._leased[offset].priority, offset))
+            self.ready.pop((-self._leased[offset].priority, offset), None)
 
     def first_ready(self) -> tuple[int, int] | None:
         """Return (priority, offset) of the item to take before all others that are not fresh; None: none is ready."""
         if not self.ready:
             return None
-        priority, offset = self.ready[0]
+        (priority, offset), _ = self.ready.peekitem(0)
         return -priority, offset
 
     def push(self, offset: int) -> None:
         """Make a waiting item ready that was put off; a second time changes nothing."""
-        self.ready.add((-self._waiting[offset].priority, offset))
+        self.ready[-self._waiting[offset].priority, offset] = None
 
     def put_off(self) -> None:
         """Leave the first ready item out, until it is pushed again."""
-        self.ready.pop(0)
+        self.ready.popitem(0)
 
     def next_due_ns(self) -> int | None:
         """Return when the next item may become ready on its own; None: never."""
-        due = min(self._timed[0][0] if self._timed else NEVER, self.earliest_ns)
+        due = min(self._timed.peekitem(0)[0][0] if self._timed else NEVER, self.earliest_ns)
         return None if due == NEVER else due

@@ -147,7 +147,8 @@ class QueueState:
 
     Attributes:
         frontier: the first message that was never taken in order.
-        above: offsets from the frontier on that are not fresh, in their order.
+        above: offsets from the frontier on that are not fresh, in their order: the keys of a dict, because an empty
+            SortedSet costs a call of Python to find out.
         leased: items that workers hold, by offset.
         waiting: items that were given back, are delayed, have a priority, or wait for their dead letter, by offset.
         schedule: which of these may be taken now.
@@ -178,7 +179,7 @@ class QueueState:
         """Create a state in which nothing is taken; fresh messages begin at frontier."""
         self.frontier = frontier
         self.order = order
-        self.above = SortedSet()
+        self.above = SortedDict()
         self.leased: dict[int, Lease] = {}
         self.waiting = SortedDict()
         self.schedule = Schedule(self.leased, self.waiting)
@@ -228,7 +229,7 @@ class QueueState:
         self._require_narrow(first, stop)
         order, frontier = self.order, self.frontier
         if stop > frontier:
-            self.above.update(range(max(first, frontier), stop))
+            self.above.update(dict.fromkeys(range(max(first, frontier), stop)))
         for offset in range(first, stop):
             known = self._remove(offset)
             self.done += known
@@ -254,6 +255,8 @@ class QueueState:
         intent = self.intents.pop(offset, None)
         if intent is not None:
             self._found(offset, intent[0])
+        if offset == self.frontier:  # as most are in a queue with an order of keys
+            self._pass(offset + 1)
         self._lease(offset, Lease(attempt, holder, deadline_ns, priority))
         self._settle()
 
@@ -316,7 +319,7 @@ class QueueState:
             self._unwait(offset)
             self._forget(offset)
             if offset >= stop:  # its message was never written: another one will have that offset, and is fresh
-                self.above.discard(offset)
+                self.above.pop(offset, None)
         self._pass(max(stop, self.frontier))
 
     def _on_drop(self, offset: int) -> None:
@@ -326,7 +329,7 @@ class QueueState:
         if self.order is not None:
             self.order.forget(offset)
         if offset >= self.frontier:
-            self.above.discard(offset)
+            self.above.pop(offset, None)
 
     def _on_boot(self, id_high: int, id_low: int, began_ns: int, now_high: int, now_low: int) -> None:
         """Carry times over a reboot, by the wall clock. Every lease of the old boot is given back.
@@ -435,8 +438,8 @@ class QueueState:
 
         The cost is that of the messages passed, however many items were set aside further ahead.
         """
-        while self.above and self.above[0] < frontier:
-            self.above.pop(0)
+        while self.above and self.above.peekitem(0)[0] < frontier:
+            self.above.popitem(0)
         if self.intents:
             passed = range(self.frontier, frontier)
             for offset in passed if len(passed) < len(self.intents) else list(self.intents):
@@ -446,8 +449,8 @@ class QueueState:
 
     def _settle(self) -> None:
         """Move the frontier over items that are not fresh, but not over an intent that was not compared yet."""
-        while self.above and self.above[0] == self.frontier and self.frontier not in self.intents:
-            self.above.pop(0)
+        while self.above and self.above.peekitem(0)[0] == self.frontier and self.frontier not in self.intents:
+            self.above.popitem(0)
             self.frontier += 1
 
     def _lease(self, offset: int, lease: Lease) -> None:
@@ -455,12 +458,12 @@ class QueueState:
         if lease.deadline_ns < self.schedule.earliest_ns:
             self.schedule.earliest_ns = lease.deadline_ns
         if offset >= self.frontier:
-            self.above.add(offset)
+            self.above[offset] = None
 
     def _wait(self, offset: int, waiting: Waiting) -> None:
         self.waiting[offset] = waiting
         if offset >= self.frontier:
-            self.above.add(offset)
+            self.above[offset] = None
         self.schedule.add(offset, waiting)
 
     def _unwait(self, offset: int) -> bool:
@@ -506,7 +509,7 @@ class QueueState:
         """Leave out messages from stop on, which were lost; intents and keys are compared with their messages."""
         held = (*self.leased, *self.waiting)
         self._drop([number for number in held if number >= stop and number not in self.intents])
-        self.above = SortedSet(number for number in self.above if number < stop)
+        self.above = SortedDict.fromkeys(number for number in self.above if number < stop)
         self.frontier = min(self.frontier, stop)
         self.anchor = self.ahead = None
         if self.order is not None:

@@ -1,0 +1,334 @@
+"""What the parts of one open queue share: its files, its locks, and how a call is made under them.
+
+A signal handler may raise between any two bytecodes. Every operation runs inside :meth:`QueueCore.under_lock`, under
+the same two rules as in :mod:`sej.writing.shared_writer`: only C code releases locks, and the log is marked unsure from
+an operation's beginning to its end, so that after any other exit the next operation reads the log again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from sej.errors import InvalidNameError, LockedError, LockLostError
+from sej.journal.directory import Directory, check_name
+from sej.message import Start
+from sej.queue.disk.lock import Holders
+from sej.queue.disk.log import QueueLog, queue_names, register_queue
+from sej.queue.disk.parked import ParkedItems, missing_keys, parked_offsets
+from sej.queue.disk.reader import MessageReader
+from sej.queue.interface.queue import require_known
+from sej.queue.interface.values import Backoff
+from sej.queue.items.dead_letters import DeadLetterJournal
+from sej.queue.log.format import BLOCK, FREE, ORDER, WAIT
+from sej.queue.log.key_order import KeyOrder
+from sej.queue.log.state import QueueState
+from sej.reading.dead_letters import letters_path
+from sej.system.clock import Clock
+from sej.system.disk import is_full
+from sej.system.group_commit import Syncer
+from sej.system.lifecycle import Lifecycle
+from sej.system.locks import Lock
+from sej.system.paths import Resolved
+from sej.system.watch import Watch
+from sej.writing.shared_writer import SharedOptions, SharedWriter
+
+ORDERS: Final = ("ready", "key")
+"""ready: every item as soon as it is ready; key: the items of a key one after another."""
+ON_DEAD: Final = ("next", "block")
+"""next: after a dead letter the next item of its key is delivered; block: its key waits until it is put back."""
+_KEEP_NS: Final = 1_000_000_000
+_SUFFIX: Final = ".queue"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a queue is opened, and what is kept with it: the options of the queue of these names."""
+
+    default: int | Start
+    create: bool | None
+    dead_letter: str | os.PathLike[str] | None
+    compact_bytes: int
+    max_attempts: int | None
+    order: str | None
+    on_dead: str | None
+    convert_order: bool
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How items are taken and returned.
+
+    Attributes:
+        lease_ns: how long an item is leased.
+        expire_ns: messages older than this are removed; None: none.
+        per_key: how many items of a key may be leased in a queue with an order of keys.
+        backoff: how long ``retry()`` waits.
+    """
+
+    lease_ns: int
+    expire_ns: int | None
+    per_key: int
+    backoff: Backoff
+
+
+class QueueCore:
+    """One open queue, for its parts.
+
+    Attributes:
+        directory: the journal.
+        path: of the journal.
+        name: the queue's name.
+        clock: the clocks.
+        delivery: how items are taken and returned.
+        life: whether it is open, and the mutex.
+        writer: the journal's writer.
+        holders: the leases of this queue, and who else lives.
+        log: the state.
+        letters: the dead letters.
+        syncer: shares syncs of the log between threads.
+        fresh: reads messages from the frontier on.
+        others: looks up messages that are not taken in order.
+        parked: the items of a queue with an order of keys that wait for their keys.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        name: str,
+        clock: Clock,
+        opening: Opening,
+        delivery: Delivery,
+        writer: SharedOptions,
+    ) -> None:
+        """Open it."""
+        self.directory, self.path, self.clock = directory, directory.path, clock
+        disk = directory.disk
+        self.name = check_name(name, "a queue's name")
+        if name.endswith(_SUFFIX):
+            raise InvalidNameError(
+                f"queue name {name!r} must not end in {_SUFFIX!r}, which is used for files of other queues"
+            )
+        if opening.create is False:
+            directory.require()
+        require_known(name, queue_names(directory), opening.create, self.path)
+        self.delivery = delivery
+        self.life = Lifecycle(f"queue {name!r}", self.path)
+        self._keep_at = clock.boot_ns() + _KEEP_NS
+        self._kept: int | None = None
+        self._watched: list[Watch] = []
+        letters = Resolved(directory.at("dead", name)) if opening.dead_letter is None else opening.dead_letter
+        letters = letters_path(directory, letters)
+        self.writer = SharedWriter(directory.path, disk=disk, **writer)
+        self._durable = self.writer.durability == "disk"
+        self.reader_lock = Lock(directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk)
+        self.holders = Holders(directory, name)
+        self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64)
+        self.parked = ParkedItems(directory)
+        try:
+            self.reader_lock.acquire()
+            register_queue(directory, name, opening.create)
+            new_order = KeyOrder(block=opening.on_dead == "block") if opening.order == "key" else None
+            self.log = QueueLog(
+                directory, name, clock, default=opening.default, compact_bytes=opening.compact_bytes, order=new_order
+            )
+            self.letters = DeadLetterJournal(directory, name, self.log, clock, letters)
+            self.syncer = Syncer(
+                self.log.sync,
+                self.log.fail,
+                lambda: self.log.appended,
+                0,
+                interval_s=self.writer.interval_s,
+                untold=self.log.leave_untold,
+            )
+            self.locked(self._settle, opening)
+            self._kept = self.log.state.kept
+            self.life.in_child = self.log.close  # the copies of the descriptors must not keep the parent's locks
+        except BaseException:
+            self.release()
+            raise
+
+    def _settle(self, opening: Opening) -> None:
+        """Take a number, and settle what is kept with the queue."""
+        log = self.log
+        number = self.holders.take()
+        if number in log.state.holders():  # its last owner died
+            log.append(FREE(number))
+        if opening.order is not None or opening.on_dead is not None:
+            if opening.convert_order:
+                self.take_back(self.clock.boot_ns())
+            _settle_order(log, self.directory, opening.order, opening.on_dead, convert=opening.convert_order)
+        order, most = log.state.order, opening.max_attempts
+        if most not in (None, log.state.max_attempts):
+            log.append(ORDER(order is not None, order is not None and order.block, most))
+
+    # --- calls
+
+    def locked(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Call a function with the mutex and the queue's lock, with the log read."""
+        self.life.require_outside()
+        with self.life.mutex:
+            return self.under_lock(act, *arguments)
+
+    def under_lock(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Call a function with the queue's lock; the caller holds the mutex."""
+        self.life.require()
+        log = self.log
+        if log.unsure:
+            self.close_readers()  # reopened at their next use
+        try:
+            log.guard.take()
+            log.catch_up()
+            found = act(*arguments)
+            log.unsure = False
+            return found
+        finally:
+            log.guard.release()  # the last call, and in C: no handler comes before it
+
+    def end(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Call a function under the lock, and sync if the durability requires it."""
+        found = self.locked(act, *arguments)
+        if self._durable:
+            self.syncer.commit(self.log.appended)
+        return found
+
+    def end_in_turn(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Call a function under both locks.
+
+        The journal's lock first: no process waits for the queue while another one holds the journal.
+        """
+        found: _T = self.writer.turn(self.end, act, *arguments)
+        return found
+
+    def keep_head(self, now: int) -> None:
+        """Keep the head about once a second, once for all processes: without the lock while the journal is synced."""
+        if now < self._keep_at:
+            return
+        log = self.log
+        self._keep_at = now + _KEEP_NS
+        kept, self._kept = self._kept, log.state.kept
+        if kept != self._kept or log.state.head() == kept:
+            return  # another process did it, or there is nothing to do
+        log.prepare_head()
+        try:
+            self.under_lock(log.keep_head)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return  # the reserve did not suffice; retention waits longer, but workers continue
+        self._kept = log.state.kept
+
+    def watches(self) -> list[Watch]:
+        """Return watches that wake when an item may be available; created at the first call."""
+        with self.life.mutex:
+            if not self._watched:
+                self._watched = [Watch(self.directory.jnl), Watch(self.directory.at("ofs"))]
+            return self._watched
+
+    # --- under the lock
+
+    def free_the_dead(self, now: int) -> None:
+        """Return the items of holders that died to the queue."""
+        state = self.log.state
+        if state.leased:
+            dead = self.holders.dead(state.holders())
+            if dead:
+                self.log.append(*(FREE(holder) for holder in sorted(dead)))
+                state.schedule.tick(now)
+
+    def take_back(self, now: int) -> None:
+        """Return items to the queue whose holder died, or whose lease is over."""
+        log, state = self.log, self.log.state
+        self.free_the_dead(now)
+        state.schedule.tick(now)
+        back = [WAIT(at, 0, state.attempts(at), state.priority(at)) for at in sorted(state.schedule.lapsed)]
+        if back:
+            log.append(*back)
+
+    # --- closing
+
+    def close_readers(self) -> None:
+        """Close the readers; each is reopened at its next use."""
+        for reader in (self.fresh, self.others, self.parked):
+            reader.close()
+
+    def finish(self) -> None:
+        """Return the items of this queue, and keep the head."""
+        if self.log.failed:
+            return
+        with self.life.mutex:
+            self.log.prepare_head()
+            self.under_lock(self._give_all_back)
+        if self._durable:
+            self.syncer.commit(self.log.appended)
+
+    def _give_all_back(self) -> None:
+        with suppress(LockLostError):  # another queue may have this number, and its items must stay leased
+            self.holders.check()
+            if self.holders.mine in self.log.state.holders():
+                self.log.append(FREE(self.holders.mine))
+        self.log.keep_head()
+
+    def release(self) -> None:
+        """Release everything; if this is interrupted, the next close() calls it again."""
+        if "syncer" in vars(self):  # else the opening failed before it
+            self.syncer.close()
+        self.holders.release()
+        if "log" in vars(self):
+            self.log.close()
+        for watch in self._watched:
+            watch.close()
+        self.close_readers()
+        self.reader_lock.release()
+        self.writer.close()
+
+
+def _settle_order(
+    log: QueueLog, directory: Directory, order: str | None, on_dead: str | None, *, convert: bool
+) -> None:
+    """Compare the order that is kept with a queue with the requested one; items of dead processes were returned.
+
+    Args:
+        log: the queue's log.
+        directory: its journal.
+        order: one of ORDERS; None: as the queue has it.
+        on_dead: one of ON_DEAD; None: as the queue has it.
+        convert: whether to convert the queue if it differs.
+
+    Raises:
+        ValueError: it differs, and convert is False.
+        LockedError: a worker holds an item, so that the queue cannot be converted now.
+    """
+    there = log.state.order
+    has = "ready" if there is None else "key"
+    blocks = "block" if there is not None and there.block else "next"
+    if order in (None, has) and (on_dead in (None, blocks) or (there is None and on_dead == "next")):
+        return
+    wanted, ending = order or has, on_dead or blocks
+    if not convert:
+        name, kept, got = ("order", has, wanted) if wanted != has else ("on_dead", blocks, ending)
+        raise ValueError(
+            f"{name} must be {kept!r}, which is kept with this queue, got {got!r};"
+            " convert_order=True changes it for all workers"
+        )
+    if wanted != has and log.state.leased:
+        raise LockedError(
+            "a queue whose items are leased cannot be converted to another order; stop the workers first", path=log.path
+        )
+    if wanted == "key":
+        keys = () if has == "key" else missing_keys(directory, log.state)
+        freed = [] if ending == "block" else _blocked(log.state)
+        log.append(ORDER(1, ending == "block"), *keys, *freed)
+    else:
+        offsets = [offset for offset, _ in parked_offsets(directory, log.state)]
+        log.append(*(WAIT(offset, 0, 0, 0) for offset in offsets), ORDER(0, 0))
+
+
+def _blocked(state: QueueState) -> list[bytes]:
+    """Return the records that free the keys of dead letters."""
+    order = state.order
+    return [] if order is None else [BLOCK(at, key, 0) for at, key in order.keys.items() if not state.has(at)]
