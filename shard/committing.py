@@ -22,14 +22,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Final, NamedTuple, Protocol, Self
 
-from sej.codec.format import MAX_OFFSET
-from sej.errors import CorruptionError, InvalidMessageError, InvalidNameError, SejError
+from sej.errors import CorruptionError, InvalidNameError, SejError
 from sej.journal.directory import Directory, check_name
 from sej.journal.kept_offsets import kept_offsets
 from sej.journal.retention import Retention, clean
@@ -145,7 +143,6 @@ def commit(target: Target, job: Job) -> bool:
         LockedError: another writer held a journal for longer than the target waits; run the job again.
         OverwriteError: an overwrite would remove messages that a reader needs, or that were appended in the meantime.
         StagedRowsError: the driver cannot read the rows of a task, or a dead job's; nothing of this job was written.
-        InvalidMessageError: the offsets of a journal do not suffice.
         ValueError: the number is out of range.
     """
     if job.number is not None and not 0 <= job.number <= _MAX_NUMBER:
@@ -170,7 +167,7 @@ def commit(target: Target, job: Job) -> bool:
             check_readers(target, job.discard)
         if not job.rows:
             target.prepare()
-        with _writers(target, job, _require_room) as writers:
+        with _writers(target, job) as writers:
             _check_expected(target, job)
             _replace(target, _decision(target, job.id), {**target.described(), **job._asdict()})
             _apply(target, job, number, writers)
@@ -366,8 +363,8 @@ def _load(target: Target, name: str) -> tuple[Target, Job, int]:
     try:
         its = target.again(found)
         rows = [
-            Rows(whole(shard), _staged(its, str(file)), whole(count), *more)
-            for shard, file, count, *more in found.pop("rows")
+            Rows(whole(shard), _staged(its, str(file)), whole(count), *rest)
+            for shard, file, count, *rest in found.pop("rows")
         ]
         job = Job(**{**found, "rows": rows, "discard": tuple(found["discard"])})
         number = whole(job.number)
@@ -388,43 +385,22 @@ def _staged(target: Target, path: str) -> str:
     return os.path.join(target.staging, os.path.basename(folder), name)
 
 
-def _require_room(writer: Writer, messages: int) -> None:
-    """Check that the offsets of a journal suffice for a job, because a decided job must not fail.
-
-    Raises:
-        InvalidMessageError: they do not.
-    """
-    if writer.offset + messages > MAX_OFFSET:
-        raise InvalidMessageError(
-            f"the job has {messages} messages for this journal, whose next offset is {writer.offset}, and the largest"
-            f" one is {MAX_OFFSET}; use another journal",
-            path=writer.path,
-        )
-
-
 @contextmanager
-def _writers(
-    target: Target, job: Job, check: Callable[[Writer, int], None] = lambda _, __: None
-) -> Iterator[Callable[[int], AbstractContextManager[Writer]]]:
+def _writers(target: Target, job: Job) -> Iterator[Callable[[int], AbstractContextManager[Writer]]]:
     """Open and lock the writers of the journals concerned.
 
     If there are very many, each that exists is opened once, to find errors before the decision, and again while it is
-    used. ``check`` gets each writer and how many messages of the job are for it.
+    used.
     """
-    messages: Counter[int] = Counter()
-    for rows in job.rows:
-        messages[rows.shard] += rows.messages
     shards = {rows.shard for rows in job.rows} | set(target.existing() if job.overwrite else ())
     with ExitStack() as stack:
         if len(shards) > target.open_max:
             for shard in sorted(shards.intersection(target.existing())):
-                with target.open(shard) as writer:
-                    check(writer, messages[shard])
+                with target.open(shard):
+                    pass
             yield target.open
         else:
             opened = {shard: stack.enter_context(target.open(shard)) for shard in sorted(shards)}
-            for shard, writer in opened.items():
-                check(writer, messages[shard])
             yield lambda shard: nullcontext(opened[shard])
 
 

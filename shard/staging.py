@@ -82,16 +82,16 @@ class Rows(NamedTuple):
         shard: the shard's index.
         path: the file.
         messages: how many messages it has.
-        size: its bytes; None in a decision of an older version.
-        crc32c: the CRC32C of its bytes; None in a decision of an older version.
+        size: its bytes.
+        crc32c: the CRC32C of its bytes.
         task: the task that wrote it and its host, for errors.
     """
 
     shard: int
     path: str
     messages: int
-    size: int | None = None
-    crc32c: int | None = None
+    size: int
+    crc32c: int
     task: str = "?"
 
 
@@ -225,8 +225,6 @@ def check_rows(rows: Collection[Rows]) -> None:
 def _check(rows: Rows) -> None:
     if OS.status(rows.path) is None:
         raise StagedRowsError(f"the driver cannot see the rows of task {rows.task}: {_SHARED}", path=rows.path)
-    if rows.size is None:
-        return
     size, crc, messages = _contents(rows.path)
     if (size, crc) != (rows.size, rows.crc32c):
         raise StagedRowsError(
