@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-import mmap
 import os
 import uuid
-import weakref
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -25,10 +22,9 @@ from pipeline.options import Options
 from pipeline.paths import unseen
 from pipeline.reading import remote
 from pipeline.reading.discovery import Origin, Slice, short_id
-from sej.codec import Columns, Views
+from sej.codec import Columns
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError, TruncatedError
-from sej.journal.blocks import BlockColumns
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.gaps import Gap
@@ -56,8 +52,6 @@ class TaskOptions(NamedTuple):
         since: leave out messages older than this, ns; None: none.
         until: leave out messages newer than this, ns; None: none.
         chunk_bytes: how much of a segment is read in one step; a batch is made of it.
-        blocks_bytes: the same for verified blocks whose keys and values are not copied.
-        views: whether keys and values may be Arrow's views, which keep all bytes that were read in memory.
     """
 
     on_corruption: Literal["raise", "skip"] = "raise"
@@ -68,8 +62,6 @@ class TaskOptions(NamedTuple):
     since: int | None = None
     until: int | None = None
     chunk_bytes: int = BATCH_BYTES
-    blocks_bytes: int = BATCH_BYTES
-    views: bool = False
 
 
 def read(
@@ -90,15 +82,13 @@ def read(
     """
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
-    if how.views and how.remote is None and how.since is how.until is None:  # Arrow cannot filter views
-        schema = viewed(schema)
     one = _read_one if how.remote is None else _read_remote
     try:
         for part in slices:
             for batch in one(part, schema, how):
                 gathered.append(batch)
                 rows += batch.num_rows
-                size += batch.get_total_buffer_size() if how.views else batch.nbytes  # pyarrow 21 cannot slice views
+                size += batch.nbytes
                 if rows >= batch_rows or size >= batch_bytes:
                     yield gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
                     gathered, rows, size = [], 0, 0
@@ -113,16 +103,14 @@ def read(
 def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:
     if not _is_same(part, how, _unlike):
         return
-    batches = Batches(schema, part.origin, how.blocks_bytes)
+    batches = Batches(schema, part.origin)
     cursor = _cursor(part, part.start, how)
     rows_max = how.chunk_bytes // _MESSAGE_BYTES
     begun = False
     try:
         while cursor.due < part.stop:
             try:
-                left = part.stop - cursor.due
-                found = None if batches.blocks is None else cursor.read_blocks(left, batches.blocks)
-                found = found or cursor.read_columns(min(rows_max, left), **batches.wants)
+                found = cursor.read_columns(min(rows_max, part.stop - cursor.due), **batches.wants)
             except OffsetTooSmallError as error:
                 if how.fail_on_data_loss:
                     raise
@@ -224,7 +212,7 @@ def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[p
     _report(part, gaps, how)
 
 
-def _within(batch: pa.RecordBatch, found: Columns | Views, how: TaskOptions) -> pa.RecordBatch:
+def _within(batch: pa.RecordBatch, found: Columns, how: TaskOptions) -> pa.RecordBatch:
     """Return the rows whose time is within the bounds; consecutive rows are not copied."""
     if (how.since is None and how.until is None) or not batch.num_rows:
         return batch
@@ -294,7 +282,7 @@ def task_options(options: Options) -> TaskOptions:
 
 
 _NS_IN_US: Final = 1000
-_Builder = Callable[[Columns | Views, int], pa.Array]
+_Builder = Callable[[Columns, int], pa.Array]
 
 
 class Batches:
@@ -303,24 +291,22 @@ class Batches:
     Attributes:
         wants: whether the codec must copy keys and values, as its arguments.
         columns: the columns of a message that are needed, as a hub calls them.
-        blocks: how verified blocks are read; None: like other messages.
     """
 
-    def __init__(self, schema: pa.Schema, origin: Origin, blocks_bytes: int = 0) -> None:
-        """Select the columns of a schema, for messages of one origin; blocks are read in pieces of this size."""
+    def __init__(self, schema: pa.Schema, origin: Origin) -> None:
+        """Select the columns of a schema, for messages of one origin."""
         self._schema = schema
         self.wants = {"keys": "key" in schema.names, "values": "value" in schema.names}
         called = (name.removesuffix("_ns") for name in schema.names)
         self.columns = [name for name in dict.fromkeys(called) if name in ("timestamp", "type", "key", "value")]
-        self.blocks = _blocks(schema, blocks_bytes)
         self._origin = origin
         self._constant: dict[str, pa.Array] = {}
         self._make: list[_Builder] = [
-            self._constant_column(name, schema.field(name).type) if name in _ORIGINS else _builder(schema.field(name))
+            self._constant_column(name, schema.field(name).type) if name in _ORIGINS else _BUILDERS[name]
             for name in schema.names
         ]
 
-    def batch(self, found: Columns | Views, first_offset: int) -> pa.RecordBatch:
+    def batch(self, found: Columns, first_offset: int) -> pa.RecordBatch:
         """Return columns as a batch; its first message has the offset ``first_offset``."""
         arrays = [make(found, first_offset) for make in self._make]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -328,26 +314,13 @@ class Batches:
     def _constant_column(self, name: str, kind: pa.DataType) -> _Builder:
         value = getattr(self._origin, _ORIGINS[name])
 
-        def make(found: Columns | Views, _: int) -> pa.Array:
+        def make(found: Columns, _: int) -> pa.Array:
             known = self._constant.get(name)
             if known is None or len(known) < found.messages:
                 known = self._constant[name] = _repeated(value, kind, max(found.messages, 1024))
             return known[: found.messages]
 
         return make
-
-
-def viewed(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with views instead of bytes."""
-    return pa.schema([each.with_type(pa.binary_view()) if each.type == pa.binary() else each for each in schema])
-
-
-def _blocks(schema: pa.Schema, size: int) -> BlockColumns | None:
-    types, keys, values = (name in schema.names for name in ("type", "key", "value"))
-    if not keys and not values:
-        return BlockColumns(size, types)
-    kind = schema.field("key" if keys else "value").type
-    return BlockColumns(size, types, keys, values, allocate) if kind == pa.binary_view() else None
 
 
 _ORIGINS: Final = {"client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
@@ -364,17 +337,15 @@ def _repeated(value: str | int | None, kind: pa.DataType, count: int) -> pa.Arra
     return pa.Array.from_buffers(kind, count, [None, ends, pa.py_buffer(data * count)])
 
 
-def _offset(found: Columns | Views, first: int) -> pa.Array:
-    if isinstance(found, Views):
-        return _fixed(pa.int64(), found.messages, found.offsets)
+def _offset(found: Columns, first: int) -> pa.Array:
     return _fixed(pa.int64(), found.messages, np.arange(first, first + found.messages, dtype=np.int64))
 
 
-def _timestamp_ns(found: Columns | Views, _: int) -> pa.Array:
+def _timestamp_ns(found: Columns, _: int) -> pa.Array:
     return _fixed(pa.int64(), found.messages, found.timestamps)
 
 
-def _timestamp(found: Columns | Views, _: int) -> pa.Array:
+def _timestamp(found: Columns, _: int) -> pa.Array:
     ns = np.frombuffer(found.timestamps, np.int64)
     us = ns // _NS_IN_US
     if ns.size and int(np.min(ns)) == NO_TIMESTAMP:
@@ -382,19 +353,15 @@ def _timestamp(found: Columns | Views, _: int) -> pa.Array:
     return _fixed(pa.timestamp("us", "UTC"), found.messages, us)
 
 
-def _type(found: Columns | Views, _: int) -> pa.Array:
+def _type(found: Columns, _: int) -> pa.Array:
     return _fixed(pa.int32(), found.messages, found.types)
 
 
-def _key(found: Columns | Views, _: int) -> pa.Array:
-    if isinstance(found, Views):
-        return _view(found.messages, found.keys, found.data)
+def _key(found: Columns, _: int) -> pa.Array:
     return _binary(found.messages, found.key_ends, found.key_data)
 
 
-def _value(found: Columns | Views, _: int) -> pa.Array:
-    if isinstance(found, Views):
-        return _view(found.messages, found.values, found.data)
+def _value(found: Columns, _: int) -> pa.Array:
     return _binary(found.messages, found.value_ends, found.value_data)
 
 
@@ -406,17 +373,6 @@ def _binary(count: int, ends: bytes, data: bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
-def _view(count: int, views: memoryview, data: memoryview) -> pa.Array:
-    return pa.Array.from_buffers(pa.binary_view(), count, [None, pa.py_buffer(views), pa.py_buffer(data)])
-
-
-def _builder(field: pa.Field) -> _Builder:
-    make = _BUILDERS[field.name]
-    if field.type != pa.binary_view():
-        return make
-    return lambda found, first: make(found, first).cast(pa.binary_view())
-
-
 _BUILDERS: Final = {
     "offset": _offset,
     "timestamp": _timestamp,
@@ -425,38 +381,3 @@ _BUILDERS: Final = {
     "key": _key,
     "value": _value,
 }
-
-
-_LARGE_BYTES: Final = 1 << 20
-_KEPT_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
-_MADV_FREE: Final[int | None] = getattr(mmap, "MADV_FREE", None)
-
-_kept: defaultdict[int, list[mmap.mmap]] = defaultdict(list)
-"""The free pieces by their size."""
-
-
-def allocate(size: int) -> tuple[memoryview, bool]:
-    """Return writable memory with any content, and whether it is large and its pages were never used.
-
-    It is free when the last object that refers to it is deleted.
-    """
-    if size < _LARGE_BYTES:
-        return memoryview(bytearray(size)), False
-    step = 1 << (size.bit_length() - 4)  # few sizes, so that a piece fits the next read
-    room = (size + step - 1) & -step
-    try:
-        piece, fresh = _kept[room].pop(), False
-    except IndexError:
-        piece, fresh = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), True
-    used = np.frombuffer(piece, np.uint8, size)
-    weakref.finalize(used, _keep, piece).atexit = False
-    return used.data, fresh
-
-
-def _keep(piece: mmap.mmap) -> None:
-    """Keep a piece, or return it to the system if there are enough."""
-    size = len(piece)
-    if _MADV_FREE is None or sum(room * len(pieces) for room, pieces in list(_kept.items())) + size > _KEPT_BYTES:
-        return
-    piece.madvise(_MADV_FREE)
-    _kept[size].append(piece)

@@ -116,9 +116,7 @@ class Journals:
         chosen, _ = chosen_of(selection)
         way = self._way
         bounds = chosen.since, chosen.until
-        how = TaskOptions(
-            way.on_corruption, True, way.verify, None, way.remote, *bounds, _CHUNK_BYTES, _PART_BYTES, selection.views
-        )
+        how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, *bounds, _CHUNK_BYTES)
         return read(part, schema, how, batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
 
     def count(self, selection: Selection) -> int | None:

@@ -86,12 +86,8 @@ class Table:
         inner = arrow_schema(dict.fromkeys([*names, *tested]), self._source.columns)
         test = expression_of(rest, inner)
 
-        selection = self._selection
-        if test is not None:
-            selection = selection._replace(views=False)  # Arrow cannot filter views
-
         def read(part: Any) -> Iterator[Any]:
-            found = self._source.read(part, selection, inner)
+            found = self._source.read(part, self._selection, inner)
             if test is not None:
                 kept = (batch.filter(test).select(names) for batch in found)
                 few = pa.Table.from_batches([batch for batch in kept if batch.num_rows], self.schema)
@@ -109,18 +105,13 @@ class Table:
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def to_polars(self) -> pl.DataFrame:
-        """Return the rows as a Polars DataFrame, in memory; needs polars.
-
-        Keys and values are not copied: they refer to the bytes that were read. The process keeps the memory of deleted
-        frames for the next call, until the kernel needs it.
-        """
+        """Return the rows as a Polars DataFrame, in memory; needs polars."""
         with needed("polars"):
             import polars as pl
 
         from pipeline.tables.lazy import frame_of
 
-        viewed = Table(self._source, self.schema.names, self._selection._replace(views=True))
-        frames = list(viewed._batches(frame_of))  # in the threads that read
+        frames = list(self._batches(frame_of))  # in the threads that read
         return pl.concat(frames, rechunk=False) if frames else frame_of(self.schema.empty_table())
 
     def to_pandas(self) -> pd.DataFrame:

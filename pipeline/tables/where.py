@@ -66,13 +66,11 @@ class Selection(NamedTuple):
         bounds: of the arguments start and end.
         where: conditions that each row fulfils.
         hints: conditions that the caller tests itself; rows that do not fulfil them need not be returned.
-        views: keys and values may be Arrow's views, which keep all bytes that were read in memory.
     """
 
     bounds: Sequence[Condition] = ()
     where: Sequence[Condition] = ()
     hints: Sequence[Condition] = ()
-    views: bool = False
 
     @property
     def start(self) -> int | None:

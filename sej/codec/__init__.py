@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from typing import Literal as _Literal
 
-from sej.codec.reference import Candidate, Columns, Run, Views
+from sej.codec.reference import Candidate, Columns, Run
 from sej.imports import compiled as _compiled
 from sej.imports import twin as _twin
 
@@ -45,7 +45,6 @@ __all__ = [
     "Candidate",
     "Columns",
     "Run",
-    "Views",
     "columns",
     "decode",
     "decode_many",

@@ -74,30 +74,6 @@ class Columns(NamedTuple):
     value_data: bytes
 
 
-class Views(NamedTuple):
-    """Messages as columns in the machine's byte order, with keys and values as Arrow's views of 16 bytes.
-
-    Attributes:
-        messages: the number of messages.
-        position: where the next one starts.
-        offsets: int64 each.
-        timestamps: int64 each.
-        types: int32 each; empty if they were not requested.
-        keys: a view each; one of more than 12 bytes refers to data. Empty if they were not requested.
-        values: as keys.
-        data: the bytes that the views refer to.
-    """
-
-    messages: int
-    position: int
-    offsets: memoryview
-    timestamps: memoryview
-    types: memoryview
-    keys: memoryview
-    values: memoryview
-    data: memoryview
-
-
 def encode(offset: int, timestamp: int, type: int, key: BytesLike, value: BytesLike) -> bytes:
     """Return one message as stored in a segment.
 

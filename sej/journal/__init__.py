@@ -3,7 +3,7 @@
 The modules, in the order in which they are best read::
 
     directory, identity, writer_lock     the files of a journal, which journal it is, the locks of its exclusive writer
-    segment, blocks, cursor              messages of one segment, by the block, and over all segments
+    segment, cursor                      messages of one segment, and over all segments
     index_format, index                  positions, times and checksums of blocks
     view, end, arrival                   sej.Journal; its end while it grows; waiting until it exists
     recovery, medium                     sound, torn or corrupt; what is on the medium

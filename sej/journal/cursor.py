@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final, Literal, NamedTuple, NoReturn, TypeVar
 
-from sej.codec import Columns, Views
+from sej.codec import Columns
 from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
 from sej.errors import (
     CorruptionError,
@@ -25,7 +25,6 @@ from sej.errors import (
     OffsetTooSmallError,
     SejError,
 )
-from sej.journal.blocks import BlockColumns
 from sej.journal.directory import Directory, Segment, containing
 from sej.journal.gaps import Gap, gap_at
 from sej.journal.identity import Incarnation
@@ -168,28 +167,6 @@ class Cursor:
             SejError: as :meth:`read`.
         """
         return self._next(lambda reader: reader.read_columns(limit, keys=keys, values=values))
-
-    def read_blocks(self, limit: int, wanted: BlockColumns) -> Columns | Views | None:
-        """Read up to limit messages of whole blocks that are good, from :attr:`due` on, if the cursor verifies.
-
-        Returns:
-            The columns; None if the next messages are to be read by :meth:`read_columns`.
-
-        Raises:
-            SejError: as :meth:`read`, if a segment cannot be opened.
-        """
-        reader = self._reader or self._open()
-        if reader is None or reader.due != self.due or reader.end is not None or self._room is not None:
-            return None
-        if self._verify:
-            self._load_more(reader)
-        found = wanted.read(reader.file, self._blocks, reader.position, reader.due, limit) if self._blocks else None
-        if found is not None:
-            reader.skip(found.position, reader.due + found.messages)
-            self.due = reader.due
-            while self._blocks and self._blocks[-1].end <= reader.position:
-                self._blocks.pop()
-        return found
 
     def read_encoded(self, limit_bytes: int) -> tuple[bytes, int]:
         """Read whole encoded messages, from :attr:`due` on; return the bytes and the number of messages, for copying.

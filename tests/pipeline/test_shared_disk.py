@@ -139,14 +139,6 @@ def test_a_decision_that_cannot_be_read_is_reported_and_can_be_discarded(target:
     assert commit(target, Job("next", "app", 7, rows(target, "next")))
 
 
-def test_a_decision_of_an_older_version_is_finished(target: Target) -> None:
-    job = Job("first", "app", 7, rows(target, "first"))
-    short = [list(staged[:3]) for staged in job.rows]
-    _replace(target, _decision(target, "first"), {"prefix": "orders", "bits": 1, **job._asdict(), "rows": short})
-    finish_dead_jobs(target)
-    assert pipeline.count(target.root) == 20
-
-
 # --- reading
 
 

@@ -18,7 +18,6 @@ import pytest
 import pipeline
 import sej
 import textqueue
-from pipeline.reading import task as memory
 from pipeline.tables import sources
 from pipeline.tables.where import Selection, Way
 from sej.journal.directory import Directory
@@ -130,12 +129,7 @@ def test_libraries_read_it_as_arrow(journal: Path) -> None:
     assert pa.schema(t) == t.schema
 
 
-@pytest.mark.parametrize("large_bytes", [0, 1 << 20], ids=["memory of the system", "memory of the allocator"])
-def test_a_polars_frame_has_the_rows_of_arrow(
-    large_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its keys and values, short and long, are views into the bytes that were read, and stay what they are."""
-    monkeypatch.setattr(memory, "_LARGE_BYTES", large_bytes)
+def test_a_polars_frame_has_the_rows_of_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_PART_BYTES", 1 << 17)
     keys = [b"k" * (n % 20) for n in range(4000)]
     with sej.Writer(tmp_path / "data", segment_bytes=1 << 18) as writer:
