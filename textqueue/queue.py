@@ -30,7 +30,7 @@ from textqueue.editing.conflicts import Conflict
 from textqueue.editing.message import Message, marking
 from textqueue.editing.place import place_of
 from textqueue.editing.reconcile import OnRevert
-from textqueue.editing.source import OnLost, Source
+from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.reading.cursor import Cursor, walk
@@ -78,7 +78,6 @@ class TextQueue:
         writer: str | None = None,
         settle_s: Seconds = 1.0,
         on_revert: OnRevert = "reapply",
-        on_lost: OnLost = "report",
         lease_s: Seconds | None = None,
         dead_hosts: Collection[str] = (),
         disk: Disk = OS,
@@ -96,8 +95,6 @@ class TextQueue:
                 immediately.
             on_revert: what to do if an editor saved an old buffer and so reverted a mark: ``"reapply"`` marks the
                 message again, ``"deliver"`` delivers it again.
-            on_lost: what to do if a save of an old buffer removed a message that this object appended: ``"report"`` it,
-                or ``"restore"`` it once, with a copy next to the file. The next program that uses the file does this.
             lease_s: the lease of each claim, in seconds: after it, another worker may take the message, even if the
                 process that claimed it is alive. None: a claim lasts as long as its process.
             dead_hosts: names of other hosts or containers whose workers have ended, so that their claims may be taken
@@ -114,7 +111,6 @@ class TextQueue:
             path=(path, optional(PATH)),
             writer=(writer, optional(TEXT)),
             on_revert=(on_revert, TEXT),
-            on_lost=(on_lost, TEXT),
             settle_s=(settle_s, a(int, float)),
             lease_s=(lease_s, optional(POSITIVE_SECONDS)),
             dead_hosts=(dead_hosts, ITERABLE),
@@ -123,8 +119,6 @@ class TextQueue:
         )
         if on_revert not in ("reapply", "deliver"):
             raise InvalidTextError(f"on_revert must be 'reapply' or 'deliver', got {on_revert!r}")
-        if on_lost not in ("report", "restore"):
-            raise InvalidTextError(f"on_lost must be 'report' or 'restore', got {on_lost!r}")
         if not settle_s >= 0:
             raise InvalidTextError(f"settle_s must be at least 0 seconds, got {settle_s!r}")
         self.conflicts: list[Conflict] = []
@@ -140,7 +134,6 @@ class TextQueue:
             writer=writer,
             settle_s=settle_s,
             on_revert=on_revert,
-            on_lost=on_lost,
             dead_hosts=dead_hosts,
             conflicts=self.conflicts,
             disk=disk,

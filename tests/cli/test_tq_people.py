@@ -247,7 +247,7 @@ def test_what_is_deleted_in_edit_stays_deleted_and_is_not_reported(jobs: Path, t
     sej("tq", "add", jobs, "five")
     sej("tq", "done", jobs, name_of(jobs, "one"))
     assert sej("tq", "edit", jobs, env=editor(tmp_path, "sed -i -e '/^-five/d' -e '/^=one/d' $1")).returncode == 0
-    with TextQueue(jobs, on_lost="restore") as q:
+    with TextQueue(jobs) as q:
         assert [m.value for m in q.messages()] == ["two\nmore"]
         assert q.conflicts == []
     with TextQueue(jobs) as q:

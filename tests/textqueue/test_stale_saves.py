@@ -45,32 +45,6 @@ def test_an_archived_mark_that_is_newer_than_what_remains(path: Path, tmp_path: 
     assert path.read_bytes() == b"-new\n=a\n-kept\n"
 
 
-def test_an_append_that_was_given_back_twice_is_one_message(path: Path) -> None:
-    with TextQueue(path, on_lost="restore") as q:
-        q.append("a")
-        waiting(q)
-        path.write_bytes(path.read_bytes() + b"-user\n")
-        waiting(q)
-        buffer = path.read_bytes()
-        q.append("b")
-        path.write_bytes(buffer)
-        assert waiting(q) == ["a", "user", "b"]
-        assert [conflict.text for conflict in q.conflicts] == ["b"]
-
-
-def test_a_message_whose_variable_was_set_is_restored(path: Path) -> None:
-    path.write_bytes(b"-user\n")
-    with TextQueue(path, on_lost="restore") as q:
-        buffer = path.read_bytes()
-        message = q.append("a", ["v=0   "])
-        message["v"] = "1"
-        message["v"] = "22"
-        path.write_bytes(buffer)
-        assert waiting(q) == ["user", "a"]
-        assert [conflict.text for conflict in q.conflicts] == ["a"]
-    assert path.read_bytes() == b"-user\n-a\n\\v=0   \n"
-
-
 @pytest.mark.parametrize(
     ("saved", "done"),
     [

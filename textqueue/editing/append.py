@@ -83,7 +83,7 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
         while True:
             if queue.disk.status(source.path) is None:
                 queue.disk.open(queue.real_path, "append").close()
-            edit = _Append(queue, entries, status, copy=source.on_lost == "restore" and status is MessageStatus.queued)
+            edit = _Append(queue, entries, status)
             try:
                 with queue.session() as session:
                     if queue.commit(session, edit):
@@ -98,13 +98,12 @@ class _Append:
 
     high: int | None = None
 
-    def __init__(self, queue: QueueFile, entries: Sequence[New], status: MessageStatus, *, copy: bool) -> None:
+    def __init__(self, queue: QueueFile, entries: Sequence[New], status: MessageStatus) -> None:
         self.places: list[Place] = []
         self.last: tuple[int, bytes] | None = None
         self._queue = queue
         self._entries = entries
         self._status = status
-        self._copy = copy
         self._mend = b""
         self._raws: list[bytes] = []
         self._owner = b""
@@ -132,10 +131,6 @@ class _Append:
         return True
 
     def write(self, session: Session) -> bool:
-        if self._copy:
-            if self._queue.copies.are_many:
-                self._queue.drop_copies()
-            self._queue.copies.append(self._raws)
         text = self._mend + b"".join(self._raws)
         position = self._position(session, text)
         if position is None:
@@ -173,8 +168,8 @@ class _Append:
             file.close()
 
     def log(self, ledger: Ledger, token: Token) -> None:
-        """Append a ledger line for each entry; for more than _LOGGED entries without copies, only for the last one."""
-        only_last = len(self.places) > _LOGGED and not self._copy
+        """Append a ledger line for each entry; for more than _LOGGED entries, only for the last one."""
+        only_last = len(self.places) > _LOGGED
         ledger.append(
             [
                 Record(APPENDED, position, digest(essence(raw)), token, self._owner or _text_of(raw))

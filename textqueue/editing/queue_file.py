@@ -34,13 +34,12 @@ from textqueue.editing.conflicts import Conflict
 from textqueue.editing.lease import Exclusive
 from textqueue.editing.proof import entry_at
 from textqueue.editing.reconcile import OnRevert, reconcile
-from textqueue.format.kinds import CLAIMS, GIVEN_BACK, IN_MUTEX, MARKS, SET, WAITING
+from textqueue.format.kinds import GIVEN_BACK, IN_MUTEX, MARKS
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import digest, value_of
 from textqueue.format.windows import Token, shared, token_of, unknown
 from textqueue.hot import essence
 from textqueue.ledger.compaction import compact, is_wasteful
-from textqueue.ledger.copies import Copies
 from textqueue.ledger.lock import Guard, interrupted
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import Record
@@ -150,7 +149,6 @@ class QueueFile:
     Attributes:
         path: the path as the caller passed it.
         sidecars: the names of the files next to it.
-        copies: copies of appended messages.
         threads: the lock between threads that protects this object.
         thread: the thread that has a session; 0: none.
         known: whether the ledger has the correct positions, in this session.
@@ -165,7 +163,6 @@ class QueueFile:
         self.sidecars = Sidecars(path, disk=disk, queue=path)
         self.guard = Guard(self.sidecars, disk=disk, ask=partial(ask_for_file, path))
         self.threads = self.guard.threads
-        self.copies = Copies(self.sidecars, disk=disk, queue=path)
         self.ledger = Ledger(self.sidecars.path(".log"), disk=disk, queue=path)
         self.exclusive = Exclusive()
         self.chain = Chain()
@@ -278,12 +275,6 @@ class QueueFile:
                 if not is_full(error):
                     raise
 
-    def drop_copies(self) -> None:
-        """Drop the copies of messages that are not waiting any more. The caller holds the lock."""
-        edits = self.ledger.edits()
-        renamed = {record.owner for record in edits if record.kind == SET}
-        self.copies.drop(renamed | {record.digest for record in edits if record.kind in WAITING | CLAIMS})
-
     def is_settled(self) -> bool:
         """Return whether the files were compared with their paths a moment ago, and no session has to do more."""
         ledger = self.ledger
@@ -386,9 +377,7 @@ class QueueFile:
     def _reconcile(self, file: File, *, whole: bool = False) -> None:
         self.mine = None
         take = partial(self.exclusive.take, file)
-        found = reconcile(
-            self.ledger, file, take, path=self.path, on_revert=self._on_revert, copies=self.copies, whole=whole
-        )
+        found = reconcile(self.ledger, file, take, path=self.path, on_revert=self._on_revert, whole=whole)
         self.note(found)
 
 

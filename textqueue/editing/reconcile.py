@@ -42,7 +42,7 @@ from sej.system.disk import File
 from sej.system.locks import end_lease, leased
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.place import Place
-from textqueue.editing.plan import EQUAL_BYTES, Action, Known, Seen, older_names, plan
+from textqueue.editing.plan import EQUAL_BYTES, Action, Known, Seen, plan
 from textqueue.editing.proof import entry_at, equal_before
 from textqueue.editing.removed import settle
 from textqueue.errors import MessageMovedError
@@ -52,7 +52,6 @@ from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import chunks, digest, value_of
 from textqueue.format.windows import Token, is_known, is_shared, scan, token_of, unknown
 from textqueue.hot import essence, proven
-from textqueue.ledger.copies import Copies
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import EMPTY, GONE, LIKE, Record, is_archived
 
@@ -78,7 +77,6 @@ def reconcile(
     *,
     path: str,
     on_revert: OnRevert,
-    copies: Copies,
     whole: bool = False,
 ) -> list[Conflict]:
     """Bring the ledger in line with a file that another program changed, and the marks with the ledger.
@@ -92,7 +90,6 @@ def reconcile(
         take: takes the lease, for the writes.
         path: the path of the queue file, for reports.
         on_revert: what to do about a mark that an old buffer reverted.
-        copies: the copies of appended messages.
         whole: whether to read the whole file, even if the newest edit is still there.
 
     Returns:
@@ -114,22 +111,21 @@ def reconcile(
         return []
     conflicts, all_made = _apply(made.actions, file, path)
     if all_made:
-        missing = {number: edits[number] for number in made.removed}
-        removed = settle(file, missing, older_names(edits), copies, path)
-        conflicts += removed.conflicts
+        reports, pending = settle(file, {number: edits[number] for number in made.removed}, path)
+        conflicts += reports
         token = token_of(file.status())
         # Without a lease, the other program may have gone on saving while this wrote, so the next call looks again. Or
         # it has read the file meanwhile, and its buffer may have some of the writes and not others.
         alone = end_lease(file) or token == before
         if not alone:
             token = unknown(token)
-        lost = _lost(edits, [*made.lost, *removed.pending])
+        lost = _lost(edits, [*made.lost, *pending])
         names = seen.keys() | {record.digest for record in lost.values()}
         records = {**lost, **_variables(edits, names), **made.kept}
         doubted = set() if alone else made.written  # the others were in the file before: they show how new it is
         kept = [_doubted(record) if number in doubted else record for number, record in sorted(records.items())]
         ended = _ended_claims({**over, **dict.fromkeys(made.unwritten - over.keys(), False)}, seen)
-        ledger.rewrite([*ended, *kept, *removed.records(token)], token=token, epoch=time.time_ns())
+        ledger.rewrite([*ended, *kept], token=token, epoch=time.time_ns())
     else:
         end_lease(file)
     return sorted(conflicts, key=lambda conflict: conflict.position)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, Literal
+from typing import Final
 
 from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import Disk, File
@@ -35,8 +35,6 @@ from textqueue.hot import essence
 from textqueue.ledger.intent import InTransit
 from textqueue.ledger.records import FAILED, GONE, Record
 from textqueue.ledger.sidecar import real_path
-
-OnLost = Literal["report", "restore"]
 
 _HALF_WRITTEN_S: Final = 0.5
 _EMPTIED_S: Final = 5.0
@@ -93,7 +91,6 @@ class Source:
         delivered: the messages that were delivered and not marked since.
         growing: whether a worker has found a last message that another program may still be writing.
         leases: the deadlines of claims.
-        on_lost: whether the messages that are appended here are copied.
     """
 
     def __init__(
@@ -103,7 +100,6 @@ class Source:
         disk: Disk,
         settle_s: float,
         on_revert: OnRevert,
-        on_lost: OnLost = "report",
         conflicts: list[Conflict],
         clock: Clock = SYSTEM,
     ) -> None:
@@ -115,7 +111,6 @@ class Source:
         self.delivered = Delivered()
         self.growing = False
         self.settle_s = settle_s
-        self.on_lost = on_lost
         self.leases = Leases(clock)
         self._clock = clock
         self._in_transit = InTransit(disk)

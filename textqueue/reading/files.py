@@ -31,7 +31,6 @@ _SIDECARS: Final = frozenset(
         ".rest",
         ".save",
         ".split",
-        ".copies",
         ".incoming",
     }
 )

@@ -11,7 +11,7 @@ from sej.system.disk import Disk
 from textqueue.claims.claim import Claimer
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.reconcile import OnRevert
-from textqueue.editing.source import OnLost, Source
+from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.reading.cursor import Cursor
 from textqueue.reading.files import Files, is_special
@@ -38,7 +38,6 @@ class Inputs:
         writer: str | None,
         settle_s: float,
         on_revert: OnRevert,
-        on_lost: OnLost,
         dead_hosts: Collection[str],
         conflicts: list[Conflict],
         disk: Disk,
@@ -50,7 +49,6 @@ class Inputs:
         self._writer = writer
         self._settle_s = settle_s
         self._on_revert: OnRevert = on_revert
-        self._on_lost: OnLost = on_lost
         self._dead_hosts = frozenset(dead_hosts)
         self._conflicts = conflicts
         self._disk = disk
@@ -112,7 +110,6 @@ class Inputs:
             disk=self._disk,
             settle_s=self._settle_s,
             on_revert=self._on_revert,
-            on_lost=self._on_lost,
             conflicts=self._conflicts,
             clock=self._clock,
         )
