@@ -1,14 +1,11 @@
 """Edits of a user in an editor, and the reactions of the queue: the user has precedence."""
 
-import zlib
 from pathlib import Path
 
 import pytest
 
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing import reconcile
-from textqueue.format.parser import chunks, digest, essence
-from textqueue.ledger.upgrade import _essence_1
 
 
 @pytest.fixture
@@ -221,35 +218,6 @@ def test_a_trimmed_message_is_marked_again_after_a_stale_save(path: Path) -> Non
         next(q.messages()).mark_as_cleared()
         path.write_bytes(stale.replace(b" ", b"").replace(b"pay", b"pay "))
         assert [m.value for m in q.messages()] == ["other"]
-
-
-def test_a_ledger_of_version_1_is_upgraded(path: Path) -> None:
-    """The lines that version 1 wrote for a claim in the ledger, a claim in the mutex, and a mark."""
-    mutex = b"\\mutex=" + b" " * 40 + b"\n"
-    path.write_bytes(b"-b\n\\reason=  \n-c\n" + mutex + b"-a\n" + mutex + b"-d\n")
-    with TextQueue(path) as q:
-        claims = [q.take(), q.take()]
-        next(m for m in q.messages() if m.value == "a").mark_as_cleared()
-        log = path.with_name(".jobs.tq.log")
-        new = log.read_bytes().splitlines()
-        older = {digest(essence(raw)): digest(_essence_1(raw)) for raw in chunks(path.read_bytes())}
-        lines = []
-        for line in new:
-            fields = line.split(b" ")[:-1]
-            fields[2] = b"-" if fields[0] == b"r" else older[fields[2]]
-            text = b" ".join(fields)
-            lines.append(b"%s %08x\n" % (text, zlib.crc32(text)))
-        log.unlink()
-        log.write_bytes(b"".join(lines))
-        with TextQueue(path) as other:
-            claim = other.take()
-            assert claim is not None
-            assert claim.message.value == "d", "the claims of the others are known"
-            path.write_bytes(b"# above\n" + path.read_bytes().replace(b"=a", b"-a"))
-            assert other.take() is None
-            assert [(c.kind, c.text) for c in other.conflicts] == [("reverted", "a")]
-        assert all(claim is not None and claim.done() for claim in claims)
-    assert path.read_bytes().count(b"\n-") == 1, "the one that was given back"
 
 
 def test_a_stale_save_after_a_reopened_message_was_done_again_repeats_nothing(path: Path) -> None:

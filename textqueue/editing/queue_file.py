@@ -45,7 +45,6 @@ from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import Record
 from textqueue.ledger.remembered import MARKS_KEPT
 from textqueue.ledger.sidecar import Sidecars, real_path
-from textqueue.ledger.upgrade import upgrade
 
 MOMENT_S: Final = 0.000_3
 """Without a lease, another program may have written to the file during an edit that took longer than this."""
@@ -189,8 +188,6 @@ class QueueFile:
 
     def begin(self, file: File) -> Session:
         """Take the lease. Foreign changes are reconciled without it, so that no editor waits for that."""
-        if self.ledger.older:
-            upgrade(self.ledger, file)
         if is_wasteful(self.ledger, file.size):
             if self.ledger.epochs > 1:
                 self._reconcile(file, whole=True)

@@ -12,7 +12,7 @@ KIND      ``=`` ``!`` ``#`` a mark; ``-`` given back to the queue; ``a`` appende
 POSITION  of the control byte. Negative: the message is missing from the file since this time, in nanoseconds since
           1970. In an ``r`` line: the epoch
 ESSENCE   96 bits of BLAKE2b over the message's text and variables (``parser.essence``), or ``-`` without one.
-          In an ``r`` line: the version of this hash, ``2``; version 1 wrote ``-``
+          In an ``r`` line: the version of this hash, ``2``
 INODE,    the state of the file after the edit. For marks in a row: the state before the first of them; an ``r``
 SIZE,     line after the last one has the new state. If the file has a different state, another program changed it
 MTIME_NS  INODE is 0 if another program may have written to the file during the edit, and negative if another
@@ -116,7 +116,6 @@ class Ledger:
         self.epochs = 0  # the number of epochs in this file
         self.epoch = 0  # the current epoch; 0: no ledger
         self.foreign: Token = (0, 0, 0)  # the file when that epoch began: since then only this library has changed it
-        self.older = False  # an older version wrote it: see textqueue.ledger.upgrade
         self.lines = 0
         self.spent = 0  # an estimate of how many of these lines mean nothing any more
         self.compacted = 0  # the number of lines after the last compaction
@@ -170,7 +169,7 @@ class Ledger:
         return self._is_clear() and self._file is file
 
     def _is_clear(self) -> bool:
-        odd = self._torn or self._replaced or self._read_only or self.older
+        odd = self._torn or self._replaced or self._read_only
         return not odd and self.epoch > 0 and self.last is not None
 
     def has_grown(self) -> bool:
@@ -552,7 +551,6 @@ class Ledger:
                 self.failed.clear()
                 self.foreign = state_of(record.token)
             self.epoch = record.position
-            self.older = record.digest != _VERSION
             return
         if record.position >= 0:
             self._follow(record)
