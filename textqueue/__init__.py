@@ -8,7 +8,6 @@ The modules and folders, in the order in which they are best read::
     editing           changes of a file, each proven first; what an editor saved meanwhile
     ledger            the files next to a queue: the lock, and the log of all edits
     claims            one worker for each message; moving messages into a journal
-    hot               the parts that are also compiled
     backend           a .tq file as a work queue
     commands, lsp     sej tq; the language server
     main              names for scripts of the published package

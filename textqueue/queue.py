@@ -28,7 +28,6 @@ from textqueue.editing.append import New, append
 from textqueue.editing.archive import archive, check_target
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.message import Message, marking
-from textqueue.editing.place import place_of
 from textqueue.editing.reconcile import OnRevert
 from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError
@@ -440,10 +439,10 @@ class TextQueue:
             source = message.source
             groups.setdefault(id(source), (source, []))[1].append(message)
         for source, group in groups.values():
-            places = list(map(place_of, group))
+            places = [message.place for message in group]
             control = CONTROL_OF[status]
             claims = [message.claim for message in group]
-            epoch = None if reason is not None or any(claims) else source.marks.many(places, control[0])
+            epoch = None if reason is not None or any(claims) else source.mark_all(places, control[0])
             if epoch is not None:
                 for message, (position, raw, _) in zip(group, places, strict=True):
                     message.moved_to(position, control + raw[1:], epoch)

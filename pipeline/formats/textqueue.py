@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -36,7 +35,7 @@ from pipeline.schema import check_projection, spark_columns
 from pipeline.writing.target import by_checkpoint
 from sej.errors import CorruptionError
 from sej.system.disk import OS, read_small, replace_file
-from sej.system.locks import Lock, ask_for_file
+from sej.system.locks import Lock
 from sej.system.paths import absolute_path
 from sej.system.sealed import seal, unseal, whole
 from textqueue import MessageStatus, TextQueue
@@ -199,7 +198,7 @@ def _cut_torn(path: str, intent: dict[str, Any]) -> None:
     """Remove the beginning of an append that died during its write, if the file has not changed since."""
     if OS.status(path) is None:
         return
-    guard = Guard(Sidecars(path, disk=OS), disk=OS, ask=partial(ask_for_file, path), timeout=_LOCK_S)
+    guard = Guard(Sidecars(path, disk=OS), disk=OS, timeout=_LOCK_S)
     with closing(guard), guard:
         file = OS.open(path, "edit")
         try:

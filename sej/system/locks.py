@@ -355,9 +355,3 @@ def end_lease(file: File) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def ask_for_file(path: str | os.PathLike[str]) -> None:
-    """Tell the holder of a lease on a file that a process waits for it; returns immediately."""
-    with contextlib.suppress(OSError):
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))

@@ -11,7 +11,6 @@ from tests.textqueue.claiming import MUTEX, claim_elsewhere
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing.edits import ClaimLostError
 from textqueue.editing.message import marking
-from textqueue.editing.place import place_of
 from textqueue.reading.details import details
 
 _THEN = "sys.stdin.readline()\nprint(claim.done(), len(q.conflicts), flush=True)\nsys.stdin.readline()\n"
@@ -109,7 +108,7 @@ def test_a_copy_is_listed_as_free_and_can_be_marked(path: Path) -> None:
         found = list(details(other.messages(), now_ns=time.time_ns()))
         assert sorted(one.holder or "" for one in found) == ["", claim.owner]
         for one in found:
-            source, place = one.message.source, place_of(one.message)
+            source, place = one.message.source, one.message.place
             mark = marking(source, place.raw, place.position, MessageStatus.cleared)
             if one.holder is None:
                 source.edit_many([place], [mark], "mark it", free=True)

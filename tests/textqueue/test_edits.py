@@ -384,7 +384,6 @@ def test_a_save_between_the_look_at_a_message_and_its_write_delays_an_edit(
     path, saves = tmp_path / "jobs.tq", 0
     path.write_bytes(b"-one\n")
     commit = QueueFile.commit
-    monkeypatch.setattr("textqueue.ledger.lock.Guard.settled", lambda _: None)  # no quick edits
 
     def commit_in_a_save(queue: QueueFile, session: Session, change: Edit) -> bool:
         nonlocal saves

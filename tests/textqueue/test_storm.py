@@ -21,7 +21,7 @@ import pytest
 from tests.textqueue.saving import MISSING, SAVERS, git
 from tests.ticks import next_tick
 from textqueue import TextQueue
-from textqueue.hot import essence
+from textqueue.format.parser import essence
 
 SESSIONS = 1000
 WHOLE_S = 60.0

@@ -46,22 +46,19 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.disk import File
 from sej.system.locks import let_in
-from textqueue.claims.ahead import Ahead, Candidate, Taking, taking
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.edits import ClaimLostError
 from textqueue.editing.message import Message, marking
-from textqueue.editing.place import Change, Place, place_of
+from textqueue.editing.place import Change, Place
 from textqueue.editing.queue_file import Session
-from textqueue.editing.quick import changed
 from textqueue.editing.source import Replaced, Source
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.kinds import ENDED, IN_LEDGER, IN_MUTEX
 from textqueue.format.lease import claimant
-from textqueue.format.mutex import holder_of, is_alive, is_of, is_own, mutex_of
-from textqueue.format.parser import digest, retries_of
+from textqueue.format.mutex import ROOM, holder_of, is_alive, is_of, is_own, mutex_of, owner_text
+from textqueue.format.parser import Variable, digest, essence, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window, require_resolved
-from textqueue.hot import essence
 from textqueue.ledger.records import EMPTY, FAILED
 
 _FIRST_BYTES: Final = 1 << 12
@@ -160,7 +157,7 @@ class Claim:
             return Change([], kind, owner)
 
         try:
-            message.moved_to(*source.edit(place_of(message), extend, "extend the lease of a claim", self._lease))
+            message.moved_to(*source.edit(message.place, extend, "extend the lease of a claim", self._lease))
         except MessageMovedError as error:
             return self._unchanged(error)
         self._set_owner(owner)
@@ -203,15 +200,11 @@ class Claim:
                     return made
                 return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
 
-            quickly = source.quick.change(place, change, self._owner)
-            if quickly is not None:
-                message.moved_to(*quickly)
-                return
-            message.moved_to(*source.edit(place, change, "end the claim of a message", self._owner, row=False))
+            message.moved_to(*source.edit(place, change, "end the claim of a message", self._owner))
 
         try:
             try:
-                end(place_of(message))
+                end(message.place)
             except ClaimLostError:
                 raise
             except MessageMovedError:
@@ -281,6 +274,22 @@ class Claiming:
             claim.give_back()
 
 
+class _Taking(NamedTuple):
+    """The edit that claims a message.
+
+    Attributes:
+        writes: bytes, with their positions relative to the control byte.
+        kind: whether the claim is in the mutex, or in the ledger only.
+        name: the process that claims it.
+        counted: its ``retries`` before the claim.
+    """
+
+    writes: list[tuple[int, bytes]]
+    kind: int
+    name: bytes
+    counted: Variable | None
+
+
 class _Found(NamedTuple):
     place: Place
     abandoned: str  # why the last owner did not end its claim; empty: it had no claim
@@ -295,7 +304,6 @@ class Claimer:
         self._dead_hosts = frozenset(dead_hosts)
         self._epoch = -1
         self._returns = self._reading = 0
-        self._ahead = Ahead()
         self._low = 0  # no free message is before this position, in this epoch
         self._unlogged: set[int] = set()  # claimed messages before that position whose claims are not in the ledger
         self.deferred: set[int] = set()  # messages that failed here, which are taken after all others
@@ -316,9 +324,6 @@ class Claimer:
         Raises:
             TextQueueError: other programs changed the file 100 times in 10 seconds.
         """
-        claim = self._take_quickly(owner, pull, lease_s)
-        if claim is not None:
-            return claim
         source = self._source
         changed = Replaced("claim a message", source.path)
         while True:
@@ -457,7 +462,6 @@ class Claimer:
                 else:
                     if passed:
                         self._low = place
-                    self._ahead.keep(data, window.position, at, self._state())
                     return _Found(Place(place, raw, self._epoch), "" if self._is_unheld(raw) else _DIED)
                 at = data.find(b"\n-", match.end() - 1) + 1
                 if not at:
@@ -494,12 +498,12 @@ class Claimer:
         self, session: Session, found: _Found, owner: str | None, pull: bool, lease_s: float | None
     ) -> Claim | None:
         source = self._source
-        edit: Taking | None = None
+        edit: _Taking | None = None
         leased = b""
 
         def claim(raw: bytes) -> Change | None:
             nonlocal edit, leased
-            edit = taking(raw, owner, pull=pull)
+            edit = _taking(raw, owner, pull=pull)
             leased = source.leases.leased(edit.name, lease_s)
             return Change(edit.writes, edit.kind, leased)
 
@@ -515,63 +519,52 @@ class Claimer:
             return None
         assert edit is not None
         message = Message(source, place.raw, place.position, place.epoch)
-        return self._made(message, leased, edit.name, None if edit.counted is None else edit.counted.data)
+        made = Claim(self, message, leased, None if edit.counted is None else edit.counted.data)
+        if is_own(edit.name):
+            self.open.add(made)
+        return made
 
-    def _restore(self, file: File, place: Place, edit: Taking) -> None:
+    def _restore(self, file: File, place: Place, edit: _Taking) -> None:
         """Undo a claim that the ledger could not record, as on a full disk: it would last as long as this process."""
         position, raw, _ = place
         old = [(relative, raw[relative : relative + len(data)]) for relative, data in edit.writes]
         with suppress(OSError):
-            if changed(file.read(len(raw), position), old) == raw:
+            there = bytearray(file.read(len(raw), position))
+            for relative, data in old:
+                there[relative : relative + len(data)] = data
+            if there == raw:
                 for relative, data in old:
                     file.write_at(data, position + relative)
 
-    def _made(self, message: Message, owner: bytes, name: bytes, retries: bytes | None) -> Claim:
-        made = Claim(self, message, owner, retries)
-        if is_own(name):
-            self.open.add(made)
-        return made
 
-    def _take_quickly(self, owner: str | None, pull: bool, lease_s: float | None) -> Claim | None:
-        """Claim the next of the messages that an earlier search has seen. None: search the file."""
-        source = self._source
-        with source.quick as ready:
-            while ready:
-                found = self._candidates(owner, pull)
-                if not found:
-                    return None
-                owners = [source.leases.leased(one.name, lease_s) for one in found]
-                choices = [(*one[:4], leased) for one, leased in zip(found, owners, strict=True)]
-                epoch, number = self._epoch, source.quick.edit(choices, ordered=True)
-                if number >= 0:
-                    one = found[number]
-                    self._ahead.passed(one.position)
-                    if not source.file.ledger.failed and not any(at < one.position for at in self.deferred):
-                        self._low = one.position
-                    message = Message(source, one.new, one.position, epoch)
-                    return self._made(message, owners[number], one.name, one.retries)
-                ready = source.quick.again()
-        return None
+def _taking(raw: bytes, owner: str | None, *, pull: bool) -> _Taking:
+    """Return the edit that claims a message.
 
-    def _candidates(self, owner: str | None, pull: bool) -> list[Candidate]:
-        self._catch_up()
-        if self._unlogged or self._left():
-            return []
-        return self._ahead.candidates(self._state(), owner, pull=pull, taken=self._is_passed)
-
-    def _state(self) -> tuple[object, ...]:
-        return self._epoch, self._reading, self._returns
-
-    def _is_passed(self, position: int) -> bool:
-        source = self._source
-        return position in source.file.ledger.claims or position in self.deferred or source.is_waiting(position)
-
-    def _left(self) -> bool:
-        """Return whether a worker may have left a claim: it died, or the lease has ended."""
-        ledger = self._source.file.ledger
-        return any(not self._is_alive(owner, fresh=False) for owner in ledger.owners) or bool(
-            self._source.leases.over(ledger.leased)
-        )
+    Args:
+        raw: the message.
+        owner: as in ``TextQueue.claim``.
+        pull: whether to reduce its retries.
+    """
+    if b"\\" not in raw:
+        return _Taking([], IN_LEDGER, owner_text(owner=owner), None)
+    name = b""
+    writes: list[tuple[int, bytes]] = []
+    mutex = mutex_of(raw)
+    in_mutex = False
+    if mutex is not None and len(mutex.data) >= ROOM:
+        name = owner_text(len(mutex.data), owner)
+        in_mutex = mutex.fits(name)
+    if not in_mutex:
+        name = owner_text(owner=owner)
+    if mutex is not None and in_mutex:
+        writes.append((mutex.position, mutex.filled(name)))
+    elif mutex is not None and mutex.holder:
+        writes.append((mutex.position, mutex.filled(b"")))
+    counted = retries_of(raw) if pull else None
+    if counted is not None:
+        left = b"%d" % max(int(counted.data) - 1, 0)
+        writes.append((counted.position, left.ljust(len(counted.data))))
+    return _Taking(writes, IN_MUTEX if in_mutex else IN_LEDGER, name, counted)
 
 
 def _entry(file: File, position: int) -> bytes | None:

@@ -34,13 +34,12 @@ from sej.errors import InvalidMessageError
 from sej.system.locks import Lock
 from textqueue.claims.claim import Claim, Claimer
 from textqueue.editing.message import Message, marking
-from textqueue.editing.place import Place, place_of
+from textqueue.editing.place import Place
 from textqueue.editing.proof import entry_at
 from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import MessageStatus
-from textqueue.format.parser import digest, value_of
-from textqueue.hot import essence
+from textqueue.format.parser import digest, essence, value_of
 from textqueue.ledger.intent import Intent, read_intent, write_intent
 
 
@@ -104,7 +103,7 @@ def drain(
                 raise
             for claim in claims:  # from here on, the intent decides about the messages
                 claimer.forget(claim)
-            count += _finish(source, writer, path, intent, [place_of(message) for message in messages])
+            count += _finish(source, writer, path, intent, [message.place for message in messages])
             intent = intent._replace(raws=[], owners=[], keys=None)
 
 

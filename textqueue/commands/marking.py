@@ -17,7 +17,6 @@ from textqueue.commands.naming import NAMES, name_of, named, require_names
 from textqueue.commands.opening import QUEUE, opened, opened_files, shell
 from textqueue.commands.output import print_line, refuse
 from textqueue.editing.message import Message, marking
-from textqueue.editing.place import place_of
 from textqueue.editing.undo import undo as undone
 from textqueue.format.grammar import MessageStatus
 from textqueue.format.mutex import holder_of, is_alive
@@ -138,7 +137,7 @@ def _end_claims(path: Path, hosts: tuple[str, ...]) -> None:
         for message, _, _, holder in list(details(queue.messages(), now_ns=time.time_ns())):
             owner = (holder or "").encode("utf-8", "surrogateescape")
             if owner and is_alive(owner) and not is_alive(owner, dead_hosts=hosts):
-                source, place = message.source, place_of(message)
+                source, place = message.source, message.place
                 change = marking(source, message.raw, message.position, MessageStatus.queued, None, owner)
                 message.moved_to(*source.edit(place, change, "end a claim"))
                 print_line(name_of(message, path), holder or "")
@@ -149,7 +148,7 @@ def _end_claims(path: Path, hosts: tuple[str, ...]) -> None:
 
 def _refuse_claim(message: Message, path: Path) -> NoReturn:
     with message.source.file.session():
-        holder = message.source.holder(place_of(message)).decode("utf-8", "replace")
+        holder = message.source.holder(message.place).decode("utf-8", "replace")
     who = f"{holder} has claimed it" if holder else "no process has claimed it"
     refuse(path, f"cannot give back message {name_of(message, path)}: {who}; nothing was changed", Exit.WRONG)
 
@@ -159,7 +158,7 @@ def _edit(messages: Iterable[Message], status: MessageStatus, reason: str | None
     for source, group in groupby(sorted(messages, key=lambda one: one.path), lambda one: one.source):
         there = list(group)
         changes = [marking(source, one.raw, one.position, status, reason, holder_of(one.raw)) for one in there]
-        source.edit_many([place_of(one) for one in there], changes, f"{what} {len(there)} messages", free=True)
+        source.edit_many([one.place for one in there], changes, f"{what} {len(there)} messages", free=True)
 
 
 def _end(claim: Claim, status: MessageStatus, reason: str | None) -> None:

@@ -4,7 +4,6 @@ The modules, in the order in which they are best read::
 
     message, place, proof                  a message, its place, and the proof that it is still there
     queue_file, edits, append              one file and the changes of it
-    quick, marks, hold, keeper, chain      fast ways: one message, marks in a row, a lock that is kept for the next one
     source, durable, lease                 retries, syncs, and programs that do not use the lock
     plan, reconcile                        after a change by an editor: decide, then act
     merge, save, replace                   a save of an old buffer, merged with what programs wrote

@@ -17,9 +17,8 @@ from textqueue.editing.source import Replaced, Source
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, MessageStatus
 from textqueue.format.kinds import APPENDED
-from textqueue.format.parser import digest, render, value_of
+from textqueue.format.parser import digest, essence, render, value_of
 from textqueue.format.windows import Token
-from textqueue.hot import essence
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import LIKE, TEXT, Record
 
@@ -96,8 +95,6 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
 class _Append:
     """The edit that appends entries, for ``QueueFile.commit``."""
 
-    high: int | None = None
-
     def __init__(self, queue: QueueFile, entries: Sequence[New], status: MessageStatus) -> None:
         self.places: list[Place] = []
         self.last: tuple[int, bytes] | None = None
@@ -114,8 +111,8 @@ class _Append:
         Raises:
             InvalidTextError: the file is in UTF-16.
         """
-        head = session.read(2, 0)
-        if head in _UTF_16 or head.count(0) == 1:
+        head = session.file.read(4, 0)
+        if head.startswith(_UTF_16) or (len(head) == 4 and bytes(2) in (head[::2], head[1::2])):
             raise InvalidTextError(
                 "this file is in UTF-16, but a text queue is in UTF-8, so nothing was appended: save it as UTF-8, for"
                 " example with `iconv -f UTF-16 -t UTF-8`, then append again",

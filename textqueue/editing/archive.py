@@ -29,11 +29,10 @@ import contextlib
 import os
 import time
 from collections.abc import Collection, Iterator
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from sej.system.disk import Disk, File, read_small
-from sej.system.locks import ask_for_file, end_lease
+from sej.system.locks import end_lease
 from sej.system.sealed import seal, unseal, whole
 from textqueue.editing.replace import (
     forget_moved,
@@ -46,9 +45,8 @@ from textqueue.editing.replace import (
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.format.parser import decode, digest, encode
+from textqueue.format.parser import decode, digest, encode, essence
 from textqueue.format.windows import Token, token_of, unknown
-from textqueue.hot import essence
 from textqueue.ledger.lock import Guard
 from textqueue.ledger.records import EMPTY, Record, is_archived
 from textqueue.ledger.sidecar import Sidecars, moved, open_sidecar, real_path, replace_sidecar, sidecar_path
@@ -201,7 +199,7 @@ def _locked(disk: Disk, target: str, queue: str | None) -> Iterator[File]:
     sidecars = Sidecars(target, disk=disk)
     guard = None
     if disk.status(sidecars.path(".lck")) is not None:
-        guard = Guard(sidecars, disk=disk, ask=partial(ask_for_file, target))
+        guard = Guard(sidecars, disk=disk)
     try:
         with guard or contextlib.nullcontext():
             archive = _opened(disk, target, queue)

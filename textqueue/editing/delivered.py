@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from textqueue.hot import essence
+from textqueue.format.parser import essence
 
 _MARKED: Final = 1 << 16
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from textqueue.editing.place import Change, Place
-from textqueue.editing.proof import here, neighbours
+from textqueue.editing.proof import here, neighbours, proven
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.reconcile import find_again
 from textqueue.errors import MessageMovedError
 from textqueue.format.kinds import SET
 from textqueue.format.lease import claimant
-from textqueue.format.parser import digest
+from textqueue.format.parser import digest, essence
 from textqueue.format.windows import Token
-from textqueue.hot import essence, proven
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import EMPTY, Record
 
@@ -60,7 +59,6 @@ class Changes:
         """
         self.found = list(places)
         self.last: tuple[int, bytes] | None = None
-        self.high: int | None = -1
         self._queue = queue
         self._changes = changes
         self._what = what
@@ -180,83 +178,11 @@ class Changes:
             self.found[number] = Place(place.position, new, place.epoch)
             self._records.append((change.kind, place.position, digest(name), owner))
             self.last = place.position, new
-            self.high = max(self.high or 0, place.position)
         return True
 
     def log(self, ledger: Ledger, token: Token) -> None:
         """Append a ledger line for each message."""
         ledger.append([Record(kind, at, name, token, owner) for kind, at, name, owner in self._records])
-
-
-def _is_there(session: Session, place: tuple[int, bytes, int]) -> bool:
-    """Return whether a message is at its position, under the lease."""
-    if not session.alone:
-        return False
-    position, raw, _ = place
-    start = position - 1 if position else 0
-    return proven(session.read(position + len(raw) + 1 - start, start), start, (place,))
-
-
-class OneMark:
-    """A mark of one message that has not moved. It needs a lease.
-
-    It is a fast ``OneStatus`` for the most frequent edit, a single mark.
-    """
-
-    __slots__ = ("_control", "_place", "high", "last")
-
-    def __init__(self, place: tuple[int, bytes, int], control: int) -> None:
-        """Take the message as it was read, and the control byte."""
-        position, raw, _ = self._place = place
-        self._control = bytes((control,))
-        self.high: int | None = position
-        self.last: tuple[int, bytes] | None = position, self._control + raw[1:]
-
-    def prove(self, session: Session) -> bool:
-        """Return whether the message is at its position."""
-        return _is_there(session, self._place)
-
-    def write(self, session: Session) -> bool:
-        """Write the control byte."""
-        session.file.write_at(self._control, self._place[0])
-        return True
-
-    def log(self, ledger: Ledger, token: Token) -> None:
-        """Append a ledger line."""
-        ledger.append_mark(self._control[0], self._place, token)
-
-
-class OneVariable:
-    """A change of one variable of a message that has not moved. It needs a lease.
-
-    It is a fast ``Changes``, as ``OneMark`` is a fast ``OneStatus``.
-    """
-
-    __slots__ = ("_data", "_place", "_relative", "high", "last")
-
-    def __init__(self, place: tuple[int, bytes, int], relative: int, data: bytes) -> None:
-        """Take the message as it was read, and the bytes to write, with their position relative to the control byte."""
-        position, raw, _ = self._place = place
-        self._relative = relative
-        self._data = data
-        self.high: int | None = position
-        self.last: tuple[int, bytes] | None = position, raw[:relative] + data + raw[relative + len(data) :]
-
-    def prove(self, session: Session) -> bool:
-        """Return whether the message is at its position."""
-        return _is_there(session, self._place)
-
-    def write(self, session: Session) -> bool:
-        """Write the variable."""
-        session.file.write_at(self._data, self._place[0] + self._relative)
-        return True
-
-    def log(self, ledger: Ledger, token: Token) -> None:
-        """Append a ledger line."""
-        assert self.last is not None
-        was, name = essence(self._place[1]), essence(self.last[1])
-        owner = EMPTY if was == name else digest(was)
-        ledger.append([Record(SET, self._place[0], digest(name), token, owner)])
 
 
 class OneStatus:
@@ -271,7 +197,6 @@ class OneStatus:
         self._control = control
         self._groups = neighbours(self._places)
         position, raw, _ = self._places[-1]
-        self.high: int | None = position
         self.last: tuple[int, bytes] | None = position, bytes([control]) + raw[1:]
 
     def prove(self, session: Session) -> bool:
@@ -280,7 +205,7 @@ class OneStatus:
             return False
         for group in self._groups:
             start = max(group[0].position - 1, 0)
-            data = session.read(group[-1].position + len(group[-1].raw) + 1 - start, start)
+            data = session.file.read(group[-1].position + len(group[-1].raw) + 1 - start, start)
             if not proven(data, start, group):
                 return False
         return True
@@ -298,4 +223,4 @@ class OneStatus:
 
     def log(self, ledger: Ledger, token: Token) -> None:
         """Append a ledger line for each message."""
-        ledger.append_lines(self._control, self._places, token)
+        ledger.append([Record(self._control, at, digest(essence(raw)), token, EMPTY) for at, raw, _ in self._places])

@@ -11,18 +11,15 @@ from collections.abc import Callable
 from typing import Final, Never
 
 from sej.checks import refuse_type
-from textqueue.editing.place import Change, place_of
+from textqueue.editing.place import Change, Place
 from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariableError, VariableTooLongError
 from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
-from textqueue.format.kinds import MARKS
+from textqueue.format.kinds import MARKS, SET
 from textqueue.format.mutex import mutex_of
-from textqueue.format.parser import decode, encode, name_of, value_of, variables_of
-from textqueue.hot import Core, essence, variable_at
+from textqueue.format.parser import decode, encode, essence, name_of, value_of, variables_of
 from textqueue.ledger.records import EMPTY, WAS
 
-_CLEARED: Final = CONTROL_OF[MessageStatus.cleared][0]
-_CRITICAL: Final = CONTROL_OF[MessageStatus.critical][0]
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 _WHAT: Final = {
     MessageStatus.cleared: "mark the message as cleared",
@@ -32,7 +29,7 @@ _WHAT: Final = {
 }
 
 
-class Message(Core):
+class Message:
     """One message of a queue.
 
     Attributes:
@@ -50,8 +47,24 @@ class Message(Core):
         '3'
     """
 
-    __slots__ = ()
-    source: Source
+    __slots__ = ("claim", "epoch", "position", "raw", "source")
+
+    def __init__(self, source: Source, raw: bytes, position: int, epoch: int) -> None:
+        """Create a message; only a queue does."""
+        self.source = source
+        self.raw = raw
+        self.position = position
+        self.epoch = epoch
+        self.claim = b""
+
+    @property
+    def place(self) -> Place:
+        """Where it was read or last changed; for the queue."""
+        return Place(self.position, self.raw, self.epoch)
+
+    def moved_to(self, position: int, raw: bytes, epoch: int) -> None:
+        """Take over what an edit has found or written; for the queue."""
+        self.position, self.raw, self.epoch = position, raw, epoch
 
     @property
     def value(self) -> str:
@@ -123,8 +136,7 @@ class Message(Core):
         Raises:
             MessageMovedError: another program changed or removed the message, or gave it another status.
         """
-        if not self._quickly(_CLEARED):
-            self._mark(MessageStatus.cleared)
+        self._mark(MessageStatus.cleared)
 
     def mark_as_critical_error(self, reason: str | None = None) -> None:
         """Mark it as one that cannot be processed.
@@ -135,8 +147,7 @@ class Message(Core):
         Raises:
             MessageMovedError: as in ``mark_as_cleared``.
         """
-        if reason is not None or not self._quickly(_CRITICAL):
-            self._mark(MessageStatus.critical, reason)
+        self._mark(MessageStatus.critical, reason)
 
     def mark_as_queued(self) -> None:
         """Put it back: it will be delivered again.
@@ -168,15 +179,8 @@ class Message(Core):
                 path=self.path,
                 position=self.position,
             )
-
         old = self.raw
-        found = None if self.claim else variable_at(old, index)
-        if (
-            found is None
-            or len(data) > found[1]
-            or not self.source.marks.variable(self, found[0], data.ljust(found[1]))
-        ):
-            self._edit(self._setting(index, data), f"set variable {index}")
+        self._edit(self._setting(index, data), f"set variable {index}")
         self.source.delivered.changed(old, self.raw)
 
     def _setting(self, index: int, data: bytes) -> Callable[[bytes], Change]:
@@ -199,7 +203,7 @@ class Message(Core):
                     path=self.path,
                     position=self.position,
                 )
-            return Change([(found.position, data.ljust(len(found.data)))], ord("v"))
+            return Change([(found.position, data.ljust(len(found.data)))], SET)
 
         return change
 
@@ -215,24 +219,14 @@ class Message(Core):
             position=self.position,
         )
 
-    def _quickly(self, control: int) -> bool:
-        raw = self.raw
-        if self.claim or not self.source.marks.one(self, control):
-            return False
-        self._forget(raw)
-        return True
-
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
         raw = self.raw
         self._edit(marking(self.source, raw, self.position, status, reason), _WHAT[status])
-        self._forget(raw)
-
-    def _forget(self, raw: bytes) -> None:
         if raw[0] == _QUEUED:  # otherwise it was forgotten before, and the hash would be that of an equal message
             self.source.delivered.forget(raw)
 
     def _edit(self, change: Callable[[bytes], Change | None], what: str) -> None:
-        self.moved_to(*self.source.edit(place_of(self), change, what, self.claim))
+        self.moved_to(*self.source.edit(self.place, change, what, self.claim))
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same message of the same file, at the same position."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from textqueue.hot import Core
 from textqueue.ledger.records import EMPTY
 
 
@@ -15,14 +14,6 @@ class Place(NamedTuple):
     position: int
     raw: bytes
     epoch: int
-
-
-_new = tuple.__new__  # half the time of Place(...)
-
-
-def place_of(message: Core) -> Place:
-    """Return the place of a message as it was read."""
-    return _new(Place, (message.position, message.raw, message.epoch))
 
 
 class Change(NamedTuple):

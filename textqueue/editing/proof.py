@@ -12,13 +12,39 @@ from typing import Final
 from sej.system.disk import File
 from textqueue.editing.place import Place
 from textqueue.editing.plan import EQUAL_BYTES
-from textqueue.format.grammar import BOM, CHUNK, STATUS_OF
+from textqueue.format.grammar import BOM, CHUNK, CONTINUATION, STATUS_OF, VARIABLE
 from textqueue.format.mutex import holder_of
-from textqueue.format.parser import value_of
-from textqueue.hot import ends, essence
+from textqueue.format.parser import essence, value_of
 
 _NEWLINE: Final = 10
 _GROUP_BYTES: Final = 1 << 18
+
+
+def ends(raw: bytes, after: bytes) -> bool:
+    """Return whether an entry ends with raw, given the next byte of the file; no byte: the file ends there."""
+    if not raw.endswith(b"\n"):
+        return not after
+    return not after or (after[0] != VARIABLE and (after[0] != CONTINUATION or b"\n\\" in raw))
+
+
+def proven(data: bytes, start: int, places: Sequence[tuple[int, bytes, int]]) -> bool:
+    """Return whether no message has moved: each begins a line, and is a whole entry.
+
+    Args:
+        data: bytes of the file, from the byte before the first message to the byte after the last, if they exist.
+        start: the position of data in the file.
+        places: the messages, in the order of the file.
+    """
+    end = -1
+    for position, raw, _ in places:
+        at = position - start
+        stop = at + len(raw)
+        if at <= end or not raw or data[at:stop] != raw or (position and data[at - 1 : at] != b"\n"):
+            return False
+        if not ends(raw, data[stop : stop + 1]):
+            return False
+        end = at
+    return True
 
 
 def here(file: File, place: Place, *, epoch: int) -> bytes | None:

@@ -27,32 +27,28 @@ from typing import Final, NamedTuple, Protocol
 
 from sej.errors import ClosedError
 from sej.system.disk import Disk, File, Status, is_full
-from sej.system.locks import ask_for_file, end_lease, leased
+from sej.system.locks import end_lease, leased
 from sej.system.logs import WARNING, record
-from textqueue.editing.chain import Chain
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.lease import Exclusive
 from textqueue.editing.proof import entry_at
 from textqueue.editing.reconcile import OnRevert, reconcile
 from textqueue.format.kinds import GIVEN_BACK, IN_MUTEX, MARKS
 from textqueue.format.mutex import holder_of
-from textqueue.format.parser import digest, value_of
+from textqueue.format.parser import digest, essence, value_of
 from textqueue.format.windows import Token, shared, token_of, unknown
-from textqueue.hot import essence
 from textqueue.ledger.compaction import compact, is_wasteful
 from textqueue.ledger.lock import Guard, interrupted
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import Record
 from textqueue.ledger.remembered import MARKS_KEPT
-from textqueue.ledger.sidecar import Sidecars, real_path
+from textqueue.ledger.sidecar import Sidecars
 
 MOMENT_S: Final = 0.000_3
 """Without a lease, another program may have written to the file during an edit that took longer than this."""
 
 _LOOK_S: Final = 0.1
 _LOOKS: Final = 8
-_NEAR_BYTES: Final = 1024
-_NOTHING: Final = (0, b"")
 
 
 class Session(NamedTuple):
@@ -63,21 +59,12 @@ class Session(NamedTuple):
         status: the state of the file when the lock was taken.
         alone: whether this process has the lease, so that no other process can open the file.
         known: whether the ledger has the correct positions for that state.
-        near: bytes that were read since, and their position.
     """
 
     file: File
     status: Status
     alone: bool
     known: bool
-    near: tuple[int, bytes] = (0, b"")
-
-    def read(self, size: int, position: int) -> bytes:
-        """Read up to size bytes at position. Under the lease, bytes that were read before are reused."""
-        start, data = self.near
-        if self.alone and start <= position and position + size <= start + len(data):
-            return data[position - start : position - start + size]
-        return self.file.read(size, position)
 
     def still(self) -> bool:
         """Return whether the file has not changed since the lock was taken. Call it before anything is written."""
@@ -91,11 +78,9 @@ class Edit(Protocol):
 
     Attributes:
         last: position and bytes of the last written message; None: nothing was written.
-        high: the highest position of a changed message; None: the file has grown.
     """
 
     last: tuple[int, bytes] | None
-    high: int | None
 
     def prove(self, session: Session) -> bool:
         """Find the messages, and return whether the edit can be written."""
@@ -132,14 +117,13 @@ class Opening:
             raise
 
     def __exit__(self, *_: object) -> None:
-        """Close the file, unless a hold keeps it, and release the lock."""
-        guard, file = self._queue.guard, self._file
+        """Close the file, and release the lock."""
         try:
-            if file is not None and (guard.kept is None or guard.kept.file is not file):
-                file.close()
+            if self._file is not None:
+                self._file.close()
         finally:
             self._queue.thread = 0
-            guard.__exit__()
+            self._queue.guard.__exit__()
 
 
 class QueueFile:
@@ -151,7 +135,6 @@ class QueueFile:
         threads: the lock between threads that protects this object.
         thread: the thread that has a session; 0: none.
         known: whether the ledger has the correct positions, in this session.
-        mine: if the ledger's last edit is one of this object: its position, and the message's bytes after it.
     """
 
     def __init__(self, path: str, *, disk: Disk, on_revert: OnRevert, conflicts: list[Conflict]) -> None:
@@ -160,12 +143,10 @@ class QueueFile:
         self.disk = disk
         self.conflicts = conflicts
         self.sidecars = Sidecars(path, disk=disk, queue=path)
-        self.guard = Guard(self.sidecars, disk=disk, ask=partial(ask_for_file, path))
+        self.guard = Guard(self.sidecars, disk=disk)
         self.threads = self.guard.threads
         self.ledger = Ledger(self.sidecars.path(".log"), disk=disk, queue=path)
         self.exclusive = Exclusive()
-        self.chain = Chain()
-        self.mine: tuple[int, bytes] | None = None
         self.thread = 0
         self.known = False
         self._on_revert: OnRevert = on_revert
@@ -198,20 +179,19 @@ class QueueFile:
             alone = self.exclusive.take(file)
             status = file.status()
             self.ledger.found = token_of(status)
-            self.known, near = self._ours(file, status)
+            self.known = self._ours(file, status)
             if self.known or looks == _LOOKS:  # otherwise another program changes the file all the time
-                return Session(file, status, alone, self.known, near)
+                return Session(file, status, alone, self.known)
             looks += 1
             end_lease(file)
             self._reconcile(file)
 
-    def commit(self, session: Session, edit: Edit, *, within: Token | None = None) -> bool:
-        """Prove an edit, write it and log it. All changes of messages are made here, except for marks in a hold.
+    def commit(self, session: Session, edit: Edit) -> bool:
+        """Prove an edit, write it and log it. All changes of messages are made here.
 
         Args:
             session: the file, under the lock.
             edit: the edit.
-            within: in a hold: the state of the file when the hold began, which its ledger lines carry.
 
         Returns:
             Whether the whole edit is in the file at the path. If not, the caller tries again.
@@ -242,23 +222,10 @@ class QueueFile:
         # was valid until now.
         exclusive = whole and (session.alone or (alone and end_lease(session.file)))
         ours = session.known and (exclusive or (whole and still and kept and time.monotonic() - began < MOMENT_S))
-        if within is not None:
-            edit.log(self.ledger, within if exclusive else unknown(within))
-            self.keep(*edit.last)
-            return ours
-        before = token_of(session.status)
-        token = token_of(there) if ours and there is not None else unknown(before)
+        token = token_of(there) if ours and there is not None else unknown(token_of(session.status))
         edit.log(self.ledger, token if exclusive or not ours else shared(token))
-        self.keep(*edit.last)
         self.compact()
-        if ours and edit.high is not None:
-            self.chain.add(before, token, edit.high)
         return whole
-
-    def keep(self, position: int, raw: bytes) -> None:
-        """Keep the bytes of an edit of this object, if it is the ledger's last one."""
-        if self.ledger.last is not None and self.ledger.last.position == position:
-            self.mine = position, raw
 
     def compact(self) -> None:
         """Shorten the ledger if it is long. The caller holds the lock, and has logged its edit.
@@ -271,18 +238,6 @@ class QueueFile:
             except OSError as error:
                 if not is_full(error):
                     raise
-
-    def is_settled(self) -> bool:
-        """Return whether the files were compared with their paths a moment ago, and no session has to do more."""
-        ledger = self.ledger
-        return (
-            self._pid == os.getpid()
-            and time.monotonic() - self._looked < _LOOK_S
-            and real_path(self.path) == self.sidecars.real_path
-            and ledger.catch_up()
-            and ledger.lines <= 2 * MARKS_KEPT
-            and not is_wasteful(ledger, lambda: ledger.token[1] if ledger.token else 0)
-        )
 
     def bring_in_line(self, file: File) -> None:
         """Find the current positions of all messages in the ledger. The caller holds the lock."""
@@ -334,7 +289,6 @@ class QueueFile:
         pid = os.getpid()
         if pid != self._pid:  # a forked child must not use the state of its parent
             self._pid = pid
-            self.mine = None
             self.ledger.close()
         look = now - self._looked > _LOOK_S
         if look:
@@ -343,36 +297,22 @@ class QueueFile:
                 self.sidecars.look()
         path = self.sidecars.path(".log")
         if path != self.ledger.path:
-            self.mine = None
             self.ledger.close()
             self.ledger.path = path
         self.ledger.refresh(look=look)
 
-    def _ours(self, file: File, status: Status) -> tuple[bool, tuple[int, bytes]]:
+    def _ours(self, file: File, status: Status) -> bool:
         """Return whether the file is in the state of the ledger's last line, and its last edit is still in the file.
 
         The second check finds an old buffer that was saved within the same tick of the clock: if it reverts anything,
         it reverts the last edit.
-
-        Returns:
-            The answer, and the bytes that were read for it, with their position.
         """
         token, last = self.ledger.token, self.ledger.last
         if token is None:
-            return not self.ledger.lines, _NOTHING
-        if token != token_of(status):
-            return False, _NOTHING
-        if last is None:
-            return True, _NOTHING
-        at = last.position
-        if self.mine is not None and self.mine[0] == at:
-            data = file.read(len(self.mine[1]) + _NEAR_BYTES, at)  # the next edit may be near
-            if data.startswith(self.mine[1]):
-                return True, (at, data)
-        return _is_in(file, last), _NOTHING
+            return not self.ledger.lines
+        return token == token_of(status) and (last is None or _is_in(file, last))
 
     def _reconcile(self, file: File, *, whole: bool = False) -> None:
-        self.mine = None
         take = partial(self.exclusive.take, file)
         found = reconcile(self.ledger, file, take, path=self.path, on_revert=self._on_revert, whole=whole)
         self.note(found)

@@ -43,15 +43,14 @@ from sej.system.locks import end_lease, leased
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.place import Place
 from textqueue.editing.plan import EQUAL_BYTES, Action, Known, Seen, plan
-from textqueue.editing.proof import entry_at, equal_before
+from textqueue.editing.proof import entry_at, equal_before, proven
 from textqueue.editing.removed import settle
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
 from textqueue.format.kinds import CLAIMS, ENDED, IN_MUTEX, MARKS, SET, WAITING
 from textqueue.format.mutex import holder_of, is_alive
-from textqueue.format.parser import chunks, digest, value_of
+from textqueue.format.parser import chunks, digest, essence, value_of
 from textqueue.format.windows import Token, is_known, is_shared, scan, token_of, unknown
-from textqueue.hot import essence, proven
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import EMPTY, GONE, LIKE, Record, is_archived
 

@@ -143,7 +143,6 @@ def swap(source: Source, file: File, temporary: str, before: Token) -> bool:
     if there is None or token_of(there) != before:
         return False
     source.file.disk.rename(temporary, source.file.real_path)
-    source.file.mine = None
     return True
 
 

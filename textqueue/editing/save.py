@@ -31,9 +31,8 @@ from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, MessageMovedError
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
 from textqueue.format.kinds import CLAIMS
-from textqueue.format.parser import digest
+from textqueue.format.parser import digest, essence
 from textqueue.format.windows import Token, token_of
-from textqueue.hot import essence
 from textqueue.ledger.records import Record
 from textqueue.ledger.sidecar import sidecar_path
 

@@ -1,7 +1,7 @@
 """One queue file, as a queue, its messages and its readers use it: reads, edits with retries, and syncs.
 
-A source has these parts: the file with its lock and ledger (``textqueue.editing.queue_file``), the marks in a row
-(``textqueue.editing.marks``), the delivered messages, and the record of the last sync.
+A source has these parts: the file with its lock and ledger (``textqueue.editing.queue_file``), the delivered messages,
+and the record of the last sync.
 """
 
 from __future__ import annotations
@@ -17,21 +17,18 @@ from sej.system.locks import end_lease, leased
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.delivered import Delivered
 from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
-from textqueue.editing.edits import Changes, ClaimLostError
-from textqueue.editing.marks import Marks
+from textqueue.editing.edits import Changes, ClaimLostError, OneStatus
 from textqueue.editing.place import Change, Place
 from textqueue.editing.proof import entry_at
 from textqueue.editing.queue_file import MOMENT_S, QueueFile, Session
-from textqueue.editing.quick import Quick
 from textqueue.editing.reconcile import OnRevert
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.kinds import ENDED
 from textqueue.format.lease import Leases, claimant
 from textqueue.format.mutex import holder_of, is_alive, mutex_of
-from textqueue.format.parser import digest
+from textqueue.format.parser import digest, essence
 from textqueue.format.windows import Token, token_of, unknown
-from textqueue.hot import essence
 from textqueue.ledger.intent import InTransit
 from textqueue.ledger.records import FAILED, GONE, Record
 from textqueue.ledger.sidecar import real_path
@@ -86,8 +83,6 @@ class Source:
     Attributes:
         path: the path as the caller passed it.
         file: the file with its lock and ledger.
-        marks: single marks, and many marks of one status.
-        quick: edits for claims.
         delivered: the messages that were delivered and not marked since.
         growing: whether a worker has found a last message that another program may still be writing.
         leases: the deadlines of claims.
@@ -106,8 +101,6 @@ class Source:
         """Create a source; no file is opened."""
         self.path = path
         self.file = QueueFile(path, disk=disk, on_revert=on_revert, conflicts=conflicts)
-        self.marks = Marks(self.file)
-        self.quick = Quick(self.file)
         self.delivered = Delivered()
         self.growing = False
         self.settle_s = settle_s
@@ -125,13 +118,7 @@ class Source:
             FileNotFoundError: the file does not exist.
         """
         self.file.check_open()
-        self.marks.end()  # otherwise this process would wait for its own lease
         return self.file.disk.open(real_path(self.path), "read")
-
-    def only_ours(self, before: Token | None, now: Token, position: int) -> bool:
-        """Return whether only edits of this object, all before a position, led from one state to the other."""
-        self.marks.known()
-        return self.file.chain.spans(before, now, position)
 
     def settled(self, position: int, raw: bytes) -> bool:
         """Return whether the last entry of the file is complete.
@@ -243,8 +230,6 @@ class Source:
         change: Callable[[bytes], Change | None],
         what: str,
         claim: bytes = b"",
-        *,
-        row: bool = True,
     ) -> Place:
         """Change a message in place.
 
@@ -253,7 +238,6 @@ class Source:
             change: a function that gets the current bytes and returns the change, or None if none is needed.
             what: the name of the edit, for errors, such as "mark the message as cleared".
             claim: the claim of the message; empty: it may have any. A lease must be in the ledger, or not be over.
-            row: whether an edit like this may follow closely, so that it is worth keeping the lock.
 
         Returns:
             The message as it is now.
@@ -262,7 +246,7 @@ class Source:
             MessageMovedError: the message was changed or removed since it was read.
             TextQueueError: other programs replaced the file 100 times in 10 seconds.
         """
-        return self.edit_many([place], [change], what, [claim] if claim else (), row=row)[0]
+        return self.edit_many([place], [change], what, [claim] if claim else ())[0]
 
     def edit_many(
         self,
@@ -271,7 +255,6 @@ class Source:
         what: str,
         claims: Sequence[bytes] = (),
         *,
-        row: bool = True,
         free: bool = False,
     ) -> list[Place]:
         """Change many messages under one lock. All are found before the first is changed.
@@ -281,12 +264,8 @@ class Source:
             changes: their changes.
             what: the name of the edit.
             claims: for each message, its claim.
-            row: as for :meth:`edit`.
             free: whether the edit is refused if a process has claimed one of the messages.
         """
-        edit = self._changes(places, changes, what, claims, free=free)
-        if self.marks.change(edit):
-            return [Place(position, raw, self.file.ledger.epoch) for position, raw, _ in edit.found]
         start = still = time.monotonic()
         seen: Token | None = None
         token, alone = (0, 0, 0), True
@@ -300,8 +279,6 @@ class Source:
                     except MessageMovedError:
                         alone = alone and leased(session.file)  # or another program has been let in meanwhile
                         raise
-                    if current and row and len(places) == 1:
-                        self.marks.row(session)
             except ClaimLostError:
                 raise
             except MessageMovedError:
@@ -327,6 +304,15 @@ class Source:
             if current:
                 return done
             replaced.again()
+
+    def mark_all(self, places: Sequence[Place], control: int) -> int | None:
+        """Mark many messages that have not moved, close ones in one write; None: the caller edits them one by one."""
+        try:
+            with self.file.session() as session:
+                done = bool(places) and self.file.commit(session, OneStatus(places, control))
+                return self.file.ledger.epoch if done else None
+        except FileNotFoundError:
+            return None
 
     def write(
         self,
@@ -381,7 +367,7 @@ class Source:
     def _sync(self, session: Session) -> bool:
         """Sync, and return whether all is on disk; False: the file is in use."""
         file, ledger = session.file, self.file.ledger
-        token = before = token_of(session.status)
+        token = token_of(session.status)
         doubt = self._durable.doubt(file, token, ledger, known=session.known)
         if doubt.spans:
             done = rewrite(file, token, doubt, quick_s=MOMENT_S)
@@ -390,7 +376,6 @@ class Source:
                 return False
             token, ours = done
             if ours and session.known:
-                self.file.chain.add(before, token, -1)
                 ledger.state(token)
         end_lease(file)  # other programs need not wait for the disk
         if doubt.names:

@@ -32,9 +32,8 @@ from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
 from textqueue.format.kinds import APPENDED, CLAIMS, GIVEN_BACK, MARKS, SET, STATE, WAITING
-from textqueue.format.parser import chunks, digest
+from textqueue.format.parser import chunks, digest, essence
 from textqueue.format.windows import scan
-from textqueue.hot import essence
 from textqueue.ledger.records import EMPTY, WAS, Record, is_copy
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]

@@ -40,7 +40,6 @@ keeps the last ``MARKS_KEPT`` marks and the claims of live processes.
 from __future__ import annotations
 
 import errno
-import re
 import time
 import zlib
 from collections import Counter
@@ -63,8 +62,7 @@ from textqueue.format.kinds import (
     WAITING,
 )
 from textqueue.format.windows import Token, state_of
-from textqueue.hot import newest, status_lines
-from textqueue.ledger.records import AGAIN, EMPTY, FAILED, WAS, Record, is_copy, record_of, records_in
+from textqueue.ledger.records import AGAIN, EMPTY, FAILED, WAS, Record, is_copy, records_in
 from textqueue.ledger.remembered import Remembered, ended_claims
 from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
 
@@ -74,8 +72,6 @@ READ_ONLY_ERRORS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _READ_BYTES: Final = 1 << 16
 _CHECK_BYTES: Final = 128
 _COPY_BYTES: Final = 1 << 20
-_SIGNIFICANT: Final = re.compile(rb"(?:^|\n)[cemr-] ")
-"""Finds a line that has more than the state of the file and the place of the last edit."""
 
 
 class Checkpoint(NamedTuple):
@@ -157,112 +153,9 @@ class Ledger:
                 break
         return None
 
-    def catch_up(self) -> bool:
-        """Apply new lines without the lock, and return whether edits by ``textqueue.hot.Single`` can follow."""
-        file = self._file
-        if file is None or not self._is_clear():
-            return False
-        size = file.size()
-        if size < self._read_to:  # another program emptied it
-            return False
-        self._read_lines(file, size)
-        return self._is_clear() and self._file is file
-
-    def _is_clear(self) -> bool:
-        odd = self._torn or self._replaced or self._read_only
-        return not odd and self.epoch > 0 and self.last is not None
-
-    def has_grown(self) -> bool:
-        """Return whether other processes have written lines that were not applied."""
-        return self._file is not None and self._file.size() > self._read_to
-
-    @property
-    def read_to(self) -> int:
-        """The position after the last line that was applied."""
-        return self._read_to
-
-    @property
-    def file(self) -> File | None:
-        """The open file."""
-        return self._file
-
-    def count(self, record: Record, size: int) -> None:
-        """Apply a line that the caller has written under the lock right after the last one, and its size."""
-        self._read_to += size
-        self._apply(record)
-
     def _apply_lines(self, lines: bytes) -> None:
-        if lines.startswith(b"r ") or b"\nr " in lines:  # a new epoch
-            for record in records_in(lines):
-                self._apply(record)
-            return
-        if self.claims or _SIGNIFICANT.search(lines):
-            self._apply_backwards(lines)
-            return
-        # Most lines are marks and appends. Of these, only the last one matters. A changed variable may follow it.
-        count = lines.count(b"\n")
-        appends = (b"\n" + lines).count(b"\na ")
-        self.lines += count
-        self._appends += appends
-        self._spend(count - appends)
-        end, applied = len(lines), False
-        while end > 0:
-            start = lines.rfind(b"\n", 0, end - 1) + 1
-            for record in records_in(lines[start:end]):
-                if not applied:
-                    self.lines -= 1
-                    self._appends -= record.kind == APPENDED
-                    self._apply(record)
-                    applied = True
-                if record.kind in VISIBLE:
-                    self.shown = record
-                    return
-            end = start
-
-    def _apply_backwards(self, lines: bytes) -> None:
-        """Apply lines of one epoch. Of the lines about a position, the last one decides whether it is claimed.
-
-        Workers that share a file read all lines of each other. So most lines are dropped before they are parsed.
-        """
-        count, spent, kept = newest(lines, self.claims)
-        self.lines += count
-        self.spent += spent
-        decided: set[int] = set()
-        renamed: dict[int, bytes] = {}  # the digest after the last change of a variable
-        token = shown = None
-        unseen: dict[int, Record] = {}  # the newest edits, up to one that can be found
-        last: Record | None = None
-        back: list[Record] = []
-        for text in kept:
-            record = record_of(text)
-            kind, position = record.kind, record.position
-            token = self.token = token or state_of(record.token)
-            if position >= 0 and last is None:
-                if kind in UNSEEN:
-                    unseen.setdefault(position, record)
-                else:
-                    last = record
-            if kind in VISIBLE:
-                shown = self.shown = shown or record
-            if kind == GIVEN_BACK:
-                back.append(record)
-            if position in decided:
-                continue
-            if kind in ENDS:
-                self._unclaim(position)
-                decided.add(position)
-            elif kind in CLAIMS:
-                self._unclaim(position)
-                self._add_claim(record._replace(digest=renamed.pop(position, record.digest)))
-                decided.add(position)
-            elif kind == SET:
-                renamed.setdefault(position, record.digest)
-        for record in reversed(back):
-            self._give_back(record)
-        for edit in (last, *reversed(unseen.values())):
-            self._follow(edit)
-        for position in renamed.keys() & self.claims.keys():
-            self.claims[position] = self.claims[position]._replace(digest=renamed[position])
+        for record in records_in(lines):
+            self._apply(record)
 
     def _spend(self, marks: int) -> None:
         """Count that this many messages were marked: the lines of their appends mean nothing any more."""
@@ -275,37 +168,6 @@ class Ledger:
         self._write(b"".join([record.line() for record in records]), records[0].token)
         for record in records:
             self._apply(record)
-
-    def append_mark(self, kind: int, place: tuple[int, bytes, int], token: Token) -> None:
-        """Append the line of one mark: as ``append``, but faster."""
-        line = status_lines(kind, (place,), b" %d %d %d -" % token)
-        self._write(line, token)
-        position = place[0]
-        if self.claims:
-            self._unclaim(position)
-        self.lines += 1
-        self._spend(1)
-        self.token = token
-        self.last = self.shown = Record(kind, position, line.split(b" ", 3)[2], token, EMPTY)
-
-    def append_lines(
-        self, kind: int, places: Sequence[tuple[int, bytes, int]], token: Token, owner: bytes = EMPTY
-    ) -> None:
-        """Append lines of one kind for many places: as ``append``, but faster."""
-        lines = status_lines(kind, places, b" %d %d %d %s" % (*token, owner))
-        self._write(lines, token)
-        *most, (position, _, _) = places
-        if kind == GIVEN_BACK:
-            self.given_back += [place[0] for place in most]
-        for claimed in self.claims.keys() & {place[0] for place in most} if self.claims else ():
-            self._unclaim(claimed)
-        self.lines += len(most)
-        if kind == APPENDED:
-            self._appends += len(most)
-        else:
-            self._spend(len(most))
-        name = lines[lines.rfind(b"\n", 0, -1) + 1 :].split(b" ", 3)[2]
-        self._apply(Record(kind, position, name, token, owner))
 
     def _write(self, lines: bytes, token: Token) -> None:
         if self._file is None:
@@ -322,25 +184,6 @@ class Ledger:
         self._file.write(lines)
         self._read_to += self._torn + len(lines)
         self._torn = 0
-
-    def file_to_append(self) -> File | None:
-        """Return the file, for a caller that appends to it under the lock; None if the caller must use ``append``."""
-        return None if self._torn or self._replaced or self.claims or not self.epoch else self._file
-
-    def count_appended(self, lines: int, marks: int, size: int, last: Record, shown: Record | None) -> None:
-        """Count lines that a caller appended to :meth:`file_to_append`: edits of messages without claims.
-
-        Args:
-            lines: the number of lines.
-            marks: of these, the marks. The others are variables.
-            size: the bytes of the lines.
-            last: the last line.
-            shown: the last mark; None: there is none.
-        """
-        self.lines += lines
-        self._spend(marks)
-        self._read_to += size
-        self.token, self.last, self.shown = last.token, last, shown or self.shown
 
     def state(self, token: Token) -> None:
         """Append a line with the current state of the file."""

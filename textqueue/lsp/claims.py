@@ -11,8 +11,7 @@ from typing import NamedTuple
 from sej.errors import SejError
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 from textqueue.format.grammar import MessageStatus
-from textqueue.format.parser import digest
-from textqueue.hot import essence
+from textqueue.format.parser import digest, essence
 from textqueue.ledger.sidecar import Sidecars
 from textqueue.queue import TextQueue
 from textqueue.reading.details import details

@@ -1,6 +1,6 @@
 """Readers that keep their position in a queue file while a user edits above and below it.
 
-A reader reads one window at a time and checks the file for changes every 50 ms (``textqueue.hot``). A change by a
+A reader reads one window at a time and checks the file for changes every 50 ms (``_ready``). A change by a
 program that uses this library moves no message. The ledger tells such changes from foreign ones, which may move lines.
 
 - :func:`walk` iterates over the messages once. If lines move, it finds its position by the bytes before it.
@@ -26,7 +26,6 @@ from textqueue.format.lease import claimant
 from textqueue.format.mutex import HELD, holder_of, is_alive, is_claim
 from textqueue.format.parser import chunks
 from textqueue.format.windows import FIRST_WINDOW, WINDOW, Token, Window, read_window, require_resolved, scan, token_of
-from textqueue.hot import ready
 from textqueue.ledger.log import READ_ONLY_ERRORS
 
 _RESTART_S: Final = 1.0
@@ -38,6 +37,10 @@ _WANTED: Final = CONTROL_OF[MessageStatus.queued]
 _UNMARKED: Final = bytes.maketrans(b"=!#", b"---")
 """Makes a text equal to the same text with other marks."""
 _READ_BYTES: Final = 1 << 16
+_FRESH_S: Final = 0.05
+"""How long messages of a window are delivered before the file is checked again."""
+_FEW_BYTES: Final = 2048
+"""In a window of so many bytes the file is checked after each message: so in a short file, always."""
 
 
 class _Reader:
@@ -114,7 +117,6 @@ class _Reader:
                 self.moved = True
                 return None
         self.token, self.epoch = token, epoch
-        self.source.file.chain.caught_up(token)
         soon = self._checks and time.time_ns() - status.mtime_ns <= _TICK_NS
         settled = self.source.settled if self._checks else self.source.settled_line
         window = read_window(file, self.position, self._size, settled=settled)
@@ -164,17 +166,11 @@ class _Reader:
             self.position = position
             self.anchor = self.window.data[max(end - _ANCHOR_BYTES, 0) : end]
 
-    def stale(self, position: int) -> bool:
-        """Return whether the file has changed after a position since the window was read. Then read less next."""
+    def stale(self) -> bool:
+        """Return whether the file has changed since the window was read. Then read less next."""
         status = self.source.file.disk.status(self.source.path)
-        if status is not None:
-            token = token_of(status)
-            if token == self.token:
-                return False
-            if self.source.only_ours(self.token, token, position):
-                self.token = token
-                self.source.file.chain.caught_up(token)
-                return False
+        if status is not None and token_of(status) == self.token:
+            return False
         self._size = FIRST_WINDOW
         self.cut = True
         return True
@@ -221,6 +217,33 @@ class _Reader:
         self.moved, self.token, self.anchor = False, None, b""
 
 
+def _ready(
+    reader: _Reader, window: Window, controls: Collection[int], remember: list[bytes] | None
+) -> Iterator[Message]:
+    """Yield the messages of a window, or only the first ones if the file changes meanwhile.
+
+    Args:
+        reader: gets the position at the end.
+        window: the window.
+        controls: the control bytes of the wanted messages.
+        remember: a list that gets the bytes of each message before it is yielded.
+    """
+    source, epoch, position, clock = reader.source, reader.epoch, window.position, time.monotonic
+    fresh_until, small = clock() + _FRESH_S, len(window.data) <= _FEW_BYTES
+    for raw in chunks(window.data):
+        if raw[0] in controls:
+            if remember is not None:
+                remember.append(raw)
+            yield Message(source, raw, position, epoch)
+            if small or clock() > fresh_until:
+                if reader.stale():
+                    reader.at(position + len(raw))
+                    return
+                fresh_until = clock() + _FRESH_S
+        position += len(raw)
+    reader.at(position)
+
+
 def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Message]:
     """Return the messages of some statuses, in order. Each is read when the iterator reaches it."""
     controls = frozenset(CONTROL_OF[status][0] for status in statuses)
@@ -233,7 +256,7 @@ def _windows(source: Source, controls: Collection[int]) -> Iterator[Iterator[Mes
         window = reader.load()
         if window is not None:
             reader.cut = False
-            yield ready(Message, reader, source, (window.position, window.data, reader.epoch), controls, None)
+            yield _ready(reader, window, controls, None)
             if window.at_end and not reader.cut:
                 return
         elif reader.moved:
@@ -338,11 +361,9 @@ class Cursor:
     def _window(self, window: Window) -> Iterator[Message]:
         """Yield the messages of a window, or only the first ones if the file changes meanwhile."""
         claims = self._source.claims()
-        place = window.position, window.data, self._reader.epoch
-        pending = self._source.delivered.pending
         if self._skips or claims or HELD.search(window.data):
-            return self._filtered(ready(Message, self._reader, self._source, place, _WANTED, None), claims)
-        return ready(Message, self._reader, self._source, place, _WANTED, pending)
+            return self._filtered(_ready(self._reader, window, _WANTED, None), claims)
+        return _ready(self._reader, window, _WANTED, self._source.delivered.pending)
 
     def _filtered(self, messages: Iterator[Message], claims: dict[int, bytes]) -> Iterator[Message]:
         """Leave out messages that were delivered before, and messages that another process has claimed."""

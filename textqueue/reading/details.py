@@ -15,8 +15,7 @@ from textqueue.editing.message import Message
 from textqueue.editing.source import Source
 from textqueue.format.lease import claimant
 from textqueue.format.mutex import holder_of, is_alive
-from textqueue.format.parser import decode, digest
-from textqueue.hot import essence
+from textqueue.format.parser import decode, digest, essence
 from textqueue.ledger.records import Record
 
 _BLOCK: Final = 1 << 20
