@@ -1,7 +1,7 @@
 """Many clients' journals as one stream: by timestamp, then client, then offset.
 
-Built on one slot for each directory (:mod:`hub.merging.slot`), a merger for the order (:mod:`hub.merging.ordering`), a
-vector of kept offsets (:mod:`hub.merging.vector`) and watches for new messages.
+Built on one slot for each directory, a heap of the next message of each slot, a vector of kept offsets
+(:mod:`hub.merging.vector`) and watches for new messages.
 
 It returns every message once and leaves none out without an error. Messages of one directory are ordered by offset,
 whatever its clocks say; existing messages of different directories are ordered by time. When it follows, a silent
@@ -16,20 +16,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from itertools import islice
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, Literal, Self
 
 from hub.errors import SourceError
-from hub.merging.ordering import Merger
-from hub.merging.slot import SAMPLES, Slot, weigh
 from hub.merging.vector import Vector
-from hub.naming import Source, find_sources, require_root
+from hub.naming import Source, find_sources, require_root, source_path
 from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, WAIT, one_of, refuse_pickling, require
 from sej.durations import Seconds, seconds
-from sej.errors import ClosedError, SejError
-from sej.journal.directory import check_name
+from sej.errors import ClosedError, JournalNotFoundError, SejError
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory, check_name
+from sej.journal.identity import Incarnation
 from sej.journal.segment import CHUNK_BYTES
 from sej.message import Message
 from sej.system.disk import OS, Disk, is_scarce
@@ -38,13 +38,105 @@ from sej.system.watch import Watch, wait_any
 from shard.fan_out import spare_files
 
 _TAKE: Final = 1024
+_FIRST_BATCH: Final = 16
+_MAX_BATCH: Final = 512
+"""Larger chunks would not be faster: the waiting messages would no longer fit the processor's cache."""
+_SAMPLES: Final = 16
+_OBJECT_BYTES: Final = 250
+"""Approximate memory of a message in addition to its bytes."""
 _LEAST_CHUNK_BYTES: Final = 4096
 _CHUNKS: Final = 4
 """Chunks of a directory that may be in memory: the one that was read and up to two decoded, with a reserve."""
 _OF_THE_DIRECTORY: Final = (SejError, FileNotFoundError, NotADirectoryError)
 """Errors that may be skipped. Any other one of the system (descriptors, memory, permission) says nothing about it."""
 _OTHERS: Final = "skip(source) continues without it"
+_RECREATED: Final = (
+    "this directory was removed or re-created since the merge began; read it with a merge of another name"
+)
 _SCARCE: Final = "no directory is at fault: open the merge again when the system has more (ulimit -n for files)"
+
+
+class _Slot:
+    """One directory: its cursor, the messages that were read ahead, and the check that it is still the same journal.
+
+    Attributes:
+        batch: the messages that were read ahead, from ``position`` on.
+        due: the offset after them.
+        each: about the memory of one of them.
+        committed: the committed offset; None: not read yet.
+        left_at: the offset after the last returned message, if the directory was skipped.
+        error: why it cannot be read.
+        watch: wakes when messages are appended; None if nothing waits for it.
+    """
+
+    def __init__(self, root: str, source: Source, offset: int | None, chunk_bytes: int, disk: Disk) -> None:
+        self.source = source
+        self.batch: list[Message] = []
+        self.position = self.each = 0
+        self.committed: int | None = None
+        self.left_at: int | None = None
+        self.error: SejError | None = None
+        self.watch: Watch | None = None
+        self.directory = Directory(source_path(root, source), disk)
+        self._incarnation = Incarnation.look(self.directory)
+        self.cursor = Cursor(self.directory, offset, chunk_bytes=chunk_bytes)
+        self._chunk_bytes = chunk_bytes
+        self._limit = _FIRST_BATCH
+        self.due = self.cursor.due
+
+    @property
+    def next(self) -> int:
+        """The offset of the next message that the heap returns."""
+        if self.left_at is not None:
+            return self.left_at
+        return self.batch[self.position].offset if self.position < len(self.batch) else self.due
+
+    def head(self, number: int) -> tuple[int, str, int, str, int]:
+        """Return the entry of the next message in the heap: the order, and the number of this slot."""
+        message = self.batch[self.position]
+        return message.timestamp, self.source.client, message.offset, self.source.journal_dir, number
+
+    def read(self, share_bytes: int, *, judge: bool) -> bool:
+        """Read the next messages, of about so much memory; return False at the end of the journal.
+
+        Args:
+            share_bytes: about how much memory they may take; a single message may take more.
+            judge: at the end, check that a torn tail hides no messages.
+
+        Raises:
+            SejError: the directory cannot be read, or was re-created.
+            OSError: the disk failed.
+        """
+        try:
+            batch = self.cursor.read(self._limit)
+            if not batch and judge and self.cursor.judge():
+                batch = self.cursor.read(self._limit)
+        except JournalNotFoundError:
+            if not self._incarnation.is_still(self.directory):
+                raise SejError(_RECREATED) from None
+            raise
+        if not self._incarnation.is_still(self.directory):
+            raise SejError(_RECREATED)
+        self.due, self.batch, self.position = self.cursor.due, batch, 0
+        if batch:
+            seen = batch[:: max(len(batch) // _SAMPLES, 1)]
+            self.each = _OBJECT_BYTES + sum(len(one.key) + len(one.value) for one in seen) // len(seen)
+            self._limit = min(max(share_bytes // self.each, 1), _MAX_BATCH, 4 * self._limit)
+        return bool(batch)
+
+    def narrow(self, chunk_bytes: int) -> None:
+        """Read smaller chunks from now on, if they were much larger."""
+        if self._chunk_bytes > 2 * chunk_bytes and self.left_at is None:
+            self.cursor.close()
+            self.cursor, self._chunk_bytes = Cursor(self.directory, self.due, chunk_bytes=chunk_bytes), chunk_bytes
+
+    def close(self) -> None:
+        """Close everything; a second call does nothing."""
+        self.batch, self.position = [], 0
+        self.cursor.close()
+        if self.watch is not None:
+            self.watch.close()
+            self.watch = None
 
 
 class Merge:
@@ -128,16 +220,15 @@ class Merge:
         self._disk = disk
         require_root(self.root, disk=disk)
         self._vector = Vector(self.root, reader, disk)
-        self._merger = Merger()
-        self._slots: list[Slot] = []
+        self._heap: list[tuple[int, str, int, str, int]] = []  # the next message of each slot that has one
+        self._slots: list[_Slot] = []
         self._by_source: dict[Source, int] = {}
         self._silent: OrderedDict[int, float] = OrderedDict()  # slots at their end, by the time when they reached it
         self._excused: set[int] = set()  # slots silent for so long that no other slot waits for them
         self._open: OrderedDict[int, None] = OrderedDict()  # slots with an open segment, the least recently used first
         self._broken: set[int] = set()
         self._root_watch: Watch | None = None
-        self._ready: Iterator[tuple[Source, Message]] = iter(())
-        self._taken: list[tuple[Source, Message]] = []
+        self._ready: deque[tuple[Source, Message]] = deque()
         self._closed = False
 
     # --- reading
@@ -149,7 +240,8 @@ class Merge:
             SourceError: a directory cannot be read; after :meth:`skip` of its source, iterate again.
         """
         while self._refill(self.timeout):
-            yield from self._ready
+            while self._ready:
+                yield self._ready.popleft()
 
     def read(self, max_messages: int = 1024, timeout: Seconds | None = -1.0) -> list[tuple[Source, Message]]:
         """Read a batch; returns as soon as there is one message.
@@ -167,8 +259,8 @@ class Merge:
         timeout = seconds("timeout", timeout)
         if max_messages < 1:
             raise ValueError(f"max_messages must be at least 1, got {max_messages}")
-        found = self._refill(self.timeout if timeout == -1.0 else timeout)
-        return list(islice(self._ready, max_messages)) if found else []
+        self._refill(self.timeout if timeout == -1.0 else timeout)
+        return [self._ready.popleft() for _ in range(min(max_messages, len(self._ready)))]
 
     @property
     def sources(self) -> list[Source]:
@@ -185,7 +277,7 @@ class Merge:
         slot = self._slots[number]
         self.skipped[source] = slot.error or SourceError("skipped by the caller", source=source)
         self._broken.discard(number)
-        self._leave(number)
+        self._drop(number)
 
     # --- commits
 
@@ -214,18 +306,10 @@ class Merge:
         return {source: offset for source, offset in self._places().items() if source not in self.skipped}
 
     def _places(self) -> dict[Source, int]:
-        found = {slot.source: self._place(number) for number, slot in enumerate(self._slots)}
-        left = self._ready.__length_hint__() if hasattr(self._ready, "__length_hint__") else 0
-        for source, message in reversed(self._taken[len(self._taken) - left :]):
-            found[source] = message.offset  # taken from the merger, but not returned yet
+        found = {slot.source: slot.next for slot in self._slots}
+        for source, message in reversed(self._ready):
+            found[source] = message.offset  # taken from the heap, but not returned yet
         return found
-
-    def _place(self, number: int) -> int:
-        """Return the offset of a slot's next message in the merger."""
-        slot, head = self._slots[number], self._merger.head(number)
-        if slot.left_at is not None:
-            return slot.left_at
-        return slot.due if head is None else head.offset
 
     def close(self) -> None:
         """Close everything and release the reader's lock; uncommitted messages are returned again next time."""
@@ -255,37 +339,35 @@ class Merge:
     def _refill(self, timeout: float | None) -> bool:
         """Make sure that at least one message is ready; return False after the timeout."""
         self._require_open()
-        if getattr(self._ready, "__length_hint__", int)():
-            return True
-        batch = self._take() if timeout == 0.0 else self._follow(timeout)
-        self._taken, self._ready = batch, iter(batch)
-        return bool(batch)
+        if not self._ready:
+            if timeout != 0.0:
+                self._follow(timeout)
+            elif not self._heap:
+                self._discover()
+                for number in [*self._silent, *self._excused]:
+                    self._read(number, judge=True)
+            self._take()
+        return bool(self._ready)
 
-    def _take(self) -> list[tuple[Source, Message]]:
-        """Return the messages that exist now, in order, without waiting."""
-        if not len(self._merger):
-            self._discover()
-            for number in [*self._silent, *self._excused]:
-                self._read(number, judge=True)
-        return self._from_merger()
+    def _take(self) -> None:
+        """Move messages from the heap to those that are ready, until a slot has no more: its next one may be first."""
+        self._raise_broken()
+        heap, left = self._heap, max(self._memory_bytes // _CHUNKS, 1)
+        while heap and left > 0 and len(self._ready) < _TAKE:
+            number = heap[0][-1]
+            slot = self._slots[number]
+            message = slot.batch[slot.position]
+            self._ready.append((slot.source, message))
+            left -= slot.each
+            slot.position += 1
+            if slot.position < len(slot.batch):
+                heapreplace(heap, slot.head(number))
+            else:
+                heappop(heap)
+                if not self._read(number):
+                    break
 
-    def _from_merger(self) -> list[tuple[Source, Message]]:
-        if self._broken:
-            self._raise_broken()
-        out = self._merger.take(_TAKE)
-        size = weigh([message for _, message in out[-SAMPLES:]], len(out))
-        while (
-            self._merger.emptied >= 0
-            and self._read(self._merger.emptied)
-            and len(out) < _TAKE
-            and size < self._memory_bytes // _CHUNKS
-        ):
-            more = self._merger.take(_TAKE - len(out))
-            size += weigh([message for _, message in more[-SAMPLES:]], len(more))
-            out += more
-        return out
-
-    def _follow(self, timeout: float | None) -> list[tuple[Source, Message]]:
+    def _follow(self, timeout: float | None) -> None:
         """Wait for messages, and for directories that may still get older ones."""
         if self._root_watch is None:
             self._root_watch = Watch(self.root)
@@ -295,18 +377,17 @@ class Merge:
             now = self._clock()
             while self._silent and now - next(iter(self._silent.values())) >= self._lateness_s:
                 self._excused.add(self._silent.popitem(last=False)[0])
-            if len(self._merger) and not self._silent:
-                return self._from_merger()
-            if self._broken:
-                self._raise_broken()
+            if self._heap and not self._silent:
+                return
+            self._raise_broken()
             # These slots were read before their watches were set, or at the same time: read them once more.
             if self._watch_silent():
                 continue
             left = None if timeout is None else start + timeout - now
-            if len(self._merger):
+            if self._heap:
                 left = next(iter(self._silent.values())) + self._lateness_s - now
             elif left is not None and left <= 0:
-                return []
+                return
             self._wait(left)
 
     def _wait(self, timeout: float | None) -> None:
@@ -332,7 +413,7 @@ class Merge:
         for number in [*self._silent, *self._excused]:
             slot = self._slots[number]
             if slot.watch is None:
-                slot.follow()
+                slot.watch = Watch(slot.directory.jnl)
                 found = self._read(number) or found
         return found
 
@@ -348,11 +429,8 @@ class Merge:
         for slot in self._slots:
             slot.narrow(chunk_bytes)
         for source in fresh:
-            self._by_source[source] = self._merger.add(source)
-            self._slots.append(Slot(self.root, source, self._vector[source], chunk_bytes, self._disk))
-        clients = {client: rank for rank, client in enumerate(sorted({source.client for source in self._by_source}))}
-        for rank, source in enumerate(sorted(self._by_source)):
-            self._merger.rank(self._by_source[source], clients[source.client], rank)
+            self._by_source[source] = len(self._slots)
+            self._slots.append(_Slot(self.root, source, self._vector[source], chunk_bytes, self._disk))
         for source in fresh:
             number = self._by_source[source]
             try:
@@ -361,33 +439,31 @@ class Merge:
                 self._fail(number, error)
             else:
                 self._read(number)
-            self._slots[number].committed = self._place(number)
+            self._slots[number].committed = self._slots[number].next
 
     def _read(self, number: int, *, judge: bool = False) -> bool:
         """Read a slot's next batch; return whether there was one."""
         slot = self._slots[number]
         try:
-            batch = slot.read(self._memory_bytes // len(self._slots), judge=judge)
+            found = slot.read(self._memory_bytes // len(self._slots), judge=judge)
         except (SejError, OSError) as error:
             self._fail(number, error)
             return False
         self._keep_open(number)
-        if batch:
-            self._merger.feed(number, batch)
-            if number in self._silent:
-                del self._silent[number]
+        if found:
+            heappush(self._heap, slot.head(number))
+            self._silent.pop(number, None)
             self._excused.discard(number)
-            return True
-        if number not in self._silent and number not in self._excused:
+        elif number not in self._silent and number not in self._excused:
             self._silent[number] = self._clock()
-        return False
+        return found
 
     def _keep_open(self, number: int) -> None:
         self._open[number] = None
         self._open.move_to_end(number)
         if len(self._open) > self._max_open:
             oldest, _ = self._open.popitem(last=False)
-            self._slots[oldest].park()
+            self._slots[oldest].cursor.park()
 
     def _fail(self, number: int, error: SejError | OSError) -> None:
         slot = self._slots[number]
@@ -395,7 +471,7 @@ class Merge:
         failure = SourceError(
             f"{slot.source}: {reason.reason}; {_SCARCE if is_scarce(error) else _OTHERS}",
             source=slot.source,
-            path=reason.path or slot.path,
+            path=reason.path or slot.directory.path,
             offset=reason.offset,
         )
         failure.__cause__ = error
@@ -404,21 +480,23 @@ class Merge:
             self.skipped[slot.source] = failure
         else:
             self._broken.add(number)
-        self._leave(number)
+        self._drop(number)
 
-    def _leave(self, number: int) -> None:
+    def _drop(self, number: int) -> None:
         slot = self._slots[number]
-        slot.left_at = self._place(number)
+        slot.left_at = slot.next
         slot.close()
-        self._merger.remove(number)
+        self._heap = [head for head in self._heap if head[-1] != number]
+        heapify(self._heap)
         self._silent.pop(number, None)
         self._excused.discard(number)
         self._open.pop(number, None)
 
     def _raise_broken(self) -> None:
-        error = self._slots[min(self._broken)].error
-        assert error is not None
-        raise error
+        if self._broken:
+            error = self._slots[min(self._broken)].error
+            assert error is not None
+            raise error
 
     def _require_open(self) -> None:
         if self._closed:

@@ -10,8 +10,8 @@ there: after a crash it may be behind the file, never ahead. It is moved back if
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from contextlib import ExitStack
+from typing import Any, Final, NamedTuple
 
 from hub.errors import HubError
 from hub.naming import Source, source_path
@@ -41,8 +41,7 @@ class Kept(NamedTuple):
 
     Attributes:
         offsets: the next offset by directory name.
-        journals: the identity of each journal, in hex; missing if the journal had none, or if an older version
-            committed.
+        journals: the identity of each journal, in hex; missing if the journal had none.
     """
 
     offsets: dict[str, int]
@@ -61,11 +60,11 @@ def read_vector(root: str, reader: str, disk: Disk) -> Kept:
     except (FileNotFoundError, NotADirectoryError):
         return Kept({}, {})
     try:
-        content = unseal(path, data, ("format", "offsets"), optional=("journals",))
+        content = unseal(path, data, ("format", "offsets", "journals"))
         whole(content["format"], _FORMAT, _FORMAT)
         return Kept(
             {name: whole(offset, 0, MAX_OFFSET) for name, offset in content["offsets"].items()},
-            {name: bytes.fromhex(i).hex() for name, i in content.get("journals", {}).items()},
+            {name: bytes.fromhex(i).hex() for name, i in content["journals"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HubError(
@@ -135,14 +134,23 @@ class Vector:
         if not changed:
             return
         self._lock.check()
-        _for_each(changed, lambda source: self._sync(source, changed[source]))
+        with ExitStack() as stack:
+            each: Any = map
+            if len(changed) > _ALONE:  # concurrently: the disk gets their syncs together
+                from concurrent.futures import ThreadPoolExecutor  # too slow to import for a short command
+
+                each = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="hub-commit")).map
+            list(each(self._sync, changed, changed.values()))
+            self._replace(changed)
+            list(each(self.register, changed))
+
+    def _replace(self, changed: dict[Source, int]) -> None:
         merged = self._offsets | {source.name: offset for source, offset in changed.items()}
         journals = {name: self._journals[name] for name in merged if name in self._journals}
         content = {"format": _FORMAT, "offsets": merged, "journals": journals}
         path = os.path.join(self._folder, f"{self._reader}.json")
         replace_file(self._disk, path + ".tmp", path, seal(path, content))
         self._offsets = merged
-        _for_each(changed, self.register)
 
     def close(self) -> None:
         """Release the lock."""
@@ -164,16 +172,3 @@ class Vector:
     def _sync(self, source: Source, offset: int) -> None:
         self._recognise(source)
         sync_up_to(Directory(source_path(self._root, source), self._disk), offset)
-
-
-def _for_each(sources: Collection[Source], act: Callable[[Source], None]) -> None:
-    """Call a function for each source, concurrently if there are many, so that the disk gets their syncs together."""
-    if len(sources) <= _ALONE:
-        for source in sources:
-            act(source)
-        return
-    from concurrent.futures import ThreadPoolExecutor  # too slow to import for a short command
-
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="hub-commit") as pool:
-        for _ in pool.map(act, sources):
-            pass

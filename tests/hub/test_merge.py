@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import hub
 import sej
 from hub import Source
-from hub.merging.ordering import Merger
 from hub.naming import find_sources
 from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk, LostName
@@ -56,61 +55,24 @@ def test_within_a_directory_the_order_of_offsets_stays(tmp_path: Path) -> None:
 BATCHES = st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=9), min_size=1, max_size=7)
 
 
-@given(stamps=BATCHES, limit=st.integers(1, 9), split=st.integers(1, 4))
-def test_the_merger_is_a_sort_of_what_is_at_the_head(stamps: list[list[int]], limit: int, split: int) -> None:
-    sources = [Source(f"c{number // 2}", f"j{number % 2}") for number in range(len(stamps))]
-    waiting = [[at(offset, stamp) for offset, stamp in enumerate(line)] for line in stamps]
+@given(stamps=BATCHES, limit=st.integers(1, 9))
+def test_a_merge_is_a_sort_of_what_is_at_the_head(stamps: list[list[int]], limit: int) -> None:
+    disk = CrashDisk()
+    lines: dict[Source, list[sej.Message]] = {}
+    with hub.Store("/hub", disk=disk, min_free_bytes=0) as store:
+        for number, line in enumerate(stamps):
+            source = Source(f"c{number // 2}", f"j{number % 2}")
+            lines[source] = [at(offset, stamp) for offset, stamp in enumerate(line)]
+            store.put(*source, lines[source])
+    with hub.Merge("/hub", "r", disk=disk) as merge:
+        found = [pair for _ in range(64) for pair in merge.read(limit)]
     expected = []
-    lines = [list(line) for line in waiting]
-    while any(lines):
+    while any(lines.values()):
         first = min(
-            (line[0].timestamp, sources[n].client, line[0].offset, sources[n].journal_dir, n)
-            for n, line in enumerate(lines)
-            if line
-        )[-1]
-        expected.append((sources[first], lines[first].pop(0)))
-    merge = Merger()
-    for number, source in enumerate(sources):
-        assert merge.add(source) == number
-        merge.rank(number, number // 2, number)
-    found: list[tuple[Source, sej.Message]] = []
-    for number, line in enumerate(waiting):
-        merge.feed(number, line[:split])
-        del line[:split]
-    while len(merge):
-        taken = merge.take(limit)
-        assert 1 <= len(taken) <= limit
-        found += taken
-        if merge.emptied >= 0 and waiting[merge.emptied]:
-            assert merge.head(merge.emptied) is None
-            merge.feed(merge.emptied, waiting[merge.emptied][:split])
-            del waiting[merge.emptied][:split]
+            (line[0].timestamp, source.client, line[0].offset, source) for source, line in lines.items() if line
+        )
+        expected.append((first[-1], lines[first[-1]].pop(0)))
     assert found == expected
-
-
-def test_a_slot_can_be_left_out() -> None:
-    merge = Merger()
-    for number in range(3):
-        merge.add(Source(f"c{number}", "j"))
-        merge.rank(number, number, 0)
-        merge.feed(number, [at(0, number), at(1, number + 10)])
-    merge.remove(1)
-    assert len(merge) == 2
-    assert [message.timestamp for _, message in merge.take(9)] == [0, 2, 10]
-    merge.feed(1, [at(5, 1)])
-    assert [message.timestamp for _, message in merge.take(1)] == [1]
-
-
-def test_a_slot_is_fed_with_messages_when_it_is_empty() -> None:
-    merge = Merger()
-    slot = merge.add(Source("c", "j"))
-    with pytest.raises(ValueError, match="at least one message"):
-        merge.feed(slot, [])
-    merge.feed(slot, [at(0, 0)])
-    for _ in range(100):
-        with pytest.raises(ValueError, match="slot 0 still holds messages"):
-            merge.feed(slot, [at(1, 1)])
-    assert [message.timestamp for _, message in merge.take(9)] == [0]
 
 
 # --- remembering
@@ -220,7 +182,8 @@ def test_one_merge_a_name(tmp_path: Path) -> None:
         "",
         "[]",
         '{"format": 2, "offsets": {}}',
-        '{"format": 1, "offsets": {"a.j": "7"}}',
+        '{"format": 1, "offsets": {}}',
+        '{"format": 1, "offsets": {"a.j": "7"}, "journals": {}}',
         '{"format": 1, "offsets": {}, "journals": []}',
         '{"format": 1, "offsets": {}, "journals": {"a.j": 7}}',
         '{"format": 1, "offsets": {}, "journals": {"a.j": "no hex"}}',
@@ -391,20 +354,6 @@ def test_a_place_in_the_old_journal_is_not_kept_for_the_new_one(tmp_path: Path) 
             merge.commit()
     with hub.Merge(tmp_path, "r") as merge:
         assert [message.offset for _, message in merge] == list(range(20))
-
-
-def test_a_vector_without_identities_is_read(tmp_path: Path) -> None:
-    """As older versions wrote it; the next commit brings them in."""
-    with hub.Store(tmp_path) as store:
-        store.put("a", "j", [at(n, n) for n in range(10)])
-    vector = tmp_path / ".merge" / "r.json"
-    vector.parent.mkdir()
-    vector.write_text('{"format": 1, "offsets": {"a.j": 7}}')
-    with hub.Merge(tmp_path, "r") as merge:
-        assert [message.offset for _, message in merge] == [7, 8, 9]
-        merge.commit()
-    identity = (tmp_path / "a.j" / "id").read_bytes()[:16].hex()
-    assert unseal(vector, vector.read_bytes())["journals"] == {"a.j": identity}
 
 
 def test_a_directory_that_lost_messages_is_named(tmp_path: Path) -> None:
