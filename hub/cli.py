@@ -1,7 +1,5 @@
 """``sej hub serve | push | follow | ls | merge | clean | token``: a hub from the command line.
 
-``copy`` and ``stats`` are the old names of ``push`` and ``ls``; the help does not show them.
-
 gRPC is imported only by the subcommands that use it.
 """
 
@@ -12,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sized
-from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -264,14 +261,5 @@ def _require_some(root: Path, held: Sized) -> None:
         )
 
 
-def _hidden(command: click.Command) -> click.Command:
-    """Return the same command, hidden from the help, for its old name."""
-    alias = copy(command)
-    alias.hidden = True
-    return alias
-
-
 app.add_command(serve)
 app.add_command(follow)
-app.add_command(_hidden(push), "copy")
-app.add_command(_hidden(list_), "stats")

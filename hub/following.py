@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,6 @@ import click
 from hub.connecting import connecting
 from hub.errors import UnavailableError
 from hub.naming import Source, no_such_journal
-from sej.backoff import backoff
 from sej.cli.shared.options import PLACE, form_options
 from sej.cli.shared.output import print_messages
 from sej.cli.shared.parameters import PATH
@@ -22,15 +20,12 @@ from sej.cli.shared.pipes import until_reader_leaves
 from sej.cli.shared.units import Moment
 from sej.codec.format import MAX_OFFSET
 from sej.errors import BadOffsetFileError
-from sej.message import Message
 from sej.system.disk import OS, read_small, replace_file
 from sej.system.paths import absolute_path
 
 if TYPE_CHECKING:
     from hub.wire import Client
 
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 10.0
 _PLACE_BYTES: Final = 64
 
 
@@ -67,6 +62,8 @@ def follow(
 
     Example: sej hub follow --reader report hub.example.com:7890 EWR flights
     """
+    from hub.wire.named import batches
+
     if reader is not None and place is not None:
         raise click.UsageError("--reader keeps the offset on the hub, and --place in a file: give one of them")
     place = None if place is None else Path(absolute_path(place))
@@ -85,7 +82,10 @@ def follow(
         offset = kept if kept is not None else start if start is not None else state.first_offset
         source = Source(client_id, journal)
         was_there = kept is not None
-        for messages in _batches(hub, source, offset, was_there, until_end=until_end, verify=not no_verify):
+        retry = None if until_end else _report
+        for messages in batches(
+            hub, source, offset, was_there=was_there, wait=not until_end, verify=not no_verify, on_retry=retry
+        ):
             print_messages(messages, form)
             sys.stdout.buffer.flush()
             if place is not None:
@@ -116,39 +116,6 @@ def _follow_as(
 
 def _report(error: UnavailableError) -> None:
     click.echo(f"sej: {error}; trying again", err=True)
-
-
-def _batches(
-    hub: Client, source: Source, offset: int, was_there: bool, *, until_end: bool, verify: bool
-) -> Iterator[Sequence[Message]]:
-    """Yield messages; was_there: whether the journal had those before the offset, so that it cannot end earlier."""
-    from hub.wire.named import check_end, mark_of
-
-    client_id, journal = source
-    if until_end:
-        if was_there:
-            check_end(hub, source, offset)
-        while messages := hub.get(journal, offset, client_id=client_id, verify=verify):
-            yield messages
-            offset = messages[-1].offset + 1
-        return
-    failures = 0
-    mark: int | None = None
-    while True:
-        try:
-            if was_there:
-                check_end(hub, source, offset, mark)
-            for messages in hub.follow(journal, offset, client_id=client_id, verify=verify):
-                if messages:
-                    was_there = True
-                    failures = 0
-                    offset, mark = messages[-1].offset + 1, mark_of(messages[-1])
-                    yield messages
-        except UnavailableError as error:
-            if not failures:
-                _report(error)
-            failures += 1
-            time.sleep(backoff(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
 
 
 def _read_place(path: Path) -> int | None:

@@ -81,8 +81,7 @@ class Listed(NamedTuple):
         next_offset: the offset that the hub expects next; everything below is durable.
         size: about how many bytes its messages take.
         id: the journal's identity, which changes if it is re-created; empty if it has none.
-        messages: how many messages it has: offsets without recorded gaps; None: messages at its end are damaged, or an
-            older hub does not report it.
+        messages: how many messages it has: offsets without recorded gaps; None: messages at its end are damaged.
     """
 
     client: str
@@ -208,20 +207,18 @@ class Client:
         return expected if expected >= 0 else self.end_offset(journal_dir)
 
     def _put(self, journal_dir: str, batch: list[Message]) -> int:
-        first, name = batch[0].offset, self._named(journal_dir)
-        together = [message.offset for message in batch] == list(range(first, first + len(batch)))
-        if together and not self._is_original:
+        name = self._named(journal_dir)
+        if not self._is_original:
             encoded = copy_request(b"".join([encode(*message) for message in batch]), self.client_id, journal_dir)
             put = self._unary("PutEncoded", None, pb.PutResponse.FromString)
             with suppress(NotSupportedError), self._translating(name):
                 answer: pb.PutResponse = put(encoded, timeout=self._timeout_s, metadata=self._metadata)
                 return answer.NextOffset
-        # An original hub; or the hub says which offset it expected.
         request = pb.PutRequest(ClientID=self.client_id, JournalDir=journal_dir, Messages=to_wire(batch))
         put = self._unary("Put", pb.PutRequest.SerializeToString, pb.PutResponse.FromString)
         with self._translating(name):
-            answer = put(request, timeout=self._timeout_s, metadata=self._metadata)
-        return answer.NextOffset or batch[-1].offset + 1  # an original hub does not report it
+            put(request, timeout=self._timeout_s, metadata=self._metadata)
+        return batch[-1].offset + 1  # an original hub does not report it
 
     def copy(
         self, journal_dir: str, chunks: Iterable[bytes], *, create: bool = True, accept_gaps_from: int | None = None
@@ -369,8 +366,7 @@ class Client:
     ) -> Iterator[Rows]:
         """Return an iterator of messages as columns.
 
-        Columns that are not requested are not sent, nor are most messages of other times. An older hub sends whole
-        messages of all times instead: the result is the same.
+        Columns that are not requested are not sent, nor are most messages of other times.
 
         Args:
             journal_dir: the journal's name on the hub.
@@ -444,7 +440,7 @@ class Client:
             max_messages: the most messages to return.
             max_bytes: about the most bytes to return; 0: the hub decides.
             client_id: the journal's client; default: this client.
-            verify: check blocks against their checksums, as for :meth:`read_encoded`. An older hub does not check.
+            verify: check blocks against their checksums, as for :meth:`read_encoded`.
 
         Raises:
             CorruptionError: the hub's copy is damaged there; names hub, journal and offset.
@@ -539,7 +535,7 @@ class Client:
             timeout_s: seconds until an error.
 
         Raises:
-            NotSupportedError: the hub does not know the call, because it is an original hub or an older version.
+            NotSupportedError: the hub does not know the call, because it is an original hub.
             SejError: the hub's error.
         """
         known = self._is_original

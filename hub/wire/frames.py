@@ -97,6 +97,8 @@ def batches(
 def _weigh(message: Message) -> int:
     """Return the bytes of a message as stored in a journal."""
     require_message(message)
+    if not isinstance(message.offset, int):
+        raise TypeError(f"an offset must be an int, got {message.offset!r}")
     return OVERHEAD_SIZE + len(message.key) + len(message.value)
 
 

@@ -57,7 +57,7 @@ class JobCalls:
 
         Raises:
             GapError: the hub lost bytes before these: the task must start from scratch.
-            NotSupportedError: this is an original hub, or an older version.
+            NotSupportedError: this is an original hub.
             SejError: as :meth:`hub.Store.put`.
         """
         request = pb.StageRequest(ClientID=self._client.client_id, Job=job, Task=task, Shard=shard, Position=position)
@@ -112,8 +112,8 @@ class JobCalls:
             return self._client.call(name, request, answer, timeout_s=timeout_s)
         except NotSupportedError as error:
             raise NotSupportedError(
-                f"the hub at {self._client.address} takes no jobs: it is an original hub, or an older version; update"
-                " it, or write on a disk that the driver and all executors share"
+                f"the hub at {self._client.address} takes no jobs: it is an original hub; write"
+                " on a disk that the driver and all executors share"
             ) from error
 
 

@@ -22,7 +22,6 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.client import Client
 from sej.backoff import backoff
 from sej.checks import CALLABLE, FLAG, OFFSET, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
-from sej.codec import encode
 from sej.durations import Seconds, seconds
 from sej.errors import (
     ClosedError,
@@ -36,7 +35,6 @@ from sej.errors import (
 )
 from sej.journal.directory import check_name
 from sej.message import Message
-from sej.system.checksum import crc32c
 from sej.system.locks import host_name
 
 _LEASE_S: Final = 30.0
@@ -89,7 +87,7 @@ class HeldReaders:
 
         Raises:
             ReaderHeldError: another program has it in one of them.
-            NotSupportedError: the hub is an original one, or an older version.
+            NotSupportedError: the hub is an original one.
             JournalNotFoundError: a journal does not exist; the reader was taken in the others.
             SejError: as :meth:`hub.readers.Readers.hold`.
         """
@@ -210,25 +208,68 @@ def _hold(client: Client, request: pb.HoldRequest) -> list[Kept]:
         answer = client.call("Hold", request, pb.HoldResponse, timeout_s=_TIMEOUT_S)
     except NotSupportedError as error:
         raise NotSupportedError(
-            f"the hub at {client.address} keeps no offsets for readers: it is an original hub, or an older version;"
-            " update it, or keep the offset yourself"
+            f"the hub at {client.address} keeps no offsets for readers: it is an original hub; keep the offset yourself"
         ) from error
     return [Kept(place.Offset, place.Kept) for place in answer.Places]
 
 
-def mark_of(message: Message) -> int:
-    """Return a checksum of a message that was delivered, for :func:`check_end`."""
-    return crc32c(encode(*message))
-
-
-def check_end(client: Client, source: Source, offset: int, mark: int | None = None) -> None:
-    """Check that a journal still has the messages before an offset, which were read.
+def batches(
+    client: Client,
+    source: Source,
+    offset: int,
+    *,
+    was_there: bool,
+    wait: bool,
+    verify: bool,
+    on_retry: Callable[[UnavailableError], object] | None,
+) -> Iterator[list[Message]]:
+    """Yield the messages of a journal from an offset on; while the hub cannot be reached, try again.
 
     Args:
         client: the connection.
         source: the journal.
-        offset: after the last message that was read.
-        mark: of that message; None: it is unknown, and only the end is compared.
+        offset: the first message's offset.
+        was_there: the journal had the messages before the offset, so it cannot end earlier.
+        wait: wait for new messages; False: end after the existing ones.
+        verify: as for :meth:`Client.get`.
+        on_retry: called when the hub cannot be reached, once for each outage; None: raise that.
+
+    Raises:
+        OffsetBeyondEndError: the hub lost messages that were read, also if others have their offsets now.
+        SejError: as :meth:`Client.follow`.
+    """
+    failures, last = 0, None
+    while True:
+        try:
+            if was_there:
+                _check_end(client, source, offset, last)
+            if wait:
+                found = client.follow(source.journal_dir, offset, client_id=source.client, verify=verify)
+            else:
+                found = _existing(client, source, offset, verify=verify)
+            for messages in filter(None, found):
+                failures, was_there, last = 0, True, messages[-1]
+                offset = last.offset + 1
+                yield messages
+            if not wait:
+                return
+        except UnavailableError as error:
+            if on_retry is None:
+                raise
+            if not failures:
+                on_retry(error)
+            failures += 1
+            time.sleep(backoff(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
+
+
+def _existing(client: Client, source: Source, offset: int, *, verify: bool) -> Iterator[list[Message]]:
+    while messages := client.get(source.journal_dir, offset, client_id=source.client, verify=verify):
+        yield messages
+        offset = messages[-1].offset + 1
+
+
+def _check_end(client: Client, source: Source, offset: int, last: Message | None) -> None:
+    """Check that a journal still has the messages before an offset; ``last`` is the one that was read last, if known.
 
     Raises:
         OffsetBeyondEndError: the journal ends before the offset, or has another message there.
@@ -236,7 +277,7 @@ def check_end(client: Client, source: Source, offset: int, mark: int | None = No
     end = client.end_offset(source.journal_dir, client_id=source.client)
     if end < offset:
         what = f"{source} ends at {end}"
-    elif mark is None or _is_there(client, source, offset - 1, mark):
+    elif last is None or _is_there(client, source, last):
         return
     else:
         what = f"message {offset - 1} of {source} is not the one that was read"
@@ -248,13 +289,13 @@ def check_end(client: Client, source: Source, offset: int, mark: int | None = No
     )
 
 
-def _is_there(client: Client, source: Source, offset: int, mark: int) -> bool:
-    """Return whether a message is the one with this mark; one that was deleted or damaged may be."""
+def _is_there(client: Client, source: Source, last: Message) -> bool:
+    """Return whether the journal has a message; one that was deleted or damaged may be there."""
     try:
-        found = client.get(source.journal_dir, offset, 1, client_id=source.client, verify=False)
+        found = client.get(source.journal_dir, last.offset, 1, client_id=source.client, verify=False)
     except (OffsetTooSmallError, CorruptionError, OffsetGapError):
         return True
-    return not found or found[0].offset != offset or mark_of(found[0]) == mark
+    return not found or found[0].offset != last.offset or found[0] == last
 
 
 class Reader:
@@ -308,7 +349,7 @@ class Reader:
 
         Raises:
             ReaderHeldError: another program has the reader.
-            NotSupportedError: the hub is an original one, or an older version.
+            NotSupportedError: the hub is an original one.
             AccessError: the token does not allow it: its role must be ``reader``.
             JournalNotFoundError: the hub has no such journal.
             UnavailableError: the hub cannot be reached.
@@ -331,8 +372,7 @@ class Reader:
         kept = self._held.take({self._source: start})[self._source]
         self.is_new = not kept.kept
         """True if the reader has never committed."""
-        self._mark: int | None = None
-        self.offset = self._first = kept.offset
+        self.offset = kept.offset
         """The offset after the last message that was delivered."""
 
     def __iter__(self) -> Iterator[list[Message]]:
@@ -344,21 +384,19 @@ class Reader:
             OffsetBeyondEndError: the hub lost messages that were read, also if others have their offsets now.
             SejError: as :meth:`Client.follow`.
         """
-        failures = 0
-        while True:
-            try:
-                for messages in self._batches():
-                    self._held.check()
-                    failures = 0
-                    self.offset, self._mark = messages[-1].offset + 1, mark_of(messages[-1])
-                    yield messages
-                if not self._wait:
-                    return
-            except UnavailableError as error:
-                if not failures:
-                    self._on_retry(error)
-                failures += 1
-                time.sleep(backoff(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
+        found = batches(
+            self._client,
+            self._source,
+            self.offset,
+            was_there=False,
+            wait=self._wait,
+            verify=self._verify,
+            on_retry=self._on_retry,
+        )
+        for messages in found:
+            self._held.check()
+            self.offset = messages[-1].offset + 1
+            yield messages
 
     def commit(self, offset: int | None = None) -> None:
         """Commit an offset, durably on the hub when it returns; None: after the last messages that were delivered.
@@ -383,15 +421,3 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
-
-    def _batches(self) -> Iterator[list[Message]]:
-        client, source, verify = self._client, self._source, self._verify
-        if self._wait:
-            if self.offset > self._first:  # connected again
-                check_end(client, source, self.offset, self._mark)
-            for messages in client.follow(source.journal_dir, self.offset, client_id=source.client, verify=verify):
-                if messages:
-                    yield messages
-            return
-        while messages := client.get(source.journal_dir, self.offset, client_id=source.client, verify=verify):
-            yield messages

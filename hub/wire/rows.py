@@ -1,8 +1,7 @@
 """Messages as columns on the wire: only those columns, and about those times, that a reader requests.
 
 The hub leaves out columns that were not requested, and messages before the first and after the last one in the
-requested time, piece by piece. The reader compares the time of each message that it gets. So an older hub gives the
-same result with more bytes: it answers with whole messages.
+requested time, piece by piece. The reader compares the time of each message that it gets.
 """
 
 from __future__ import annotations

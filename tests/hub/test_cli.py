@@ -35,7 +35,7 @@ def test_a_list_of_tokens_that_others_may_write_is_refused(tmp_path: Path) -> No
     assert Tokens(path).grant("secret", 0.0).clients == ("EWR",)  # others may read it: it has no secret
 
 
-def test_serve_copy_stats_clean(tmp_path: Path) -> None:
+def test_serve_push_ls_clean(tmp_path: Path) -> None:
     token, line = run("token", "--write", "EWR", "--until", "2999-01-01T00:00:00Z").stdout.splitlines()
     assert line == f"{hash_token(token)}  write  EWR  2999-01-01T00:00:00Z"
     (tmp_path / "tokens").write_text(line + "\n")
@@ -44,13 +44,13 @@ def test_serve_copy_stats_clean(tmp_path: Path) -> None:
     fill(tmp_path / "tree" / "s.1.000", sample(50), segment_bytes=300)
     with start("serve", "--address", "127.0.0.1:0", "--tokens", tmp_path / "tokens", tmp_path / "hub") as server:
         address = server.stdout.readline().decode().rsplit(" ", 1)[1].strip()
-        copy = ("copy", "--client", "EWR", "--token-file", tmp_path / "token", tmp_path / "tree", address)
-        unsafe = run(*copy)
+        push = ("push", "--client", "EWR", "--token-file", tmp_path / "token", tmp_path / "tree", address)
+        unsafe = run(*push)
         assert (unsafe.returncode, "may read this token (mode 640)" in unsafe.stderr) == (2, True)
         subprocess.run(way_out(unsafe.stderr), shell=True, check=True)
-        assert run(*copy).stdout == "50\n"
-        assert run(*copy).stdout == "0\n"
-        refused = run("copy", "--client", "EWR", tmp_path / "tree", address)
+        assert run(*push).stdout == "50\n"
+        assert run(*push).stdout == "0\n"
+        refused = run("push", "--client", "EWR", tmp_path / "tree", address)
         assert refused.returncode == 1
         assert "requires a token" in refused.stderr
         server.send_signal(signal.SIGTERM)
@@ -58,9 +58,9 @@ def test_serve_copy_stats_clean(tmp_path: Path) -> None:
     same_bytes(tmp_path / "tree" / "s.1.000", tmp_path / "hub" / "EWR.s.1.000")
     with sej.Offset(tmp_path / "hub" / "EWR.s.1.000", "report") as offset:
         offset.commit(20)
-    row = json.loads(run("stats", "--json", tmp_path / "hub").stdout)
+    row = json.loads(run("ls", "--json", tmp_path / "hub").stdout)
     assert (row["client"], row["journal"], row["end_offset"], row["lag"]) == ("EWR", "s.1.000", 50, {"report": 30})
-    assert run("stats", tmp_path / "hub").stdout.startswith("EWR.s.1.000  0..50  ")
+    assert run("ls", tmp_path / "hub").stdout.startswith("EWR.s.1.000  0..50  ")
     assert row["holders"] == {"report": None}
     assert run("clean", "--max-bytes", 1, "--dry-run", tmp_path / "hub").stdout == ""  # one segment, the last
 
@@ -69,7 +69,7 @@ def test_serve_copy_stats_clean(tmp_path: Path) -> None:
     "words",
     [("token",), ("token", "--write", "a", "--read", "b"), ("serve", "--certificate", "x", "hub"),
      ("serve", "--client-ca", "x", "hub"), ("serve", "--max-streams", "0", "hub"),
-     ("serve", "--answer-bytes", "1000", "{tmp}/hub"), ("copy", "tree", "127.0.0.1:1"),
+     ("serve", "--answer-bytes", "1000", "{tmp}/hub"), ("push", "tree", "127.0.0.1:1"),
      ("token", "--write", "a b"), ("token", "--read", "a b"), ("token", "--write", "a", "--until", "tomorrow"),
      ("token", "--write", "a", "--until", "2020-01-01T00:00:00Z"),
      ("token", "--write", "a", "--until", "2027-01-01T00:00:00"), ("serve", "--metrics", "99999", "hub"),

@@ -1,4 +1,4 @@
-"""Columns and times on the wire: a reader gets what it requests, also from an older hub, and little else is sent."""
+"""Columns and times on the wire: a reader gets what it requests, and little else is sent."""
 
 import random
 import tracemalloc
@@ -60,16 +60,7 @@ def _decoded(first: int, found: Columns, keys: bool, values: bool) -> list[tuple
     ]
 
 
-@pytest.fixture(params=["this hub", "an older hub"])
-def older(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Let the server answer as a version that knows no columns."""
-    if request.param == "an older hub":
-        monkeypatch.setattr(hub.wire.service, "rows_response", lambda pieces, request: None)
-    return bool(request.param == "an older hub")
-
-
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 20_000])
-@pytest.mark.usefixtures("older")
 def test_rows_are_the_messages(tmp_path: Path, segment_bytes: int) -> None:
     written = messages(3000)
     fill(tmp_path / "a.j", written, segment_bytes=segment_bytes)
@@ -85,7 +76,6 @@ def test_rows_are_the_messages(tmp_path: Path, segment_bytes: int) -> None:
         assert sum(rows.found.messages for rows in only) == 2995
 
 
-@pytest.mark.usefixtures("older")
 def test_no_message_within_the_times_is_left_out(tmp_path: Path) -> None:
     written = messages(3000)
     fill(tmp_path / "a.j", written)

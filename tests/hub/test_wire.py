@@ -1198,15 +1198,6 @@ def test_copy_requests_are_protobuf(size: int) -> None:
             open_copy_request(first[:-1] + bytes((first[-1] ^ 1,)))
 
 
-def test_a_copy_request_of_an_older_client_has_no_checksum(tmp_path: Path) -> None:
-    """And an older server reads those that have one: it ignores the field."""
-    theirs = pb.CopyRequest(ClientID="client", JournalDir="journal", Encoded=packed(sample(2)), Create=True)
-    with serving(tmp_path) as (store, server), grpc.insecure_channel(server.address) as channel:
-        copy: Any = channel.stream_stream("/hub.Hub/Copy", None, pb.CopyResponse.FromString)
-        assert [answer.NextOffset for answer in copy(iter([theirs.SerializeToString()]))] == [2]
-        assert store.get("client", "journal", 0) == sample(2)
-
-
 @given(st.binary(max_size=300), st.integers(0, 2**64 - 1), st.binary(max_size=12), st.data())
 def test_a_stage_request_is_what_protobuf_reads(data: bytes, position: int, more: bytes, drawn: st.DataObject) -> None:
     head = pb.StageRequest(ClientID="a", Job="0f", Task="ab", Shard=1023, Position=position)
