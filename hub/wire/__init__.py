@@ -7,7 +7,7 @@ modules, in the order in which they are best read::
     frames, rows, status                   messages, columns and errors as bytes
     reading, answers, named                reading from a hub, memory of its answers, named readers
     copier, feed, copy_session             copies a journal: all of it, one directory, the call on the server
-    job_calls, job_service                 jobs: on the client, on the server
+    job_calls                              jobs
     access, tls                            who may call what
     lanes, forks                           threads, and programs that fork
     metrics                                Prometheus
@@ -21,7 +21,7 @@ import os as _os
 _os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC reads it when it is imported; see hub/wire/forks.py
 
 try:
-    from hub.wire.access import Tokens, make_token
+    from hub.tokens import Tokens, make_token
     from hub.wire.client import Client, JournalState, Listed
     from hub.wire.copier import Copier, Progress
     from hub.wire.named import Reader

@@ -1,4 +1,6 @@
-"""Access control over gRPC: which call a token or a certificate allows. :mod:`hub.tokens` has the tokens.
+"""Access control over gRPC: which call a token or a certificate allows, and how a refusal is answered and counted.
+
+:mod:`hub.tokens` has the tokens. An error of a call becomes a status with a reason (:mod:`hub.wire.status`).
 
 A server with tokens serves no caller without one. Under mutual TLS the common name of the certificate is the client id:
 the client may write and read only that one.
@@ -6,24 +8,29 @@ the client may write and read only that one.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, cast
 from urllib.parse import unquote
+from weakref import WeakSet
 
 import grpc
 
-from hub.errors import AccessError
-from hub.tokens import Grant, Role, Tokens, hash_token, make_token, parse_line
-
-__all__ = ["Grant", "Guard", "Refusals", "Role", "Tokens", "hash_token", "make_token", "parse_line"]
+from hub.errors import AccessError, ConflictError, DiskLowError, GapError, UnavailableError
+from hub.naming import Source, check_journal
+from hub.tokens import Role, Tokens
+from hub.wire.status import CallEndedError, to_status
+from sej.errors import SejError
 
 _ALLOWS: Final[Mapping[Role, str]] = {"reader": "keep a reader's offset on the hub (`sej hub token --reader`)"}
 
 _log = logging.getLogger(__name__)
 _PERIOD_S: Final = 60.0
+_ASK_AGAIN_S: Final = 1.0
 _ADDRESSES: Final = 256
 """Addresses that are logged in one period; of further ones only the number of calls."""
 
@@ -31,12 +38,11 @@ _ADDRESSES: Final = 256
 class Refusals:
     """Logs refused calls, at most twice a minute for each address: the first one, and how many more there were."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Set a clock in seconds that never goes back."""
-        self._clock = clock
+    def __init__(self) -> None:
+        """Start the first period."""
         self._lock = threading.Lock()
         self._more: dict[str, int] = {}
-        self._until = clock() + _PERIOD_S
+        self._until = time.monotonic() + _PERIOD_S
 
     def log(self, peer: str, reason: str, *, each: bool = False) -> None:
         """Log a refused call, unless one of its address was logged within this minute; each: one with this reason."""
@@ -56,25 +62,106 @@ class Refusals:
     def end_period(self) -> None:
         """If a minute has passed, log how many more calls were refused in it."""
         with self._lock:
-            if self._clock() < self._until:
+            if time.monotonic() < self._until:
                 return
-            ended, self._more, self._until = self._more, {}, self._clock() + _PERIOD_S
+            ended, self._more, self._until = self._more, {}, time.monotonic() + _PERIOD_S
         for address, more in ended.items():
             if more:
                 _log.warning("refused %d more calls of %s", more, address)
 
 
 class Guard:
-    """Decides for each call whether its caller is allowed."""
+    """Decides for each call whether its caller is allowed, and turns its error into a status.
+
+    Attributes:
+        stopping: set when the hub stops.
+        refusals: calls that ended with an error, by its name in the metadata, and copiers that found themselves that
+            they cannot continue.
+    """
 
     def __init__(self, tokens: Tokens | None, *, mutual: bool) -> None:
         """Set the tokens, and whether callers have certificates."""
+        self.stopping = threading.Event()
+        self.refusals: dict[str, int] = {}
+        self.logged = Refusals()
         self._tokens = tokens
         self._mutual = mutual
+        self._lock = threading.Lock()
+        self._refused: WeakSet[grpc.ServicerContext] = WeakSet()
+        """Calls that were counted: the sweep and a call's own thread may both find that its permission has ended."""
 
-    def check(
-        self, context: grpc.ServicerContext, role: Role, client_id: str, now: float, others: tuple[Role, ...] = ()
-    ) -> None:
+    def require_running(self) -> None:
+        """Check that the hub does not stop."""
+        if self.stopping.is_set():
+            raise UnavailableError("the hub is stopping; continue when it is back")
+
+    def allow(
+        self, context: grpc.ServicerContext, role: Role, client: str, journal_dir: str, other: Role | None = None
+    ) -> Source:
+        """Return the journal of a call, if its caller has the role, or the other one, for the client.
+
+        Raises:
+            AccessError: it does not.
+            InvalidNameError: this is not the name of a journal.
+        """
+        source = check_journal(client, journal_dir)
+        if other is not None:
+            try:
+                self.check(context, other, client)
+            except SejError:
+                self.check(context, role, client, (other,))
+            return source
+        self.check(context, role, client)
+        return source
+
+    @contextmanager
+    def answering(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """Turn an error in the block into its status."""
+        try:
+            yield
+        except CallEndedError:
+            return
+        except (SejError, ValueError) as error:
+            self.abort(context, error)
+        except OSError as error:
+            _log.error("a call failed on the disk: %s", error)
+            kind = DiskLowError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
+            self.abort(context, kind(f"try again later: {error.strerror}", path=error.filename))
+        except Exception as error:
+            if not context.is_active():
+                return  # the caller or gRPC has ended the call already
+            _log.exception("a call failed")
+            self.abort(context, error)
+
+    def abort(self, context: grpc.ServicerContext, error: Exception) -> None:
+        """End a call with an error."""
+        self.note(context, error)
+        code, text, metadata = to_status(error)
+        context.set_trailing_metadata(metadata)
+        context.abort(code, text)
+
+    def note(self, context: grpc.ServicerContext, error: Exception) -> None:
+        """Count the refusal of a call once; log one that an operator must look at, with the peer's address."""
+        name = to_status(error)[2][0][1]
+        with self._lock:
+            if context in self._refused:
+                return
+            self._refused.add(context)
+            self.refusals[name] = self.refusals.get(name, 0) + 1
+        if isinstance(error, (AccessError, ConflictError, GapError)):
+            self.logged.log(context.peer(), error.reason, each=not isinstance(error, AccessError))
+
+    def may_read(self, context: grpc.ServicerContext, client: str) -> bool:
+        """Return whether the caller may read a client's journals; raises if the caller is unknown."""
+        try:
+            self.check(context, "read", client)
+        except AccessError as error:
+            if error.known:
+                return False
+            raise
+        return True
+
+    def check(self, context: grpc.ServicerContext, role: Role, client_id: str, others: tuple[Role, ...] = ()) -> None:
         """Check that a caller may do a call. ``others`` are roles that would allow it too, for the error only.
 
         Raises:
@@ -89,7 +176,7 @@ class Guard:
                 )
         if self._tokens is None:
             return
-        grant = self._tokens.grant(_shown(context), now)
+        grant = self._tokens.grant(_shown(context), time.time())
         if not grant.allows(role, client_id):
             what = " or ".join(_ALLOWS.get(each, each) for each in (role, *others))
             raise AccessError(
@@ -97,7 +184,7 @@ class Guard:
                 known=True,
             )
 
-    def identify(self, context: grpc.ServicerContext, now: float, role: Role | None = None) -> None:
+    def identify(self, context: grpc.ServicerContext, role: Role | None = None) -> None:
         """Check that the hub knows the caller; :meth:`check` decides what it may do.
 
         Raises:
@@ -106,11 +193,50 @@ class Guard:
         if self._mutual:
             _certified(context)
         if self._tokens is not None:
-            grant = self._tokens.grant(_shown(context), now)
+            grant = self._tokens.grant(_shown(context), time.time())
             if role not in (None, grant.role) and (role, grant.role) != ("read", "reader"):
                 raise AccessError(
                     f"the token allows to {grant.role} only; use a token that allows to {role}", known=True
                 )
+
+
+class Call:
+    """A call that lasts: whether its caller may continue is checked again once a second, and for each name.
+
+    Attributes:
+        context: gRPC's part of it.
+        guard: decides.
+    """
+
+    def __init__(self, guard: Guard, context: grpc.ServicerContext, role: Role) -> None:
+        """Start before the call has named a journal."""
+        self.context = context
+        self.guard = guard
+        self._role: Role = role
+        self._named = "", ""
+        self._ask_at = 0.0
+
+    def allow(self, client: str, journal_dir: str) -> Source:
+        """Check the caller's right to a journal, and return it; that journal is checked from now on."""
+        source = self.guard.allow(self.context, self._role, client, journal_dir)
+        self._named, self._ask_at = (client, journal_dir), time.monotonic() + _ASK_AGAIN_S
+        return source
+
+    def check(self) -> None:
+        """Check that the call may continue. Before it has named a journal, the hub must know the caller.
+
+        Raises:
+            AccessError: it may not, because its token was revoked.
+            UnavailableError: the hub is stopping.
+        """
+        self.guard.require_running()
+        if time.monotonic() < self._ask_at:
+            return
+        if self._named[0]:
+            self.allow(*self._named)
+        else:
+            self.guard.identify(self.context)
+            self._ask_at = time.monotonic() + _ASK_AGAIN_S
 
 
 def _certified(context: grpc.ServicerContext) -> list[str]:

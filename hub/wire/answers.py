@@ -21,15 +21,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 from urllib.parse import unquote
 
-import grpc
-
 from hub.budget import Budget, Ticket
-from hub.wire.status import BusyError
+from hub.wire.access import Call
+from hub.wire.status import BusyError, CallEndedError
 from sej.errors import SejError
 
 _log = logging.getLogger(__name__)
@@ -44,10 +43,6 @@ _LOOK_S: Final = 0.5
 _MOVED_S: Final = 1.0
 _DEADLINE_SHARE: Final = 0.9
 """The part of a call's remaining time that it may wait; the rest is for answering that the hub is busy."""
-
-
-class CallEndedError(Exception):
-    """The caller has ended the call: no answer is needed."""
 
 
 class Answers:
@@ -76,12 +71,11 @@ class Answers:
         self._lock = threading.Lock()
         self._sending: dict[Lease, float] = {}
 
-    def sweep(self, crowded: bool, refused: Callable[[grpc.ServicerContext, SejError], None]) -> None:
+    def sweep(self, crowded: bool) -> None:
         """Check the calls whose answers wait; end those that are no longer allowed or, if needed, do not move.
 
         Args:
             crowded: True if callers were refused for lack of a thread, so that threads are as scarce as memory.
-            refused: called with a call that is no longer allowed, before it is ended.
         """
         crowded = crowded or self.budget.waiting > 0
         now, least_s = time.monotonic(), min(_MOVED_S, self._stall_s)
@@ -91,15 +85,15 @@ class Answers:
         ended: list[str] = []
         for lease, quiet_s in still:
             try:
-                lease.check()
+                lease.call.check()
             except SejError as error:
-                refused(lease.context, error)
+                lease.call.guard.note(lease.call.context, error)
             else:
                 if quiet_s < self._stall_s or not crowded:
                     continue
-                ended.append(unquote(lease.context.peer()))  # unknown after the call is cancelled
+                ended.append(unquote(lease.call.context.peer()))  # unknown after the call is cancelled
             self.moved(lease)  # the next sweep may come before gRPC has ended the call
-            lease.context.cancel()
+            lease.call.context.cancel()
         if ended:
             self.stalled += len(ended)
             _log.warning(
@@ -124,36 +118,26 @@ class Lease:
     """One call's share; used by the call's thread, and ended by gRPC with the call.
 
     Attributes:
-        context: the call.
+        call: the call.
     """
 
-    def __init__(
-        self,
-        answers: Answers,
-        context: grpc.ServicerContext,
-        check: Callable[[], None],
-        *,
-        kind: str,
-        patient: bool = False,
-    ) -> None:
+    def __init__(self, answers: Answers, call: Call, *, kind: str, patient: bool = False) -> None:
         """Create a share of nothing.
 
         Args:
             answers: where the shares come from.
-            context: the call.
-            check: raises if the call is no longer allowed.
+            call: the call.
             kind: the kind of call, whose share of the budget this comes from.
             patient: wait for a share as long as the call lasts.
         """
-        self.context = context
-        self.check = check
+        self.call = call
         self._answers = answers
         self._kind = kind
         self._patient = patient
         self._lock = threading.Lock()
         self._ticket: Ticket | None = None
         self._ended = self._working = False
-        if not context.add_callback(self.end):
+        if not call.context.add_callback(self.end):
             self.end()
 
     @contextmanager
@@ -211,10 +195,10 @@ class Lease:
             self._ticket = ticket
         if self._ended:
             self.rest()
-        wait_s = min(self._answers.wait_s, _DEADLINE_SHARE * self.context.time_remaining())
+        wait_s = min(self._answers.wait_s, _DEADLINE_SHARE * self.call.context.time_remaining())
         until = time.monotonic() + wait_s
         while not ticket.wait(_LOOK_S if self._patient else max(0.0, min(_LOOK_S, until - time.monotonic()))):
-            self.check()
+            self.call.check()
             if not self._patient and time.monotonic() >= until:
                 self.rest()
                 raise BusyError(f"the hub's memory for answers was used up for {wait_s:.1f} s; try again later")

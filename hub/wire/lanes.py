@@ -9,15 +9,8 @@ its own, before its request is read.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import Any, NamedTuple, ParamSpec, TypeVar
-
-import grpc
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+from typing import Any
 
 
 class Lane(ThreadPoolExecutor):
@@ -39,19 +32,15 @@ class Lane(ThreadPoolExecutor):
         """True if the next call must be refused."""
         return self.calls >= self._max_calls
 
-    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+    def submit(self, *given: Any, **named: Any) -> Future[Any]:
         """Submit like the base class, and count the call."""
+        future = super().submit(*given, **named)
         with self._counting:
             self.calls += 1
-        try:
-            future = super().submit(fn, *args, **kwargs)
-        except BaseException:
-            self._ended()
-            raise
         future.add_done_callback(self._ended)
         return future
 
-    def _ended(self, _: object = None) -> None:
+    def _ended(self, _: object) -> None:
         with self._counting:
             self.calls -= 1
 
@@ -73,54 +62,7 @@ class Answer:
         data, self._data = self._data, b""
         return data
 
-
-class Method(NamedTuple):
-    """One method of a service.
-
-    Attributes:
-        make: gRPC's function for its kind, such as ``grpc.unary_unary_rpc_method_handler``.
-        call: answers the call; requests are bytes, and answers are bytes or :class:`Answer` objects.
-        lane: the threads that it runs on.
-    """
-
-    make: Callable[..., grpc.RpcMethodHandler[Any, Any]]
-    call: Callable[..., Any]
-    lane: Lane
-
-
-class Lanes(grpc.GenericRpcHandler):
-    """Finds the method of a call, or the refusal if its lane is full."""
-
-    def __init__(self, service: str, methods: Mapping[str, Method], refuse: Callable[..., Any], lane: Lane) -> None:
-        """Set the methods.
-
-        Args:
-            service: its full name.
-            methods: by name.
-            refuse: ends a call; called with its requests (none is read) and its context.
-            lane: the threads of refusals.
-        """
-        self._methods = {
-            f"/{service}/{name}": (method.lane, method.make(_on(method.lane, method.call), None, _serialize))
-            for name, method in methods.items()
-        }
-        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(_on(lane, refuse))
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Return the handler of a call; None if the method is unknown."""
-        found = self._methods.get(handler_call_details.method)
-        if found is None:
-            return None
-        lane, handler = found
-        return self._refusal if lane.full else handler
-
-
-def _serialize(answer: bytes | Answer) -> bytes:
-    return answer if isinstance(answer, bytes) else answer.take()
-
-
-def _on(lane: Lane, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Set the lane on which a call runs, in the attribute that gRPC reads."""
-    behaviour = partial(call)
-    behaviour.experimental_thread_pool = lane  # type: ignore[attr-defined]  # it has no stub
-    return behaviour
+    @staticmethod
+    def taken(answer: bytes | Answer) -> bytes:
+        """Return the bytes of an answer in either form."""
+        return answer if isinstance(answer, bytes) else answer.take()

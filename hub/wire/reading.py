@@ -7,14 +7,13 @@ can be bounded (:mod:`hub.wire.answers`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, Self
 
 from hub.errors import UnavailableError
 from hub.naming import Source, no_such_journal, source_path
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
-from hub.wire.answers import LEAST_BYTES
+from hub.wire.answers import LEAST_BYTES, Lease
 from hub.wire.frames import get_response, large_get_response
 from hub.wire.status import TooLargeError
 from sej.codec import decode_many
@@ -146,7 +145,7 @@ class Reader:
         offset: int,
         *,
         most_bytes: int,
-        grow: Callable[[int], None],
+        lease: Lease,
         skip: bool = False,
         verify: bool = False,
     ) -> None:
@@ -157,7 +156,7 @@ class Reader:
             source: the journal.
             offset: the first message's offset.
             most_bytes: larger messages are refused.
-            grow: called with the size of a message before it is read, if it needs more memory than the call has.
+            lease: grows before a message is read that needs more memory than the call has.
             skip: skip damaged messages.
             verify: check blocks against their checksums.
 
@@ -181,7 +180,7 @@ class Reader:
         self._source = source
         self._most_bytes = most_bytes
         self._piece_bytes = min(PIECE_BYTES, most_bytes)
-        self._grow = grow
+        self._lease = lease
         self._size = self._limit = 0
         self._verify = verify
         self._held: list[tuple[bytes, int, int]] = []
@@ -312,7 +311,7 @@ class Reader:
             return
         if self._size:
             raise _FullError
-        self._grow(size)
+        self._lease.grow(size)
         self._limit = size  # not again for the message of a block that was read with this
 
     def _too_large(self, offset: int, size: int) -> TooLargeError:

@@ -21,7 +21,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from hub.certificates import absolute_address
 from hub.counters import Counts
 from hub.store import Store
-from hub.wire.access import Guard, Tokens
+from hub.tokens import Tokens
+from hub.wire.access import Guard
 from hub.wire.forks import keep_unused, use_grpc
 from hub.wire.frames import BATCH_BYTES, MAX_MESSAGE_BYTES
 from hub.wire.service import Limits, Service
@@ -117,9 +118,7 @@ class Server:
             SejError: the server's certificate has expired, or is not valid yet.
             LockedError: another process serves this root.
         """
-        wait_s, stall_s = seconds("wait_s", wait_s), seconds("stall_s", stall_s)
-        idle_s, keepalive_s = seconds("idle_s", idle_s), seconds("keepalive_s", keepalive_s)
-        grace_s = seconds("grace_s", grace_s)
+        keepalive_s, grace_s = seconds("keepalive_s", keepalive_s), seconds("grace_s", grace_s)
         require(
             store=(store, a(Store)),
             address=(address, TEXT),
@@ -137,21 +136,26 @@ class Server:
                 f"{address} can be reached from other machines, where tokens and messages would cross the network in"
                 " plain text; pass tls=ServerTLS(...) or allow_plaintext=True"
             )
-        for name, value, least in (
-            ("max_message_bytes", max_message_bytes, 1),
-            ("max_answer_bytes", max_answer_bytes, 1),
-            ("answer_bytes", answer_bytes, _LEAST_BYTES),
-            ("max_calls", max_calls, 1),
-            ("max_streams", max_streams, 1),
-            ("max_followers", max_followers, 1),
-            ("max_copiers", max_copiers, 1),
-            ("threads", threads, 1),
-        ):
-            between(least)(name, value)
-        for name, limit_s in (("wait_s", wait_s), ("stall_s", stall_s), ("idle_s", idle_s)):
-            POSITIVE_SECONDS(name, limit_s)
-            if limit_s == float("inf"):
-                raise ValueError(f"{name} must be more than 0 seconds, got {limit_s}")
+        limits = Limits(
+            threads=threads,
+            max_calls=max_calls,
+            max_streams=max_streams,
+            max_followers=max_followers,
+            max_copiers=max_copiers,
+            max_message_bytes=max_message_bytes,
+            max_answer_bytes=max_answer_bytes,
+            answer_bytes=answer_bytes,
+            wait_s=seconds("wait_s", wait_s),
+            stall_s=seconds("stall_s", stall_s),
+            idle_s=seconds("idle_s", idle_s),
+        )
+        for name, value in limits._asdict().items():
+            if not name.endswith("_s"):
+                between(_LEAST_BYTES if name == "answer_bytes" else 1)(name, value)
+                continue
+            POSITIVE_SECONDS(name, value)
+            if value == float("inf"):
+                raise ValueError(f"{name} must be more than 0 seconds, got {value}")
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)
         credentials = None if tls is None else tls.credentials()
@@ -160,29 +164,14 @@ class Server:
         self._stopped = False
         self._root = ExitStack()
         self._root.enter_context(store.serving())
-        self.service = Service(
-            store,
-            Guard(tokens, mutual=tls is not None and tls.client_ca is not None),
-            Limits(
-                put_threads=threads,
-                max_calls=max_calls,
-                max_streams=max_streams,
-                max_followers=max_followers,
-                max_copiers=max_copiers,
-                max_message_bytes=max_message_bytes,
-                max_answer_bytes=max_answer_bytes,
-                answer_bytes=answer_bytes,
-                wait_s=wait_s,
-                stall_s=stall_s,
-                idle_s=idle_s,
-            ),
-        )
+        guard = Guard(tokens, mutual=tls is not None and tls.client_ca is not None)
+        self.service = Service(store, guard, limits)
         use_grpc("a hub's server")
         watch_forks(self)
         keep_like_after(2 * BATCH_BYTES)
         self._server = grpc.server(
             self.service.other_calls,
-            handlers=[self.service.handler()],
+            handlers=[self.service],
             options=[
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),

@@ -42,6 +42,10 @@ from sej.errors import (
 from shard.staging import StagedRowsError
 
 
+class CallEndedError(Exception):
+    """The caller has ended the call: no answer is needed."""
+
+
 class BusyError(UnavailableError):
     """The hub serves as many callers as its limits allow; try again later."""
 

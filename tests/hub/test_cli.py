@@ -12,8 +12,8 @@ import hub
 import sej
 from hub.following import _read_place
 from hub.naming import Source
+from hub.tokens import hash_token
 from hub.wire import Client, Server, Tokens
-from hub.wire.access import hash_token
 from tests.hub.command import run, start
 from tests.hub.support import fill, same_bytes
 from tests.sej.hooks import until

@@ -18,8 +18,8 @@ import hub
 import sej
 from hub.jobs import Jobs, Staged, target_of
 from hub.naming import find_sources
+from hub.tokens import Grant, hash_token
 from hub.wire import Client, Server, Tokens
-from hub.wire.access import Grant, hash_token
 from hub.wire.job_calls import JobCalls
 from sej.codec import encode
 from sej.codec.format import MAX_OFFSET

@@ -15,9 +15,9 @@ import hub
 import sej
 from hub.naming import Source
 from hub.readers import Kept, Place, Readers
+from hub.tokens import Grant, hash_token
 from hub.wire import Client, Reader, Server, Tokens, make_token
 from hub.wire import hub_pb2 as pb
-from hub.wire.access import Grant, hash_token
 from hub.wire.named import HeldReaders
 from tests.cli.inside import inside
 from tests.hub.support import ROOT, fill, serving, until
@@ -390,24 +390,6 @@ def test_a_call_for_too_many_or_no_journals_is_refused(tmp_path: Path) -> None:
             with pytest.raises(sej.InvalidMessageError, match=says):
                 client.call("Hold", request, pb.HoldResponse, timeout_s=60.0)
         assert server.service.readers._names == {}
-
-
-def test_an_older_hub_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(tmp_path / "EWR.orders", sample(1))
-    before = hub.wire.service.Service.handler
-
-    def older(self: hub.wire.service.Service) -> object:
-        handler = before(self)
-        del handler._methods["/hub.Hub/Hold"]  # type: ignore[attr-defined]
-        return handler
-
-    monkeypatch.setattr(hub.wire.service.Service, "handler", older)
-    with (
-        serving(tmp_path) as (_, server),
-        Client(server.address) as client,
-        pytest.raises(hub.NotSupportedError, match="keeps no offsets for readers"),
-    ):
-        Reader(client, "r", *ORDERS)
 
 
 def test_many_journals_are_taken_and_committed_together(tmp_path: Path) -> None:

@@ -89,16 +89,19 @@ def test_a_large_message_waits_for_its_memory_once_and_outside_of_it(tmp_path: P
     fill(tmp_path / "a.j", [large(number, 4 * MIB) for number in range(3)])
     grown: list[int] = []
 
-    def grow(size: int) -> None:
-        assert tracemalloc.get_traced_memory()[0] - before < MIB
-        grown.append(size)
+    class Share:
+        def grow(self, size: int) -> None:
+            assert tracemalloc.get_traced_memory()[0] - before < MIB
+            grown.append(size)
+
+    share: Any = Share()
 
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         with (
             hub.Store(tmp_path) as store,
-            Reader(store, Source("a", "j"), 0, most_bytes=8 * MIB, grow=grow, verify=verify) as reader,
+            Reader(store, Source("a", "j"), 0, most_bytes=8 * MIB, lease=share, verify=verify) as reader,
         ):
             follow = Get(reader, 10, MIB)
             assert all(len(follow.answer(MIB)) > 4 * MIB for _ in range(3))
@@ -371,9 +374,10 @@ def test_a_journal_that_is_recreated_while_it_is_read_ends_the_read(tmp_path: Pa
             writer.append_many([b"%s-%03d" % (tag, number) for number in range(1000)])
 
     create(b"old")
+    share: Any = None  # no message is large
     with (
         hub.Store(tmp_path) as store,
-        Reader(store, Source("a", "j"), 0, most_bytes=MIB, grow=lambda _: None, verify=verify) as reader,
+        Reader(store, Source("a", "j"), 0, most_bytes=MIB, lease=share, verify=verify) as reader,
     ):
         assert b"old-000" in b"".join(reader.run(PIECE_BYTES, 0))
         shutil.rmtree(tmp_path / "a.j")

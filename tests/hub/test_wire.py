@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -27,9 +28,10 @@ import hub
 import sej
 from hub.certificates import absolute_address
 from hub.page.serving import PageServer
+from hub.tokens import Grant, hash_token
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, frames, make_token
 from hub.wire import hub_pb2 as pb
-from hub.wire.access import Grant, Guard, Refusals, hash_token
+from hub.wire.access import Guard, Refusals
 from hub.wire.frames import (
     copy_request,
     open_copy_request,
@@ -616,9 +618,12 @@ def test_a_refused_token_is_logged_with_the_peers_address(
         assert server.service.refusals == {"access": 20}
 
 
-def test_refused_calls_are_logged_once_a_minute_for_each_address(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_calls_are_logged_once_a_minute_for_each_address(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 1000.0
-    refusals = Refusals(lambda: now)
+    monkeypatch.setattr("hub.wire.access.time", SimpleNamespace(monotonic=lambda: now))
+    refusals = Refusals()
     for port in range(3000):
         refusals.log(f"ipv4:10.0.0.1:{port}", "unknown token")
     refusals.log("ipv6:%5B::1%5D:80", "unknown token")

@@ -12,8 +12,8 @@ import hub
 import pipeline
 import sej
 from hub.readers import holders
+from hub.tokens import Grant, hash_token
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
-from hub.wire.access import Grant, hash_token
 from pipeline import jobs
 from pipeline.connection import Remote
 from pipeline.reading import remote

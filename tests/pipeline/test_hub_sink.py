@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 import hub
 import sej
 from hub.naming import find_sources
+from hub.tokens import Grant, hash_token
 from hub.wire import Server, ServerTLS, Tokens, make_token
-from hub.wire.access import Grant, hash_token
 from hub.wire.job_calls import JobCalls
 from pipeline import OptionError
 from pipeline.connection import Remote

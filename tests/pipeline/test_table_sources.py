@@ -13,8 +13,8 @@ import hub
 import kestrel
 import pipeline
 import sej
+from hub.tokens import Grant, hash_token
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
-from hub.wire.access import Grant, hash_token
 from kestrel import segmented
 from pipeline.connection import Remote
 from pipeline.options import READ, parse
