@@ -9,7 +9,7 @@ from cython cimport binding
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint64_t
 
-from sej.codec._buffer_c cimport Buffer
+from sej.codec._codec_c cimport Buffer
 from sej.codec._layout cimport MAX_KEY, MAX_VALUE
 
 from shard import _route_py as _reference

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # type checkers see the reference
         walk,
     )
 else:
-    Buffer = _twin("sej.codec._buffer_c", "sej.codec.buffer_reference").Buffer
+    Buffer = _twin("sej.codec._codec_c", "sej.codec.buffer_reference").Buffer
     _codec = _twin("sej.codec._codec_c", "sej.codec.reference")
     columns = _codec.columns
     decode = _codec.decode

@@ -1,24 +1,43 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The codec compiled: the same names, results and errors as :mod:`sej.codec.reference`.
+"""The codec compiled: the names, results and errors of :mod:`sej.codec.reference` and :mod:`sej.codec.buffer_reference`.
 
-Errors are made by the reference: where these loops meet bytes or arguments that they do not take, they hand the same
-call to the reference, so that there is one wording and one truth.
+Errors are made by the reference: if these loops meet bytes or arguments that they do not take, they pass the call to the
+reference.
+
+The buffer relies on the interpreter's lock: between two calls into Python its methods are atomic, so an append that need
+not drain takes no lock. ``_busy`` is set while bytes are on their way out or a batch is coming in. A thread that finds
+it set waits for the writer's lock. A thread that is the only one writes while it keeps the interpreter's lock, so it
+needs no other lock either.
+
+A forked child is noticed by a page that the kernel fills with zeros in each child. If the system has no such page, the
+buffer compares pids, as :mod:`sej.mutex` does.
 """
 
-from cpython.buffer cimport PyBUF_CONTIG_RO, PyBUF_WRITABLE, PyBUF_C_CONTIGUOUS, PyObject_GetBuffer, PyBuffer_Release
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython cimport binding, final, no_gc_clear
+
+from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_CONTIG_RO, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_CheckExact, PyLong_FromLongLong
+from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject, PyTypeObject
+from libc.errno cimport EINTR, errno
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint64_t
 from libc.string cimport memcpy
 
 from sej.codec._layout cimport (
-    HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, MAX_VALUE, OVERHEAD, Py_SIZE, fits, get32, get64, put_message, whole,
+    HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, MAX_VALUE, OVERHEAD, Py_SIZE, PyList_GET_ITEM, coarse_ns, fits, get32, get64,
+    now_ns, put_message, whole,
 )
 
+import os
+from functools import partial
+
 from sej.codec import reference as _reference
+from sej.codec.arguments import as_bytes, check_message, full, nested
 from sej.codec.reference import Candidate, Columns, Run
 from sej.message import Message as _Message
+from sej.mutex import notice_fork
 
 cdef extern from *:
     """
@@ -42,67 +61,51 @@ cdef extern from *:
             Py_CLEAR(made);
         return (PyObject *)made;
     }
-    #include <stddef.h>
-    #include <structmember.h>
-    #define sej_items_at offsetof(PyTupleObject, ob_item)
-    #define sej_set_alloc(type, function) ((type)->tp_alloc = (function))
+    #include <unistd.h>
+    #include <sys/mman.h>
+    #ifndef MADV_WIPEONFORK
+    #define MADV_WIPEONFORK 18
+    #endif
+    /* A page whose first byte is 1, and 0 in a forked child; always 0 if the system has none. */
+    static unsigned char *sej_page(void) {
+        static unsigned char never[1];
+        long size = sysconf(_SC_PAGESIZE);
+        void *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED || madvise(page, size, MADV_WIPEONFORK) != 0)
+            return never;
+        *(unsigned char *)page = 1;
+        return page;
+    }
+    /* Whether this thread is the only one of the interpreter. Then a short call of the system need not release the
+       interpreter's lock, which saves 390 instructions. A thread that starts meanwhile waits until the call ends. */
+    static int sej_alone(void) {
+    #if defined(PYPY_VERSION)
+        return 0;
+    #else
+        PyThreadState *me = PyThreadState_Get();
+        return PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(me)) == me && PyThreadState_Next(me) == NULL;
+    #endif
+    }
     """
+    int64_t write(int fd, const void *data, size_t size) nogil
+    unsigned char *sej_page()
+    bint alone "sej_alone"()
     object sej_message(PyTypeObject *type, int64_t offset, object timestamp, object kind,
                        const char *key, Py_ssize_t key_size, const char *value, Py_ssize_t value_size)
-    Py_ssize_t ITEMS_AT "sej_items_at"
-    void set_alloc "sej_set_alloc"(PyTypeObject *type, PyObject *(*function)(PyTypeObject *, Py_ssize_t) except NULL)
-    enum:
-        FIELDS "SEJ_FIELDS"
-        READONLY
-        T_OBJECT_EX
-    ctypedef struct PyMemberDef:
-        const char *name
-        int type
-        Py_ssize_t offset
-        int flags
-        const char *doc
-    object PyDescr_NewMember(PyTypeObject *type, PyMemberDef *member)
+
 
 cdef extern from "Python.h":
-    PyObject *PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t size) except NULL
+    long long PyLong_AsLongLong(object value) except? -1
+
+cdef enum:
+    SPARE = 4 << 20  # a buffer that one huge message has enlarged beyond this is freed
 
 cdef int64_t NO_TIME = INT64_MIN
+cdef object ZERO = 0  # the interpreter has one object for each small number
+cdef unsigned char *PAGE = sej_page()
+cdef bint WIPED = PAGE[0]  # whether the system has such a page
 cdef PyTypeObject *MESSAGE = <PyTypeObject *> _Message
-cdef PyMemberDef[5] MEMBERS  # the interpreter refers to them, and to their names
-cdef list NAMES = [name.encode() for name in _Message._fields]
-assert len(NAMES) == FIELDS
-
-
-cdef PyObject *new_message(PyTypeObject *cls, Py_ssize_t size) except NULL:
-    """Make a message for tuple.__new__, which takes any number of fields; with fewer, a member would be out of bounds."""
-    if size != FIELDS:
-        raise TypeError(f"a message has {FIELDS} fields, got {size}")
-    return PyType_GenericAlloc(cls, size)
-
-
-def _allocate(cls, **options):
-    """Give a subclass the same check: each class has an allocator of its own."""
-    super(_Message, cls).__init_subclass__(**options)
-    set_alloc(<PyTypeObject *> cls, new_message)
-
-
-def _read_fields_in_place():
-    """Make the fields of a message members of the object, as slots are.
-
-    The interpreter reads a member without a call. A named tuple's own descriptor takes it ten times as many steps, and
-    most readers read two fields of each message.
-    """
-    set_alloc(MESSAGE, new_message)
-    _Message.__init_subclass__ = classmethod(_allocate)
-    for index in range(FIELDS):
-        MEMBERS[index].name = NAMES[index]
-        MEMBERS[index].type = T_OBJECT_EX
-        MEMBERS[index].offset = ITEMS_AT + index * sizeof(PyObject *)
-        MEMBERS[index].flags = READONLY
-        setattr(_Message, _Message._fields[index], PyDescr_NewMember(MESSAGE, &MEMBERS[index]))
-
-
-_read_fields_in_place()
+assert len(_Message._fields) == 5
 
 
 cdef inline int64_t claimed(const unsigned char *p, int64_t room) noexcept nogil:
@@ -413,3 +416,383 @@ def find_candidate(data, int64_t position, int64_t end, int64_t due, int64_t dam
                     break
             at += 1
     return Candidate(at, at + size, offset) if size else None
+
+
+cdef inline int check_fork() except -1:
+    """What sej.mutex.notice_fork does, if this may be a forked child."""
+    if PAGE[0] == 0:
+        notice_fork()
+        PAGE[0] = WIPED
+    return 0
+
+
+@final
+cdef class Buffer:
+    """Encoded messages on their way to the file; see the reference."""
+
+    def __cinit__(self, int64_t offset, object drain, object lock):
+        self.offset = offset
+        self.limit = self.batch_limit = 1
+        self._descriptor = -1
+        self._drain = drain
+        self._lock = lock
+        self._reset()
+
+    def __dealloc__(self):
+        PyMem_RawFree(self._data)
+
+    def __len__(self):
+        return self._used
+
+    cdef void _reset(self) noexcept:
+        self._used = self._drained = 0
+        self.first_timestamp = self.last_timestamp = self.newest_timestamp = NO_TIME
+
+    cdef int _reserve(self, int64_t size) except -1:
+        cdef int64_t room = self._used + size
+        cdef void *data
+        if room > self._room:
+            room += room >> 2
+            if room < 65536:
+                room = 65536
+            data = PyMem_RawRealloc(self._data, room)
+            if data == NULL:
+                raise MemoryError()
+            self._data = <unsigned char *> data
+            self._room = room
+        return 0
+
+    cdef inline int _put(self, PyObject *value, PyObject *key, int64_t kind, int64_t time) except -1:
+        """Encode exact bytes that were checked."""
+        cdef int64_t size = OVERHEAD + Py_SIZE(key) + Py_SIZE(value)
+        if self._used + size > self._room:
+            self._reserve(size)
+        put_message(self._data + self._used, self.offset, time, kind, key, value)
+        self._count(1, size, time)
+        return 0
+
+    cdef inline void _count(self, int64_t messages, int64_t size, int64_t time) noexcept:
+        """Note that so many messages were encoded after the others."""
+        if self._used == 0:
+            self.first_timestamp = self.newest_timestamp = time
+        elif time > self.newest_timestamp:
+            self.newest_timestamp = time
+        self.last_timestamp = time
+        self._used += size
+        self.offset += messages
+
+    cdef inline bint _is_steady(self, int64_t size) noexcept:
+        return self.position + size < self.steady_until and coarse_ns() < self._look_at
+
+    cdef int _run_drain(self, int64_t taken=0) except -1:
+        """Write the pending bytes, or call drain if the writer has more to do; the lock is held.
+
+        ``taken`` bytes were written already; if it is not positive, none.
+        """
+        cdef bint was_busy = self._busy
+        cdef int64_t size = self._used - self._drained
+        cdef int failure = EINTR
+        self.interrupted = self._writing
+        self._busy = self._writing = True
+        try:
+            if taken > 0 or not self.interrupted and self._is_steady(size):
+                if taken <= 0:
+                    taken = -1
+                    if self._descriptor >= 0:
+                        with nogil:
+                            taken = write(self._descriptor, self._data + self._drained, size)
+                            failure = errno
+                if taken < size:
+                    try:
+                        if taken < 0:
+                            if failure != EINTR:
+                                raise OSError(failure, os.strerror(failure))
+                            taken = self._write(PyBytes_FromStringAndSize(<char *> self._data + self._drained, size))
+                        if taken < size:
+                            self._trouble(None, taken)
+                    except BaseException as error:
+                        self._trouble(error, 0)
+                        raise
+                self._drained = self._used
+                self.position += size
+            else:
+                self._drain()
+            self._writing = False
+        finally:
+            self._busy = was_busy or self._refuse is not None or self._writing
+        return 0
+
+    cdef int _settle(self) except -1:
+        """Let the writer find out what the file holds, before another message gets an offset; the lock is held."""
+        self._busy = self.interrupted = True
+        try:
+            self._drain()
+        finally:
+            self._busy = self._refuse is not None or self._writing
+        return 0
+
+    cdef bint _is_inside(self) except -1:
+        """Return whether this thread already holds the lock."""
+        return hasattr(self._lock, "_is_owned") and self._lock._is_owned()
+
+    @binding(False)  # a builtin method, which the interpreter calls faster
+    def append(self, value, key=b"", type=0, timestamp=None):
+        """Encode one message, and drain if the limit is reached. Return its offset."""
+        return self.append_one(value, key, type, timestamp)
+
+    cdef object append_one(self, object value, object key, object type, object timestamp):
+        """Do it, for a caller in C."""
+        cdef int64_t offset = self.offset
+        if (self._busy or PAGE[0] == 0 or timestamp is not None or type is not ZERO or offset == INT64_MAX
+                or not fits(<PyObject *> value, MAX_VALUE) or not fits(<PyObject *> key, MAX_KEY)):
+            return self._append_any(value, key, type, timestamp)
+        self._put(<PyObject *> value, <PyObject *> key, 0, now_ns())
+        if self._used - self._drained >= self.limit:
+            self._drain_alone()
+        return offset
+
+    cdef object _append_any(self, object value, object key, object type, object timestamp):
+        """Do it, whatever the arguments are, and whatever another thread or process does."""
+        cdef int64_t kind = 0, time = 0, offset
+        check_fork()
+        if not (PyBytes_CheckExact(value) and PyBytes_CheckExact(key) and PyLong_CheckExact(type)
+                and (timestamp is None or PyLong_CheckExact(timestamp))):
+            value = as_bytes(value, "value")
+            key = as_bytes(key, "key")
+            check_message(key, value, type, 0 if timestamp is None else timestamp)
+            type = int(type)
+            timestamp = None if timestamp is None else int(timestamp)
+        try:
+            kind = PyLong_AsLongLong(type)
+            time = 0 if timestamp is None else PyLong_AsLongLong(timestamp)
+        except OverflowError:
+            kind = -1
+        if (kind < 0 or kind > MAX_TYPE or PyBytes_GET_SIZE(key) > MAX_KEY
+                or PyBytes_GET_SIZE(value) > MAX_VALUE):
+            check_message(key, value, type, 0 if timestamp is None else timestamp)
+        if self._busy:
+            if self._refuse is not None:
+                self._refuse()  # without the lock: in a forked child its holder may not exist
+            inside = self._is_inside()
+            with self._lock:
+                if self._refuse is not None:
+                    self._refuse()
+                if self._busy and inside:  # this is a signal handler
+                    raise nested()
+                if self._writing:
+                    self._settle()
+                if self.offset == INT64_MAX:
+                    raise full()
+                offset = self.offset
+                self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
+                if self._used - self._drained >= self.limit:
+                    self._run_drain()
+                return offset
+        if self.offset == INT64_MAX:
+            raise full()
+        offset = self.offset
+        self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
+        if self._used - self._drained >= self.limit:
+            self._drain_alone()
+        return offset
+
+    cdef int _drain_alone(self) except -1:
+        """Write the pending bytes: at once if no other thread exists and the writer has no more to do, else locked."""
+        cdef int64_t size = self._used - self._drained, taken = 0
+        if self._descriptor >= 0 and self._is_steady(size) and alone():
+            taken = write(self._descriptor, self._data + self._drained, size)
+            if taken == size:
+                self._drained = self._used
+                self.position += size
+                return 0
+        with self._lock:
+            if self._used - self._drained >= self.limit:  # else another thread drained it, perhaps by closing
+                if self._refuse is not None:
+                    self._refuse()
+                self._run_drain(taken)
+        return 0
+
+    def append_many(self, values, keys=None, type=0, timestamp=None):
+        """Encode many messages; none if one of them is invalid. Return their offsets."""
+        cdef list value_list = list(values)  # a copy: what is checked here, other code could change
+        cdef Py_ssize_t count = len(value_list), index
+        cdef list key_list = None
+        cdef list type_list = None
+        cdef list time_list = None
+        cdef int64_t kind = 0, time = 0, first = 0
+        cdef object value, key = b""
+        cdef PyObject *raw_key = <PyObject *> key
+        if keys is not None:
+            key_list = list(keys)
+        if isinstance(type, int):
+            check_message(b"", b"", type, 0)
+            kind = type
+        else:
+            type_list = list(type)
+        if timestamp is None:
+            time = now_ns()
+        elif isinstance(timestamp, int):
+            check_message(b"", b"", 0, timestamp)
+            time = timestamp
+        else:
+            time_list = list(timestamp)
+        for name, column in (("keys", key_list), ("type", type_list), ("timestamp", time_list)):
+            if column is not None and len(column) != count:
+                raise ValueError(f"{name} must have {count} entries, one for each value, got {len(column)}")
+        # Check everything before anything is encoded: a batch with one bad message leaves nothing.
+        for index in range(count):
+            if (type_list is None and time_list is None and fits(PyList_GET_ITEM(<PyObject *> value_list, index), MAX_VALUE)
+                    and (key_list is None or fits(PyList_GET_ITEM(<PyObject *> key_list, index), MAX_KEY))):
+                continue
+            value = value_list[index]
+            if key_list is not None:
+                key = key_list[index]
+            if (not PyBytes_CheckExact(value) or not PyBytes_CheckExact(key) or PyBytes_GET_SIZE(key) > MAX_KEY
+                    or PyBytes_GET_SIZE(value) > MAX_VALUE):
+                value_list[index] = value = as_bytes(value, "value")
+                key = as_bytes(key, "key")
+                if key_list is not None:
+                    key_list[index] = key
+                check_message(key, value, 0, 0)
+            if type_list is not None or time_list is not None:
+                check_message(b"", b"", 0 if type_list is None else type_list[index],
+                                  0 if time_list is None else time_list[index])
+        check_fork()
+        if self._refuse is not None:
+            self._refuse()
+        inside = self._is_inside()
+        with self._lock:
+            if self._refuse is not None:
+                self._refuse()
+            if self._busy and inside:
+                raise nested()
+            if self._writing:
+                self._settle()
+            first = self.offset
+            if first > INT64_MAX - count:
+                raise full()
+            self._busy = True
+            try:
+                for index in range(count):
+                    if key_list is not None:
+                        raw_key = PyList_GET_ITEM(<PyObject *> key_list, index)
+                    if type_list is not None:
+                        kind = type_list[index]
+                    if time_list is not None:
+                        time = time_list[index]
+                    self._put(PyList_GET_ITEM(<PyObject *> value_list, index), raw_key, kind, time)
+                    if self._used - self._drained >= self.batch_limit:
+                        self._run_drain()
+                if self._used - self._drained >= self.limit:
+                    self._run_drain()
+            finally:
+                self._busy = self._refuse is not None or self._writing
+        return range(first, first + count)
+
+    def extend(self, data, run, int64_t start):
+        """Append encoded messages: data[start:run.position], which measure found good."""
+        cdef int64_t end = run.position, newest = run.newest_timestamp
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_CONTIG_RO)
+        try:
+            if start < 0 or end < start or end > view.len:
+                raise ValueError(f"position {start} and end {end} do not lie in {view.len} bytes")
+            self._reserve(end - start)
+            memcpy(self._data + self._used, <const char *> view.buf + start, end - start)
+        finally:
+            PyBuffer_Release(&view)
+        if self._used == 0:
+            self.first_timestamp = self.newest_timestamp = run.first_timestamp
+        self._used += end - start
+        self.last_timestamp = run.last_timestamp
+        if newest > self.newest_timestamp:
+            self.newest_timestamp = newest
+        self.offset += run.messages
+        if self._used - self._drained >= self.batch_limit:
+            self._run_drain()
+
+    def freeze(self):
+        """Refuse appends until thaw; the caller holds the lock until then."""
+        self._busy = True
+
+    def thaw(self):
+        """Allow appends again."""
+        self._busy = self._refuse is not None or self._writing
+
+    def pending(self):
+        """Return the bytes that were encoded and not drained; valid until the next call."""
+        return PyMemoryView_FromMemory(<char *> self._data + self._drained, self._used - self._drained, 0x100)
+
+    def block(self):
+        """Return everything since the last clear; valid until the next call."""
+        return PyMemoryView_FromMemory(<char *> self._data, self._used, 0x100)
+
+    def drained(self):
+        """Note that the pending bytes were written."""
+        self.position += self._used - self._drained
+        self._drained = self._used
+
+    def steady(self, write, trouble, int64_t until, int64_t look_in_ns):
+        """Write without drain up to a position of the file and for a time; then drain is called again."""
+        self._write = write
+        self._descriptor = -1
+        if isinstance(write, partial) and write.func is os.write:
+            self._descriptor = write.args[0]  # the same call without Python around it
+        self._trouble = trouble
+        self.steady_until = until
+        self._look_at = coarse_ns() + look_in_ns if until else 0
+
+    @property
+    def in_doubt(self):
+        """True while bytes are being written, or after an exception interrupted that."""
+        return self._writing
+
+    def doubt(self):
+        """Call drain before anything more is encoded."""
+        self._writing = self._busy = True
+
+    def mended(self):
+        """Note that the writer knows what the file holds."""
+        self._writing = self.interrupted = False
+
+    def clear(self):
+        """Drop its bytes."""
+        self._reset()
+        if self._room > SPARE:
+            PyMem_RawFree(self._data)
+            self._data = NULL
+            self._room = 0
+
+    def flush(self):
+        """Drain pending bytes, if any; the caller holds the lock."""
+        if self._used > self._drained:
+            self._run_drain()
+
+    def stop(self, refuse):
+        """Let every later append call refuse, which raises, and release drain."""
+        self._refuse = self._drain = refuse
+        self._busy = True
+
+    def handle(self):
+        """Return the handle, for the user of the buffer."""
+        return Handle(self)
+
+
+@final
+@no_gc_clear  # its finalizer and its method rely on the buffer
+cdef class Handle:
+    """What the user of a buffer holds; see the reference."""
+
+    cdef Buffer _buffer
+
+    def __cinit__(self, Buffer buffer not None):
+        self._buffer = buffer
+
+    @binding(False)
+    def append(self, value, key=b"", type=0, timestamp=None):
+        """Append one message, as the buffer's method does."""
+        return self._buffer.append_one(value, key, type, timestamp)
+
+    def __del__(self):
+        if self._buffer is not None and self._buffer.forgotten is not None:  # None: it was called with a wrong argument
+            self._buffer.forgotten()

@@ -13,20 +13,18 @@ from __future__ import annotations
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sej.codec import measure, message_size
 from sej.codec.format import HEAD as MESSAGE_HEAD
 from sej.codec.format import INT32, INT32_SIZE, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.errors import CorruptionError, DecodeError
-from sej.imports import compiled
 from sej.journal.directory import Directory, Segment
 from sej.journal.index_format import BLOCK_BYTES, CHECK, ENTRY, ENTRY_BODY, ENTRY_SIZE, HEAD, HEAD_SIZE
 from sej.journal.recovery import Damage, find_damage, last_message
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, OsFile, overwrite_file
+from sej.system.disk import Disk, File, overwrite_file
 
 _READ_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 20
@@ -181,8 +179,6 @@ def _whole(view: memoryview, start: int, there: int) -> int | None:
 
 def check_block(file: File, block: Block) -> bool:
     """Return whether an entry belongs to this segment: its first and last message have its offsets and times."""
-    if _is_block is not None and type(file) is OsFile and _is_block(file.fileno(), block):
-        return True
     found = last_message(file, block.end)
     if found is None or found[0] < block.position:
         return False
@@ -252,13 +248,6 @@ def _error_of(block: Block, found: int, path: str) -> CorruptionError | None:
 def _unpacked(data: bytes) -> list[Block | None]:
     """Decode whole entries; None for each bad one."""
     return [Block.unpack(data[at : at + ENTRY_SIZE]) for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE)]
-
-
-_is_block: Callable[[int, Block], bool] | None = None
-if not TYPE_CHECKING and (_twin := compiled("sej.journal._blocks_c")):
-    _is_block = _twin.is_block
-    if _twin.can_read():
-        _unpacked = partial(_twin.unpack, make=partial(tuple.__new__, Block))
 
 
 def _packed(blocks: list[Block]) -> bytes:

@@ -1,18 +1,10 @@
-"""CRC32C (Castagnoli): our own if an x86 processor has a CRC instruction and carry-less multiplication.
-
-Otherwise the package ``crc32c``, which knows the CRC instruction of ARM, and uses tables if the processor has none.
-"""
+"""CRC32C (Castagnoli), by the package ``crc32c``, which is loaded by the first call."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from sej.imports import compiled
 
 _library: Callable[[bytes | bytearray | memoryview, int], int] | None = None
-"""Its function, from the first call on: at the interpreter's end a module cannot be imported, not even again."""
 
 
 def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
@@ -24,24 +16,21 @@ def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
     """
     global _library
     if _library is None:
-        if sys.is_finalizing():
-            return _bit_by_bit(data, crc)
-        # Importing it takes 20 ms, most of a short command.
-        import crc32c as library
-
-        _library = library.crc32c
+        _library = _loaded()
     return _library(data, crc)
 
 
-def _bit_by_bit(data: bytes | bytearray | memoryview, crc: int) -> int:
-    """Compute it without the library, slowly."""
-    crc ^= 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
+def _loaded() -> Callable[[bytes | bytearray | memoryview, int], int]:
+    """Load the package's extension alone: all of it also loads importlib.metadata, half of the time of `sej tail`."""
+    from importlib.machinery import PathFinder
+    from importlib.util import find_spec, module_from_spec
 
+    package = find_spec("crc32c")
+    found = package and PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations)
+    if found and found.loader:
+        module = module_from_spec(found)
+        found.loader.exec_module(module)
+        return module.crc32c  # type: ignore[no-any-return]
+    from crc32c import crc32c as function
 
-if not TYPE_CHECKING and (_twin := compiled("sej.system._checksum_c")):
-    crc32c = _twin.crc32c
+    return function

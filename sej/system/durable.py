@@ -100,6 +100,7 @@ class KeptPosition:
             the record is missing, as in a journal that an older version wrote.
         """
         self.lost = None
+        crc32c(b"")  # loads the library: at the interpreter's end, when a writer may be closed, nothing can be imported
         data = self._read()
         if data is None:
             return None

@@ -13,8 +13,8 @@ import pytest
 
 from tests.house.house import PACKAGES, ROOT, run
 
-COMPILED_TWICE = {"_buffer_c.pyx", "_mutex_c.pyx"}
-"""In two builds: one extension that imports declarations of another, and an independent one."""
+COMPILED_TWICE = {"_codec_c.pyx", "_mutex_c.pyx"}
+"""In two builds."""
 PIP = [sys.executable, "-m", "pip", "-qq", "--no-input", "--disable-pip-version-check"]
 
 

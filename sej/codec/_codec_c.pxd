@@ -4,8 +4,6 @@ from cpython.object cimport PyObject
 from cython cimport final
 from libc.stdint cimport int64_t
 
-from sej._mutex_c cimport Mutex
-
 
 @final
 cdef class Buffer:
@@ -28,7 +26,6 @@ cdef class Buffer:
     cdef int64_t _look_at
     cdef object _drain
     cdef object _lock
-    cdef Mutex _mutex  # the lock, if it can be taken in C
     cdef object _refuse
     cdef object _write
     cdef int _descriptor
@@ -38,7 +35,8 @@ cdef class Buffer:
     cdef int _reserve(self, int64_t size) except -1
     cdef int _put(self, PyObject *value, PyObject *key, int64_t kind, int64_t time) except -1
     cdef void _count(self, int64_t messages, int64_t size, int64_t time) noexcept
-    cdef int _run_drain(self) except -1
+    cdef bint _is_steady(self, int64_t size) noexcept
+    cdef int _run_drain(self, int64_t taken=*) except -1
     cdef int _settle(self) except -1
     cdef bint _is_inside(self) except -1
     cdef object _append_any(self, object value, object key, object type, object timestamp)
