@@ -1,14 +1,7 @@
-"""The locks of a queue: that of its log, fair among the processes that want it, and those that show who lives.
+"""The locks of a queue: that of its log, and those that show who lives.
 
-**The queue's lock** is ``flock`` on ``ofs/NAME.queue.lck``, held for one operation; its holder may change the log. That
-alone is correct, but slow if many processes compete: each hand-over costs a context switch, and a process must first
-read the records of the others. So a process that does several operations in a row, while others compete, writes a claim
-into the lock file: for two milliseconds it has the queue alone. The others see the claim and sleep that long; meanwhile
-they read what it writes. Then it pauses and another process takes its turn.
-
-A claim is a hint. It affects only timing: an unused claim is ignored immediately, and a process that has waited for
-long joins the kernel's queue for the lock, so that none starves. A process that works longer on an item than on the
-queue never writes a claim and rarely waits.
+**The queue's lock** is ``flock`` on ``ofs/NAME.queue.lck``, held for one operation; its holder may change the log. The
+kernel gives it to those that wait in their order.
 
 **Holders are numbered**, so that other processes see immediately that one has died. ``ofs/NAME.slots/N.lck`` is locked
 by one open queue as long as it lives, and its leases have the number N. If another process can lock that file, it knows
@@ -20,96 +13,35 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from sej.errors import LockedError
 from sej.journal.directory import Directory
-from sej.queue.log.format import CLAIM
 from sej.queue.log.state import QueueState
 from sej.system.clock import Clock
-from sej.system.disk import File, Tolerated
+from sej.system.disk import File
 from sej.system.locks import Lock
-
-_NS: Final = 1_000_000_000
-_TURN_NS: Final = 2_000_000
-_REST_S: Final = 0.0001
-"""The pause after a turn: longer than a process that sleeps until the turn's end needs to wake up."""
-_LOOK_S: Final = 0.001
-_HASTE_NS: Final = 50_000
-"""Operations that follow one another within this time are in a row."""
-_ROW: Final = 4
-_PATIENCE_NS: Final = 100_000_000
-_PAUSE_S: Final = 0.00005
-_PAUSE_MAX_S: Final = 0.005
-_CROWD: Final = 10_000
-"""After this many operations without records of others, no other process competes."""
 
 
 class QueueLock:
     """The lock of one queue, for one open queue."""
 
-    def __init__(self, directory: Directory, name: str, read_ahead: Callable[[], bool]) -> None:
-        """Open the lock file; created if it is missing.
-
-        Args:
-            directory: the SEJ directory.
-            name: the queue's name.
-            read_ahead: reads records of others, without the lock; returns whether there were any.
-        """
+    def __init__(self, directory: Directory, name: str) -> None:
+        """Open the lock file; created if it is missing."""
         self._directory = directory
         self._disk = directory.disk
         self._path = directory.at("ofs", f"{name}.queue.lck")
-        self._read_ahead = read_ahead
-        self._me = int.from_bytes(os.urandom(8), "big")
         self._file = self._open()
         self.release: Callable[[], object] = self._file.unlocker()
         """Releases the lock, in C; callable at any time."""
         self.replaced = False
         """Whether the lock file was found to be another one: meanwhile others may have changed the log."""
-        self._crowd = self._row = 0
-        self._hasty = False
-        self._last_ns = self._turn_ends_ns = 0
 
     def take(self) -> None:
         """Take the lock, for one operation."""
-        if self._crowd:
-            self._give_way()
-        if not self._file.lock(wait=False):
-            self._wait()
+        self._file.lock(wait=True)
         while not self._file.extent()[1]:  # it was removed or replaced: others lock the new one
             self._reopen()
-
-    def _wait(self) -> None:
-        pause = _PAUSE_S
-        while pause < _PAUSE_MAX_S:
-            time.sleep(pause)
-            if self._crowd:
-                self._give_way()
-            if self._file.lock(wait=False):
-                return
-            pause *= 1.5
-        self._file.lock(wait=True)
-
-    def noticed(self, others: bool) -> None:
-        """Note, with the lock held, whether others have written since the last operation."""
-        if others:
-            self._crowd = _CROWD
-        elif not self._crowd:
-            return
-        self._crowd -= 1
-        now = time.monotonic_ns()
-        if now < self._turn_ends_ns:
-            self._row += 1
-            return
-        self._row = 0 if others or now - self._last_ns > _HASTE_NS else self._row + 1
-        self._last_ns = now
-        if (self._row >= _ROW or self._hasty) and not self._claimed(now):
-            self._row = 0
-            self._turn_ends_ns = now + _TURN_NS
-            with Tolerated():  # it is a hint
-                self._file.write_at(CLAIM.pack(self._me, self._turn_ends_ns), 0)
 
     def check(self) -> None:
         """Check from time to time, with the lock held, that the lock file was not moved away."""
@@ -124,7 +56,7 @@ class QueueLock:
         old, fresh = self._file, self._open()
         self._file, self.release = fresh, fresh.unlocker()
         old.close()
-        self._wait()
+        fresh.lock(wait=True)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -140,33 +72,6 @@ class QueueLock:
                 raise
             with contextlib.suppress(FileNotFoundError):  # removed in between
                 return self._disk.open(self._path, "edit")
-
-    def _give_way(self) -> None:
-        """Wait during another process's claim, and read what it writes."""
-        now = time.monotonic_ns()
-        if self._turn_ends_ns:
-            if now < self._turn_ends_ns:
-                return
-            self._hasty = self._row >= _ROW
-            self._turn_ends_ns = self._row = 0
-            time.sleep(_REST_S)
-        self._read_ahead()
-        patience = now + _PATIENCE_NS
-        while (left := self._claimed(now)) and now < patience:
-            time.sleep(min(left / _NS, _LOOK_S))
-            if not self._read_ahead():
-                return
-            now = time.monotonic_ns()
-
-    def _claimed(self, now: int) -> int:
-        """Return for how long, in ns, another process has the queue alone."""
-        claim = b""
-        with Tolerated():  # if a locked file cannot be read, there are no claims
-            claim = self._file.read(CLAIM.size, 0)
-        if len(claim) < CLAIM.size:
-            return 0
-        who, ends = CLAIM.unpack(claim)
-        return ends - now if who != self._me and now < ends <= now + _TURN_NS else 0
 
 
 def _nothing() -> None:

@@ -192,7 +192,7 @@ class QueueLog:
         self.unsure = True
         self._file: File | None = None
         self.reserve = Reserve(directory, name)
-        self.guard = QueueLock(directory, name, self._read_ahead)
+        self.guard = QueueLock(directory, name)
         try:
             self.guard.take()
             self._open(first=True)
@@ -203,38 +203,6 @@ class QueueLog:
             raise
         finally:
             self.guard.release()
-
-    def _read_ahead(self) -> bool:
-        """Apply whole, good records without the lock; the holder of the lock handles anything else.
-
-        The log only grows, so this leaves less to read under the lock.
-        """
-        file = self._file
-        if file is None or self._failure is not None or self.unsure:
-            return False
-        size = file.status().size - self._position
-        if size < RECORD_SIZE:
-            return False
-        data = file.read(min(size - size % RECORD_SIZE, _READ_BYTES), self._position)
-        good, _ = good_bytes(data)
-        try:
-            self._take_up(memoryview(data)[:good])
-        except WrongRecordError:  # the next operation judges it
-            return False
-        return good > 0
-
-    def _take_up(self, records: bytes | memoryview) -> None:
-        """Apply the bytes at the position: both change, or the state is in doubt.
-
-        Raises:
-            WrongRecordError: a record is about no message, or about more than expected.
-        """
-        before, self.unsure = self.unsure, True
-        self.state.most = self._most
-        self.state.apply(records)
-        self.state.most = NEVER
-        self._position += len(records)
-        self.unsure = before
 
     # --- under the lock
 
@@ -254,9 +222,7 @@ class QueueLog:
         assert file is not None
         size, links = file.extent()
         if size == self._position and links:
-            self.guard.noticed(False)
             return
-        self.guard.noticed(True)
         if not links or size < self._position:
             self._open()
         else:
@@ -465,38 +431,25 @@ class QueueLog:
 
     def _take_in(self, file: File, size: int) -> None:
         """Apply the records after the position; cut a torn tail."""
-        while self._position < size:
-            data = file.read(min(_READ_BYTES, size - self._position), self._position)
-            good, damaged = good_bytes(data)
-            try:
-                self._take_up(memoryview(data)[:good])
-            except WrongRecordError:
-                end = self.tail.end_offset()
-                if end <= self._most:
-                    self._rebuild(
-                        f"a record after position {self._position} about messages that the journal does not have"
-                    )
-                    return
-                self._most, self.state, self._position = end, QueueState(), RECORD_SIZE  # from the start
-                continue
-            if good == len(data):
-                continue
-            if damaged or self._good_behind(file, self._position + RECORD_SIZE, size):
-                self._rebuild(f"a bad record at position {self._position}, followed by good ones")
+        data = file.read(size - self._position, self._position)
+        good, damaged = good_bytes(data)
+        self.state.most = self._most
+        try:
+            self.state.apply(memoryview(data)[:good])
+        except WrongRecordError:
+            end = self.tail.end_offset()
+            if end <= self._most:
+                self._rebuild(f"a record after position {self._position} about messages that the journal does not have")
                 return
-            if self.state.whole:  # else the opening rebuilds the log, and keeps all of it
-                file.truncate(self._position)
+            self._most, self.state, self._position = end, QueueState(), RECORD_SIZE  # from the start
+            self._take_in(file, size)
             return
-
-    def _good_behind(self, file: File, position: int, size: int) -> bool:
-        while position < size:
-            data = file.read(min(_READ_BYTES, size - position), position)
-            if data.count(0) != len(data):  # zeros, which may be many, are not records
-                good, damaged = good_bytes(data)
-                if good or damaged:
-                    return True
-            position += _READ_BYTES
-        return False
+        self.state.most = NEVER
+        self._position += good
+        if damaged:
+            self._rebuild(f"a bad record at position {self._position}, followed by good ones")
+        elif good != len(data) and self.state.whole:  # else the opening rebuilds the log, and keeps all of it
+            file.truncate(self._position)
 
     def _complete_keys(self) -> None:
         """After a power failure, add the keys of waiting items if the log ends between the records of one item."""

@@ -49,10 +49,6 @@ WORDS: Final = ("kind", "priority", "attempt", "holder", "offset", "a", "b", "ex
 CHECK: Final = struct.Struct("<I")
 CHECKED: Final = 0x48674BC7
 """The CRC32C of bytes followed by their own CRC32C, lowest byte first: one call checks a record."""
-CLAIM: Final = struct.Struct(">QQ")
-"""In ``ofs/NAME.queue.lck``, a hint: the process that has the queue alone, a random number, and until when, ns of the
-monotonic clock.
-"""
 MAX_PRIORITY: Final = 3
 """Priorities are -MAX_PRIORITY to MAX_PRIORITY."""
 MAX_ATTEMPT: Final = 2**16 - 1
