@@ -385,7 +385,7 @@ class JournalQueue(WorkQueue):
         core = self._core
         core.life.require()
         core.writer.sync()
-        core.log.require()
+        core.life.require()
         core.syncer.commit(core.log.appended)
 
     def close(self) -> None:
@@ -400,13 +400,11 @@ class JournalQueue(WorkQueue):
         core = self._core
         core.writer.life.require_outside()
         core.life.close(core.finish, core.release)
-        if core.log.untold:
-            core.log.require()
 
     def __exit__(self, *error: object) -> None:
         """Close the queue. An error of the block is not replaced by an error of a sync in the background."""
         if any(error):
-            self._core.log.untold = self._core.writer.life.untold = False
+            self._core.life.untold = self._core.writer.life.untold = False
         super().__exit__(*error)
 
 

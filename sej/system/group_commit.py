@@ -48,7 +48,7 @@ class Syncer:
     def __init__(
         self,
         sync: Callable[[], int],
-        fail: Callable[[BaseException], None],
+        fail: Callable[[BaseException], object],
         written: Callable[[], int],
         offset: int,
         *,

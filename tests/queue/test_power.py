@@ -159,7 +159,7 @@ def test_records_that_the_disk_lost_end_what_syncs_in_the_background(tmp_path: P
         log.seek(q._core.log._in_doubt[0])
         log.write(bytes(RECORD_SIZE))
     q._core.syncer.request()
-    until(lambda: q._core.log.failed)
+    until(lambda: not q._core.life.open)
     with pytest.raises(sej.WriterFailedError, match="not the bytes that were written"):
         item.done()
     q.close()
@@ -185,7 +185,7 @@ def failed_in_the_background(path: Path) -> JournalQueue:
     q.put(b"v", priority=1)
     disk.armed = True
     q._core.syncer.request()
-    until(lambda: q._core.log.untold)
+    until(lambda: q._core.life.untold)
     return q
 
 

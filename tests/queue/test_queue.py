@@ -1104,7 +1104,7 @@ def test_an_opening_that_fails_leaves_no_file_open(tmp_path: Path, clock: FakeCl
 
 
 def test_a_sync_of_a_queue_that_was_closed_because_it_failed_names_the_failure(q: JournalQueue) -> None:
-    q._core.log.fail(OSError(errno.EIO, "the disk"))
+    q._core.life.fail(OSError(errno.EIO, "the disk"))
     q._core.log.close()  # another thread got the error, and closed the queue
     with pytest.raises(sej.WriterFailedError, match="the disk"):
         q._core.log.sync()

@@ -76,6 +76,7 @@ from sej.system.clock import Clock
 from sej.system.disk import File, Tolerated, is_full, of_system, replace_file, way_out
 from sej.system.durable import KeptPosition, renew
 from sej.system.group_commit import is_failure
+from sej.system.lifecycle import Lifecycle
 from sej.system.logs import WARNING, record
 
 RESERVE_BYTES: Final = 1 << 18
@@ -152,7 +153,6 @@ class QueueLog:
         recovered: the damage found by opening, or None.
         reserve: the disk space reserved for this log.
         appended: how many bytes this process has appended.
-        untold: whether a sync in the background failed and no call has raised that so far.
         unsure: whether the state may differ from the log; True while an operation changes it.
         guard: the queue's lock; its ``release`` is for the ``finally`` of an operation.
     """
@@ -162,6 +162,7 @@ class QueueLog:
         directory: Directory,
         name: str,
         clock: Clock,
+        life: Lifecycle,
         *,
         default: int | Start = FIRST,
         compact_bytes: int = _COMPACT_BYTES,
@@ -172,6 +173,7 @@ class QueueLog:
         self._disk = directory.disk
         self._name = name
         self._clock = clock
+        self._life = life
         self._default = default
         self._compact_bytes = compact_bytes
         self._new_order = order
@@ -187,8 +189,6 @@ class QueueLog:
         self._most = _MOST
         self._position = 0
         self._compacted_bytes = self._synced_to = 0
-        self._failure: BaseException | None = None
-        self.untold = False
         self.unsure = True
         self._file: File | None = None
         self.reserve = Reserve(directory, name)
@@ -207,12 +207,7 @@ class QueueLog:
     # --- under the lock
 
     def catch_up(self) -> None:
-        """Read the records of other processes, and begin an operation: it must set ``unsure`` to False if it succeeds.
-
-        Raises:
-            WriterFailedError: a write of this process failed before.
-        """
-        self.require()
+        """Read the records of others, and begin an operation, which sets ``unsure`` to False if it succeeds."""
         before, self.unsure = self.unsure, True
         if before or self.guard.replaced:
             self.guard.replaced = False
@@ -338,7 +333,7 @@ class QueueLog:
             except OSError as error:
                 if error.errno != errno.EBADF:
                     raise
-                self.require()
+                self._life.require()
                 raise ClosedError(
                     "the queue was closed before its log was synced; open it again, and repeat the call", path=self.path
                 ) from error
@@ -365,28 +360,6 @@ class QueueLog:
             self.sync()
         except OSError as error:
             raise self._broken(error) from error
-
-    def fail(self, error: BaseException) -> None:
-        """Record that a sync failed: what is on disk is unknown."""
-        self._failure = self._failure or error
-
-    @property
-    def failed(self) -> bool:
-        """True if a write or sync failed."""
-        return self._failure is not None
-
-    def leave_untold(self) -> None:
-        """Record that no call has raised the failure so far: it came from a background thread."""
-        self.untold = self.failed
-
-    def require(self) -> None:
-        """Raise what failed, if anything has.
-
-        Raises:
-            WriterFailedError: a write or sync of this process failed before.
-        """
-        if self._failure is not None:
-            raise self._failed(self._failure) from self._failure
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""
@@ -584,11 +557,11 @@ class QueueLog:
         """Return the exception for a failed write or sync; an interrupt is returned unchanged."""
         if not is_failure(error):
             return error
-        self.fail(error)
-        return self._failed(error)
+        self._life.fail(error)
+        return self.worded(error)
 
-    def _failed(self, error: BaseException) -> WriterFailedError:
-        self.untold = False
+    def worded(self, error: BaseException) -> WriterFailedError:
+        """Return the error that reports a failed write or sync."""
         return WriterFailedError(
             f"a write to the queue's log failed: {way_out(self._disk, self.path, error)}; then open the"
             " queue again, which finds what is on disk",

@@ -117,7 +117,7 @@ class QueueCore:
             directory.require()
         require_known(name, queue_names(directory), opening.create, self.path)
         self.delivery = delivery
-        self.life = Lifecycle(f"queue {name!r}", self.path)
+        self.life = Lifecycle(f"queue {name!r}", self.path, lambda error: self.log.worded(error))
         self._keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
         self._watched: list[Watch] = []
@@ -134,16 +134,22 @@ class QueueCore:
             register_queue(directory, name, opening.create)
             new_order = KeyOrder(block=opening.on_dead == "block") if opening.order == "key" else None
             self.log = QueueLog(
-                directory, name, clock, default=opening.default, compact_bytes=opening.compact_bytes, order=new_order
+                directory,
+                name,
+                clock,
+                self.life,
+                default=opening.default,
+                compact_bytes=opening.compact_bytes,
+                order=new_order,
             )
             self.letters = DeadLetterJournal(directory, name, self.log, clock, letters)
             self.syncer = Syncer(
                 self.log.sync,
-                self.log.fail,
+                self.life.fail,
                 lambda: self.log.appended,
                 0,
                 interval_s=self.writer.interval_s,
-                untold=self.log.leave_untold,
+                untold=self.life.leave_untold,
             )
             self.locked(self._settle, opening)
             self._kept = self.log.state.kept
@@ -258,8 +264,6 @@ class QueueCore:
 
     def finish(self) -> None:
         """Return the items of this queue, and keep the head."""
-        if self.log.failed:
-            return
         with self.life.mutex:
             self.log.prepare_head()
             self.under_lock(self._give_all_back)

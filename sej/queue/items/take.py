@@ -146,7 +146,7 @@ class Taker:
                 if not self._lose(error.first_available):
                     raise
             except (OSError, SejError) as error:
-                if not found or log.failed or (isinstance(error, OSError) and not of_system(error)):
+                if not found or not self.core.life.open or (isinstance(error, OSError) and not of_system(error)):
                     raise
                 self.core.close_readers()  # reopened at their next use
                 break
@@ -314,7 +314,7 @@ class Taker:
                 self.core.letters.give_up(message, attempts, log.state.with_reason(message.offset, why))
                 return
             except (OSError, SejError) as error:
-                if log.failed or (isinstance(error, OSError) and not of_system(error)):
+                if not self.core.life.open or (isinstance(error, OSError) and not of_system(error)):
                     raise
                 self.unwritten = error
                 self._dead_letter_at = now + _DEAD_LETTER_PAUSE_NS
