@@ -23,8 +23,11 @@ class WriterLock(Lock):
     left. To close a file is not enough for that: a child that another thread has just forked may have a copy of it.
     """
 
-    def __init__(self, directory: Directory) -> None:
-        """Set the journal; nothing is opened or locked yet."""
+    keeps = True
+    """Whether it is held until the writer closes."""
+
+    def __init__(self, directory: Directory, timeout: float | None = 0.0) -> None:
+        """Set the journal, and how many seconds to wait for its lock; nothing is opened or locked yet."""
         super().__init__(
             directory.prefix + "jnl.lck",
             what="the journal's writer lock",
@@ -32,6 +35,14 @@ class WriterLock(Lock):
             disk=directory.disk,
         )
         self._segments: list[File] = []
+        self._timeout = timeout
+
+    def hold(self) -> None:
+        """Take the lock; if it is held, check that it is still valid."""
+        if self.held:
+            self.check()
+        else:
+            self.acquire(timeout=self._timeout)
 
     def lock_segment(self, file: File) -> None:
         """Take a segment's lock too; see :func:`lock_segment`."""

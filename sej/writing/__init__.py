@@ -2,23 +2,21 @@
 
 ::
 
-    Writer -------- Tail ----- Lifecycle       open, failed, closed, forked; the mutex
-      public names    |------- Lock            jnl.lck
-                      |------- Buffer          encodes messages, and writes single ones without Python code
-                      |------- LastSegment     the file, and how much of it is on the medium
-                      |          Blocks        its index
-                      |------- Syncer          one sync for all threads that wait
-                      |------- Batches         append_once; appends through the Tail
-
-    SharedWriter -- SharedEnd                  the journal's lock, for one turn at a time
-      |------------ Lifecycle, Syncer
+    Writer -------- End ------ Lifecycle       open, failed, closed, forked; the mutex
+    SharedWriter ---'  |------ WriterLock      jnl.lck, for as long as the writer is open
+      public names     |       or TurnLock     jnl.lck, for one turn at a time
+                       |------ Buffer          encodes messages, and writes single ones without Python code
+                       |------ LastSegment     the file, and how much of it is on the medium
+                       |         Blocks        its index
+                       |------ Syncer          one sync for all threads that wait
+                       '------ Batches         append_once; appends through the End
 
 The modules, in the order in which they are best read::
 
-    writer, tail                       the exclusive writer: its methods, and the work
-    last_segment, blocks, end          the file it appends to, its index, and where it ends
-    taking, opening                    opens any other one: take the lock, cut a torn tail
-    shared_writer, shared_end          many processes, one turn at a time
+    writer, shared_writer              the public methods, and the options
+    end                                the work: turns, writing, syncing, finding the end again
+    last_segment, blocks               the file it appends to, and its index
+    turn_lock                          the lock of many processes, one turn at a time
+    opening                            take the lock, finish what a crash left, cut a torn tail
     staging, exactly_once              rows in tmp/, and append_once
-    guarded                            the original SEJ as a second writer: notice it
 """

@@ -11,20 +11,17 @@ The invariant: every entry in the index file describes synced bytes.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-
 from sej.codec import Buffer
 from sej.journal.index import Block
 from sej.system.checksum import crc32c
 from sej.system.group_commit import is_failure
-from sej.writing.end import End
+from sej.writing.opening import Found
 
 
 class Blocks:
     """The blocks of one segment. The caller of each method holds the writer's mutex."""
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: Found) -> None:
         """Continue after the blocks that an opening found."""
         self._index_file = end.index_file
         self._indexed = end.known
@@ -67,25 +64,25 @@ class Blocks:
     def write(self, synced_position: int) -> None:
         """Write the entries whose bytes are synced.
 
-        A failure is only a warning, because an index can be rebuilt. The entries are not tried again.
+        A failure is only logged, because an index can be rebuilt. The entries are not tried again.
         """
         if not self._unindexed:
             return
         ready = [block for block in self._unindexed if block.end <= synced_position]
         if ready:
-            self._store(self._index_file.write, ready)
+            self._store(ready, last=False)
 
-    def _store(self, write: Callable[[list[Block], int], None], ready: list[Block]) -> None:
+    def _store(self, ready: list[Block], *, last: bool) -> None:
         count = len(ready)
         try:
-            write(ready, self._indexed)
+            (self._index_file.write_last if last else self._index_file.write)(ready, self._indexed)
         except OSError as error:
             if not is_failure(error):
                 raise
             if not isinstance(error, FileNotFoundError):  # else the directory was moved or removed
-                warnings.warn(
-                    f"the index {self._index_file.path} could not be written: {error}", RuntimeWarning, stacklevel=2
-                )
+                from sej.system.logs import WARNING, record
+
+                record(__name__, WARNING, "the index %s could not be written: %s", self._index_file.path, error)
             self._unindexed = self._unindexed[count:]
             return
         # No call between these: a signal handler sees both old values or both new ones.
@@ -96,7 +93,7 @@ class Blocks:
         if len(buffer) or (self._partial is not None and not self._partial_known):
             self.end_block(buffer)
             if buffer.position <= synced_position:
-                self._store(self._index_file.write_last, self._unindexed)
+                self._store(self._unindexed, last=True)
 
     def close(self) -> None:
         """Close the index file, if it is open."""

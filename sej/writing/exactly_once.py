@@ -53,7 +53,7 @@ _UNKNOWN: Final = -1
 
 
 class Appending(Protocol):
-    """The :class:`~sej.writing.tail.Tail` that appends the batches, while no other thread can append."""
+    """The :class:`~sej.writing.end.End` that appends the batches, while no other thread can append."""
 
     @property
     def offset(self) -> int:
@@ -101,7 +101,7 @@ class Batches:
 
     def append(
         self,
-        tail: Appending,
+        end: Appending,
         name: str,
         number: int,
         values: Iterable[BytesLike],
@@ -114,9 +114,9 @@ class Batches:
         COUNT("number", number)
         values = list(values)
         keys = None if keys is None else list(keys)
-        tail.sync_now()
+        end.sync_now()
         staged = self._directory.at("tmp", f"{name}.rows")
-        first = tail.offset
+        first = end.offset
         span = stage(self._disk, staged, first, values, keys, type, timestamp)
         digest = self._digest(staged, first) if span else 0
         found = self._find(name, number, len(span), digest)
@@ -128,9 +128,9 @@ class Batches:
             return span
         intent = {"name": name, "number": number, "first_offset": first, "count": len(span), "digest": digest}
         intent["crc32c"] = self._crc(staged)
-        return tail.changing(self._carry_out, tail, intent, False).range
+        return end.changing(self._carry_out, end, intent, False).range
 
-    def append_encoded(self, tail: Appending, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
+    def append_encoded(self, end: Appending, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
         """Append an encoded batch, unless it is in the journal. In that case chunks are not read.
 
         Raises:
@@ -142,8 +142,8 @@ class Batches:
         found = self.find(name, number)
         if found is not None:
             return found
-        tail.sync_now()
-        first = tail.offset
+        end.sync_now()
+        first = end.offset
         staged = self._directory.at("tmp", f"{name}.rows")
         count, crc = stage_encoded(self._disk, staged, first, chunks)
         if not count:
@@ -152,11 +152,11 @@ class Batches:
             return range(first, first)
         intent = {"name": name, "number": number, "first_offset": first, "count": count, "digest": _UNKNOWN}
         intent["crc32c"] = crc
-        return tail.changing(self._carry_out, tail, intent, True).range
+        return end.changing(self._carry_out, end, intent, True).range
 
-    def _carry_out(self, tail: Appending, intent: dict[str, Any], fresh: bool) -> _Done:
+    def _carry_out(self, end: Appending, intent: dict[str, Any], fresh: bool) -> _Done:
         self._replace(f"{intent['name']}.intent", intent)
-        return self._finish(tail, intent, fresh=fresh)
+        return self._finish(end, intent, fresh=fresh)
 
     def find(self, name: str, number: int) -> range | None:
         """Return the offsets of a batch, or None if it is not in the journal and may be appended.
@@ -178,7 +178,7 @@ class Batches:
         """Return how many messages a batch has; 0 if it is not known."""
         return next((done.messages for done in self._load(name) if done.number == number), 0)
 
-    def roll_forward(self, tail: Appending) -> None:
+    def roll_forward(self, end: Appending) -> None:
         """Finish each batch that a writer promised before it died.
 
         Raises:
@@ -187,13 +187,13 @@ class Batches:
         for entry in self._directory.names("txn"):
             if entry.endswith(".intent"):
                 intent = self._read(entry)
-                self._finish(tail, intent)
+                self._finish(end, intent)
 
-    def _finish(self, tail: Appending, intent: dict[str, Any], *, fresh: bool = False) -> _Done:
+    def _finish(self, end: Appending, intent: dict[str, Any], *, fresh: bool = False) -> _Done:
         """Take steps 3 and 4, or those that are still missing.
 
         Args:
-            tail: appends.
+            end: appends.
             intent: the intent.
             fresh: whether this process has just staged the rows, so that they need no check.
 
@@ -211,40 +211,40 @@ class Batches:
                     f" {self._directory.at('txn', name)}.intent",
                     path=staged,
                 )
-            there = self._equal_prefix(staged, first, count, tail.offset)
+            there = self._equal_prefix(staged, first, count, end.offset)
             spans = [(first, there)] if there else []
             if there < count:
-                rest = self._append_rest(tail, staged, first, there)
+                rest = self._append_rest(end, staged, first, there)
                 if spans and rest[0] == first + there:
                     spans = [(first, count)]
                 else:
                     spans.append(rest)
-            tail.sync_now()
+            end.sync_now()
             done = _Done(number, count, intent["digest"], spans)
         self._close(name, done)
         self._disk.unlink(self._directory.at("txn", f"{name}.intent"))
         self._disk.unlink(staged)
         return done
 
-    def _append_rest(self, tail: Appending, staged: str, first: int, there: int) -> tuple[int, int]:
-        if not there and tail.offset == first:  # the staged offsets are right, so nothing is decoded
-            return first, self._append_all(tail, staged, first)
+    def _append_rest(self, end: Appending, staged: str, first: int, there: int) -> tuple[int, int]:
+        if not there and end.offset == first:  # the staged offsets are right, so nothing is decoded
+            return first, self._append_all(end, staged, first)
         start = count = 0
         for messages in self._rows(staged, first):
             rest = messages[max(there - (messages[0].offset - first), 0) :]
             if rest:
-                start = tail.offset if not count else start
-                at = range(tail.offset, tail.offset + len(rest))
-                tail.extend(b"".join(encode(offset, *row[1:]) for offset, row in zip(at, rest, strict=True)))
+                start = end.offset if not count else start
+                at = range(end.offset, end.offset + len(rest))
+                end.extend(b"".join(encode(offset, *row[1:]) for offset, row in zip(at, rest, strict=True)))
                 count += len(rest)
         return start, count
 
-    def _append_all(self, tail: Appending, staged: str, first: int) -> int:
+    def _append_all(self, end: Appending, staged: str, first: int) -> int:
         count = 0
         reader = SegmentReader(self._disk, staged, 0, first, chunk_bytes=_CHUNK_BYTES)
         try:
             while (found := reader.read_encoded(_CHUNK_BYTES))[1]:
-                tail.extend(found[0])
+                end.extend(found[0])
                 count += found[1]
         finally:
             reader.close()

@@ -7,17 +7,21 @@ mutex again, it checks that ``file`` is still the same.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sej.codec import measure
 from sej.codec.format import OFFSET
-from sej.errors import SejError
+from sej.errors import LockLostError, SejError
 from sej.journal.directory import Directory
 from sej.journal.writer_lock import require_name
 from sej.system.disk import File
 from sej.system.durable import KeptPosition, renew
-from sej.system.locks import Lock
 from sej.writing.blocks import Blocks
-from sej.writing.end import End
-from sej.writing.guarded import write_guarded
+from sej.writing.opening import Found
+
+if TYPE_CHECKING:
+    from sej.journal.writer_lock import WriterLock
+    from sej.writing.turn_lock import TurnLock
 
 
 class LastSegment:
@@ -30,18 +34,19 @@ class LastSegment:
         synced_position: the bytes before this position are on the medium.
     """
 
-    def __init__(self, directory: Directory, kept: KeptPosition, end: End) -> None:
-        """Continue at an end that was opened. This object closes the file."""
+    def __init__(self, directory: Directory, kept: KeptPosition, end: Found, before: LastSegment | None) -> None:
+        """Continue at an end that was found, after the last segment before it. This object closes the file."""
         self._disk = directory.disk
         self._kept = kept
         self.segment = end.segment
         self.file: File = end.file
         self.blocks = Blocks(end)
         self.synced_position = end.synced_position
-        self._in_doubt = end.position
+        again = before is not None and before.file is end.file
+        self._in_doubt: int = before._in_doubt if before is not None and again else end.position
         """Unsynced bytes before this position were written before this file was opened (sej.system.durable)."""
 
-    def write(self, view: memoryview, position: int, lock: Lock) -> None:
+    def write(self, view: memoryview, position: int, lock: WriterLock | TurnLock) -> None:
         """Append whole messages. After a trace of the original, each message is written between two checks.
 
         Args:
@@ -52,7 +57,33 @@ class LastSegment:
         if lock.original is None:
             self.file.write(view)
         else:
-            write_guarded(self.file, view, position, lock.check)
+            self._write_guarded(view, position, lock)
+
+    def _write_guarded(self, data: memoryview, position: int, lock: WriterLock | TurnLock) -> None:
+        """Append whole messages, each between two checks, which :mod:`sej.system.original` explains.
+
+        Raises:
+            LockLostError: a check failed. The message before the failed check may be in the segment, unacknowledged.
+        """
+        at = 0
+        self._require_end(position, lock)
+        while at < len(data):
+            offset = int.from_bytes(data[at : at + 8], "big")
+            end = measure(data, at, len(data), offset, 1).position
+            self.file.write(data[at:end])
+            at = end
+            self._require_end(position + at, lock)
+
+    def _require_end(self, position: int, lock: WriterLock | TurnLock) -> None:
+        lock.check()
+        size = self.file.size()
+        if size != position:
+            raise LockLostError(
+                f"the segment has {size} bytes, but this writer left it at {position}: another process is writing it"
+                " too; close that process, then open this writer again",
+                path=self.file.path,
+                position=position,
+            )
 
     def require_name(self) -> None:
         """Check that the segment is still in its directory.
@@ -62,7 +93,7 @@ class LastSegment:
         """
         require_name(self.file)
 
-    def cut_partial_write(self, view: memoryview, position: int, lock: Lock) -> None:
+    def cut_partial_write(self, view: memoryview, position: int, lock: WriterLock | TurnLock) -> None:
         """Cut a partial message after a failed write. Whole messages stay, because a reader may have seen them.
 
         Args:

@@ -18,23 +18,27 @@ from __future__ import annotations
 import re
 import time
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, NetworkFileSystemError, NotAJournalError
 from sej.journal.directory import Directory, Segment, is_still
-from sej.journal.identity import ID_SIZES
+from sej.journal.identity import ID_SIZES, journal_id
 from sej.journal.index import Block, IndexFile, read_blocks
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import durable_position
 from sej.journal.recovery import Recovery, find_damage, good_end, keep
-from sej.journal.writer_lock import WriterLock, lock_segment
+from sej.journal.writer_lock import WriterLock
 from sej.system.disk import File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
-from sej.writing.end import End
+
+if TYPE_CHECKING:
+    from sej.writing.turn_lock import TurnLock
 
 _OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn", "dead", "id", "lost+found"})
 """A directory without jnl/ can become a journal if it holds nothing but these names."""
+_FEW_SEGMENTS: Final = 2
+"""A journal with more of them may have a segment whose messages the one before it has too."""
 _NEWEST: Final = 8
 """After a trace of the original, an opening examines the ends of this many segments. `sej verify` examines them all."""
 _SYNC_BYTES: Final = 1 << 20
@@ -96,25 +100,122 @@ def _refuse_foreign(directory: Directory, *, begun: bool) -> None:
         )
 
 
+class Found(NamedTuple):
+    """The end of a journal as it is on the disk, ready for appending.
+
+    Attributes:
+        segment: the last segment.
+        file: the segment, open for appending.
+        position: the size of the segment. It consists of whole messages.
+        offset: the offset of the next message.
+        synced_position: the bytes before this position are durable. The writer syncs the others.
+        synced_offset: the messages below this offset are durable.
+        newest_timestamp: the newest timestamp in the full blocks, in ns.
+        index_file: the index of the segment.
+        known: the number of full blocks in the index.
+        blocks: the full blocks that the index lacks.
+        partial: the block of the messages after the last full block, or None.
+        partial_known: whether the index has the partial block, after its full blocks.
+        recovery: what was cut, or None.
+        promised: whether ``txn/`` has batches that the writer completes before its first append.
+    """
+
+    segment: Segment
+    file: File
+    position: int
+    offset: int
+    synced_position: int
+    synced_offset: int
+    newest_timestamp: int
+    index_file: IndexFile
+    known: int
+    blocks: list[Block]
+    partial: Block | None
+    partial_known: bool
+    recovery: Recovery | None
+    promised: bool = False
+
+
+def find_end(
+    directory: Directory,
+    kept: KeptPosition,
+    lock: WriterLock | TurnLock,
+    first_offset: int = 0,
+    *,
+    known: File | None = None,
+) -> Found:
+    """Take the lock, finish what an earlier process left unfinished, and open the end.
+
+    If an original removes the lock file in the meantime, start again. If this raises, the lock may be held, and the
+    caller releases it.
+
+    Args:
+        directory: the journal.
+        kept: its kept position.
+        lock: its lock.
+        first_offset: where a journal without segments starts.
+        known: as for :func:`open_end`.
+    """
+    recovery = None
+    while True:
+        lock.hold()
+        ours = journal_id(directory) is not None
+        pending = directory.names("txn")
+        segments = _finished(directory, pending)
+        _sweep(directory)
+        if lock.original is not None:
+            refuse_surplus(directory)
+            segments = directory.segments()  # an original may just have added one
+        end = open_end(directory, kept, lock, first_offset=first_offset, known=known, segments=segments)
+        recovery = end.recovery or recovery
+        if not ours:
+            journal_id(directory, create=True)
+        if lock.original is None or lock.is_current():
+            promised = any(name.endswith(".intent") for name in pending)
+            return end._replace(recovery=recovery, promised=promised) if recovery or promised else end
+        if lock.keeps:
+            lock.release()
+
+
+def _finished(directory: Directory, pending: list[str]) -> list[Segment]:
+    """Finish a repair that crashed, and return the segments. What is rarely needed is imported here.
+
+    Args:
+        directory: the journal.
+        pending: the names in ``txn/``.
+    """
+    segments = directory.segments()
+    if len(segments) > _FEW_SEGMENTS:
+        from sej.journal.retention import remove_covered
+
+        segments = remove_covered(directory)
+    if "repair" in pending:
+        from sej.journal.repair import finish_repair
+
+        finish_repair(directory)
+        segments = directory.segments()
+    return segments
+
+
 def open_end(
     directory: Directory,
     kept: KeptPosition,
+    lock: WriterLock | TurnLock,
     *,
     first_offset: int = 0,
-    lock: WriterLock | None = None,
     known: File | None = None,
     segments: list[Segment] | None = None,
-) -> End:
+) -> Found:
     """Open the last segment for appending. A torn tail is copied to ``kept/`` and cut.
 
     Up to :data:`_SYNC_BYTES` that may not be on the medium are renewed, see :mod:`sej.system.durable`. If there are
     more, the caller renews them before its first sync.
 
     Args:
-        directory: the journal, locked by the caller.
+        directory: the journal.
         kept: its kept position.
+        lock: its lock, which the caller has taken.
         first_offset: where a journal without segments starts.
-        lock: keeps the segment's own lock; None: it is only taken for a moment, to see that it is free.
         known: a segment that the caller has open. If it is still the last one, this file is used, because a sync
             through it reports every failed write since it was opened.
         segments: the segments of the journal; None: they are listed.
@@ -129,17 +230,9 @@ def open_end(
         file = known
     else:
         file = directory.disk.open(segment.path, "append")
-    unlock = file.unlocker()
     try:
-        if lock is not None:
-            lock.lock_segment(file)
-        else:
-            try:
-                lock_segment(file)
-            finally:
-                unlock()  # in C, and the first call here: no signal handler can run before it
-        alone, renewed = lock is not None, file is known
-        return _open_end(directory, kept, segment, file, durable=fresh, renewed=renewed, alone=alone)
+        lock.lock_segment(file)
+        return _open_end(directory, kept, segment, file, durable=fresh, renewed=file is known, alone=lock.keeps)
     except BaseException:
         if file is not known:
             file.unlock()
@@ -156,7 +249,7 @@ def _open_end(
     durable: bool,
     renewed: bool,
     alone: bool,
-) -> End:
+) -> Found:
     index_file = IndexFile(directory, segment)
     entries, index = index_file.load_end(file, segment.first_offset)
     fresh: list[Block] = []
@@ -204,7 +297,7 @@ def _open_end(
     if recovery is not None:
         file.sync()  # the cut must be durable too
     newest, there = index.newest_timestamp, partial_known
-    return End(segment, file, position, offset, *synced, newest, index_file, entries, fresh, partial, there, recovery)
+    return Found(segment, file, position, offset, *synced, newest, index_file, entries, fresh, partial, there, recovery)
 
 
 def _warn(text: str, *values: object) -> None:
@@ -239,7 +332,7 @@ def refuse_surplus(directory: Directory) -> None:
                 )
 
 
-def sweep(directory: Directory) -> None:
+def _sweep(directory: Directory) -> None:
     """Remove the files in ``tmp/`` that a process staged before it died, unless an intent in ``txn/`` names them."""
     disk = directory.disk
     for name in directory.names("tmp"):
@@ -252,11 +345,10 @@ def sweep(directory: Directory) -> None:
             disk.unlink(directory.at("tmp", name))
 
 
-def start_segment(directory: Directory, offset: int, lock: WriterLock | None = None) -> End:
+def start_segment(directory: Directory, offset: int, lock: WriterLock | TurnLock) -> Found:
     """Create the segment that starts at an offset, and lock it. The caller has synced the segment before it."""
     segment = directory.segment(offset)
     file = directory.disk.open(segment.path, "new")
-    if lock is not None:
-        lock.lock_segment(file)
+    lock.lock_segment(file)
     index_file = IndexFile(directory, segment)
-    return End(segment, file, 0, offset, 0, offset, NO_TIMESTAMP, index_file, 0, [], None, False, None)
+    return Found(segment, file, 0, offset, 0, offset, NO_TIMESTAMP, index_file, 0, [], None, False, None)

@@ -1,50 +1,30 @@
 """A writer that many processes use concurrently: each holds the journal's lock for one append or one batch.
 
-At the start of each turn, :mod:`sej.writing.shared_end` finds out what the other writers did since the last one.
-
-A turn holds two locks: the mutex, against other threads, and the journal's lock, against other processes::
-
-    turn:  mutex --> lock --> look for the end --> append, once or many times --> unlock --> release the mutex
-    _sure:   (any)   False                     True        False ... True
-    _held:   False                                True                            False
-
-A signal handler may raise between any two bytecodes, and may call this writer in the middle of a call of its own
-thread. Two rules cover both:
-
-- **Both locks are free when a turn is over, whatever ended it.** Every call that appends runs inside
-  :meth:`SharedWriter.turn`. Its ``with`` statement releases the mutex in C. Its ``finally`` stores a value and unlocks
-  the file with one call into C, so no handler can run before these.
-- **``_sure`` is True only while the end in memory is the end in the files, and nothing is being written.** It is False
-  from before the first change until after the last one, so an exception leaves it False. A turn that finds it False
-  searches for the end again.
+At the start of each turn, :class:`sej.writing.end.End` finds out what the other writers did since the last one. A turn
+holds two locks: the mutex, against other threads, and the journal's lock, against other processes. Both are free when a
+turn is over, whatever ended it.
 
 A call that comes while its own thread holds the mutex (see :mod:`sej.system.lifecycle`) is a part of the turn, or comes
-from a handler. It is executed if ``_held`` and ``_sure`` are True, and refused otherwise.
+from a signal handler. It is executed if the end is known and nothing is being written, and refused otherwise.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, Self, TypedDict, TypeVar, get_args
 
 from sej.checks import one_of, refuse_pickling, require_columns
-from sej.codec import Buffer, encode
-from sej.codec.arguments import full
-from sej.codec.format import MAX_OFFSET
+from sej.codec import Buffer
 from sej.durations import Seconds, seconds
-from sej.errors import LockedError, LockLostError, WriterFailedError
 from sej.journal.directory import Directory
 from sej.journal.retention import Retention
 from sej.message import BytesLike
-from sej.system.disk import OS, Disk, way_out
-from sej.system.group_commit import Syncer, is_failure
-from sej.system.lifecycle import Lifecycle
+from sej.system.disk import OS, Disk
+from sej.writing.end import End
 from sej.writing.opening import prepare
-from sej.writing.shared_end import SharedEnd
+from sej.writing.turn_lock import TurnLock
 from sej.writing.writer import check_options
 
 SharedDurability = Literal["os", "interval", "disk"]
@@ -147,29 +127,22 @@ class SharedWriter:
             allow_network_fs=allow_network_fs,
             disk=disk,
         )
-        self._directory = Directory(path, disk)
-        self.path = self._directory.path
+        directory = Directory(path, disk)
+        self.path = directory.path
         self.durability: SharedDurability = durability
         self.interval_s = sync_interval_s if durability == "interval" else None
-        self.life = Lifecycle("the writer", self.path, self._failed)
-        self._sure = self._held = False
-        prepare(self._directory, allow_network_fs=allow_network_fs)
-        self._end = SharedEnd(
-            self._directory,
+        prepare(directory, allow_network_fs=allow_network_fs)
+        self._end = End(
+            directory,
+            TurnLock(directory, lock_timeout),
             segment_bytes=segment_bytes,
+            durability=durability,
             retention=retention,
-            lock_timeout=lock_timeout,
-            sealed=lambda offset: self._syncer.advance(offset),
+            sync_interval_s=sync_interval_s,
         )
-        self._syncer = Syncer(
-            self._sync_some,
-            self._fail,
-            lambda: self._end.offset,
-            0,
-            interval_s=self.interval_s,
-            untold=self.life.leave_untold,
-        )
-        self.life.in_child = self._end.close  # a child's copies of the descriptors would keep the parent's locks
+        self._syncer = self._end.syncer
+        self.life = self._end.life
+        self.life.in_child = self._end.close_copies
 
     # --- appending
 
@@ -179,21 +152,9 @@ class SharedWriter:
         Raises:
             LockedError: an exclusive writer has had the journal for longer than lock_timeout.
         """
-        offset = self.turn(self._append, value, key, type, timestamp)
+        offset = self.turn(self._end.buffer.append, value, key, type, timestamp)
         if self.durability == "disk":
             self.settle(offset + 1)
-        return offset
-
-    def _append(self, value: BytesLike, key: BytesLike, type: int, timestamp: int | None) -> int:
-        offset = self._reserve()
-        try:
-            if offset >= MAX_OFFSET:
-                raise full()
-            data = encode(offset, time.time_ns() if timestamp is None else timestamp, type, key, value)
-        except BaseException:
-            self._sure = True  # nothing was changed
-            raise
-        self.append_encoded(data, 1)
         return offset
 
     def append_many(
@@ -207,21 +168,9 @@ class SharedWriter:
         require_columns(values, keys, type, timestamp)
         values = list(values)  # a generator of the caller must not run under the lock
         keys = None if keys is None else list(keys)
-        span = self.turn(self._append_many, values, keys, type, timestamp)
+        span = self.turn(self._end.buffer.append_many, values, keys, type, timestamp)
         if self.durability == "disk":
             self.settle(span.stop if span else 0)
-        return span
-
-    def _append_many(
-        self,
-        values: Sequence[BytesLike],
-        keys: Sequence[BytesLike] | None,
-        type: int | Sequence[int],
-        timestamp: int | Sequence[int] | None,
-    ) -> range:
-        data, span = self.encode_many(values, keys, type, timestamp)
-        if span:
-            self.append_encoded(data, len(span))
         return span
 
     def turn(self, act: Callable[..., _T], *arguments: object) -> _T:
@@ -229,24 +178,21 @@ class SharedWriter:
 
         A turn within a turn is a part of it. The messages are durable only after :meth:`settle`.
         """
-        inside = self.life.inside
-        with self.life.mutex:
-            if inside:
-                if not (self._held and self._sure):
-                    raise self._inside()
-                return act(*arguments)
-            self.life.require()
-            try:
-                if not self._sure:
-                    self._end.doubt()
-                self._sure = False
-                self._end.enter()
-                self._look()
-                self._held = True
-                return act(*arguments)
-            finally:
-                self._held = False
-                self._end.leave()
+        if self._is_inside():
+            return act(*arguments)
+        return self._end.alone(act, *arguments)
+
+    def _is_inside(self) -> bool:
+        """Return whether a turn of this thread is under way.
+
+        Raises:
+            LockedError: it is, but a signal handler has interrupted a change of the journal's end.
+        """
+        if not self.life.inside:
+            return False
+        if not self._end.entered or self._end.buffer.in_doubt:
+            self.life.require_outside()
+        return True
 
     def encode_many(
         self,
@@ -262,32 +208,16 @@ class SharedWriter:
         Returns:
             The bytes as they will be stored in the journal, and the offsets.
         """
-        buffer = Buffer(self._reserve(), lambda: None, threading.Lock())
+        buffer = Buffer(self._end.offset, lambda: None, threading.Lock())
         buffer.limit = buffer.batch_limit = 2**62
-        try:
-            span = buffer.append_many(values, keys, type, timestamp)
-            with buffer.pending() as view:
-                data = bytes(view)
-            self._sure = not span
-        except BaseException:
-            self._sure = True  # nothing was changed
-            raise
-        return data, span
+        span = buffer.append_many(values, keys, type, timestamp)
+        with buffer.pending() as view:
+            return bytes(view), span
 
     def append_encoded(self, data: bytes, count: int) -> None:
         """Append the count messages that :meth:`encode_many` returned as data, within the same turn."""
         assert self.life.inside
-        try:
-            self._end.write(data, count)
-        except BaseException as error:
-            if isinstance(error, LockLostError):
-                self._end.doubt()  # the writer stays usable: the next turn takes the new lock and searches for the end
-            elif isinstance(error, Exception) and is_failure(error):
-                self._fail(error)
-                if isinstance(error, OSError):
-                    raise self._failed(error) from error
-            raise
-        self._sure = True
+        assert len(self._end.append_whole(data)) == count
 
     # --- durability
 
@@ -298,31 +228,16 @@ class SharedWriter:
             JournalNotFoundError: the journal was removed.
             WriterFailedError: a sync failed, or the segment was removed.
         """
+        inside = self._is_inside()
         self.life.require()
-        self.settle(self._end.offset)
-        with self.life.mutex:
-            try:
-                self._end.require_place(self._end.file, self._end.first_offset)
-            except OSError as error:
-                if not is_failure(error):
-                    raise
-                self._fail(error)
-                raise self._failed(error) from error
+        self._end.sync_written(in_turn=inside)
 
     def settle(self, offset: int) -> None:
         """Return once every message below offset that this writer appended is durable."""
-        if not self.life.inside:
-            self._syncer.commit(offset)
-        elif self._held and self._sure:  # within a turn: a sync of another thread may wait for the mutex
-            self._sync_alone()
+        if self._is_inside():  # a sync of another thread may wait for the mutex
+            self._end.sync_turn()
         else:
-            raise self._inside()
-
-    def _inside(self) -> LockedError:
-        return LockedError(
-            "an append is under way in this thread: a signal handler cannot use the writer before the append returns",
-            path=self.path,
-        )
+            self._syncer.commit(offset)
 
     @property
     def offset(self) -> int:
@@ -341,18 +256,7 @@ class SharedWriter:
             WriterFailedError: the last sync failed, or a sync in the background that no call has reported.
             LockedError: a signal handler called this while a call of this writer was under way; nothing was closed.
         """
-        self.life.close(self._finish, self._release)
-
-    def _finish(self) -> None:
-        with self.life.mutex:
-            self._sync_alone()
-            self.life.shut()  # with the mutex, so that no append comes after the last sync
-
-    def _release(self) -> None:
-        """Close the files. If this is interrupted, the next close() calls it again."""
-        with self.life.mutex:
-            self._end.close()
-        self._syncer.close()
+        self._end.close()
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -365,61 +269,3 @@ class SharedWriter:
     def __repr__(self) -> str:
         """Show the path."""
         return f"<sej.SharedWriter {self.path!r}>"
-
-    # --- a turn: everything from here on runs with the mutex held
-
-    def _look(self) -> None:
-        """Find the end; the journal's lock is held."""
-        try:
-            self._end.look()
-        except OSError as error:
-            if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE):
-                self._fail(error)  # this may be a failed sync, which must not be tried again, or a removed segment
-                raise self._failed(error) from error
-            raise
-        self._sure = True
-
-    def _reserve(self) -> int:
-        """Return the offset of the next message, which the caller encodes now."""
-        if not self._sure:  # an append of a signal handler in this turn was interrupted
-            self._end.doubt()
-            self._look()
-        self._sure = False
-        return self._end.offset
-
-    def _sync_some(self) -> int:
-        with self.life.mutex:
-            self.life.require()
-            end = self._end
-            file, first_offset, position, offset = end.file, end.first_offset, end.position, end.offset
-        if file is not None:
-            end.require_place(file, first_offset)
-            self._end.sync(file, first_offset, position, offset)
-        return offset
-
-    def _sync_alone(self) -> None:
-        if self._end.file is None or self._syncer.durable_offset >= self._end.offset:
-            return
-        try:
-            self._end.sync(self._end.file, self._end.first_offset, self._end.position, self._end.offset)
-        except OSError as error:
-            if not is_failure(error):
-                raise
-            self._fail(error)
-            raise self._failed(error) from error
-        self._syncer.advance(self._end.offset)
-
-    # --- failing
-
-    def _fail(self, error: BaseException) -> None:
-        if self.life.fail(error):
-            self._syncer.fail(error)
-
-    def _failed(self, error: BaseException) -> WriterFailedError:
-        return WriterFailedError(
-            f"a write or sync failed: {way_out(self._directory.disk, self.path, error)}; then open the journal again:"
-            " this writer stays closed",
-            path=self.path,
-            position=self._end.position,
-            offset=self._end.offset,
-        )

@@ -1,4 +1,4 @@
-"""The writer: the public interface of a :class:`~sej.writing.tail.Tail`, which does the work.
+"""The writer: the public interface of a :class:`~sej.writing.end.End`, which does the work.
 
 It checks arguments and waits for durability. If it need not wait, its ``append`` is a method of the codec, so that
 no Python code runs between the caller and the codec.
@@ -28,10 +28,11 @@ from sej.checks import (
 )
 from sej.durations import Seconds, seconds
 from sej.journal.directory import Directory
+from sej.journal.writer_lock import WriterLock
 from sej.message import BytesLike, Message
 from sej.system.disk import OS, Disk
+from sej.writing.end import Durability, End
 from sej.writing.opening import prepare
-from sej.writing.tail import Durability, Tail
 
 if TYPE_CHECKING:
     from sej.journal.retention import Retention
@@ -155,12 +156,19 @@ class Writer:
         directory = Directory(path, disk)
         self.path = directory.path
         prepare(directory, allow_network_fs=allow_network_fs)
-        self.tail = Tail(directory, segment_bytes=segment_bytes, durability=durability, retention=retention)
+        self.tail = End(
+            directory,
+            WriterLock(directory, lock_timeout),
+            segment_bytes=segment_bytes,
+            durability=durability,
+            retention=retention,
+            sync_interval_s=sync_interval_s,
+        )
         self._buffer = self.tail.buffer
         self._handle = self._buffer.handle()  # closes the tail when this writer is gone
         self._waits = durability == "disk"
         try:
-            self.tail.open(first_offset, lock_timeout, sync_interval_s)
+            self.tail.open(first_offset)
             self.recovery = self.tail.recovery
             if not self._waits and not TYPE_CHECKING:
                 self.append = self._handle.append  # the codec's own method saves a call per message

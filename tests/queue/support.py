@@ -83,4 +83,4 @@ def kill(queue: JournalQueue) -> None:
     queue._core.close_readers()
     queue._core.writer.life.shut()
     queue._core.writer._syncer.close()
-    queue._core.writer._end.close()
+    queue._core.writer._end.lock.release()

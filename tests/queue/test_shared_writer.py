@@ -148,12 +148,12 @@ sej.Writer(sys.argv[1]).append_once("producer", 1, [b"promised 0", b"promised 1"
 
 def test_one_that_dies_between_two_segments_is_noticed(tmp_path: Path) -> None:
     code = """
-import os, sys, sej, sej.writing.shared_end
-make = sej.writing.shared_end.start_segment
-def die(directory, offset):
-    make(directory, offset)
+import os, sys, sej, sej.writing.end
+make = sej.writing.end.start_segment
+def die(*arguments):
+    make(*arguments)
     os._exit(9)
-sej.writing.shared_end.start_segment = die
+sej.writing.end.start_segment = die
 sej.SharedWriter(sys.argv[1], segment_bytes=10).append(b"b")
 """
     with sej.SharedWriter(tmp_path) as survivor:
@@ -173,7 +173,7 @@ def test_the_original_unlinks_the_lock_file(tmp_path: Path) -> None:
         (tmp_path / "jnl.lck").unlink()
         with sej.Writer(tmp_path) as other:
             other.append(b"b")
-        one._end._lock_check_at = 0.0
+        one._end._look_at = 0.0
         assert one.append(b"c") == 2
 
 
@@ -324,30 +324,28 @@ def test_a_segment_that_is_opened_during_a_sync_stays_in_doubt(tmp_path: Path, m
     renewed = []
 
     def turn(disk: Disk, file: File, start: int, end: int) -> None:
-        renewed.append((file, start, end))
+        renewed.append(file)
         if len(renewed) == 1:  # another thread finds that another process has started a segment
-            w._end._take(open_end(w._end._directory, w._end._kept))
+            w._end._continue_at(open_end(w._end.directory, w._end._kept, w._end.lock))
 
     with sej.Writer(tmp_path / "source") as writer:
         writer.append(bytes(2 << 20))  # more than an opening renews
     shutil.copytree(tmp_path / "source", tmp_path / "copy")
     with sej.SharedWriter(tmp_path / "copy") as w:
         w.append(b"x")
-        first = w._end.file
-        assert first is not None
-        place = w._end.first_offset, w._end.position, w._end.offset
-        monkeypatch.setattr("sej.writing.shared_end.renew", turn)
-        w._end.sync(first, *place)
-        second = w._end.file
-        assert second is not None
+        first = w._end.last
+        monkeypatch.setattr("sej.writing.last_segment.renew", turn)
+        first.sync(first.file)
+        second = w._end.last
         assert second is not first
-        w._end.sync(second, *place)
-        w._end.sync(second, *place)
-    assert [file for file, _, _ in renewed] == [first, second]
+        second.sync(second.file)
+        second.keep(w._end.buffer.position, w._end.offset)
+        second.sync(second.file)
+        assert renewed == [first.file, second.file]
 
 
 def test_the_directory_of_an_open_writer_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sej.writing.shared_end._LOCK_CHECK_S", 0.0)
+    monkeypatch.setattr("sej.writing.end._LOOK_S", 0.0)
     with sej.SharedWriter(tmp_path / "q") as writer:
         writer.append(b"x")
         shutil.rmtree(tmp_path / "q")

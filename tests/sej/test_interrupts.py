@@ -28,7 +28,7 @@ SEGMENT = "jnl/0000000000000000.jnl"
 
 @pytest.fixture(params=["chosen", "python"], autouse=True)
 def buffer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sej.writing.tail.Buffer", Buffer if request.param == "chosen" else buffer_reference.Buffer)
+    monkeypatch.setattr("sej.writing.end.Buffer", Buffer if request.param == "chosen" else buffer_reference.Buffer)
 
 
 def then(_: object, act: Callable[[], object]) -> None:

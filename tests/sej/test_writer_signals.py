@@ -32,7 +32,7 @@ class Signalling(HookedDisk):
 
 @pytest.fixture(params=["chosen", "python"], autouse=True)
 def buffer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sej.writing.tail.Buffer", Buffer if request.param == "chosen" else buffer_reference.Buffer)
+    monkeypatch.setattr("sej.writing.end.Buffer", Buffer if request.param == "chosen" else buffer_reference.Buffer)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_many_threads_that_close_concurrently_all_find_it_closed(tmp_path: Path)
     assert values(read_all(tmp_path)) == [b"v"]
 
 
-@pytest.mark.parametrize("step", ["enter", "look", "_catch_up", "leave"])
+@pytest.mark.parametrize("step", ["enter", "is_marked", "leave"])
 @pytest.mark.parametrize("before", [True, False])
 def test_while_a_shared_writer_looks_for_the_end_a_handler_is_refused(
     step: str, before: bool, tmp_path: Path, handle: Any, monkeypatch: pytest.MonkeyPatch
@@ -171,7 +171,7 @@ def test_while_a_shared_writer_looks_for_the_end_a_handler_is_refused(
     with sej.SharedWriter(tmp_path) as w, sej.SharedWriter(tmp_path) as other:
         w.append(b"a")
         other.append(b"b")
-        real = getattr(w._end, step)
+        real = getattr(w._end.lock, step)
 
         def signalled(*arguments: Any) -> object:
             if before:
@@ -183,7 +183,7 @@ def test_while_a_shared_writer_looks_for_the_end_a_handler_is_refused(
 
         found = handle(lambda: w.append(b"handler"))
         with monkeypatch.context() as patch:
-            patch.setattr(w._end, step, signalled)
+            patch.setattr(w._end.lock, step, signalled)
             assert w.append(b"c") == 2
         assert found == [sej.LockedError]
         assert other.append(b"d") == 3 and w.append(b"e") == 4

@@ -17,7 +17,7 @@ from sej.journal.segment import SegmentReader
 __all__ = ["BLOCK_BYTES", "INDEX_BYTES", "NEAR", "READ_BYTES", "WINDOWS", "shrunk", "small_windows"]
 
 WINDOWS: Final = {
-    "sej.writing.tail": ["_BUFFER_BYTES", "_BATCH_BYTES", "BLOCK_BYTES"],
+    "sej.writing.end": ["_BUFFER_BYTES", "_BATCH_BYTES", "_INDEX_BYTES", "BLOCK_BYTES"],
     "sej.writing.staging": ["_BATCH_BYTES"],
     "sej.writing.exactly_once": ["_CHUNK_MESSAGES", "_CHUNK_BYTES"],
     "sej.journal.cursor": ["_PASSED_AT_ONCE", "BLOCK_BYTES"],
@@ -30,7 +30,6 @@ WINDOWS: Final = {
     "sej.journal.repair": ["_COPY_BYTES", "_NEAR_BYTES"],
     "sej.journal.salvage": ["_STEP_BYTES"],
     "sej.journal.segment": ["_SMALL_BYTES"],
-    "sej.writing.shared_end": ["_INDEX_BYTES"],
 }
 SCALE: Final = 256
 BLOCK_BYTES: Final = (1 << 18) // SCALE
