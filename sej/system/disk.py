@@ -149,8 +149,14 @@ class File(Protocol):
     def status(self) -> Status:
         """Return the file's current status, whatever happened to its name."""
 
-    def lock(self, *, exclusive: bool = True, wait: bool = False) -> bool:
-        """Take the ``flock``; return False if another process has it."""
+    def lock(self, *, exclusive: bool = True, wait: bool = False, held: bool = False) -> bool:
+        """Take the ``flock``; return False if another process has it.
+
+        Args:
+            exclusive: False for a lock that several processes may hold together.
+            wait: wait without a limit.
+            held: it is kept for longer than one operation: portalocker takes it, and nothing waits.
+        """
 
     def unlock(self) -> None:
         """Release the lock; closing the file does too."""

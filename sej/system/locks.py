@@ -6,8 +6,8 @@ file is still the file at the path: :meth:`Lock.acquire` checks after locking an
 :meth:`Lock.check` at any time. The holder writes its pid, host and start time into the file after it owns the lock,
 never before. This text is a hint for people; the lock itself is the kernel's.
 
-The kernel's lock belongs to the open file, and the object stores the file before it locks it. So if an exception ends
-:meth:`Lock.acquire` or :meth:`Lock.release` in the middle, the next call of either finds the file and closes it.
+The kernel's lock belongs to the open file. :meth:`Lock.acquire` closes a file that it does not keep, and
+:meth:`Lock.release` forgets the file last, so that a second call finishes what a signal handler interrupted.
 
 A forked child does not hold its parent's locks: its copies of the descriptors are closed in the child, so that the lock
 ends with the parent and not with the last child.
@@ -51,12 +51,10 @@ class Lock:
     original: Trace | None = None
     """The trace of an original found when this object took the lock; None: no original ran recently."""
     _file: File | None = None
-    _held = False
-    """Between the two: an open file, perhaps locked, that its owner has not stored yet."""
+    """The locked file, while the lock is held."""
     _identity = 0, 0
     _content = b""
     """The identity of the file, and what was in it when it was locked."""
-    _signature = b""
 
     def __init__(
         self,
@@ -87,7 +85,7 @@ class Lock:
     def held(self) -> bool:
         """True if this object holds the lock."""
         notice_fork()
-        return self._held
+        return self._file is not None
 
     def acquire(self, *, timeout: float | None = 0.0) -> Self:
         """Take the lock.
@@ -100,36 +98,35 @@ class Lock:
         """
         if self.held:
             raise LockedError(f"this object already holds {self._what}", path=self.path, holder=self.holder())
-        self.release()  # left by an interrupted call
-        deadline = None if timeout is None else time.monotonic() + timeout
-        try:
-            while not self._try():
-                holder = self.holder()
-                if deadline is not None and time.monotonic() >= deadline + (_TURN_S if _is_turn(holder) else 0.0):
-                    raise LockedError(
-                        f"{self._what} is held by {holder or 'another process'}; close it there, or wait",
-                        path=self.path,
-                        holder=holder,
-                    )
-                time.sleep(_RETRY_S)
-            if self._exclusive:
-                self._sign()
-            watch_forks(self)
-            self._held = True
-        except BaseException:
-            self.release()
-            raise
+        start = time.monotonic()
+        while (file := self._try()) is None:
+            holder = self.holder()
+            if timeout is not None and time.monotonic() - start >= timeout + (_TURN_S if _is_turn(holder) else 0.0):
+                raise LockedError(
+                    f"{self._what} is held by {holder or 'another process'}; close it there, or wait",
+                    path=self.path,
+                    holder=holder,
+                )
+            time.sleep(_RETRY_S)
+        self._file = file
+        watch_forks(self)
         return self
 
-    def _try(self) -> bool:
-        """Take the lock if it is free."""
+    def _try(self) -> File | None:
+        """Take the lock if it is free; return its file, locked and signed."""
         while True:
             file, missing = self._open()
-            if not file.lock(exclusive=self._exclusive):
+            try:
+                if not file.lock(exclusive=self._exclusive, held=True):
+                    file.close()
+                    return None
+                if self._is_settled(file, missing=missing):
+                    if self._exclusive:
+                        self._sign(file)
+                    return file
+            except BaseException:
                 file.close()
-                return False
-            if self._is_settled(file, missing=missing):
-                return True
+                raise
             file.close()  # the name was removed between open and lock: take the new file
 
     def _open(self) -> tuple[File, bool]:
@@ -137,8 +134,7 @@ class Lock:
         missing = False
         while True:
             try:
-                self._file = self._disk.open(self.path, "edit")
-                return self._file, missing
+                return self._disk.open(self.path, "edit"), missing
             except FileNotFoundError:
                 missing = True
                 self._disk.open(self.path, "append").close()  # created if it is still missing
@@ -150,7 +146,7 @@ class Lock:
             LockLostError: its file was removed or replaced: others can lock a new one.
             ClosedError: it is not held.
         """
-        if not self.held or self._file is None:
+        if not self.held:
             raise ClosedError("the lock is not held by this process", path=self.path)
         if not is_current(self._disk, self._identity, self.path):
             raise LockLostError(
@@ -160,8 +156,8 @@ class Lock:
             )
 
     def is_current(self) -> bool:
-        """Return whether it is held, and the path is still the locked file."""
-        return self._file is not None and is_current(self._disk, self._identity, self.path)
+        """Return whether the path is still the file that was locked."""
+        return is_current(self._disk, self._identity, self.path)
 
     def holder(self) -> str | None:
         """Return the holder's text in the file, or None."""
@@ -177,21 +173,19 @@ class Lock:
     def release(self) -> None:
         """Release the lock; a second call does nothing, or finishes an interrupted one."""
         notice_fork()
-        self._held = False
-        file = self._file
-        if file is not None:
+        if self._file is not None:
             try:
-                file.unlock()  # explicitly: a child that was just forked may still have the descriptor
+                self._file.unlock()  # explicitly: a child that was just forked may still have the descriptor
             finally:
-                file.close()
+                self._file.close()
             self._file = None
             forget_forked(self)
 
     def _after_fork(self) -> None:
         """In a forked child, close the copy of the descriptor without unlocking the parent's lock."""
-        file, self._file, self._held = self._file, None, False
-        if file is not None:
-            file.close()
+        if self._file is not None:
+            self._file.close()
+        self._file = None
 
     def _is_settled(self, file: File, *, missing: bool) -> bool:
         """Check a just locked file for an original's trace; return False if its name was removed."""
@@ -204,26 +198,21 @@ class Lock:
                 pause(status, self.is_current)
         return self.is_current()
 
-    def _sign(self) -> None:
-        assert self._file is not None
-        # Truncating takes a hundred times as long as a read. So a lock that is taken repeatedly keeps its first line,
-        # and another holder's lines are overwritten to their end.
-        me = f"pid={os.getpid()} "
-        if self._signature.startswith(me.encode()) and self._content == self._signature:
-            return
-        line = f"{me}host={host_name()} start={_now()}"[:_LINE_BYTES] + "\n"
-        self._signature = line.encode() + (b"" if self.original is None else self.original.line())
+    def _sign(self, file: File) -> None:
+        line = f"pid={os.getpid()} host={host_name()} start={_now()}"[:_LINE_BYTES] + "\n"
+        signature = line.encode() + (b"" if self.original is None else self.original.line())
+        # Truncating takes a hundred times as long as a write, so another holder's lines are overwritten to their end.
         try:
             there = len(self._content)
             if there > _HOLDER_BYTES:
-                self._file.truncate(0)
+                file.truncate(0)
             else:
-                self._signature = self._signature.ljust(there)
-            self._file.write_at(self._signature, 0)
+                signature = signature.ljust(there)
+            file.write_at(signature, 0)
         except OSError as error:
             # A full disk must not block the lock: the holder's name is only a hint for people. But a shared writer
             # takes its mark as proof that no other writer has held the lock.
-            if not of_system(error) or _is_turn(_read_holder(self._file)):
+            if not of_system(error) or _is_turn(_read_holder(file)):
                 raise
 
     def __enter__(self) -> Self:
@@ -246,9 +235,8 @@ def _read_holder(file: File) -> str | None:
 
 
 def _now() -> str:
-    """Return a time so precise that no two locks of a process have the same signature."""
-    seconds, ns = divmod(time.time_ns(), 10**9)  # not datetime, whose import takes long
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 1000:06}+00:00"
+    # Not datetime, whose import takes long.
+    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
 
 
 def host_name() -> str:

@@ -552,7 +552,7 @@ class _OpenFile:
     def status(self) -> Status:
         return self._disk._status(self._node.number)
 
-    def lock(self, *, exclusive: bool = True, wait: bool = False) -> bool:
+    def lock(self, *, exclusive: bool = True, wait: bool = False, held: bool = False) -> bool:
         others = [kind for owner, kind in self._node.holders.items() if owner is not self]
         if any(others) or (exclusive and others):
             assert not wait, "a wait for a lock on this disk would never end"
@@ -727,8 +727,8 @@ class _FaultyFile:
     def status(self) -> Status:
         return self._inner.status()
 
-    def lock(self, *, exclusive: bool = True, wait: bool = False) -> bool:
-        return self._inner.lock(exclusive=exclusive, wait=wait)
+    def lock(self, *, exclusive: bool = True, wait: bool = False, held: bool = False) -> bool:
+        return self._inner.lock(exclusive=exclusive, wait=wait, held=held)
 
     def unlock(self) -> None:
         self._inner.unlock()

@@ -106,8 +106,8 @@ class UnlinkingDisk(OsDisk):
 class _UnlinkedWhenLocked(OsFile):
     disk: UnlinkingDisk
 
-    def lock(self, *, exclusive: bool = True, wait: bool = False) -> bool:
-        taken = super().lock(exclusive=exclusive, wait=wait)
+    def lock(self, *, exclusive: bool = True, wait: bool = False, held: bool = False) -> bool:
+        taken = super().lock(exclusive=exclusive, wait=wait, held=held)
         if taken and self.disk.victim is not None:
             self.disk.victim.unlink()
             self.disk.victim = None
