@@ -18,11 +18,9 @@ The page reads; only :mod:`hub.page.changes` writes. It needs the extra ``ui`` (
 package imports only where it serves. The modules, in the order in which they are best read::
 
     command, serving, guard                          sej ui; the server; who may ask
-    site, views, rendering                           addresses, what the functions of pages share, templates
-    places, sampler, history                         what may be shown, and samples of it
-    overview, rows, pauses                           the first page
-    journal, queue, text_queue, groups               the other pages
-    streams                                          events: what changed, and new messages
+    site, views                                      addresses and events; what pages share, templates
+    places, sampler                                  what may be shown, and samples of it
+    overview, journal, queues                        the pages
     changes                                          what a viewer may change
 """
 

@@ -15,8 +15,7 @@ from typing import Final
 import click
 
 from hub.page.journal import cells
-from hub.page.rendering import address
-from hub.page.views import Context, MissingError, View, number_in
+from hub.page.views import Context, MissingError, View, address, number_in
 from sej.cli.commands.offsets import describe_reset, move_reader, require_movable, reset_target
 from sej.cli.state.readers import readers_of
 from sej.journal.directory import Directory

@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from hub.page.rendering import address
-from hub.page.views import Context, MissingError, View, number_in
+from hub.page.views import Context, MissingError, View, address, number_in
 from sej.cli.commands.stat import journal_row
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import as_text
@@ -60,27 +59,25 @@ def journal(context: Context, query: Mapping[str, str]) -> View:
         "readers": context.render("_readers.html", values | {"lags": lags}),
         "segments": context.render("_segments.html", {"segments": segments[-_SEGMENTS:][::-1], "count": len(segments)}),
     }
-    newest, start = _newest(there, row["end_offset"])
-    values |= {"messages": newest[::-1], "tail_from": start}
+    parts["messages"] = context.render("_messages.html", {"path": path, "messages": _newest(there, row["end_offset"])})
     return View("journal.html", path, parts, values, [("/", "Overview")])
 
 
-def _newest(there: Journal, end: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the newest messages before the end as rows, and the offset after them.
+def _newest(there: Journal, end: int) -> list[dict[str, Any]]:
+    """Return the newest messages before the end as rows, newest first.
 
     If one cannot be read, the rows end before it; the state of the journal shows why.
     """
-    first = max(there.first_offset, end - _NEWEST)
+    following = max(there.first_offset, end - _NEWEST)
     rows: list[dict[str, Any]] = []
-    following = first
     try:
-        with Scanner(there.path, first) as scanner:
+        with Scanner(there.path, following) as scanner:
             while following < end and (batch := scanner.read(end - following)):  # one of large messages is short
                 rows += map(cells, batch)
                 following = batch[-1].offset + 1
     except SejError:
         pass
-    return rows, following if rows else end
+    return rows[::-1]
 
 
 def messages(context: Context, query: Mapping[str, str]) -> View:

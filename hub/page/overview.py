@@ -1,15 +1,22 @@
-"""The overview: every journal with its rate, size, readers and problems; and what else the paths hold."""
+"""The pages that list journals: the overview, a hub with its clients, and a sharded journal with its shards."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hub.page.places import shards_of, text_queues_of
-from hub.page.rows import ROWS, row
-from hub.page.views import Context, View, element, number_in
-from sej.cli.state.watched import SORTS
+from markupsafe import Markup
 
+from hub.naming import parse_source
+from hub.page.places import Shards, shards_of, text_queues_of
+from hub.page.views import Context, MissingError, View, element, number_in
+from sej.cli.state.watched import SORTS, Sample
+from sej.system.disk import OS
+
+_ROWS: Final = 200
+"""Journals on one page."""
 _SORT_NAMES: Final = {"name": "name", "rate": "messages/s", "lag": "lag", "bytes": "size"}
 
 
@@ -23,17 +30,14 @@ def overview(context: Context, query: Mapping[str, str]) -> View:
     samples = [sample for sample in taken.samples.values() if wanted.lower() in sample.path.lower()]
     samples.sort(key=SORTS[order])
     first = number_in(query, "first", 0)
-    shown = samples[first : first + ROWS]
+    shown = samples[first : first + _ROWS]
     rows = {element("journal", sample.path): sample for sample in shown}
     problems = taken.problems
     parts = {
         "summary": context.render("_summary.html", {"samples": taken.samples.values(), "problems": problems}),
         "problems": context.render("_problems.html", {"problems": sorted(problems.items())}),
     }
-    parts |= {
-        name: row(context, "_journal_row.html", sample, {"paused": context.sampler.paused(sample.path)})
-        for name, sample in rows.items()
-    }
+    parts |= {name: _row(context, "_journal_row.html", sample, {}) for name, sample in rows.items()}
     values: dict[str, Any] = {
         "rows": list(rows),
         "sorts": _SORT_NAMES,
@@ -42,9 +46,126 @@ def overview(context: Context, query: Mapping[str, str]) -> View:
         "first": first,
         "last": first + len(shown),
         "found": len(samples),
-        "page_rows": ROWS,
+        "page_rows": _ROWS,
         "hubs": [place.text for place in context.places if place.kind == "hub"],
         "shards": [one.name for place in context.places if place.kind == "shards" for one in shards_of(place.path)],
         "text_queues": [path for place in context.places for path in text_queues_of(place)],
     }
     return View("overview.html", "Overview", parts, values)
+
+
+def hub_root(context: Context, query: Mapping[str, str]) -> View:
+    """Show a hub: its clients and when their messages arrived, the disk, and what the hub refused."""
+    root = query.get("path", "")
+    if root not in (place.text for place in context.places if place.kind == "hub"):
+        raise MissingError("this page has no such hub", path=root or None)
+    samples = _below(context, root)
+    named = [(source, sample) for sample in samples if (source := parse_source(os.path.basename(sample.path)))]
+    wanted = query.get("filter", "").lower()
+    found = sorted((source, sample) for source, sample in named if wanted in str(source).lower())
+    first = number_in(query, "first", 0)
+    shown = found[first : first + _ROWS]
+    rows = {
+        element("client", sample.path): _row(
+            context, "_client_row.html", sample, {"client": source.client, "name": source.journal_dir}
+        )
+        for source, sample in shown
+    }
+    facts = {
+        "clients": len({source.client for source, _ in named}),
+        "journals": len(named),
+        "bytes": sum(sample.bytes for sample in samples),
+        "free": OS.free_bytes(root),
+        "rate": sum(sample.rate or 0.0 for sample in samples),
+        "counts": None if context.counts is None else context.counts(),
+    }
+    parts = {"facts": context.render("_hub_facts.html", facts), **rows}
+    values: dict[str, Any] = {
+        "path": root,
+        "rows": list(rows),
+        "filter": query.get("filter", ""),
+        "first": first,
+        "last": first + len(shown),
+        "found": len(found),
+        "page_rows": _ROWS,
+    }
+    return View("hub.html", f"Hub {root}", parts, values, [("/", "Overview")])
+
+
+def sharded(context: Context, query: Mapping[str, str]) -> View:
+    """Show a sharded journal: each shard, and each reader over all shards."""
+    one = _shards(context, query.get("name", ""))
+    count = one.shards.count
+    there = context.sampler.round.samples
+    samples = [(index, there.get(one.shards.dir(index))) for index in range(count)]
+    found = [(index, sample) for index, sample in samples if sample is not None]
+    rows = {
+        element("shard", sample.path): _row(context, "_shard_row.html", sample, {"index": f"{index:03x}"})
+        for index, sample in found
+    }
+    facts = {
+        "shards": count,
+        "existing": len(found),
+        "messages": sum(sample.messages for _, sample in found),
+        "bytes": sum(sample.bytes for _, sample in found),
+        "rate": sum(sample.rate or 0.0 for _, sample in found),
+        "readers": _readers([sample for _, sample in found]),
+    }
+    parts = {"facts": context.render("_shards_facts.html", facts), **rows}
+    return View("shards.html", f"Sharded journal {one.name}", parts, {"rows": list(rows)}, [("/", "Overview")])
+
+
+def _shards(context: Context, name: str) -> Shards:
+    for place in context.places:
+        if place.kind == "shards":
+            for one in shards_of(place.path):
+                if one.name == name:
+                    return one
+    raise MissingError("this page has no such sharded journal", path=name or None)
+
+
+def _below(context: Context, root: str) -> list[Sample]:
+    return [sample for sample in context.sampler.round.samples.values() if os.path.dirname(sample.path) == root]
+
+
+def _readers(samples: list[Sample]) -> list[dict[str, Any]]:
+    """Return each reader over all shards: its name, messages behind, shards behind, and in how many it runs."""
+    behind: defaultdict[str, list[int]] = defaultdict(list)
+    running: defaultdict[str, int] = defaultdict(int)
+    for sample in samples:
+        for reader, _ in sample.readers:
+            behind[reader.name].append(reader.behind)
+            running[reader.name] += reader.holder is not None
+    return [
+        {
+            "name": name,
+            "behind": sum(counts),
+            "shards_behind": sum(count > 0 for count in counts),
+            "running": running[name],
+        }
+        for name, counts in sorted(behind.items())
+    ]
+
+
+def _changed_ns(sample: Sample) -> int | None:
+    """Return when a journal was last changed, in whole seconds; None: it never was, or cannot be read."""
+    if sample.idle_s is None:
+        return None
+    return (sample.time_ns - int(sample.idle_s * 1e9)) // 10**9 * 10**9
+
+
+def _row(context: Context, template: str, sample: Sample, more: Mapping[str, Any]) -> Markup:
+    """Return the row of a journal.
+
+    Args:
+        context: what the pages read from.
+        template: the template of the row.
+        sample: the journal.
+        more: what the template needs in addition.
+    """
+    rates = context.sampler.rates(sample.path)
+    problems: Sequence[str] = context.sampler.round.problems.get(sample.path, ())
+    changed = _changed_ns(sample)
+    slowest = max((reader for reader, _ in sample.readers), key=lambda reader: reader.behind, default=None)
+    values = {"sample": sample, "changed": changed, "problems": problems, "rates": rates, "slowest": slowest}
+    return context.render(template, values | dict(more))

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from hub.page.history import History
-from hub.page.pauses import Pauses
 from hub.page.places import is_inside
 from sej.cli.commands.doctor import findings_of
 from sej.cli.state.findings import Finding
@@ -25,6 +25,8 @@ from sej.cli.state.watched import Sample, Watched
 from sej.errors import SejError
 from sej.queue.items.look import QueueLook
 
+LENGTH: Final = 120
+"""Numbers in the history of a series."""
 STUCK_S: Final = 60.0
 """A running reader that commits nothing for this long, although it has messages to read, is stuck."""
 _INTERVAL_S: Final = 2.0
@@ -54,12 +56,15 @@ class Round(NamedTuple):
     problems: dict[str, list[str]]
 
 
+_History: Final = partial(deque[float], maxlen=LENGTH)
+
+
 class _Queue:
     """The history of one queue."""
 
     def __init__(self) -> None:
         self.asked_at = time.monotonic()
-        self.counts: dict[str, History] = {}
+        self.counts: defaultdict[str, deque[float]] = defaultdict(_History)
 
 
 class Sampler:
@@ -73,12 +78,11 @@ class Sampler:
         """
         self._watched = Watched(paths)
         self._paths = paths
-        self._rates: dict[str, History] = {}
-        self._lags: dict[tuple[str, str], History] = {}
+        self._rates: defaultdict[str, deque[float]] = defaultdict(_History)
+        self._lags: defaultdict[tuple[str, str], deque[float]] = defaultdict(_History)
         self._found: dict[str, tuple[float, int, list[Finding]]] = {}
         self._damage: dict[str, list[Finding]] = {}
         self._queues: dict[tuple[str, str], _Queue] = {}
-        self._pauses = Pauses()
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._viewers = 0
@@ -113,13 +117,11 @@ class Sampler:
 
     def rates(self, path: str) -> list[float]:
         """Return a journal's messages per second, oldest first."""
-        found = self._rates.get(path)
-        return [] if found is None else found.values
+        return list(self._rates.get(path, ()))
 
     def lags(self, path: str, reader: str) -> list[float]:
         """Return how many messages a reader was behind, oldest first."""
-        found = self._lags.get((path, reader))
-        return [] if found is None else found.values
+        return list(self._lags.get((path, reader), ()))
 
     def queue_counts(self, path: str, name: str) -> dict[str, list[float]]:
         """Return the numbers of a queue's items by state, oldest first.
@@ -129,11 +131,7 @@ class Sampler:
         with self._lock:
             found = self._queues.setdefault((path, name), _Queue())
             found.asked_at = time.monotonic()
-            return {state: history.values for state, history in found.counts.items()}
-
-    def paused(self, path: str) -> list[str]:
-        """Return the names of a journal's work queues that are paused."""
-        return self._pauses.of(path)
+            return {state: list(history) for state, history in found.counts.items()}
 
     def check(self, path: str, *, full: bool = False) -> tuple[list[Finding], bool]:
         """Check a journal, and return what the overview shows of it from now on, and whether every message was read.
@@ -182,11 +180,10 @@ class Sampler:
             for sample in self._watched.look()
         }
         for path, sample in samples.items():
-            self._rates.setdefault(path, History()).add(sample.rate or 0.0)
+            self._rates[path].append(sample.rate or 0.0)
             for reader, _ in sample.readers:
-                self._lags.setdefault((path, reader.name), History()).add(reader.behind)
+                self._lags[path, reader.name].append(reader.behind)
         self._count()
-        self._pauses.look([path for path, sample in samples.items() if sample.error != _LEADS_OUT])
         for gone in self._rates.keys() - samples.keys():
             del self._rates[gone]
             self._found.pop(gone, None)
@@ -211,7 +208,7 @@ class Sampler:
                 continue  # its page reports it
             with self._lock:
                 for state, count in counts.items():
-                    one.counts.setdefault(state, History()).add(count)
+                    one.counts[state].append(count)
 
     def _problems(self, sample: Sample) -> list[str]:
         if sample.error is not None:

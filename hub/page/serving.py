@@ -17,11 +17,9 @@ from hub.certificates import check_certificates, check_time, is_loopback
 from hub.counters import Counts
 from hub.page.guard import Guard
 from hub.page.places import place_of
-from hub.page.rendering import Renderer
 from hub.page.sampler import Sampler
-from hub.page.site import Site
-from hub.page.streams import Stopping
-from hub.page.views import Context
+from hub.page.site import Site, Stopping
+from hub.page.views import Context, Renderer
 from hub.tokens import Tokens
 
 _GRACE_S: Final = 3

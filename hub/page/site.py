@@ -1,12 +1,18 @@
-"""The addresses of the page: which function answers which of them."""
+"""The addresses of the page: which function answers which of them, and the stream of events of each page.
+
+A stream sends the parts of a page that changed. It holds no thread while it waits: it sleeps on the event loop, and
+borrows a thread to look. It ends when the browser leaves or when the server stops.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
+import anyio
 import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -21,14 +27,11 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from hub.page.changes import CHANGES, ChangedError
-from hub.page.groups import hub_root, sharded
 from hub.page.guard import LOGIN, Viewer
 from hub.page.journal import damage, journal, message, message_at, messages
-from hub.page.overview import overview
-from hub.page.queue import queue
-from hub.page.streams import MAX_STREAMS, Stopping, page_events, tail_events
-from hub.page.text_queue import text_queue
-from hub.page.views import Context, MissingError, PageFunction, View, number_in
+from hub.page.overview import hub_root, overview, sharded
+from hub.page.queues import queue, text_queue
+from hub.page.views import Context, MissingError, PageFunction, View
 from sej.errors import InvalidNameError, LockedError, NotAJournalError, QueueNotFoundError, SejError
 
 PAGES: Final[Mapping[str, PageFunction]] = {
@@ -54,8 +57,31 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (ValueError, 400),
 )
 """The status of each kind of error, the first that fits; any other error is 503."""
+MAX_STREAMS: Final = 64
+"""Streams at one time; a browser opens one or two for each page."""
+_TICK_S: Final = 2.0
+_KEEPALIVE_S: Final = 15.0
+_RETRY: Final = b"retry: 2000\n\n"
 _STATIC: Final = Path(__file__).parent / "static"
 _FILES: Final = {"page.js": "text/javascript", "page.css": "text/css", "icon.svg": "image/svg+xml"}
+
+
+class Stopping:
+    """Says that the server stops, so that streams end; to be used on one event loop."""
+
+    def __init__(self) -> None:
+        """The server does not stop yet."""
+        self._event = anyio.Event()
+
+    def stop(self) -> None:
+        """End every stream."""
+        self._event.set()
+
+    async def within(self, seconds: float) -> bool:
+        """Wait; return True if the server stops within this time."""
+        with anyio.move_on_after(seconds):
+            await self._event.wait()
+        return self._event.is_set()
 
 
 class Site:
@@ -74,7 +100,6 @@ class Site:
         routes = [Route(f"/{address}", self._page(page)) for address, page in PAGES.items()]
         routes += [
             Route("/events/{address:path}", self._events),
-            Route("/journal/tail", self._tail),
             Route("/journal/value", self._value),
             Route("/static/{name}", self._file),
             Route(LOGIN, self._login, methods=["GET"]),
@@ -158,19 +183,8 @@ class Site:
         if page is None:
             return PlainTextResponse("not found\n", 404)
         return self._stream(
-            page_events(self._context, page, _query(request), self._stopping, request.scope["admitted"])
+            _page_events(self._context, page, _query(request), self._stopping, request.scope["admitted"])
         )
-
-    async def _tail(self, request: Request) -> Response:
-        try:
-            query = _query(request)
-            path = self._context.require_journal(query.get("path", ""))
-            offset = number_in(query, "from", 0)
-            last = request.headers.get("last-event-id", "")
-            offset = int(last) if last.isascii() and last.isdigit() else offset
-        except (SejError, ValueError) as error:
-            return PlainTextResponse(f"{error}\n", 404)
-        return self._stream(tail_events(self._context, path, offset, self._stopping, request.scope["admitted"]))
 
     def _stream(self, events: AsyncIterator[bytes]) -> Response:
         if self._streams >= MAX_STREAMS:
@@ -201,3 +215,46 @@ def _query_text(request: Request) -> str:
 def _code_of(error: Exception) -> int:
     """Return the status of an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), 503)
+
+
+async def _page_events(
+    context: Context, page: PageFunction, query: Mapping[str, str], stopping: Stopping, admitted: Callable[[], bool]
+) -> AsyncIterator[bytes]:
+    """Yield all parts of a page first, and after that those that changed.
+
+    Args:
+        context: what the page reads from.
+        page: the page.
+        query: the query of its address.
+        stopping: ends the stream.
+        admitted: whether the viewer still may see it.
+    """
+    yield _RETRY
+    sent: dict[str, str] | None = None
+    quiet_s = 0.0
+    with context.sampler.viewed():
+        while True:
+            try:
+                view = await anyio.to_thread.run_sync(page, context, query)
+            except (SejError, OSError, ValueError):
+                yield _event("gone", {})
+                return
+            parts = {name: str(html) for name, html in view.parts.items()}
+            if sent is None or parts.keys() != sent.keys():
+                yield _event("all", parts)
+                quiet_s = 0.0
+            elif changed := {name: html for name, html in parts.items() if sent[name] != html}:
+                yield _event("some", changed)
+                quiet_s = 0.0
+            elif quiet_s >= _KEEPALIVE_S:
+                yield b": still here\n\n"
+                quiet_s = 0.0
+            sent = parts
+            quiet_s += _TICK_S
+            if await stopping.within(_TICK_S) or not admitted():
+                return
+
+
+def _event(kind: str, data: Mapping[str, Any]) -> bytes:
+    text = json.dumps(data, ensure_ascii=False)  # one line: JSON escapes line ends
+    return f"event: {kind}\ndata: {text}\n\n".encode("utf-8", "replace")

@@ -2,7 +2,6 @@
 "use strict";
 
 const connection = document.getElementById("connection");
-const MAX_ROWS = 200;
 const RETRY_MS = 2000;
 const RELEASE_MS = 100;
 
@@ -113,52 +112,13 @@ const page = events && stream(() => events, {
   gone: () => { page.close(); say("this is not available any more; reload the page"); },
 });
 
-// --- the live messages
-
-const tail = document.getElementById("tail");
-const pause = document.getElementById("pause");
-const tailState = document.getElementById("tail-state");
-let following = null;
-
-if (tail !== null) {
-  let next = tail.dataset.from;
-  following = stream(() => `${tail.dataset.tail}&from=${next}`, {
-    rows: (data, event) => {
-      next = event.lastEventId;
-      const box = document.createElement("tbody");
-      put(box, data.html);
-      const rows = [...box.children];
-      for (const row of rows) row.classList.add("fresh");
-      tail.prepend(...rows);
-      while (tail.children.length > MAX_ROWS) tail.lastElementChild.remove();
-      tailState.textContent = data.skipped > 0
-        ? `${data.skipped.toLocaleString()} messages were left out: more arrive than a page can show`
-        : "newest first, live";
-    },
-    failed: (data) => { following.close(); tailState.textContent = data.why; },
-  });
-  pause.addEventListener("click", () => {
-    const paused = pause.getAttribute("aria-pressed") !== "true";
-    pause.setAttribute("aria-pressed", String(paused));
-    pause.textContent = paused ? "Continue" : "Pause";
-    tailState.textContent = paused ? "paused" : "newest first, live";
-    if (paused) following.close(); else following.open();
-  });
-}
-
-function listen() {
-  if (page && !page.isOpen()) page.open();
-  const paused = pause !== null && pause.getAttribute("aria-pressed") === "true";
-  if (following !== null && !paused && !following.isOpen()) following.open();
-}
-
 document.addEventListener("visibilitychange", () => {
-  if (document.visibilityState === "visible") {
-    listen();
-  } else {
-    if (page) page.close();
-    if (following !== null) following.close();
+  if (!page) return;
+  if (document.visibilityState !== "visible") {
+    page.close();
     say("");
+  } else if (!page.isOpen()) {
+    page.open();
   }
 });
 
@@ -169,12 +129,10 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "/") {
     const search = document.querySelector("[data-search]");
     if (search !== null) { event.preventDefault(); search.focus(); }
-  } else if (event.key === "p" && pause !== null) {
-    pause.click();
   } else if (event.key === "o") {
     location.href = "/";
   }
 });
 
 showTimes(document);
-listen();
+if (page) page.open();

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import sej
-from hub.page.views import element
 from hub.tokens import hash_token, make_token
 from tests.hub.page.browsing import Answer, Client, address_of, filled, serving
 from tests.hub.page.test_collections import contents
@@ -212,23 +211,6 @@ def test_a_forged_pause_changes_nothing(tmp_path: Path) -> None:
         assert client.get(address_of("/change/pause", path, name="sender")).status == 404
         assert client.post("/change/pause", form).status == 403
         assert contents(path) == before
-
-
-def test_the_overview_shows_paused_queues(tmp_path: Path) -> None:
-    path = tmp_path / "mails"
-    with sej.open_queue(path, "sender") as queue, sej.open_queue(path, "other", create=True):
-        queue.pause()
-        with serving(tmp_path) as client:
-            page = client.get("/")
-            assert "queue sender is paused" in page.words
-            assert address_of("/queue", path, name="sender").replace("&", "&amp;") in page.text
-            assert page.text.count("is paused") == 1
-            with client.stream("/events/") as events:
-                queue.resume()
-                for _, _, data in events:
-                    if "is paused" not in "".join(data.values()) and element("journal", str(path)) in data:
-                        break
-            assert "is paused" not in client.get("/").text
 
 
 def test_a_letter_that_was_discarded_is_not_put_back(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from hub.page.guard import HEADERS
 from hub.page.serving import PageServer
-from hub.page.streams import MAX_STREAMS
+from hub.page.site import MAX_STREAMS
 from hub.tokens import Grant, Tokens, hash_token, make_token
 from tests.cli.command import sej
 from tests.hub.page.browsing import Client, address_of, filled, serving, started
@@ -89,7 +89,7 @@ def test_a_token_is_needed_for_everything_but_the_form(tmp_path: Path, tokens: P
     with serving(orders, tokens=tokens) as client:
         for address in ("/", address_of("/journal", orders)):
             assert client.get(address).headers["location"] == "/login"
-        for address in ("/events/", address_of("/journal/tail", orders), "/nothing"):
+        for address in ("/events/", address_of("/events/journal", orders), "/nothing"):
             assert client.ask("GET", address, Accept="*/*").status == 401, address
         assert "Token" in client.get("/login").words
         assert client.get("/static/page.css").status == 200
@@ -143,13 +143,13 @@ def test_a_stream_ends_with_its_token(tmp_path: Path, tokens: Path) -> None:
     with serving(orders, tokens=tokens) as client:
         bearer = f"Bearer {VIEW}"
         with (
-            client.stream(address_of("/journal/tail", orders), Authorization=bearer) as rows,
+            client.stream(address_of("/events/journal", orders), Authorization=bearer) as rows,
             client.stream("/events/", Authorization=bearer) as events,
         ):
-            assert next(rows)[0] == "rows"
+            assert next(rows)[0] == "all"
             assert next(events)[0] == "all"
             tokens.write_text(f"{hash_token(CHANGE)} change bob")
-            assert list(rows) == []
+            assert {name for name, _, _ in rows} <= {"some"}
             assert {name for name, _, _ in events} <= {"some"}
 
 
@@ -222,7 +222,7 @@ def test_there_are_so_many_streams_and_no_more(client: Client, tmp_path: Path) -
     try:
         for _ in range(MAX_STREAMS):
             connection = client._connection()
-            connection.request("GET", address_of("/journal/tail", tmp_path / "orders"))
+            connection.request("GET", address_of("/events/journal", tmp_path / "orders"))
             assert connection.getresponse().status == 200
             connections.append(connection)
         assert client.get("/events/").status == 503

@@ -17,9 +17,9 @@ from urllib.parse import quote
 import pytest
 
 import sej
-from hub.page.history import LENGTH, History, points
 from hub.page.sampler import Sampler
 from hub.page.serving import PageServer
+from hub.page.views import points
 from sej.cli.state.watched import Sample, Watched
 from tests.hub.page.browsing import Client, address_of, filled, serving
 from tests.sej.hooks import until
@@ -250,7 +250,7 @@ def test_a_download_is_the_bytes_and_is_not_shown(client: Client, root: Path) ->
 
 
 def test_a_path_that_was_not_given_is_not_found(client: Client) -> None:
-    for page in ("", "/messages", "/message", "/damage", "/tail", "/value"):
+    for page in ("", "/messages", "/message", "/damage", "/value"):
         for path in ("", "/etc", "../orders", "orders/../orders", "\0"):
             assert client.get(f"/journal{page}?path={quote(path)}").status == 404, (page, path)
 
@@ -271,7 +271,7 @@ def test_a_link_out_of_the_paths_is_not_followed(root: Path, tmp_path: Path, lin
         overview = client.get("/").words
         assert f"{link} a symbolic link leads out of the paths of this page" in overview
         assert "secret" not in overview
-        for page in ("", "/messages", "/message", "/damage", "/tail", "/value"):
+        for page in ("", "/messages", "/message", "/damage", "/value"):
             assert client.get(f"/journal{page}", path=str(link)).status == 404
         assert client.get("/text-queue", path=str(root / "link.tq")).status == 404
         assert client.get("/journal", path=str(root / "inner")).status == 200
@@ -296,40 +296,15 @@ def test_the_stream_of_a_journal_sends_what_changed(client: Client, root: Path) 
     with client.stream(address_of("/events/journal", root / "logs")) as events:
         name, _, parts = next(events)
         assert name == "all"
-        assert set(parts) == {"problems", "facts", "readers", "segments"}
+        assert set(parts) == {"problems", "facts", "readers", "messages", "segments"}
         with sej.Writer(root / "logs") as writer:
             writer.append(b"more")
         for name, _, parts in events:
             assert name == "some"
             assert "problems" not in parts
             if "0 to 3" in parts.get("facts", ""):
+                assert "more" in parts["messages"]
                 break
-
-
-def test_a_live_tail_continues_where_it_broke(client: Client, root: Path) -> None:
-    address = address_of("/journal/tail", root / "logs")
-    with client.stream(address + "&from=2") as events:
-        name, last, rows = next(events)
-        assert (name, last, rows["skipped"]) == ("rows", "3", 0)
-        assert "value 2" in rows["html"]
-        with sej.Writer(root / "logs") as writer:
-            writer.append(b"<i>four")
-            event = next(events)
-            assert "&lt;i&gt;four" in event[2]["html"]
-            writer.append(b"five")
-    with client.stream(address + "&from=2", Last_Event_ID=event[1]) as events:
-        _, last, rows = next(events)
-        assert last == "5"
-        assert "five" in rows["html"]
-        assert "four" not in rows["html"]
-
-
-def test_a_tail_leaves_out_what_no_page_can_show(client: Client, root: Path) -> None:
-    with sej.Writer(root / "logs") as writer:
-        writer.append_many([b"x"] * 1000)
-    with client.stream(address_of("/journal/tail", root / "logs") + "&from=0") as events:
-        _, last, rows = next(events)
-    assert (last, rows["skipped"], rows["html"].count("<tr>")) == ("1003", 803, 200)
 
 
 def test_unchanged_journals_are_not_read_again(root: Path) -> None:
@@ -363,12 +338,8 @@ def test_unchanged_journals_are_not_read_again(root: Path) -> None:
     assert moved["orders"].readers[0][0].holder is None
 
 
-def test_a_history_keeps_the_newest() -> None:
-    history = History()
-    for at in range(LENGTH + 5):
-        history.add(at)
-    assert history.values == list(range(5, LENGTH + 5))
-    assert len(points(history.values).split()) == LENGTH
+def test_a_line_is_drawn_through_a_history() -> None:
+    assert points([0.0, 5.0]) == "119.0,23.0 120.0,1.0"
     assert points([1.0]) == ""
 
 
