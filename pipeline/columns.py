@@ -5,8 +5,8 @@ Imports no library, so that Spark's sources and tables without Spark share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pipeline.options import OptionError
 
@@ -82,23 +82,36 @@ _BYTES: Final = 1 << 20
 """A batch ends with the row that reaches this size: an Arrow column holds at most 2 GiB."""
 
 
-def batches_of(
-    rows: Iterable[dict[str, Any]], size_of: Callable[[dict[str, Any]], int], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows as batches of a schema, which selects their columns.
+class RowSource(Protocol):
+    """Small files whose rows Python makes; pickled for Spark's tasks."""
 
-    Args:
-        rows: by column.
-        size_of: returns about how many bytes a row has.
-        schema: the columns.
-    """
+    columns: Mapping[str, str]
+
+    def parts(self) -> list[Any]:
+        """Return what is read, each of which is an argument of the other methods."""
+
+    def name(self, part: Any) -> str:
+        """Return the name that a pattern is compared with."""
+
+    def path(self, part: Any) -> str:
+        """Return the file or directory."""
+
+    def rows(self, part: Any) -> Iterator[dict[str, Any]]:
+        """Yield rows, by column."""
+
+    def size_of(self, row: dict[str, Any]) -> int:
+        """Return about how many bytes a row has."""
+
+
+def batches_of(source: RowSource, part: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows as batches of a schema, which selects their columns."""
     import pyarrow as pa
 
     batch: list[dict[str, Any]] = []
     size = 0
-    for row in rows:
+    for row in source.rows(part):
         batch.append(row)
-        size += size_of(row)
+        size += source.size_of(row)
         if size >= _BYTES or len(batch) == _ROWS:
             yield pa.RecordBatch.from_pylist(batch, schema)
             batch, size = [], 0

@@ -6,24 +6,17 @@ Used as ``load(directory)`` with the option ``queue``. The format is detected fr
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructField, StructType
 
-from kestrel.files import names_in
 from pipeline.columns import KESTREL
 from pipeline.formats.rows import RowReader, no_stream
 from pipeline.options import KESTREL_READ, OptionError, parse
 from pipeline.paths import paths_of
-from pipeline.reading.kestrel_items import rows_of, size_of
+from pipeline.reading.kestrel_items import KestrelItems
 from pipeline.schema import check_projection, spark_columns
-from sej.system.disk import OS
-
-if TYPE_CHECKING:
-    pass
-
 
 _COLUMNS: Final = spark_columns(KESTREL)
 _SCHEMA: Final = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
@@ -46,17 +39,8 @@ class KestrelSource(DataSource):
         options = parse(KESTREL_READ, self.options, "kestrel")
         if options["queue"] is None:
             raise OptionError("the option queue is required: the name of a queue in the directory")
-        rows = partial(
-            rows_of,
-            queue=options["queue"],
-            kind=options["kind"],
-            reader=options["reader"],
-            on_damage=options["onCorruption"],
-        )
-        directories = paths_of(self.options)
-        for directory in directories:
-            names_in(directory, OS)  # raises here, and not in a task, if the directory does not exist
-        return RowReader(directories, check_projection(schema, _COLUMNS), rows, size_of)
+        how = (options[name] for name in ("queue", "kind", "reader", "onCorruption"))
+        return RowReader(KestrelItems(paths_of(self.options), *how), check_projection(schema, _COLUMNS))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a stream reader that raises: this source is a table only."""

@@ -7,55 +7,36 @@ not exist, and the query ends with an ``UnboundLocalError``. An error of a metho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from pipeline.columns import RowSource, batches_of
 from pipeline.options import OptionError
 from pipeline.paths import unseen
 from pipeline.schema import arrow_schema
 from sej.errors import SejError
 from sej.system.disk import OS
-from sej.system.paths import absolute_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class RowReader(DataSourceReader):
-    """Reads files, one after the other, as rows."""
+    """Reads small files as rows; a file or queue is a partition."""
 
-    def __init__(
-        self,
-        paths: list[str],
-        schema: StructType,
-        rows: Callable[[str], Iterable[dict[str, Any]]],
-        size_of: Callable[[dict[str, Any]], int],
-        *,
-        at_once: int = 1,
-    ) -> None:
-        """Set the files and columns.
-
-        Args:
-            paths: the arguments of ``rows``.
-            schema: the columns.
-            rows: returns the rows of one path, by column.
-            size_of: returns about how many bytes a row has.
-            at_once: paths in one partition.
-        """
-        self._paths = [absolute_path(path) for path in paths]  # an executor has another working directory
+    def __init__(self, source: RowSource, schema: StructType) -> None:
+        """List the files."""
+        self._source = source
         self._schema = schema
-        self._rows = rows
-        self._size_of = size_of
-        self._at_once = at_once
+        self._parts = source.parts()
 
     def partitions(self) -> list[InputPartition]:
-        """Return partitions of a few paths each."""
-        paths = self._paths
-        return [InputPartition(paths[at : at + self._at_once]) for at in range(0, len(paths), self._at_once)]
+        """Return a partition for each file or queue."""
+        return [InputPartition([part]) for part in self._parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition.
@@ -63,13 +44,11 @@ class RowReader(DataSourceReader):
         Raises:
             SejError: this host does not have a path.
         """
-        from pipeline.columns import batches_of
-
-        schema = arrow_schema(self._schema)
-        for path in partition.value or ():
+        for part in partition.value or ():
+            path = self._source.path(part)
             if OS.status(path) is None:  # a queue that is opened would be created
                 raise SejError(unseen(), path=path)
-            yield from batches_of(self._rows(path), self._size_of, schema)
+            yield from batches_of(self._source, part, arrow_schema(self._schema))
 
 
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

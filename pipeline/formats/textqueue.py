@@ -30,7 +30,7 @@ from pipeline.columns import TEXTQUEUE
 from pipeline.formats.rows import RowReader, no_stream
 from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
 from pipeline.paths import paths_of
-from pipeline.reading.text_entries import files_in, rows_of, size_of
+from pipeline.reading.text_entries import TextEntries
 from pipeline.schema import check_projection, spark_columns
 from pipeline.writing.target import by_checkpoint
 from sej.errors import CorruptionError
@@ -68,7 +68,7 @@ class TextQueueSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader."""
         parse(TEXTQUEUE_READ, self.options, "textqueue")
-        return RowReader(files_in(paths_of(self.options)), check_projection(schema, _COLUMNS), rows_of, size_of)
+        return RowReader(TextEntries(paths_of(self.options)), check_projection(schema, _COLUMNS))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a stream reader that raises: this source is a table only."""
@@ -160,7 +160,6 @@ def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bo
     require_valid([(row, ()) for row in rows], MessageStatus.queued, path)
     ledger = sidecar_path(path, ".spark")
     with Lock(f"{ledger}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
-        _move_old(path, ledger)
         known: dict[str, Any] = {"done": {}, "intent": None}
         with suppress(FileNotFoundError):
             known = _read_ledger(ledger)
@@ -183,15 +182,6 @@ def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bo
                     _append(queue, rows)
                 _note(known, name, number, keep=keep)
             _save(ledger, known)
-
-
-def _move_old(path: str, ledger: str) -> None:
-    """Give the record of an older version its present name, under its lock of then."""
-    old = f"{path}.spark"
-    if OS.status(old) is not None:
-        with Lock(f"{old}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
-            if OS.status(old) is not None and OS.status(ledger) is None:
-                OS.rename(old, ledger)
 
 
 def _cut_torn(path: str, intent: dict[str, Any]) -> None:

@@ -4,22 +4,71 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 import kestrel
 from kestrel import segmented
 from kestrel.errors import MissingError
-from kestrel.spool import formats_of
+from kestrel.files import names_in
+from kestrel.magic import READER_MAGIC, WRITER_MAGIC
+from kestrel.spool import files_of, formats_of, magic_of, queues_in
+from kestrel.v2.format import LAYOUTS
+from pipeline.columns import KESTREL
 from pipeline.options import OptionError
 from sej.errors import CorruptionError
+from sej.system.disk import OS
+from sej.system.paths import absolute_path
 
 Kind = Literal["kestrel", "libkestrel"]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_MS: Final = (2**63 - 1) // 10**6
 """The largest time of a message in a journal, in the year 2262: Kestrel's times may be much larger."""
 _log = logging.getLogger("pipeline")
+
+
+class KestrelItems:
+    """The items of queues; see :class:`pipeline.columns.RowSource`."""
+
+    columns: Mapping[str, str] = KESTREL
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        queue: str | None = None,
+        kind: Kind | None = None,
+        reader: str | None = None,
+        on_damage: Literal["raise", "skip"] = "raise",
+    ) -> None:
+        """Set what is read: one queue of each directory, or None: what the paths mean, see :func:`queues`."""
+        self._paths = [absolute_path(path) for path in paths]  # an executor has another working directory
+        self._queue = queue
+        self._how: dict[str, Any] = {"kind": kind, "reader": reader, "on_damage": on_damage}
+
+    def parts(self) -> list[tuple[str, str]]:
+        """Return the queues, each as directory and name."""
+        if self._queue is None:
+            return [queue for path in self._paths for queue in queues(path)]
+        for path in self._paths:
+            names_in(path, OS)  # raises here, and not in a task, if the directory does not exist
+        return [(path, self._queue) for path in self._paths]
+
+    def name(self, part: tuple[str, str]) -> str:
+        """Return the queue's name."""
+        return part[1]
+
+    def path(self, part: tuple[str, str]) -> str:
+        """Return the directory."""
+        return part[0]
+
+    def rows(self, part: tuple[str, str]) -> Iterator[dict[str, Any]]:
+        """Yield the items of a queue, as :func:`rows_of` does."""
+        return rows_of(part[0], queue=part[1], **self._how)
+
+    def size_of(self, row: dict[str, Any]) -> int:
+        """Return about how many bytes a row has."""
+        return len(row["data"])
 
 
 def kind_of(directory: str, queue: str) -> Kind:
@@ -78,9 +127,30 @@ def _libkestrel(directory: str, queue: str, reader: str | None, on_damage: str) 
         yield {**row, **times, "data": item.data}
 
 
-def size_of(row: dict[str, Any]) -> int:
-    """Return about how many bytes a row has."""
-    return len(row["data"])
+def queues(path: str) -> list[tuple[str, str]]:
+    """Return the Kestrel queues that a path means, as directory and name: all of a directory, or one in it."""
+    there = OS.status(path)
+    if there is not None and there.is_dir:
+        found = [(path, name) for name in queues_in(path)]
+    else:
+        directory, name = os.path.split(os.path.abspath(path))
+        inside = OS.status(directory)
+        if inside is None or not inside.is_dir or not name:
+            return []
+        found = [(directory, name)] if name in queues_in(directory) else []
+    return [(place, name) for place, name in found if all(map(_is_kestrels, files_of(place, name)))]
+
+
+def _is_kestrels(path: str) -> bool:
+    """Return whether a file begins like one of Kestrel's: any name may be a queue's."""
+    there = OS.status(path)
+    if there is None or there.is_dir or "~~" in os.path.basename(path):
+        return True
+    try:
+        magic = magic_of(path)
+    except FileNotFoundError:  # a running Kestrel has removed it
+        return True
+    return not magic or magic in (READER_MAGIC, WRITER_MAGIC) or magic[0] in LAYOUTS
 
 
 def _judge(damage: Iterable[object], on_damage: str) -> None:

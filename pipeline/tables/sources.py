@@ -14,10 +14,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
-from pipeline.columns import SEJ
+from pipeline.columns import SEJ, RowSource, batches_of
 from pipeline.connection import Line
+from pipeline.options import OptionError
 from pipeline.reading.conditions import Chosen, Condition, narrow
-from pipeline.reading.discovery import Origin, Slice, discover, layout_of
+from pipeline.reading.discovery import Origin, Slice, discover, layout_of, matcher
 from pipeline.reading.extents import Extent, Follower
 from pipeline.reading.planning import pack
 from pipeline.reading.remote import RemoteExtent, matching
@@ -166,6 +167,39 @@ class Journals:
         return [origin for origin in there if self._way.clients is None or origin.client in self._way.clients]
 
 
+class Rows:
+    """Small files whose rows Python makes."""
+
+    def __init__(self, source: RowSource, pattern: str | None) -> None:
+        """Set what is read. A path that does not exist is an error here."""
+        self.columns = source.columns
+        self._source = source
+        self._pattern = pattern
+        self._parts()
+
+    def plan(self, selection: Selection) -> tuple[list[Any], list[Condition]]:
+        """Return the files or queues, and all conditions."""
+        return self._parts(), list(selection.where)
+
+    def read(self, part: Any, selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file or queue."""
+        return batches_of(self._source, part, schema)
+
+    def count(self, selection: Selection) -> None:
+        """Return None: only the rows themselves can be counted."""
+
+    def _parts(self) -> list[Any]:
+        found = self._source.parts()
+        if self._pattern is None:
+            return found
+        matches = matcher(self._pattern)
+        chosen = [part for part in found if matches(self._source.name(part))]
+        if found and not chosen:
+            one = self._source.name(found[0])
+            raise OptionError(f"pattern={self._pattern!r} matches none of {len(found)}; one of them is {one!r}")
+        return chosen
+
+
 def _refuse_unknown(clients: Iterable[str] | None, there: Iterable[Origin]) -> None:
     known = sorted({origin.client for origin in there if origin.client is not None})
     for client in clients or ():
@@ -215,7 +249,7 @@ def kind_of(path: str) -> Literal["sej", "textqueue", "kestrel"]:
     try:
         layout_of(path)
     except NotAJournalError:  # which includes that nothing exists: the files of libkestrel's queue are cars.1, cars.2
-        from pipeline.tables.files import queues  # imports Kestrel, a tenth of the time of a short command
+        from pipeline.reading.kestrel_items import queues  # imports Kestrel, a tenth of the time of a short command
 
         if there is not None and there.is_dir and any(name.endswith(".tq") for name in OS.list(path)):
             return "textqueue"

@@ -15,7 +15,7 @@ from pipeline.needs import needed
 from pipeline.options import OptionError
 from pipeline.paths import local_path
 from pipeline.reading.conditions import Condition
-from pipeline.tables.sources import Journals, Source, in_order, kind_of
+from pipeline.tables.sources import Journals, Rows, Source, in_order, kind_of
 from pipeline.tables.where import Selection, Way, Where, bounds_of, conditions_of, expression_of
 from sej.checks import FLAG, ITERABLE, PATH, TEXT, one_of, optional, require
 from sej.system.paths import absolute_path
@@ -261,7 +261,11 @@ def _source(paths: Sequence[str], way: Way, *, bounded: bool) -> Source:
         for name, given in (("start and end", bounded), ("clients", way.clients is not None)):
             if given:
                 raise OptionError(f"{name} are for journals; {paths[0]} is {kind}: use where with one of its columns")
-        from pipeline.tables.files import rows_at
+        if kind == "textqueue":
+            from pipeline.reading.text_entries import TextEntries
 
-        return rows_at(kind, paths, way)
+            return Rows(TextEntries(paths), way.pattern)
+        from pipeline.reading.kestrel_items import KestrelItems
+
+        return Rows(KestrelItems(paths, on_damage=way.on_corruption), way.pattern)
     return Journals(paths, way)

@@ -202,7 +202,7 @@ def test_a_file_that_a_live_original_removes_meanwhile(tmp_path: Path, monkeypat
 
     with kestrel.Queue(tmp_path, "cars") as queue:
         queue.put(b"car")
-    for module in ("kestrel.spool", "pipeline.tables.files"):
+    for module in ("kestrel.spool", "pipeline.reading.kestrel_items"):
         monkeypatch.setattr(f"{module}.magic_of", after_its_removal)
     for look, expected in (
         (lambda: formats_of(tmp_path, "cars"), {False}),

@@ -83,7 +83,7 @@ def test_the_beginning_of_an_append_that_died_is_taken_back(tmp_path: Path, newl
     before = b"-first" + newline + b"-unended"
     intent = {"name": "late", "number": 0, "keep": True, "rows": ["a", "b"], "before": 0, "size": len(before)}
     path.write_bytes(before + newline + b"-a" + newline + b"-")
-    Path(f"{path}.spark").write_text(json.dumps({"done": {}, "intent": intent}))
+    path.with_name(f".{path.name}.spark").write_text(json.dumps({"done": {}, "intent": intent}))
     _append_once(str(path), "late", 0, ["a", "b"], keep=True)
     assert path.read_bytes() == before + newline + b"-a" + newline + b"-b" + newline
 
