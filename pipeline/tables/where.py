@@ -35,8 +35,15 @@ _OPERATORS: Final = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_TOKEN: Final = re.compile(
-    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+)(?![\w.])|(?P<word>[A-Za-z_]\w*)|(?P<sign><=|>=|<>|!=|==|[=<>(),]))"
+_LITERAL: Final = r"(?:'(?:[^']|'')*'|-?\d+(?![\w.]))"
+_CONDITION: Final = re.compile(
+    rf"""\s*(?P<column>[a-z_]\w*)\s*(?:
+        (?P<test><=|>=|<>|!=|==|[=<>])\s*(?P<value>{_LITERAL})
+        |IN\s*\(\s*(?P<list>{_LITERAL}(?:\s*,\s*{_LITERAL})*)\s*\)
+        |BETWEEN\s*(?P<low>{_LITERAL})\s*AND\s*(?P<high>{_LITERAL})
+        |IS\s+(?P<negated>NOT\s+)?NULL
+    )\s*(?P<more>$|AND\b)""",
+    re.IGNORECASE | re.VERBOSE,
 )
 _US_NS: Final = 1000
 
@@ -191,92 +198,30 @@ def _time(column: str, given: str | date) -> int:
         raise OptionError(f"where compares column {column!r}: {error}") from None
 
 
-class _Tokens:
-    """The words of a condition, one after the other."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-
-    def peek(self) -> str:
-        match = self._match()
-        return "" if match is None else match[0].strip().lower()
-
-    def take(self, *expected: str) -> bool:
-        """Pass the next token if it is one of these."""
-        if self.peek() not in expected:
-            return False
-        match = self._match()
-        assert match is not None
-        self._at = match.end()
-        return True
-
-    def one(self, group: str, what: str) -> str:
-        """Return the next token, which must be of a group."""
-        match = self._match()
-        if match is None or match[group] is None:
-            raise self.error(what)
-        self._at = match.end()
-        return match[group]
-
-    def literal(self) -> Any:
-        match = self._match()
-        if match is None or (match["text"] is None and match["number"] is None):
-            raise self.error("a number, or a text in single quotes")
-        self._at = match.end()
-        return int(match["number"]) if match["text"] is None else match["text"][1:-1].replace("''", "'")
-
-    def error(self, expected: str) -> OptionError:
-        rest = self._text[self._at :].strip()
-        return OptionError(
-            f"where={self._text!r}: expected {expected}, got {rest[:40]!r}; conditions are joined by AND, as in"
-            ' "shard = 3 AND offset >= 1000"; for others use SQL or Polars'
-        )
-
-    def _match(self) -> re.Match[str] | None:
-        return _TOKEN.match(self._text, self._at)
-
-    @property
-    def over(self) -> bool:
-        return not self._text[self._at :].strip()
-
-
 def _parsed(text: str) -> Iterator[tuple[str, str, Any]]:
-    tokens = _Tokens(text)
-    while True:
-        column = tokens.one("word", "a column")
-        if tokens.take("in"):
-            yield column, "in", _list(tokens)
-        elif tokens.take("between"):
-            yield column, ">=", tokens.literal()
-            if not tokens.take("and"):
-                raise tokens.error("AND and the upper bound")
-            yield column, "<=", tokens.literal()
-        elif tokens.take("is"):
-            negated = tokens.take("not")
-            if not tokens.take("null"):
-                raise tokens.error("NULL or NOT NULL")
-            yield column, "is not null" if negated else "is null", None
+    at, more = 0, True
+    while more:
+        match = _CONDITION.match(text, at)
+        if match is None:
+            raise OptionError(
+                f"where={text!r}: expected a condition, got {text[at:].strip()[:40]!r}; conditions are joined by AND,"
+                ' as in "shard = 3 AND offset >= 1000", with =, !=, <, <=, >, >=, IN (...), BETWEEN ... AND ..., IS'
+                " NULL or IS NOT NULL, a number, or a text in single quotes; for others use SQL or Polars"
+            )
+        column, at, more = match["column"], match.end(), match["more"] != ""
+        if match["list"] is not None:
+            yield column, "in", [_literal(each[0]) for each in re.finditer(_LITERAL, match["list"])]
+        elif match["low"] is not None:
+            yield column, ">=", _literal(match["low"])
+            yield column, "<=", _literal(match["high"])
+        elif match["test"] is not None:
+            yield column, _TESTS[match["test"]], _literal(match["value"])
         else:
-            sign = tokens.one("sign", "a comparison, IN, BETWEEN or IS NULL")
-            if sign not in _TESTS:
-                raise tokens.error(f"one of {', '.join(_TESTS)}")
-            yield column, _TESTS[sign], tokens.literal()
-        if tokens.over:
-            return
-        if not tokens.take("and"):
-            raise tokens.error("AND")
+            yield column, "is null" if match["negated"] is None else "is not null", None
 
 
-def _list(tokens: _Tokens) -> list[Any]:
-    if not tokens.take("("):
-        raise tokens.error("a list in parentheses")
-    found = [tokens.literal()]
-    while tokens.take(","):
-        found.append(tokens.literal())
-    if not tokens.take(")"):
-        raise tokens.error("',' or ')'")
-    return found
+def _literal(text: str) -> Any:
+    return text[1:-1].replace("''", "'") if text.startswith("'") else int(text)
 
 
 def _fits(value: Any) -> bool:

@@ -55,7 +55,7 @@ def test_a_text_queue_takes_nothing_but_text(spark: SparkSession, tmp_path: Path
 
 def test_append_that_died_is_finished_unless_it_happened(tmp_path: Path) -> None:
     path = tmp_path / "review.tq"
-    ledger = Path(f"{path}.spark")
+    ledger = tmp_path / ".review.tq.spark"
     intent = {"name": "late", "number": 0, "keep": True, "rows": ["a", "b"], "before": 0, "size": 0}
     for there in ("", "=a\n-b\n"):  # before the append; after it, when a person has marked a line already
         path.write_text(there)
