@@ -88,7 +88,7 @@ class RowSource(Protocol):
     columns: Mapping[str, str]
 
     def parts(self) -> list[Any]:
-        """Return what is read, each of which is an argument of the other methods."""
+        """Return what is read: arguments of the other methods."""
 
     def name(self, part: Any) -> str:
         """Return the name that a pattern is compared with."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate
 from typing import Final, Literal, NamedTuple
 
-from pipeline.reading.discovery import Origin, Slice, short_id
+from pipeline.reading.discovery import Layout, Origin, Slice, discover, short_id
 from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, Segment, containing
@@ -240,6 +240,10 @@ class Follower:
         self._seen = seen
         return self.end
 
+    def extent(self, *, judge: bool = False) -> Extent:
+        """Return the journal's extent now."""
+        return Extent(self.origin, judge=judge)
+
     def place(self, offset: int) -> Place | None:
         """Return where a message is, if it was the next one at a recent poll."""
         return self._places.get(offset)
@@ -289,35 +293,47 @@ class Root:
     def __init__(
         self,
         paths: list[str],
-        discover: Callable[[bool], list[Origin]],
-        make: Callable[[Origin], Follower],
         *,
+        layout: Layout | None = None,
+        pattern: str | None = None,
+        clients: Sequence[str] | None = None,
+        on_corruption: Literal["raise", "skip"] = "raise",
         may_vanish: bool = False,
     ) -> None:
         """Create a root that has not polled yet.
 
         Args:
             paths: a change of one of them triggers a new discovery.
-            discover: returns the origins; its argument is whether a path may be missing.
-            make: creates the follower of an origin.
+            layout: as for :func:`discover`.
+            pattern: as there.
+            clients: only these clients of a hub; None: all.
+            on_corruption: as for :class:`Follower`.
             may_vanish: whether a journal may be removed; else that is an error.
         """
         self.followers: dict[str, Follower] = {}
         self._paths = paths
+        self._layout = layout
+        self._pattern = pattern
+        self._clients = clients
+        self._on_corruption = on_corruption
         self._may_vanish = may_vanish
-        self._discover = discover
-        self._make = make
         self._marks: list[tuple[int, int, int] | None] = []
         self._scanned_at = float("-inf")
 
     def look(self) -> dict[str, Follower]:
         """Return the existing journals, each polled, without those that were removed."""
-        marks = [None if (there := OS.status(path)) is None else _mark(there) for path in self._paths]
+        marks = [None if (status := OS.status(path)) is None else _mark(status) for path in self._paths]
         now = time.monotonic()
         if marks != self._marks or now - self._scanned_at >= _RESCAN_S:
-            seen_before = self._scanned_at > float("-inf")
-            found = {origin.name: origin for origin in self._discover(self._may_vanish and seen_before)}
-            self.followers = {name: self.followers.get(name) or self._make(origin) for name, origin in found.items()}
+            gone = self._may_vanish and self._scanned_at > float("-inf")
+            there = discover(
+                self._paths, layout=self._layout, pattern=self._pattern, may_be_empty=True, may_be_gone=gone
+            )
+            self.followers = {
+                origin.name: self.followers.get(origin.name) or Follower(origin, self._on_corruption)
+                for origin in there
+                if self._clients is None or origin.client in self._clients
+            }
             self._marks, self._scanned_at = marks, now
         for name, follower in list(self.followers.items()):
             try:

@@ -18,20 +18,20 @@ from typing import Any
 from pipeline.options import OptionError, Options
 from pipeline.reading.discovery import Origin, Slice
 from pipeline.reading.extents import Extent, Follower
-from pipeline.reading.remote import RemoteExtent, RemoteFollower
+from pipeline.reading.remote import RemoteExtent
 from sej.errors import JournalNotFoundError, OffsetBeyondEndError, OffsetTooSmallError, SejError
 
 Offsets = dict[str, dict[str, Any]]
 _log = logging.getLogger("pipeline")
 
 
-def entry(follower: Follower | RemoteFollower, offset: int) -> dict[str, Any]:
+def entry(follower: Follower | RemoteExtent, offset: int) -> dict[str, Any]:
     """Return one directory's part of an offset."""
     return {"id": follower.id, "offset": offset}
 
 
 def start_in(
-    follower: Follower | RemoteFollower, start: Offsets, *, fail: bool, way_out: str = "set failOnDataLoss=false"
+    follower: Follower | RemoteExtent, start: Offsets, *, fail: bool, way_out: str = "set failOnDataLoss=false"
 ) -> int:
     """Return where a stream continues in a journal. A journal that is new to it is read from its first message on.
 
@@ -88,7 +88,7 @@ def start_in(
 
 
 def advance(
-    followers: Mapping[str, Follower | RemoteFollower], start: Offsets, ends: Mapping[str, int], *, fail: bool
+    followers: Mapping[str, Follower | RemoteExtent], start: Offsets, ends: Mapping[str, int], *, fail: bool
 ) -> Offsets:
     """Return the offset with these ends; directories that were removed keep their offset.
 
@@ -103,7 +103,7 @@ def advance(
     return dict(sorted(found.items()))
 
 
-def still_there(follower: Follower | RemoteFollower | None, name: str, until: Mapping[str, Any], *, fail: bool) -> bool:
+def still_there(follower: Follower | RemoteExtent | None, name: str, until: Mapping[str, Any], *, fail: bool) -> bool:
     """Return whether a planned batch can be read in a directory: after a crash Spark plans it again, even much later.
 
     Raises:

@@ -99,16 +99,24 @@ def has(remote: Remote, origin: Origin, stop: int) -> bool:
 
 
 class RemoteExtent:
-    """The extent of a journal on a hub; like :class:`pipeline.reading.extents.Extent`, as far as the hub reports it."""
+    """A journal on a hub, as the hub lists it: an extent and a follower, like those of ``pipeline.reading.extents``."""
 
     def __init__(self, origin: Origin, listed: Listed, remote: Remote) -> None:
         """Store the hub's answer."""
         self.origin = origin
         self.first, self.end = listed.first_offset, listed.next_offset
-        self._id = _short(listed.id)
+        self.id = _short(listed.id)
         self._size = listed.size
         self._messages = listed.messages
         self._remote = remote
+
+    def extent(self, *, judge: bool = False) -> RemoteExtent:
+        """Return this object: the hub has judged the journal."""
+        del judge
+        return self
+
+    def place(self, offset: int) -> None:
+        """Return None: the hub reports no positions."""
 
     def count(self, start: int, stop: int) -> int | None:
         """Return the number of messages [start, stop); None if the hub's answer does not say it."""
@@ -128,7 +136,7 @@ class RemoteExtent:
     def slice(self, start: int, stop: int) -> Slice:
         """Return the messages [start, stop)."""
         start, stop = max(start, self.first), min(stop, self.end)
-        return Slice(self.origin, start, max(start, stop), self.size_of(start, stop), id=self._id)
+        return Slice(self.origin, start, max(start, stop), self.size_of(start, stop), id=self.id)
 
     def size_of(self, start: int, stop: int) -> int:
         """Return about how many bytes [start, stop) takes: the hub reports the size of the whole journal."""
@@ -142,29 +150,6 @@ class RemoteExtent:
         return self.slice(part.start, at), self.slice(at, part.stop)
 
 
-class RemoteFollower:
-    """A growing journal on a hub, from the last list; like :class:`pipeline.reading.extents.Follower`."""
-
-    def __init__(self, origin: Origin, listed: Listed, remote: Remote) -> None:
-        """Store the hub's answer."""
-        self.origin = origin
-        self.id = _short(listed.id)
-        self.first, self.end = listed.first_offset, listed.next_offset
-        self._extent = RemoteExtent(origin, listed, remote)
-
-    @property
-    def extent(self) -> RemoteExtent:
-        """Return the same as an extent."""
-        return self._extent
-
-    def place(self, offset: int) -> None:
-        """Return None: the hub reports no positions."""
-
-    def size_of(self, start: int, stop: int) -> int:
-        """Return about how many bytes [start, stop) takes."""
-        return self._extent.size_of(start, stop)
-
-
 class RemoteRoot:
     """The journals on a hub that a stream reads, including new ones; like :class:`pipeline.reading.extents.Root`.
 
@@ -176,7 +161,7 @@ class RemoteRoot:
 
     def __init__(self, remote: Remote, names: Sequence[str], pattern: str | None) -> None:
         """Create it without a call."""
-        self.followers: dict[str, RemoteFollower] = {}
+        self.followers: dict[str, RemoteExtent] = {}
         self._remote = remote
         self._line = Line(remote)
         self._names = names
@@ -191,17 +176,17 @@ class RemoteRoot:
         """
         matching(self._line, self._names, None)
 
-    def look(self) -> dict[str, RemoteFollower]:
+    def look(self) -> dict[str, RemoteExtent]:
         """Return the journals of the last list."""
         if time.monotonic() - self._looked_at >= _LOOK_S:
             found = matching(self._line, self._names, self._pattern, may_be_empty=True)
             self.followers = {
-                origin.name: RemoteFollower(origin, listed, self._remote) for origin, listed in found.items()
+                origin.name: RemoteExtent(origin, listed, self._remote) for origin, listed in found.items()
             }
             self._looked_at = time.monotonic()
         return self.followers
 
-    def again(self, name: str) -> RemoteFollower:
+    def again(self, name: str) -> RemoteExtent:
         """Return a known journal as the hub lists it now; as it was if it is gone."""
         before = self.followers[name]
         self._looked_at = float("-inf")

@@ -28,12 +28,12 @@ from pyspark.sql.types import StructType
 
 from pipeline.connection import Remote
 from pipeline.options import OptionError, Options
-from pipeline.reading.discovery import Slice, discover
+from pipeline.reading.discovery import Slice
 from pipeline.reading.extents import Extent, Follower, Root
 from pipeline.reading.planning import PARTITION_BYTES_MIN, by_bytes, by_messages, cores, pack
 from pipeline.reading.positions import EARLIEST, LATEST, Offsets, advance, by_directory, entry, start_in, still_there
 from pipeline.reading.progress import Progress
-from pipeline.reading.remote import RemoteExtent, RemoteFollower, RemoteProgress, RemoteRoot
+from pipeline.reading.remote import RemoteExtent, RemoteProgress, RemoteRoot
 from pipeline.reading.task import read, task_options
 from pipeline.schema import arrow_schema, check_projection
 
@@ -89,14 +89,9 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return RemoteRoot(remote, self._paths, options["pattern"])
         return Root(
             self._paths,
-            lambda gone: discover(
-                self._paths,
-                layout=options["layout"],
-                pattern=options["pattern"],
-                may_be_empty=True,
-                may_be_gone=gone,
-            ),
-            lambda origin: Follower(origin, options["onCorruption"]),
+            layout=options["layout"],
+            pattern=options["pattern"],
+            on_corruption=options["onCorruption"],
             may_vanish=not options["failOnDataLoss"],
         )
 
@@ -122,14 +117,14 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if isinstance(self._root, RemoteRoot):
             self._root.check()
-        followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
+        followers: Mapping[str, Follower | RemoteExtent] = self._root.look()
         there = [follower.origin for follower in followers.values()]
         given = by_directory(options["startingOffsets"] or "earliest", there, "startingOffsets", EARLIEST)
         found = {}
         for name, follower in followers.items():
             offset = given[name]
             if options["startingTimestamp"] is not None:
-                offset = _extent(follower).find_time(options["startingTimestamp"])
+                offset = follower.extent().find_time(options["startingTimestamp"])
             elif offset == EARLIEST:
                 offset = follower.first
             elif offset == LATEST:
@@ -152,7 +147,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next micro-batch. Everything up to start is finished."""
-        followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
+        followers: Mapping[str, Follower | RemoteExtent] = self._root.look()
         fail = self._options["failOnDataLoss"]
         starts = {name: start_in(follower, start, fail=fail) for name, follower in followers.items()}
         ends = {name: max(follower.end, starts[name]) for name, follower in followers.items()}
@@ -187,7 +182,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the slices between two offsets, packed."""
-        followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
+        followers: Mapping[str, Follower | RemoteExtent] = self._root.look()
         fail = self._options["failOnDataLoss"]
         parts: list[Slice] = []
         extents: dict[str, Extent | RemoteExtent] = {}
@@ -203,7 +198,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             size = follower.size_of(first, stop)
             parts.append(Slice(follower.origin, first, stop, size, follower.place(first), follower.id))
             if size > PARTITION_BYTES_MIN:
-                extents[name] = _extent(follower)
+                extents[name] = follower.extent()
         packed = pack(
             parts,
             extents,
@@ -228,7 +223,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             os._exit(0)  # Spark has disconnected: its runner would only print a traceback about that
 
     def _limited(
-        self, starts: dict[str, int], ends: dict[str, int], followers: Mapping[str, Follower | RemoteFollower]
+        self, starts: dict[str, int], ends: dict[str, int], followers: Mapping[str, Follower | RemoteExtent]
     ) -> dict[str, int]:
         if self._options["maxMessagesPerTrigger"] is not None:
             ends = by_messages(starts, ends, self._options["maxMessagesPerTrigger"])
@@ -237,7 +232,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = by_bytes(starts, ends, limit, lambda name, left, right: followers[name].size_of(left, right))
         return ends
 
-    def _keep_progress(self, done: Offsets, followers: Mapping[str, Follower | RemoteFollower]) -> None:
+    def _keep_progress(self, done: Offsets, followers: Mapping[str, Follower | RemoteExtent]) -> None:
         progress = self._progress
         if progress is None:
             return
@@ -254,10 +249,6 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the partition of one task."""
         return read(partition.value or (), arrow_schema(self._schema), task_options(self._options))
-
-
-def _extent(follower: Follower | RemoteFollower) -> Extent | RemoteExtent:
-    return follower.extent if isinstance(follower, RemoteFollower) else Extent(follower.origin, judge=False)
 
 
 def _is_planner() -> bool:

@@ -32,7 +32,7 @@ from pipeline.needs import needed
 from pipeline.options import OptionError
 from pipeline.paths import local_target, outside
 from pipeline.reading.extents import Follower
-from pipeline.reading.remote import RemoteFollower
+from pipeline.reading.remote import RemoteExtent
 from pipeline.tables.output import replaced, write_parquet
 from pipeline.tables.stream import Known, Stream
 from sej.errors import CorruptionError, LockedError, SejError
@@ -78,12 +78,12 @@ def ship(make: Callable[[Known], Stream], target: Target, *, reader: str | None)
         reader: the name of the stream's reader; None: it has none.
     """
     rows = 0
-    known: dict[str, Follower | RemoteFollower] = {}
+    known: dict[str, Follower | RemoteExtent] = {}
 
-    def offset_of(follower: Follower | RemoteFollower) -> int | None:
+    def offset_of(follower: Follower | RemoteExtent) -> int | None:
         known[follower.origin.name] = follower
         found = target.offset_of(_key(follower))
-        if reader is None or isinstance(follower, RemoteFollower):
+        if reader is None or isinstance(follower, RemoteExtent):
             return found
         if found is None and follower.id and read_offset(follower.origin.path, reader) is not None:
             # A journal of the original gets its identity later, from the first writer of SEJ. A journal that was
@@ -113,7 +113,7 @@ def ship(make: Callable[[Known], Stream], target: Target, *, reader: str | None)
     return rows
 
 
-def _key(follower: Follower | RemoteFollower) -> str:
+def _key(follower: Follower | RemoteExtent) -> str:
     """Return the name of a journal and its identity: a journal that was re-created is another one."""
     return f"{follower.origin.name}@{follower.id}" if follower.id else follower.origin.name
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 from pipeline.columns import SEJ, arrow_schema, check_names
 from pipeline.connection import RETRY_S
 from pipeline.options import OptionError
-from pipeline.reading.discovery import Origin, Slice, discover
-from pipeline.reading.extents import Extent, Follower, Root
+from pipeline.reading.discovery import Origin, Slice
+from pipeline.reading.extents import Follower, Root
 from pipeline.reading.positions import start_in
-from pipeline.reading.remote import RemoteFollower, RemoteProgress, RemoteRoot
+from pipeline.reading.remote import RemoteExtent, RemoteProgress, RemoteRoot
 from pipeline.reading.task import TaskOptions, read
 from pipeline.tables.sources import chosen_of, kind_of, refuse_deleted
 from pipeline.tables.table import PathLike, Place, paths_of, way_of
@@ -45,7 +45,7 @@ _HUB_LOOK_S: Final = 0.1
 _LOOK_S: Final = 1.0
 
 
-Known = Callable[[Follower | RemoteFollower], int | None]
+Known = Callable[[Follower | RemoteExtent], int | None]
 """The type of the argument ``known``."""
 
 
@@ -210,11 +210,7 @@ class Stream:
         if way.remote is not None:
             return RemoteRoot(way.remote, paths, way.pattern)
 
-        def origins(gone: bool) -> list[Origin]:
-            found = discover(paths, pattern=way.pattern, may_be_empty=True, may_be_gone=gone)
-            return [origin for origin in found if way.clients is None or origin.client in way.clients]
-
-        return Root(list(paths), origins, lambda origin: Follower(origin, way.on_corruption))
+        return Root(list(paths), pattern=way.pattern, clients=way.clients, on_corruption=way.on_corruption)
 
     # --- gathering
 
@@ -268,7 +264,7 @@ class Stream:
         """Yield the new messages of all journals as directory, next offset and rows; None without rows."""
         way, chosen = self._way, self._chosen
         how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, chosen.since, chosen.until)
-        followers: Mapping[str, Follower | RemoteFollower] = self._root.look()
+        followers: Mapping[str, Follower | RemoteExtent] = self._root.look()
         taken = {name: follower for name, follower in sorted(followers.items()) if self._takes(follower.origin)}
         if gone := self._next.keys() - taken.keys():
             raise JournalNotFoundError(
@@ -313,7 +309,7 @@ class Stream:
         clients = self._way.clients
         return self._chosen.takes(origin) and (clients is None or origin.client in clients)
 
-    def _begun(self, name: str, follower: Follower | RemoteFollower) -> bool:
+    def _begun(self, name: str, follower: Follower | RemoteExtent) -> bool:
         """Find out where a journal is read from; return whether it reaches to there."""
         if name in self._next:
             return True
@@ -332,8 +328,7 @@ class Stream:
             refuse_deleted(follower, self._selection.start)
             start = max(start, first.low)
             if first.since is not None:
-                extent = follower.extent if isinstance(follower, RemoteFollower) else Extent(follower.origin)
-                start = max(start, extent.find_time(first.since))
+                start = max(start, follower.extent(judge=True).find_time(first.since))
             if start > follower.end:
                 return False  # wait until the journal has this offset
         self._next[name] = {"id": follower.id, "offset": start if known is None else known}
