@@ -24,14 +24,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pipeline.connection import Line, Remote
+from pipeline.connection import Remote
 from pipeline.options import Options
 from pipeline.reading.conditions import Chosen, Condition, narrow
-from pipeline.reading.discovery import discover
-from pipeline.reading.extents import Extent
-from pipeline.reading.planning import cores, pack
+from pipeline.reading.planning import cores, extents_of, pack
 from pipeline.reading.positions import slices
-from pipeline.reading.remote import RemoteExtent, matching
 from pipeline.reading.task import read, task_options
 from pipeline.schema import arrow_schema, check_projection
 
@@ -53,7 +50,16 @@ class SejReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the slices of each task; empty if there is nothing to read."""
         options = self._options
-        extents = list(self._extents())
+        extents = list(
+            extents_of(
+                self._paths,
+                Remote.of(options),
+                layout=options["layout"],
+                pattern=options["pattern"],
+                on_corruption=options["onCorruption"],
+                chosen=self._chosen,
+            )
+        )
         parts = slices(extents, options, self._chosen.low, self._chosen.high)
         by_name = {extent.origin.name: extent for extent in extents}
         since = self._chosen.since
@@ -70,19 +76,6 @@ class SejReader(DataSourceReader):
             at_once=cores(self._parallelism),
         )
         return [InputPartition(part) for part in packed]
-
-    def _extents(self) -> Iterator[Extent | RemoteExtent]:
-        options, remote = self._options, Remote.of(self._options)
-        if remote is not None:
-            with Line(remote) as line:
-                there = matching(line, self._paths, options["pattern"])
-            for origin, listed in there.items():
-                if self._chosen.takes(origin):
-                    yield RemoteExtent(origin, listed, remote)
-            return
-        for origin in discover(self._paths, layout=options["layout"], pattern=options["pattern"]):
-            if self._chosen.takes(origin):
-                yield Extent(origin, on_corruption=options["onCorruption"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the partition of one task. Spark passes None if there are no partitions."""

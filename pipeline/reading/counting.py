@@ -10,15 +10,16 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
-from pipeline.connection import Line, Remote
+from pipeline.connection import Remote
 from pipeline.options import OptionError
-from pipeline.reading.discovery import Layout, Origin, discover
+from pipeline.reading.discovery import Layout
 from pipeline.reading.extents import Extent
-from pipeline.reading.remote import RemoteExtent, matching, read
+from pipeline.reading.planning import extents_of
+from pipeline.reading.remote import RemoteExtent, read
 from sej.checks import ITERABLE, PATH, TEXT, one_of, optional, require
 
 if TYPE_CHECKING:
-    from hub.wire import ClientTLS, Listed
+    from hub.wire import ClientTLS
 
 
 def count(
@@ -68,16 +69,12 @@ def count(
     for each in given:
         PATH("root", each)
     roots = [os.fspath(path) for path in given]
-    if remote is not None:
-        with Line(remote) as line:
-            there = matching(line, roots, pattern)
-        return sum(_count(remote, origin, listed) for origin, listed in there.items())
-    origins = discover(roots, layout=layout, pattern=pattern)
-    return sum(Extent(origin).messages for origin in origins)
+    return sum(_count(extent, remote) for extent in extents_of(roots, remote, layout=layout, pattern=pattern))
 
 
-def _count(remote: Remote, origin: Origin, listed: Listed) -> int:
-    if listed.messages is not None:
-        return listed.messages
-    whole = RemoteExtent(origin, listed, remote).slice(listed.first_offset, listed.next_offset)
-    return sum(rows.found.messages for rows in read(remote, whole, ()))  # damaged, or an older hub
+def _count(extent: Extent | RemoteExtent, remote: Remote | None) -> int:
+    count = extent.count(extent.first, extent.end)
+    if count is None:  # damaged, or an older hub
+        assert remote is not None
+        count = sum(rows.found.messages for rows in read(remote, extent.slice(extent.first, extent.end), ()))
+    return count

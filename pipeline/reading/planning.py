@@ -7,13 +7,19 @@ divided at index points, so that each task can start in the middle of a segment.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal
 from zlib import crc32
 
-from pipeline.reading.discovery import Slice
+from pipeline.connection import Line, Remote
+from pipeline.reading.conditions import Chosen
+from pipeline.reading.discovery import Layout, Origin, Slice, discover
 from pipeline.reading.extents import Extent
-from pipeline.reading.remote import RemoteExtent
+from pipeline.reading.remote import RemoteExtent, matching
+from sej.errors import JournalNotFoundError
+
+if TYPE_CHECKING:
+    from hub.wire import Listed
 
 PARTITION_BYTES_MAX: Final = 256 << 20
 """Larger partitions are divided further: a failed task reads its partition again.
@@ -22,6 +28,60 @@ Half of this costs a tenth of the speed.
 """
 PARTITION_BYTES_MIN: Final = 1 << 20
 """Fewer bytes are not worth a task of their own."""
+
+
+def extents_of(
+    paths: Sequence[str],
+    remote: Remote | None,
+    *,
+    layout: Layout | None = None,
+    pattern: str | None = None,
+    clients: Sequence[str] | None = None,
+    on_corruption: Literal["raise", "skip"] = "raise",
+    chosen: Chosen | None = None,
+) -> Iterator[Extent | RemoteExtent]:
+    """Yield the journals below paths, or on a hub, with what each holds now.
+
+    Args:
+        paths: as for :func:`pipeline.reading.discovery.discover`, or names on the hub.
+        remote: the hub; None: files.
+        layout: as for ``discover``.
+        pattern: as there.
+        clients: only these clients of a hub; None: all.
+        on_corruption: as for :class:`Extent`.
+        chosen: leave out journals that it does not take.
+
+    Raises:
+        JournalNotFoundError: there is no such client; or as ``discover``.
+    """
+    listed: dict[Origin, Listed] = {}
+    if remote is None:
+        there = discover(paths, layout=layout, pattern=pattern)
+    else:
+        with Line(remote) as line:
+            listed = matching(line, paths, pattern)
+        there = list(listed)
+    if clients is not None:
+        refuse_unknown(clients, there)
+    for origin in there:
+        if (chosen is None or chosen.takes(origin)) and (clients is None or origin.client in clients):
+            if remote is None:
+                yield Extent(origin, on_corruption=on_corruption)
+            else:
+                yield RemoteExtent(origin, listed[origin], remote)
+
+
+def refuse_unknown(clients: Iterable[str], there: Iterable[Origin]) -> None:
+    """Refuse clients that have no journal.
+
+    Raises:
+        JournalNotFoundError: there is one.
+    """
+    known = sorted({origin.client for origin in there if origin.client is not None})
+    for client in clients:
+        if client not in known:
+            others = f"the clients are {', '.join(known[:10])}" if known else "only a hub's root has clients"
+            raise JournalNotFoundError(f"unknown client {client!r}; {others}")
 
 
 def cores(known: int | None = None) -> int:

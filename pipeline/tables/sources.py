@@ -15,16 +15,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from pipeline.columns import SEJ, RowSource, batches_of
-from pipeline.connection import Line
 from pipeline.options import OptionError
 from pipeline.reading.conditions import Chosen, Condition, narrow
 from pipeline.reading.discovery import Origin, Slice, discover, layout_of, matcher
 from pipeline.reading.extents import Extent, Follower
-from pipeline.reading.planning import pack
-from pipeline.reading.remote import RemoteExtent, matching
+from pipeline.reading.planning import extents_of, pack, refuse_unknown
+from pipeline.reading.remote import RemoteExtent
 from pipeline.reading.task import TaskOptions, read
 from pipeline.tables.where import Selection, Way
-from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError, OffsetTooSmallError
+from sej.errors import CorruptionError, NotAJournalError, OffsetTooSmallError
 from sej.journal.directory import Directory
 from sej.journal.gaps import gap_at
 from sej.system.disk import OS
@@ -91,7 +90,8 @@ class Journals:
         self._paths = paths
         self._way = way
         if way.remote is None:
-            self._origins()
+            there = discover(paths, pattern=way.pattern)
+            refuse_unknown(way.clients or (), there)
 
     def plan(self, selection: Selection) -> tuple[list[list[Slice]], list[Condition]]:
         """Return the parts, each a few slices, and the conditions to test.
@@ -149,22 +149,14 @@ class Journals:
 
     def _extents(self, chosen: Chosen) -> Iterator[Extent | RemoteExtent]:
         way = self._way
-        if way.remote is None:
-            for origin in self._origins():
-                if chosen.takes(origin):
-                    yield Extent(origin, on_corruption=way.on_corruption)
-            return
-        with Line(way.remote) as line:
-            there = matching(line, self._paths, way.pattern)
-        _refuse_unknown(way.clients, there)
-        for origin, listed in there.items():
-            if chosen.takes(origin) and (way.clients is None or origin.client in way.clients):
-                yield RemoteExtent(origin, listed, way.remote)
-
-    def _origins(self) -> list[Origin]:
-        there = discover(self._paths, pattern=self._way.pattern)
-        _refuse_unknown(self._way.clients, there)
-        return [origin for origin in there if self._way.clients is None or origin.client in self._way.clients]
+        return extents_of(
+            self._paths,
+            way.remote,
+            pattern=way.pattern,
+            clients=way.clients,
+            on_corruption=way.on_corruption,
+            chosen=chosen,
+        )
 
 
 class Rows:
@@ -198,14 +190,6 @@ class Rows:
             one = self._source.name(found[0])
             raise OptionError(f"pattern={self._pattern!r} matches none of {len(found)}; one of them is {one!r}")
         return chosen
-
-
-def _refuse_unknown(clients: Iterable[str] | None, there: Iterable[Origin]) -> None:
-    known = sorted({origin.client for origin in there if origin.client is not None})
-    for client in clients or ():
-        if client not in known:
-            others = f"the clients are {', '.join(known[:10])}" if known else "only a hub's root has clients"
-            raise JournalNotFoundError(f"unknown client {client!r}; {others}")
 
 
 def refuse_deleted(extent: _Bounded, start: int | None) -> None:
