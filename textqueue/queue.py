@@ -78,7 +78,6 @@ class TextQueue:
         settle_s: Seconds = 1.0,
         on_revert: OnRevert = "reapply",
         lease_s: Seconds | None = None,
-        dead_hosts: Collection[str] = (),
         disk: Disk = OS,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -96,8 +95,6 @@ class TextQueue:
                 message again, ``"deliver"`` delivers it again.
             lease_s: the lease of each claim, in seconds: after it, another worker may take the message, even if the
                 process that claimed it is alive. None: a claim lasts as long as its process.
-            dead_hosts: names of other hosts or containers whose workers have ended, so that their claims may be taken
-                over. If the claim of a container has a name that was cut, as in ``work~e77c3``, pass it as it is there.
             disk: the file system.
             clock: the clocks.
 
@@ -112,7 +109,6 @@ class TextQueue:
             on_revert=(on_revert, TEXT),
             settle_s=(settle_s, a(int, float)),
             lease_s=(lease_s, optional(POSITIVE_SECONDS)),
-            dead_hosts=(dead_hosts, ITERABLE),
             disk=(disk, DISK),
             clock=(clock, with_methods("a clock", "boot_ns", "wall_ns", "boot_id")),
         )
@@ -133,7 +129,6 @@ class TextQueue:
             writer=writer,
             settle_s=settle_s,
             on_revert=on_revert,
-            dead_hosts=dead_hosts,
             conflicts=self.conflicts,
             disk=disk,
             clock=clock,

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from sej.system.disk import File, Mode, OsDisk, OsFile
 from sej.system.locks import process_host, process_start
 from tests.textqueue.claiming import MUTEX, claim_elsewhere
 from textqueue import MessageStatus, TextQueue, check
-from textqueue.format.mutex import is_alive, is_own, mutex_of, owner_text
+from textqueue.format.mutex import ROOM, is_alive, is_own, mutex_of, owner_text
 from textqueue.format.windows import Window, read_window
 
 
@@ -121,43 +121,31 @@ def test_a_message_whose_worker_died_on_its_last_attempt_becomes_critical(path: 
         assert m["mutex"] == ""
 
 
-def test_a_claim_of_another_host_is_taken_over_only_if_that_host_is_dead(path: Path) -> None:
+def test_a_claim_of_another_host_or_of_a_person_is_not_taken_over(path: Path) -> None:
     path.write_bytes(b"-a\n\\mutex=12@elsewhere/345             \n-b\n\\mutex=bob, on holiday            \n")
     with TextQueue(path) as q:
         assert q.take() is None
-    with TextQueue(path, dead_hosts=["elsewhere"]) as q:
-        claim = q.take()
-        assert claim is not None
-        assert claim.message.value == "a"
-        assert q.take() is None, "what a person wrote there is left alone"
 
 
-def test_the_host_of_a_container_that_is_cut_is_named_as_it_is_written(path: Path) -> None:
-    """The hash in it is that of the host and the namespace."""
-    claim = owner_text(40, "12345@payments-worker-7f9c#4026532281/987654321")
-    cut = claim.decode().partition("@")[2].partition("/")[0]
-    assert cut.startswith("payments")
-    assert "~" in cut
-    path.write_bytes(b"-a\n\\mutex=" + claim + b"\n")
-    for names in [], ["payments-worker-7f9c"], [cut[:-1]]:
-        with TextQueue(path, dead_hosts=names) as q:
-            assert q.take() is None
-    with TextQueue(path, dead_hosts=[cut]) as q:
-        assert q.take() is not None
-
-
-def test_an_owner_that_is_cut_is_still_recognised() -> None:
+def test_a_process_is_alive_as_long_as_its_start_is_the_same() -> None:
     name = process_host()
-    for room in range(24, 60):
-        text = owner_text(room)
-        assert len(text) <= room
-        assert text.startswith(b"%d@" % os.getpid())
-        assert is_alive(text)
+    assert is_alive(owner_text())
     pid = subprocess.Popen([sys.executable, "-c", ""])
     start = process_start(pid.pid)
     pid.wait()
     assert not is_alive(f"{pid.pid}@{name}/{start}".encode())
     assert not is_alive(f"{os.getpid()}@{name}/1".encode()), "the number was used again"
+
+
+@pytest.mark.parametrize("room", [ROOM - 1, 60])
+def test_a_claim_that_does_not_fit_is_in_the_ledger(path: Path, room: int) -> None:
+    with TextQueue(path) as q, TextQueue(path) as other:
+        q.append("a", variables=["mutex=" + " " * room])
+        claim = q.take()
+        assert claim is not None
+        assert claim.message["mutex"] == ("" if room < ROOM else claim.owner)
+        assert other.take() is None
+        assert claim.done()
 
 
 def test_a_mutex_without_space_has_a_position() -> None:
@@ -268,10 +256,9 @@ def test_a_forked_child_does_not_give_back_the_claims_of_its_parent(path: Path) 
         assert claim.done()
 
 
-@pytest.mark.parametrize("room", [24, 30])
-def test_the_next_message_is_found_after_many_workers_died_on_a_last_attempt(path: Path, room: int) -> None:
-    dead = owner_text(room, f"999999999@{process_host()}/1").decode()
-    path.write_text(f"-x\n\\mutex={dead:{room}}\n\\retries=0\n" * 40 + "-free\n")
+def test_the_next_message_is_found_after_many_workers_died_on_a_last_attempt(path: Path) -> None:
+    dead = owner_text(f"999999999@{process_host()}/1").decode()
+    path.write_text(f"-x\n\\mutex={dead}\n\\retries=0\n" * 40 + "-free\n")
     with TextQueue(path) as q:
         claim = q.take()
         assert claim is not None
@@ -336,9 +323,9 @@ def test_workers_do_not_look_at_each_take_whether_the_others_are_alive(
 ) -> None:
     looks: list[bytes] = []
 
-    def counting(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
+    def counting(owner: bytes) -> bool:
         looks.append(owner)
-        return is_alive(owner, dead_hosts=dead_hosts)
+        return is_alive(owner)
 
     monkeypatch.setattr("textqueue.claims.claim.is_alive", counting)
     monkeypatch.setattr("textqueue.claims.claim._ALIVE_S", 600.0)

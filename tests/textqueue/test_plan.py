@@ -18,7 +18,7 @@ from textqueue.ledger.records import EMPTY, Record
 TOKEN: Final = (1, 2, 3)
 CLEARED: Final = ord("=")
 OWNER: Final = owner_text()
-OTHER: Final = owner_text(owner=f"{os.getpid() + 1}@elsewhere/1")
+OTHER: Final = owner_text(f"{os.getpid() + 1}@elsewhere/1")
 ROOM: Final = 64
 
 

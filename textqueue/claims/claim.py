@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -298,10 +298,9 @@ class _Found(NamedTuple):
 class Claimer:
     """Finds the next free message of one file, without reading the done ones each time."""
 
-    def __init__(self, source: Source, *, dead_hosts: Collection[str]) -> None:
+    def __init__(self, source: Source) -> None:
         """Create a claimer; nothing is read yet."""
         self._source = source
-        self._dead_hosts = frozenset(dead_hosts)
         self._epoch = -1
         self._returns = self._reading = 0
         self._low = 0  # no free message is before this position, in this epoch
@@ -414,7 +413,7 @@ class Claimer:
         now = time.monotonic()
         if not fresh and now < self._alive.get(owner, 0.0):
             return True
-        alive = is_alive(owner, dead_hosts=self._dead_hosts)
+        alive = is_alive(owner)
         if alive:
             self._alive[owner] = now + _ALIVE_S
         else:
@@ -478,13 +477,13 @@ class Claimer:
         holder, source = holder_of(raw), self._source
         if not holder:
             return False
-        alive = is_alive(holder, dead_hosts=self._dead_hosts)
+        alive = is_alive(holder)
         return (alive and not source.is_copy(position, raw)) or source.in_transit(raw)
 
     def _is_unheld(self, raw: bytes) -> bool:
         """Return whether a free message has no claim of a process that died. It may be a copy of a claimed one."""
         holder = holder_of(raw)
-        return not holder or is_alive(holder, dead_hosts=self._dead_hosts)
+        return not holder or is_alive(holder)
 
     def _give_up(self, session: Session, found: _Found) -> bool:
         source = self._source
@@ -546,16 +545,11 @@ def _taking(raw: bytes, owner: str | None, *, pull: bool) -> _Taking:
         pull: whether to reduce its retries.
     """
     if b"\\" not in raw:
-        return _Taking([], IN_LEDGER, owner_text(owner=owner), None)
-    name = b""
+        return _Taking([], IN_LEDGER, owner_text(owner), None)
+    name = owner_text(owner)
     writes: list[tuple[int, bytes]] = []
     mutex = mutex_of(raw)
-    in_mutex = False
-    if mutex is not None and len(mutex.data) >= ROOM:
-        name = owner_text(len(mutex.data), owner)
-        in_mutex = mutex.fits(name)
-    if not in_mutex:
-        name = owner_text(owner=owner)
+    in_mutex = mutex is not None and len(mutex.data) >= ROOM and mutex.fits(name)
     if mutex is not None and in_mutex:
         writes.append((mutex.position, mutex.filled(name)))
     elif mutex is not None and mutex.holder:

@@ -19,7 +19,7 @@ from textqueue.commands.output import print_line, refuse
 from textqueue.editing.message import Message, marking
 from textqueue.editing.undo import undo as undone
 from textqueue.format.grammar import MessageStatus
-from textqueue.format.mutex import holder_of, is_alive
+from textqueue.format.mutex import holder_of, host_of
 from textqueue.reading.details import details
 
 
@@ -136,7 +136,8 @@ def _end_claims(path: Path, hosts: tuple[str, ...]) -> None:
     with opened(path) as queue:
         for message, _, _, holder in list(details(queue.messages(), now_ns=time.time_ns())):
             owner = (holder or "").encode("utf-8", "surrogateescape")
-            if owner and is_alive(owner) and not is_alive(owner, dead_hosts=hosts):
+            host = host_of(owner)
+            if host and (host in hosts or host.partition("#")[0] in hosts):
                 source, place = message.source, message.place
                 change = marking(source, message.raw, message.position, MessageStatus.queued, None, owner)
                 message.moved_to(*source.edit(place, change, "end a claim"))

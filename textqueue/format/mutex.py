@@ -3,19 +3,15 @@
 A claim is written as ``mutex=pid@host/start``. Start is when that process started
 (``sej.system.locks.process_start``), because the system reuses pids. In a container, the number of its PID namespace
 follows the host name after ``#``: pids of another namespace cannot be checked, like those of another host. If the
-claim does not fit, the host name is cut. The cut is marked with ``~`` and some digits of a hash of the whole name, so
-that two hosts remain different. If the variable has less than ``ROOM`` bytes, the claim is written into the ledger
-instead.
+variable has less than ``ROOM`` bytes, or the claim does not fit, it is written into the ledger instead.
 
 Any other text in the variable was written by a user, and claims the message as well.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from collections.abc import Collection
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
@@ -24,7 +20,6 @@ from textqueue.format.grammar import MUTEX
 from textqueue.format.parser import decode, name_of, variables_of
 
 ROOM: Final = 24
-_HASH_DIGITS: Final = 5
 _PART: Final = 4
 """The least bytes of the beginning of a claim. A shorter text may be what a user wrote."""
 _OWNER: Final = re.compile(rb"(\d{1,20})@([^/\s]+)/(\d{1,20})")
@@ -84,55 +79,40 @@ def is_claim(holder: bytes) -> bool:
     return _OWNER.fullmatch(holder) is not None
 
 
-def owner_text(room: int = 255, owner: str | None = None) -> bytes:
-    """Return the text of a claim. It has at most room bytes, unless pid and start alone are longer.
-
-    Args:
-        room: the available bytes.
-        owner: another process, as ``pid@host/start``. Any other text, or None, means this process.
-    """
+def owner_text(owner: str | None = None) -> bytes:
+    """Return the text of a claim of another process, given as ``pid@host/start``; any other text: of this process."""
     match = _OWNER.fullmatch(owner.encode("utf-8", "replace")) if owner else None
     if match is None:
         pid, here = os.getpid(), process_host()
-        return _own_text(pid, here, _own_start(pid, here), room)
+        return _own_text(pid, here, _own_start(pid, here))
     digits, host, start = match.groups()
-    return _text(digits, _given(host), start, room)
+    return digits + b"@" + _given(host) + b"/" + start
 
 
 @lru_cache
-def _own_text(pid: int, host: str, start: int, room: int) -> bytes:
-    return _text(b"%d" % pid, _bare(host), b"%d" % start, room)
+def _own_text(pid: int, host: str, start: int) -> bytes:
+    return b"%d@%s/%d" % (pid, _bare(host), start)
 
 
-def _text(digits: bytes, host: bytes, start: bytes, room: int) -> bytes:
-    return digits + b"@" + _cut(host, room - len(digits) - len(start) - 2) + b"/" + start
-
-
-def is_alive(owner: bytes, *, dead_hosts: Collection[str] = ()) -> bool:
+def is_alive(owner: bytes) -> bool:
     """Return whether a claim is valid: its process is alive, or runs on a host that cannot be checked from here.
 
     If the system hides the process from this user, it counts as alive as long as a process has its pid.
-
-    Args:
-        owner: the text of the claim.
-        dead_hosts: hosts whose processes have ended. Claims of other remote hosts are always valid. The hash in a name
-            that was cut is that of the host with its namespace, so such a name is given as the claim has it.
     """
     match = _OWNER.fullmatch(owner)
     if match is None:
         return True
     digits, host, start = match.groups()
     pid, here = int(digits), process_host()
-    if host == _cut(_bare(here), len(host)):
-        return _own_start(pid, here) == int(start) if pid == os.getpid() else is_running(pid, int(start))
-    bare = host.partition(b"#")[0]
-    return not any(name.encode() == bare or host == _cut(name.encode(), len(host)) for name in dead_hosts)
+    if host != _bare(here):
+        return True
+    return _own_start(pid, here) == int(start) if pid == os.getpid() else is_running(pid, int(start))
 
 
 def host_of(owner: bytes) -> str:
     """Return the host of a claim whose process cannot be seen from here, as it is in the claim; otherwise empty."""
     match = _OWNER.fullmatch(owner)
-    if match is None or match[2] == _cut(_bare(process_host()), len(match[2])):
+    if match is None or match[2] == _bare(process_host()):
         return ""
     return decode(match[2])
 
@@ -144,11 +124,11 @@ def is_own(owner: bytes) -> bool:
 
 @lru_cache
 def is_of(owner: bytes, process: str) -> bool:
-    """Return whether a claim belongs to the process ``pid@host/start``. The host may be cut in the claim."""
+    """Return whether a claim belongs to the process ``pid@host/start``."""
     claim, whole = _OWNER.fullmatch(owner), _OWNER.fullmatch(process.encode("utf-8", "replace"))
     if claim is None or whole is None or (claim[1], claim[3]) != (whole[1], whole[3]):
         return False
-    return claim[2] == _cut(_given(whole[2]), len(claim[2]))
+    return claim[2] == _given(whole[2])
 
 
 @cache
@@ -164,10 +144,3 @@ def _given(host: bytes) -> bytes:
 
 def _bare(host: str) -> bytes:
     return re.sub(r"[/ ~\s]", "_", host).encode("utf-8", "replace")
-
-
-def _cut(host: bytes, room: int) -> bytes:
-    if len(host) <= room:
-        return host
-    mark = b"~" + hashlib.blake2b(host, digest_size=8).hexdigest().encode()[:_HASH_DIGITS]
-    return (host[: max(room - len(mark), 0)] + mark)[: max(room, 1)]

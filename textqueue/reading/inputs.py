@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from typing import NamedTuple
 
 from sej.system.clock import Clock
@@ -38,7 +37,6 @@ class Inputs:
         writer: str | None,
         settle_s: float,
         on_revert: OnRevert,
-        dead_hosts: Collection[str],
         conflicts: list[Conflict],
         disk: Disk,
         clock: Clock,
@@ -49,7 +47,6 @@ class Inputs:
         self._writer = writer
         self._settle_s = settle_s
         self._on_revert: OnRevert = on_revert
-        self._dead_hosts = frozenset(dead_hosts)
         self._conflicts = conflicts
         self._disk = disk
         self._clock = clock
@@ -113,7 +110,7 @@ class Inputs:
             conflicts=self._conflicts,
             clock=self._clock,
         )
-        self.found.append(Input(source, Cursor(source), Claimer(source, dead_hosts=self._dead_hosts)))
+        self.found.append(Input(source, Cursor(source), Claimer(source)))
         return source
 
     def target(self) -> Source:
