@@ -41,8 +41,7 @@ from sej.system.sealed import seal, unseal, whole
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing.append import require_valid
 from textqueue.format.parser import render
-from textqueue.ledger.lock import Guard
-from textqueue.ledger.sidecar import Sidecars, sidecar_path
+from textqueue.ledger.sidecar import Guard, Sidecars, sidecar_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = [sys.executable, "-W", "error", "-m", "sej"]
 # The commands whose imports cost most; those of the others are among them.
 COMMON = [
-    *("textqueue.commands.group", "kestrel.commands", "shard.cli", "hub.cli", "sej.cli.app"),
+    *("textqueue.commands", "kestrel.commands", "shard.cli", "hub.cli", "sej.cli.app"),
     *(f"sej.cli.commands.{name}" for name in ("checking", "doctor", "queue", "reading", "stat", "writing")),
     *("sej.queue.journal_queue", "pipeline.health", "importlib.metadata", "ctypes", "mmap"),
 ]

@@ -46,8 +46,8 @@ _ENTRY: Final = re.compile(rb"[^ \\\n][^\n]*\n(?:[ \\][^\n]*\n)*|\n")
 def steady() -> Iterator[None]:
     """Let no limit of time decide: a slow machine gives the same results. What waits for an editor waits briefly."""
     with (
-        patch("textqueue.editing.lease._LEASE_WAIT_S", 0.0003),
-        patch("textqueue.editing.lease._PAUSE_S", 0.0001),
+        patch("textqueue.editing.queue_file._LEASE_WAIT_S", 0.0003),
+        patch("textqueue.editing.queue_file._PAUSE_S", 0.0001),
         patch("textqueue.format.mutex._PART", 1),
         patch("textqueue.editing.queue_file.MOMENT_S", 3600.0),
         patch("textqueue.editing.plan.STEPS_NS", FOR_EVER_NS),

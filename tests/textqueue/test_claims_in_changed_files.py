@@ -325,29 +325,6 @@ def test_messages_that_are_given_back_together_are_claimed_again(path: Path) -> 
         assert [claim and claim.message.value for claim in found] == ["a", "b", "c"]
 
 
-def test_a_message_given_back_while_the_ledger_is_shortened_is_claimed_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("textqueue.editing.queue_file.MARKS_KEPT", 20)
-    with TextQueue(path) as q, TextQueue(path) as other:
-        q.append_many([f"m{n}" for n in range(100)])
-        for _ in range(12):
-            claim = q.take()
-            assert claim is not None
-            claim.give_back()
-        held = q.take()
-        below = other.take()
-        assert held is not None
-        assert below is not None
-        assert below.done()
-        for m in list(q.messages())[20:]:
-            m.mark_as_cleared()
-        held.give_back()
-        again = other.take()
-        assert again is not None
-        assert again.message.value == held.message.value == "m0"
-
-
 @pytest.mark.parametrize("variables", [[MUTEX], []])
 def test_a_claim_of_the_newest_append_survives_two_saves(path: Path, variables: list[str]) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:

@@ -10,17 +10,16 @@ from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.ticks import next_tick
 from textqueue import MessageStatus, TextQueue
-from textqueue.editing import queue_file
-from textqueue.format.kinds import IN_LEDGER
-from textqueue.ledger import compaction
+from textqueue.ledger import log
 from textqueue.ledger.log import Ledger
+from textqueue.ledger.records import IN_LEDGER
 
 MUTEX = "mutex=" + " " * 40
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "_LEAST_LINES", 20)
+    monkeypatch.setattr(log, "_LEAST_LINES", 20)
 
 
 def work(q: TextQueue, text: str, done: list[str]) -> None:
@@ -72,6 +71,8 @@ def test_a_compaction_forgets_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     chance, due = random.Random(seed), random.Random(seed + 100)
     counts = {"all": 0, "shorter": 0}
 
+    compact = Ledger.compact
+
     def check(ledger: Ledger) -> None:
         def known() -> tuple[object, ...]:
             edits = [
@@ -83,14 +84,14 @@ def test_a_compaction_forgets_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
             return edits, claims, ledger.ended(), ledger.token, ledger.epoch
 
         before, lines = known(), ledger.lines
-        compaction.compact(ledger)
+        compact(ledger)
         assert known() == before
         counts["all"] += 1
         counts["shorter"] += ledger.lines < lines
 
     # A generator of its own: how often the queue asks depends on the clock, and the history must not.
-    monkeypatch.setattr(queue_file, "is_wasteful", lambda ledger, file: ledger.lines > 30 and due.random() < 0.2)
-    monkeypatch.setattr(queue_file, "compact", check)
+    monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger, size: ledger.lines > 30 and due.random() < 0.2)
+    monkeypatch.setattr(Ledger, "compact", check)
     path = tmp_path / "jobs.tq"
     with TextQueue(path) as q:
         open_claims = []
@@ -110,15 +111,15 @@ def test_a_compaction_forgets_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
                 path.write_bytes(b"# %d\n" % number + path.read_bytes())
             else:
                 q.mark_many(list(q.messages(set(MessageStatus)))[:1], chance.choice(list(MessageStatus)))
-        monkeypatch.setattr(queue_file, "is_wasteful", lambda ledger, file: True)
+        monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger, size: True)
         q.append("taken and given back")  # a ledger of several epochs is reconciled instead
-        monkeypatch.setattr(queue_file, "is_wasteful", lambda ledger, file: False)
+        monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger, size: False)
         for _ in range(100):  # most of the ledger
             claim = q.take()
             assert claim is not None
             assert claim.give_back()
         before = dict(counts)
-        monkeypatch.setattr(queue_file, "is_wasteful", lambda ledger, file: True)
+        monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger, size: True)
         q.append("one more")
     assert counts["all"] > before["all"] > 0, "the history was compacted too"
     assert counts["shorter"] > before["shorter"], counts
@@ -155,13 +156,14 @@ def left_after_a_stale_save(path: str, disk: Disk) -> list[str]:
 @pytest.mark.parametrize("fault", ["eio", "enospc", "short"])
 def test_a_compaction_that_fails_forgets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
     ended: list[bool] = []
+    real = Ledger.compact
 
     def compact(ledger: Ledger) -> None:
         ended.append(False)
-        compaction.compact(ledger)
+        real(ledger)
         ended[-1] = True
 
-    monkeypatch.setattr(queue_file, "compact", compact)
+    monkeypatch.setattr(Ledger, "compact", compact)
     failed = 0
     for fail_at in itertools.count(1):
         ended.clear()
@@ -184,7 +186,7 @@ def test_a_compaction_that_fails_forgets_nothing(tmp_path: Path, monkeypatch: py
 
 
 def test_a_power_loss_at_every_step_of_a_compaction_forgets_no_synced_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "_LEAST_LINES", 100)
+    monkeypatch.setattr(log, "_LEAST_LINES", 100)
     disk = CrashDisk()
     disk.mkdir("/q")
     file = disk.open("/q/jobs.tq", "new")
@@ -199,7 +201,7 @@ def test_a_power_loss_at_every_step_of_a_compaction_forgets_no_synced_mark(monke
         disk.mark("synced")
         queue = disk.open("/q/jobs.tq", "read")
         q.append("x")
-        while not compaction.is_wasteful(ledger, queue.size):
+        while not ledger.is_wasteful(queue.size()):
             assert (claim := q.take())
             assert claim.give_back()
         lines, begin = ledger.lines, len(disk.trace)
@@ -215,7 +217,7 @@ def test_a_power_loss_at_every_step_of_a_compaction_forgets_no_synced_mark(monke
 @pytest.mark.usefixtures("small")
 def test_workers_try_no_compaction_that_would_remove_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Ledger] = []
-    monkeypatch.setattr(queue_file, "compact", tried.append)
+    monkeypatch.setattr(Ledger, "compact", tried.append)
     path = tmp_path / "jobs.tq"
     path.write_text("".join(f"-{number}\n\\{MUTEX}\n" for number in range(100)))
     with TextQueue(path) as q, TextQueue(path) as other:

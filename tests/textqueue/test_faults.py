@@ -228,22 +228,23 @@ def test_a_claim_on_a_full_disk_changes_nothing(tmp_path: Path, first: bool) -> 
 
 
 @pytest.mark.parametrize("fault", ["enospc", "short"])
-def test_a_full_disk_while_the_ledger_is_shortened_fails_no_claim(
+def test_a_full_disk_during_a_compaction_fails_no_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
-    monkeypatch.setattr("textqueue.editing.queue_file.MARKS_KEPT", 10)
-    shorten, values = Ledger.shorten, [f"m{n}" for n in range(30)]
+    monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger, size: ledger.lines > 20)
+    monkeypatch.setattr("textqueue.ledger.remembered.MARKS_KEPT", 10)
+    compact, values = Ledger.compact, [f"m{n}" for n in range(30)]
     for fail_at in itertools.count(1):
         disk = FaultyDisk(OS, 0, fault)
 
         def failing(ledger: Ledger, disk: FaultyDisk = disk, k: int = fail_at) -> None:
             disk.fail_at = disk.calls + k
             try:
-                shorten(ledger)
+                compact(ledger)
             finally:
                 disk.fail_at = 0
 
-        monkeypatch.setattr(Ledger, "shorten", failing)
+        monkeypatch.setattr(Ledger, "compact", failing)
         path = tmp_path / f"{fail_at}.tq"
         with TextQueue(path, disk=disk) as q, TextQueue(path) as other:
             q.append_many(values, [MUTEX])

@@ -14,7 +14,7 @@ from tests.queue.support import FakeClock
 from tests.textqueue.claiming import MUTEX, claim_elsewhere
 from textqueue import Claim, MessageMovedError, MessageStatus, TextQueue
 from textqueue.backend import TextWorkQueue
-from textqueue.format.lease import Leases, claimant
+from textqueue.format.mutex import Leases, claimant
 
 VARIABLES = pytest.mark.parametrize("variables", [[MUTEX], []])
 END = pytest.mark.parametrize("end", [Claim.done, Claim.failed, Claim.give_up, Claim.give_back])

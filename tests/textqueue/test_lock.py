@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from sej.system.disk import OS
-from textqueue.ledger.lock import Guard
-from textqueue.ledger.sidecar import Sidecars
+from textqueue.ledger.sidecar import Guard, Sidecars
 
 
 def test_a_newcomer_tries_again_soon_and_then_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

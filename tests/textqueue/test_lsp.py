@@ -14,7 +14,7 @@ from pygls.lsp.client import LanguageClient
 from tests.cli.command import COMMAND, ENV
 from tests.forking import Forkserver, Program
 from textqueue import TextQueue
-from textqueue.lsp.claims import holders
+from textqueue.lsp._server import holders
 from textqueue.lsp.document import TOKEN_TYPES, Document
 
 pytestmark = pytest.mark.xdist_group("lsp")  # one process imports the server's modules, for all tests
@@ -23,7 +23,7 @@ TEXT = "# notes\n more\n-größer 🙂 one\n two\n\\retries=3 \n=done\n!bad\n?od
 
 @functools.cache
 def _forkserver() -> Forkserver:
-    return Forkserver("textqueue.lsp._server", "textqueue.commands.group", options=COMMAND[1:3], env=ENV)
+    return Forkserver("textqueue.lsp._server", "textqueue.commands", options=COMMAND[1:3], env=ENV)
 
 
 class Editor:

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from sej.system.disk import OS
 from textqueue import TextQueue
-from textqueue.editing.merge import entries, merge, new_positions
-from textqueue.editing.save import save
+from textqueue.editing.save import entries, merge, new_positions, save
 from textqueue.editing.source import Source
-from textqueue.format.kinds import GIVEN_BACK
+from textqueue.ledger.records import GIVEN_BACK
 
 OLD = b"-a\n-b\n b2\n-c\n"
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 
 from textqueue.editing.plan import STEPS_NS, Action, Known, Plan, Seen, plan
-from textqueue.format.kinds import APPENDED, GIVEN_BACK, IN_LEDGER, IN_MUTEX, SET
 from textqueue.format.mutex import owner_text
 from textqueue.format.parser import digest, essence
 from textqueue.format.windows import shared
-from textqueue.ledger.records import EMPTY, Record
+from textqueue.ledger.records import APPENDED, EMPTY, GIVEN_BACK, IN_LEDGER, IN_MUTEX, SET, Record
 
 TOKEN: Final = (1, 2, 3)
 CLEARED: Final = ord("=")

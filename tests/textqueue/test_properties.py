@@ -232,7 +232,6 @@ class EditingLarge(Editing):
         "textqueue.editing.replace": ["_BLOCK"],
         "textqueue.claims.claim": ["FIRST_WINDOW", "_FIRST_BYTES"],
         "textqueue.reading.cursor": ["FIRST_WINDOW", "WINDOW"],
-        "textqueue.ledger.log": ["_COPY_BYTES"],
         "textqueue.editing.proof": ["_GROUP_BYTES"],
     }
 

@@ -7,7 +7,7 @@ import pytest
 from sej.system.locks import lease
 from tests.textqueue.claiming import MUTEX
 from textqueue import TextQueue
-from textqueue.editing import removed
+from textqueue.editing import conflicts
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_without_a_lease_a_removed_message_is_reported_after_a_while(
             path.write_text("-old\n")
             assert other.take() is not None
             assert other.conflicts == []
-            monkeypatch.setattr(removed, "_SAVE_NS", 0)
+            monkeypatch.setattr(conflicts, "_SAVE_NS", 0)
             path.write_text("-old\n# saved again\n")
             other.take()
             assert [conflict.kind for conflict in other.conflicts] == ["removed"]

@@ -8,7 +8,6 @@ import pytest
 import sej
 from tests.textqueue.claiming import MUTEX
 from textqueue import TextQueue
-from textqueue.ledger.compaction import compact
 
 HOUR = 3600.0
 
@@ -61,7 +60,7 @@ def test_what_a_program_appends_is_taken_without_a_wait(path: Path, before: byte
             ledger = q._inputs.found[0].source.file.ledger
             with q._inputs.found[0].source.file.session():
                 ledger.rewrite(ledger.edits(), token=ledger.token or (0, 0, 0))
-                compact(ledger)
+                ledger.compact()
         assert taken(other) == [*(["of a person"] if before else []), "one", "two", "three"]
         q.append("four")
         message = q._get_next()

@@ -21,7 +21,7 @@ in the ledger only. The ledger identifies the message by its digest, so the clai
 and has no claim at the position of the copy, then the copy is free, and is delivered like any other message. A claim in
 a mutex that the ledger does not know counts, because the ledger may have been lost.
 
-**A lease** limits a claim, for workers that hang. It is in the ledger only (``textqueue.format.lease``). After its end,
+**A lease** limits a claim, for workers that hang. It is in the ledger only (``textqueue.format.mutex``). After its end,
 the next ``take`` of any worker takes the message over, and replaces the claim in the ledger. So a late worker finds
 that its own claim is not there, and its ``done`` changes nothing. Until then, it may still end the claim.
 
@@ -49,17 +49,15 @@ from sej.system.locks import let_in
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.edits import ClaimLostError
 from textqueue.editing.message import Message, marking
-from textqueue.editing.place import Change, Place
+from textqueue.editing.proof import Change, Place
 from textqueue.editing.queue_file import Session
 from textqueue.editing.source import Replaced, Source
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
-from textqueue.format.kinds import ENDED, IN_LEDGER, IN_MUTEX
-from textqueue.format.lease import claimant
-from textqueue.format.mutex import ROOM, holder_of, is_alive, is_of, is_own, mutex_of, owner_text
+from textqueue.format.mutex import ROOM, claimant, holder_of, is_alive, is_of, is_own, mutex_of, owner_text
 from textqueue.format.parser import Variable, digest, essence, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window, require_resolved
-from textqueue.ledger.records import EMPTY, FAILED
+from textqueue.ledger.records import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX
 
 _FIRST_BYTES: Final = 1 << 12
 _SCAN_BYTES: Final = 1 << 14

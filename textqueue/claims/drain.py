@@ -34,8 +34,7 @@ from sej.errors import InvalidMessageError
 from sej.system.locks import Lock
 from textqueue.claims.claim import Claim, Claimer
 from textqueue.editing.message import Message, marking
-from textqueue.editing.place import Place
-from textqueue.editing.proof import entry_at
+from textqueue.editing.proof import Place, entry_at
 from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import MessageStatus

@@ -1,11 +1,15 @@
-"""``sej tq``: text queues from a shell. The topics are modules; ``textqueue.commands.group`` joins them.
+"""``sej tq``: text queues from a shell.
+
+A queue is a ``.tq`` file, a directory of such files, or a pattern for names of files: every command takes each of them.
+Every command prints the conflicts that it found (``TextQueue.conflicts``) on standard error.
 
 The modules, in the order in which they are best read::
 
-    group, opening, naming, output         the group; the queue of a command, the names of messages, what is printed
-    adding, listing, watching, checking    add; list, next, stats, follow; watch; check
+    group                                  joins the commands
+    opening                                the queue of a command, the names of messages, what is printed
+    adding, listing, watching              add, check; list, next, stats, follow; watch
     claiming, marking, moving, editing     claim; done, fail, undo; archive, split, drain; edit
-    serving, installing, versioning        the language server, files for editors, advice on version control
+    installing                             files for editors, the language server
 """
 
 from textqueue.commands.group import app

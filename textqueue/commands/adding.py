@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
+from sej.cli.shared.exits import Exit
 from sej.cli.shared.parameters import FilePath
-from textqueue.commands.naming import name_of
-from textqueue.commands.opening import refuse_foreign, reporting
-from textqueue.commands.output import print_line
+from textqueue.commands.opening import JSON, QUEUE, name_of, print_json, print_line, refuse_foreign, reporting, require
 from textqueue.format.grammar import MessageStatus
 from textqueue.queue import TextQueue
+from textqueue.reading.checker import check as check_file
 
 
 @click.command
@@ -47,3 +47,25 @@ def add(given: str, texts: tuple[str, ...], variables: tuple[str, ...], comment:
         status = MessageStatus.comment if comment else MessageStatus.queued
         for message in queue.append_many(lines, variables, status=status):
             print_line(name_of(message, path))
+
+
+@click.command
+@QUEUE
+@JSON
+def check(path: Path, json: bool) -> None:
+    """Report probable typing mistakes, as file:line:column. Exit code 1: there are some.
+
+    A hint needs no action: the exit code is 0 if there are only hints.
+
+    Example: sej tq check jobs.tq
+    """
+    require(path)
+    with TextQueue(path) as queue:
+        problems = [problem for file in queue.input_files for problem in check_file(file)]
+    for problem in problems:
+        if json:
+            print_json(problem._asdict())
+        else:
+            print_line(str(problem))
+    if any(problem.severity != "hint" for problem in problems):
+        raise SystemExit(Exit.WRONG)

@@ -14,9 +14,17 @@ from sej.cli.shared.programs import ProgramCommand, ending, require_program
 from sej.queue.interface.values import Backoff
 from textqueue.claims.claim import Claim
 from textqueue.commands.listing import show
-from textqueue.commands.naming import name_of
-from textqueue.commands.opening import QUEUE, SETTLE_S, JournalsLike, directories, note_if_foreign, opened, shell
-from textqueue.commands.output import JSON
+from textqueue.commands.opening import (
+    JSON,
+    QUEUE,
+    SETTLE_S,
+    JournalsLike,
+    directories,
+    name_of,
+    note_if_foreign,
+    opened,
+    shell,
+)
 from textqueue.format.grammar import RETRIES
 from textqueue.queue import TextQueue
 from textqueue.reading.follow import follow

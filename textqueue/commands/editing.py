@@ -15,8 +15,7 @@ from typing import Final
 import click
 
 from sej.cli.shared.exits import Exit
-from textqueue.commands.opening import QUEUE, opened_files
-from textqueue.commands.output import refuse, shown
+from textqueue.commands.opening import QUEUE, opened_files, refuse, shown
 from textqueue.editing.save import save
 from textqueue.format.parser import value_of
 from textqueue.reading.checker import check

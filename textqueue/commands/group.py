@@ -1,22 +1,16 @@
-"""``sej tq``: the group of all commands for text queues.
-
-A queue is a ``.tq`` file, a directory of such files, or a pattern for names of files: every command takes each of them.
-Every command prints the conflicts that it found (``TextQueue.conflicts``) on standard error.
-"""
+"""``sej tq``: the group of all commands for text queues."""
 
 from __future__ import annotations
 
 import click
 
-from textqueue.commands.adding import add
-from textqueue.commands.checking import check
+from textqueue.commands.adding import add, check
 from textqueue.commands.claiming import claim
 from textqueue.commands.editing import edit
-from textqueue.commands.installing import editors
+from textqueue.commands.installing import editors, lsp
 from textqueue.commands.listing import follow, list_, next_, stats
 from textqueue.commands.marking import done, fail, give_back, reopen, undo
 from textqueue.commands.moving import archive, drain, split
-from textqueue.commands.serving import lsp
 from textqueue.commands.watching import watch
 
 _COMMANDS = [

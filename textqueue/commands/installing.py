@@ -95,3 +95,19 @@ def _build(extension: Path) -> str | None:
     del package["main"], package["activationEvents"]
     (extension / "package.json").write_text(json.dumps(package, indent=2))
     return why
+
+
+@click.command
+def lsp() -> None:
+    """Run the language server for .tq files, on standard input and output. An editor starts it.
+
+    It reports mistakes, colours messages by their status, shows which process has claimed a message, and offers to
+    change the status or to add a variable. It changes the buffer of the editor only, never the file. It needs the extra
+    `lsp`: pip install 'sej-journals[lsp]'.
+
+    Example: sej tq lsp
+    """
+    from textqueue.lsp._server import make_server
+
+    with os.fdopen(os.dup(1), "wb") as output:  # the server closes it at its end, and this command flushes its own
+        make_server().start_io(stdout=output)

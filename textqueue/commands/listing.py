@@ -14,9 +14,19 @@ import click
 from sej.cli.shared.exits import Exit
 from sej.cli.shared.parameters import DURATION
 from sej.cli.shared.units import human_duration
-from textqueue.commands.naming import hash_of, name_of
-from textqueue.commands.opening import QUEUE, JournalsLike, note_if_foreign, opened, report
-from textqueue.commands.output import JSON, print_json, print_line, shown
+from textqueue.commands.opening import (
+    JSON,
+    QUEUE,
+    JournalsLike,
+    hash_of,
+    name_of,
+    note_if_foreign,
+    opened,
+    print_json,
+    print_line,
+    report,
+    shown,
+)
 from textqueue.editing.message import Message
 from textqueue.format.grammar import CONTROLS, MessageStatus
 from textqueue.reading.details import Detail, details

@@ -13,9 +13,18 @@ import click
 from sej.cli.shared.exits import Exit
 from sej.cli.shared.parameters import IntRange
 from textqueue.claims.claim import Claim
-from textqueue.commands.naming import NAMES, name_of, named, require_names
-from textqueue.commands.opening import QUEUE, opened, opened_files, shell
-from textqueue.commands.output import print_line, refuse
+from textqueue.commands.opening import (
+    NAMES,
+    QUEUE,
+    name_of,
+    named,
+    opened,
+    opened_files,
+    print_line,
+    refuse,
+    require_names,
+    shell,
+)
 from textqueue.editing.message import Message, marking
 from textqueue.editing.undo import undo as undone
 from textqueue.format.grammar import MessageStatus

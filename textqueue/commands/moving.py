@@ -18,10 +18,10 @@ from textqueue.commands.opening import (
     note_if_foreign,
     opened,
     opened_files,
+    print_line,
     refuse_foreign,
     require,
 )
-from textqueue.commands.output import print_line
 from textqueue.editing.message import Message
 from textqueue.editing.replace import Part, require_outside_journals
 from textqueue.editing.source import Source

@@ -1,27 +1,98 @@
-"""Opening a queue for a command, and printing its conflicts."""
+"""Opening a queue for a command, and printing its conflicts.
+
+**Names.** The name of a message is its position, which is the byte at which it begins, and a hash of its text and
+variables: ``7:0c3f90a1``. A mark changes neither. If a user inserts a line above, the position alone would name
+another message. In a queue of several files, the name begins with the file: ``ann.tq:7:0c3f90a1``.
+"""
 
 from __future__ import annotations
 
+import json as jsonlib
 import os
-from collections.abc import Iterator
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import click
 
+from sej.cli.shared.exits import Exit
 from sej.cli.shared.parameters import PATH
 from sej.system.disk import OS
 from sej.system.locks import process_host, process_start
+from sej.system.paths import absolute_path
 from textqueue.claims.drain import OnceWriter
-from textqueue.commands.output import shown
-from textqueue.commands.versioning import advising
 from textqueue.editing.conflicts import Conflict
+from textqueue.editing.message import Message
 from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, CONTROL_OF, CONTROLS, MessageStatus
+from textqueue.format.parser import digest, essence
+from textqueue.ledger.sidecar import real_path, sidecar_path
 from textqueue.queue import TextQueue
 from textqueue.reading.files import SUFFIX, files_of
+
+_LINE: Final = ".*.tq.*"
+_TIMEOUT_S: Final = 5.0
+
+
+@contextmanager
+def advising(paths: Iterable[str]) -> Iterator[None]:
+    """Print the advice if the ledger of a queue is created within this context, and git does not ignore it."""
+    new = [ledger for path in paths if not os.path.exists(ledger := sidecar_path(real_path(path), ".log"))]
+    try:
+        yield
+    finally:
+        for root in dict.fromkeys(_work_tree(ledger) for ledger in new if os.path.exists(ledger)):
+            if root is not None:
+                where = root / ".gitignore"
+                click.echo(f"sej: add the line {_LINE} to {where}: it names the hidden files of queues", err=True)
+
+
+def _work_tree(ledger: str) -> Path | None:
+    """Return the git work tree of a file that git does not ignore; None if it is in none."""
+    folder = Path(ledger).absolute().parent
+    root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
+    if root is None:
+        return None
+    command = ["git", "-C", str(folder), "check-ignore", "-q", "--no-index", os.path.basename(ledger)]
+    try:
+        code = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False).returncode
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return root if code == 1 else None
+
+
+JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
+_CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f\\]")
+_ESCAPED: Final = {b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t", b"\\": b"\\\\"}
+"""Control characters are printed as ``sej scan`` prints them."""
+
+
+def shown(text: bytes) -> bytes:
+    """Return a text with its control characters escaped."""
+    return _CONTROL.sub(lambda found: _ESCAPED.get(found[0]) or b"\\x%02x" % found[0][0], text)
+
+
+def print_json(fields: Mapping[str, Any]) -> None:
+    """Print one object, in UTF-8 in every locale. Bytes that are not UTF-8 remain as they are."""
+    sys.stdout.buffer.write(jsonlib.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")
+
+
+def print_line(*columns: str | bytes) -> None:
+    """Print one line of columns, separated by tabs."""
+    found = [one.encode("utf-8", "surrogateescape") if isinstance(one, str) else one for one in columns]
+    sys.stdout.buffer.write(b"\t".join(found) + b"\n")
+
+
+def refuse(path: Path, why: str, code: Exit = Exit.MISSING) -> NoReturn:
+    """Print why a command does nothing, and end it."""
+    click.echo(f"sej: {path}: {why}", err=True)
+    raise SystemExit(code)
+
 
 QUEUE: Final = click.argument("path", metavar="PATH", type=PATH)
 SETTLE_S: Final = 1.0
@@ -165,3 +236,56 @@ def directories(queue: TextQueue, path: Path) -> set[str]:
     """Return the directories in which a change may be a new message."""
     own = path if path.is_dir() else path.parent
     return {os.fspath(own), *(os.path.dirname(os.path.realpath(file)) for file in queue.input_files)}
+
+
+NAMES: Final = click.argument("names", metavar="[POSITION:HASH]...", nargs=-1)
+_NAME: Final = re.compile(r"(?:.*:)?\d+:[0-9a-f]{8}")
+
+
+def hash_of(message: Message) -> str:
+    """Return the second part of the name of a message."""
+    return digest(essence(message.raw))[:8].decode()
+
+
+def name_of(message: Message, path: Path) -> str:
+    """Return the name of a message of a queue: with its file, unless the queue is this one file."""
+    file = "" if message.path == absolute_path(path) else f"{os.path.basename(message.path)}:"
+    return f"{file}{message.position}:{hash_of(message)}"
+
+
+def require_names(names: Iterable[str]) -> None:
+    """Check the form of names.
+
+    Raises:
+        click.UsageError: a name has another form.
+    """
+    for name in names:
+        if _NAME.fullmatch(name) is None:
+            raise click.UsageError(
+                f"expected POSITION:HASH, as `sej tq list` prints it, got {name!r}: a position alone would name"
+                " another message after a line was inserted above"
+            )
+
+
+def named(queue: TextQueue, path: Path, names: Sequence[str]) -> list[Message]:
+    """Return the messages of some names. If one of them is missing or ambiguous, the command ends.
+
+    In a queue of several files, a name without a file is enough if only one message has it.
+    """
+    there: dict[str, list[Message]] = {}
+    for message in queue.messages(frozenset(MessageStatus)):
+        for name in {name_of(message, path), f"{message.position}:{hash_of(message)}"}:
+            there.setdefault(name, []).append(message)
+    for name in names:
+        found = there.get(name, [])
+        if len(found) > 1:
+            known = " or ".join(name_of(one, path) for one in found)
+            refuse(path, f"{len(found)} messages have the name {name}, so none was changed; choose {known}")
+        if not found:
+            end = name[name.rindex(":") :]
+            alike = dict.fromkeys(
+                name_of(one, path) for other, ones in there.items() if other.endswith(end) for one in ones
+            )
+            hint = f"it is {' or '.join(alike)} now" if alike else "`sej tq list` prints the messages"
+            refuse(path, f"no message {name} is in the file, so none was changed; {hint}")
+    return list(dict.fromkeys(there[name][0] for name in names))

@@ -15,9 +15,7 @@ import click
 from sej.cli.shared.keys import quiet_keys, wait
 from sej.cli.shared.parameters import DURATION
 from sej.cli.shared.units import human_duration, iso_time
-from textqueue.commands.naming import name_of
-from textqueue.commands.opening import QUEUE, opened, report
-from textqueue.commands.output import JSON, print_json, print_line, shown
+from textqueue.commands.opening import JSON, QUEUE, name_of, opened, print_json, print_line, report, shown
 from textqueue.format.grammar import MessageStatus
 from textqueue.queue import TextQueue
 from textqueue.reading.details import Detail, details

@@ -2,11 +2,11 @@
 
 The modules, in the order in which they are best read::
 
-    message, place, proof                  a message, its place, and the proof that it is still there
-    queue_file, edits, append              one file and the changes of it
-    source, durable, lease                 retries, syncs, and programs that do not use the lock
-    plan, reconcile                        after a change by an editor: decide, then act
-    merge, save, replace                   a save of an old buffer, merged with what programs wrote
-    removed, delivered, conflicts          what a save removed; what a reader need not see again; reports
-    archive, split, undo                   move messages elsewhere, take marks back
+    message, proof              a message, its place, and the proof that it is still there
+    queue_file, edits, append   one file and the changes of it, also while programs save it without the lock
+    source, durable             retries and syncs
+    plan, reconcile             after a change by an editor: decide, then act
+    save, replace               a save of an old buffer, merged with what programs wrote
+    delivered, conflicts        what a reader need not see again; reports, also of what a save removed
+    archive, split, undo        move messages elsewhere, take marks back
 """

@@ -9,18 +9,16 @@ from urllib.parse import quote_from_bytes
 
 from sej.system.disk import File, Status
 from sej.system.locks import end_lease
-from textqueue.editing.place import Place
 from textqueue.editing.plan import EQUAL_BYTES
-from textqueue.editing.proof import equal_before
+from textqueue.editing.proof import Place, equal_before
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.source import Replaced, Source
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, MessageStatus
-from textqueue.format.kinds import APPENDED
 from textqueue.format.parser import digest, essence, render, value_of
 from textqueue.format.windows import Token
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import LIKE, TEXT, Record
+from textqueue.ledger.records import APPENDED, LIKE, TEXT, Record
 
 New = tuple[str | bytes, Sequence[str | bytes]]
 """A text and its variables."""

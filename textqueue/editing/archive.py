@@ -47,9 +47,8 @@ from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.parser import decode, digest, encode, essence
 from textqueue.format.windows import Token, token_of, unknown
-from textqueue.ledger.lock import Guard
 from textqueue.ledger.records import EMPTY, Record, is_archived
-from textqueue.ledger.sidecar import Sidecars, moved, open_sidecar, real_path, replace_sidecar, sidecar_path
+from textqueue.ledger.sidecar import Guard, Sidecars, moved, open_sidecar, real_path, replace_sidecar, sidecar_path
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _NOTE_BYTES: Final = 1 << 32

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from textqueue.editing.place import Change, Place
-from textqueue.editing.proof import here, neighbours, proven
+from textqueue.editing.proof import Change, Place, here, neighbours, proven
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.reconcile import find_again
 from textqueue.errors import MessageMovedError
-from textqueue.format.kinds import SET
-from textqueue.format.lease import claimant
+from textqueue.format.mutex import claimant
 from textqueue.format.parser import digest, essence
 from textqueue.format.windows import Token
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import EMPTY, Record
+from textqueue.ledger.records import EMPTY, SET, Record
 
 
 class ClaimLostError(MessageMovedError):

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from typing import Final, Never
 
 from sej.checks import refuse_type
-from textqueue.editing.place import Change, Place
+from textqueue.editing.proof import Change, Place
 from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariableError, VariableTooLongError
 from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
-from textqueue.format.kinds import MARKS, SET
 from textqueue.format.mutex import mutex_of
 from textqueue.format.parser import decode, encode, essence, name_of, value_of, variables_of
-from textqueue.ledger.records import EMPTY, WAS
+from textqueue.ledger.records import EMPTY, MARKS, SET, WAS
 
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 _WHAT: Final = {

@@ -67,10 +67,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from textqueue.format.grammar import STATUS_OF
-from textqueue.format.kinds import APPENDED, CLAIMS, IN_LEDGER, IN_MUTEX, MARKS, SET, WAITING
 from textqueue.format.mutex import holder_of, is_claim, mutex_of
 from textqueue.format.windows import is_known, is_shared, unknown
-from textqueue.ledger.records import EMPTY, LIKE, Record, is_archived, run_of
+from textqueue.ledger.records import (
+    APPENDED,
+    CLAIMS,
+    EMPTY,
+    IN_LEDGER,
+    IN_MUTEX,
+    LIKE,
+    MARKS,
+    SET,
+    WAITING,
+    Record,
+    is_archived,
+    run_of,
+)
 
 EQUAL_BYTES: Final = 1 << 10
 """So far before an append equal messages are counted (``textqueue.ledger.records.LIKE``)."""

@@ -7,14 +7,31 @@ in the middle of another line.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from sej.system.disk import File
-from textqueue.editing.place import Place
 from textqueue.editing.plan import EQUAL_BYTES
 from textqueue.format.grammar import BOM, CHUNK, CONTINUATION, STATUS_OF, VARIABLE
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import essence, value_of
+from textqueue.ledger.records import EMPTY
+
+
+class Place(NamedTuple):
+    """A message as it was read: its position, its bytes, and the epoch of the ledger (-1: unknown)."""
+
+    position: int
+    raw: bytes
+    epoch: int
+
+
+class Change(NamedTuple):
+    """A change: bytes with their positions relative to the control byte, and the kind and owner of the ledger line."""
+
+    writes: Sequence[tuple[int, bytes]]
+    kind: int
+    owner: bytes = EMPTY
+
 
 _NEWLINE: Final = 10
 _GROUP_BYTES: Final = 1 << 18

@@ -15,6 +15,11 @@ An editor writes to the file without taking the queue's lock. So an edit has the
 6. Append a line with the new state of the file to the ledger. If another program may have written to the file during
    the edit, the line says that the state is not known, and the next session examines the file. If another program had
    the file open, the line has a note of it, because that program may have been in the middle of reading or saving.
+
+**Exclusive access** during an edit, also against programs that do not use the lock: The kernel grants a lease
+(``sej.system.locks.lease``) only if no other process has the file open. An editor that is saving has it open for a
+moment, so an edit waits for it briefly. Another program may have it open for hours, so after a failed wait, edits do
+not wait again for a while.
 """
 
 from __future__ import annotations
@@ -27,22 +32,50 @@ from typing import Final, NamedTuple, Protocol
 
 from sej.errors import ClosedError
 from sej.system.disk import Disk, File, Status, is_full
-from sej.system.locks import end_lease, leased
+from sej.system.locks import end_lease, leasable, lease, leased
 from sej.system.logs import WARNING, record
 from textqueue.editing.conflicts import Conflict
-from textqueue.editing.lease import Exclusive
 from textqueue.editing.proof import entry_at
 from textqueue.editing.reconcile import OnRevert, reconcile
-from textqueue.format.kinds import GIVEN_BACK, IN_MUTEX, MARKS
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import digest, essence, value_of
 from textqueue.format.windows import Token, shared, token_of, unknown
-from textqueue.ledger.compaction import compact, is_wasteful
-from textqueue.ledger.lock import Guard, interrupted
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import Record
-from textqueue.ledger.remembered import MARKS_KEPT
-from textqueue.ledger.sidecar import Sidecars
+from textqueue.ledger.records import GIVEN_BACK, IN_MUTEX, MARKS, Record
+from textqueue.ledger.sidecar import Guard, Sidecars, interrupted
+
+_LEASE_WAIT_S: Final = 0.02
+"""How long an edit waits for a program that has the file open."""
+_BACKOFF_FIRST_S: Final = 0.02
+_BACKOFF_MAX_S: Final = 1.0
+"""After a failed wait: how long edits do not wait again. It doubles each time."""
+_PAUSE_S: Final = 0.000_2
+
+
+class Exclusive:
+    """Takes leases, and remembers failed waits."""
+
+    def __init__(self) -> None:
+        """Begin without a failed wait."""
+        self._backoff_until = 0.0
+        self._backoff_s = _BACKOFF_FIRST_S
+
+    def take(self, file: File) -> bool:
+        """Take a lease, and return whether it was granted. It ends when the file is closed."""
+        if lease(file):
+            self._backoff_s = _BACKOFF_FIRST_S
+            return True
+        now = time.monotonic()
+        if now < self._backoff_until or not leasable(file):
+            return False
+        while time.monotonic() - now < _LEASE_WAIT_S:
+            time.sleep(_PAUSE_S)
+            if lease(file):
+                return True
+        self._backoff_until = time.monotonic() + self._backoff_s
+        self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
+        return False
+
 
 MOMENT_S: Final = 0.000_3
 """Without a lease, another program may have written to the file during an edit that took longer than this."""
@@ -169,11 +202,11 @@ class QueueFile:
 
     def begin(self, file: File) -> Session:
         """Take the lease. Foreign changes are reconciled without it, so that no editor waits for that."""
-        if is_wasteful(self.ledger, file.size):
+        if self.ledger.is_wasteful(file.size()):
             if self.ledger.epochs > 1:
                 self._reconcile(file, whole=True)
             else:
-                compact(self.ledger)
+                self._compact()
         looks = 0
         while True:
             alone = self.exclusive.take(file)
@@ -224,20 +257,15 @@ class QueueFile:
         ours = session.known and (exclusive or (whole and still and kept and time.monotonic() - began < MOMENT_S))
         token = token_of(there) if ours and there is not None else unknown(token_of(session.status))
         edit.log(self.ledger, token if exclusive or not ours else shared(token))
-        self.compact()
         return whole
 
-    def compact(self) -> None:
-        """Shorten the ledger if it is long. The caller holds the lock, and has logged its edit.
-
-        A full disk does not fail that edit: the ledger stays long until a later one.
-        """
-        if self.ledger.lines > 2 * MARKS_KEPT and self.ledger.epochs == 1:
-            try:
-                self.ledger.shorten()
-            except OSError as error:
-                if not is_full(error):
-                    raise
+    def _compact(self) -> None:
+        """Shorten the ledger. A full disk does not fail the edit that follows."""
+        try:
+            self.ledger.compact()
+        except OSError as error:
+            if not is_full(error):
+                raise
 
     def bring_in_line(self, file: File) -> None:
         """Find the current positions of all messages in the ledger. The caller holds the lock."""

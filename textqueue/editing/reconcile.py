@@ -40,19 +40,28 @@ from typing import Final, Literal
 
 from sej.system.disk import File
 from sej.system.locks import end_lease, leased
-from textqueue.editing.conflicts import Conflict
-from textqueue.editing.place import Place
+from textqueue.editing.conflicts import Conflict, settle
 from textqueue.editing.plan import EQUAL_BYTES, Action, Known, Seen, plan
-from textqueue.editing.proof import entry_at, equal_before, proven
-from textqueue.editing.removed import settle
+from textqueue.editing.proof import Place, entry_at, equal_before, proven
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import BOM, STATUS_OF
-from textqueue.format.kinds import CLAIMS, ENDED, IN_MUTEX, MARKS, SET, WAITING
 from textqueue.format.mutex import holder_of, is_alive
 from textqueue.format.parser import chunks, digest, essence, value_of
 from textqueue.format.windows import Token, is_known, is_shared, scan, token_of, unknown
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import EMPTY, GONE, LIKE, Record, is_archived
+from textqueue.ledger.records import (
+    CLAIMS,
+    EMPTY,
+    ENDED,
+    GONE,
+    IN_MUTEX,
+    LIKE,
+    MARKS,
+    SET,
+    WAITING,
+    Record,
+    is_archived,
+)
 
 OnRevert = Literal["reapply", "deliver"]
 _QUEUED = ord("-")
@@ -255,7 +264,7 @@ def _where(file: File, wanted: Set[bytes]) -> dict[bytes, list[Seen]]:
 def _remembered(edits: Sequence[Record]) -> list[Record]:
     """Leave out records whose messages have been missing for so long that an equal text is a new message."""
     now = time.time_ns()
-    keep = WAITING | {SET}  # see textqueue.editing.removed
+    keep = WAITING | {SET}  # see textqueue.editing.conflicts
     return [record for record in edits if record.kind in keep or record.position >= 0 or _is_recent(record, now)]
 
 

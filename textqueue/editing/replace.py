@@ -20,11 +20,10 @@ from textqueue.editing.queue_file import Session
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.format.kinds import MARKS, SET
 from textqueue.format.parser import chunks
 from textqueue.format.windows import Token, require_resolved, scan, token_of
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import ARCHIVED, Record, is_archived, run_of
+from textqueue.ledger.records import ARCHIVED, MARKS, SET, Record, is_archived, run_of
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())

@@ -18,19 +18,16 @@ from textqueue.editing.conflicts import Conflict
 from textqueue.editing.delivered import Delivered
 from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
 from textqueue.editing.edits import Changes, ClaimLostError, OneStatus
-from textqueue.editing.place import Change, Place
-from textqueue.editing.proof import entry_at
+from textqueue.editing.proof import Change, Place, entry_at
 from textqueue.editing.queue_file import MOMENT_S, QueueFile, Session
 from textqueue.editing.reconcile import OnRevert
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.format.kinds import ENDED
-from textqueue.format.lease import Leases, claimant
-from textqueue.format.mutex import holder_of, is_alive, mutex_of
+from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, mutex_of
 from textqueue.format.parser import digest, essence
 from textqueue.format.windows import Token, token_of, unknown
 from textqueue.ledger.intent import InTransit
-from textqueue.ledger.records import FAILED, GONE, Record
+from textqueue.ledger.records import ENDED, FAILED, GONE, Record
 from textqueue.ledger.sidecar import real_path
 
 _HALF_WRITTEN_S: Final = 0.5

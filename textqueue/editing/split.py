@@ -27,7 +27,7 @@ from sej.system.disk import Disk, File, read_small
 from sej.system.locks import end_lease
 from sej.system.paths import absolute_path
 from sej.system.sealed import seal, unseal, whole
-from textqueue.editing.place import Place
+from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import Session
 from textqueue.editing.replace import (
     Part,

@@ -27,14 +27,25 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from textqueue.editing.message import Message, marking
-from textqueue.editing.place import Place
+from textqueue.editing.proof import Place
 from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
-from textqueue.format.kinds import APPENDED, CLAIMS, GIVEN_BACK, MARKS, SET, STATE, WAITING
 from textqueue.format.parser import chunks, digest, essence
 from textqueue.format.windows import scan
-from textqueue.ledger.records import EMPTY, WAS, Record, is_copy
+from textqueue.ledger.records import (
+    APPENDED,
+    CLAIMS,
+    EMPTY,
+    GIVEN_BACK,
+    MARKS,
+    SET,
+    STATE,
+    WAITING,
+    WAS,
+    Record,
+    is_copy,
+)
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]

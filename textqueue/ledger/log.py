@@ -33,8 +33,15 @@ which it began.
 The ledger relies on the lock. It promises that a torn or damaged line is ignored. If the whole file is lost or emptied,
 marks that an old buffer reverts are not recognised, and claims that are only in the ledger are forgotten. If a process
 then claims a message that equals one that it had claimed before, the earlier claim looks like a user's copy. Nothing
-else is lost. The ledger remains small: ``textqueue.ledger.compaction`` removes lines that mean nothing any more. It
-keeps the last ``MARKS_KEPT`` marks and the claims of live processes.
+else is lost.
+
+**Compaction.** A message that is added, claimed and marked has three lines, and only the last one means something
+later. A ledger counts such lines as it reads and writes. If half of the lines mean nothing, and they are many, it is
+written again. It keeps the edits that may still be in the file, in their order: of marks, the last ``MARKS_KEPT``. It
+keeps the claims in a mutex that have ended since the last foreign change, each with the line that ended it, because a
+stale save may restore such a claim. The last line has the state of the file. The new file replaces the old one
+atomically, under the queue's lock and without a lease on the queue file. Other processes find it by its inode.
+Positions are valid within one epoch only, so a ledger of several epochs is compacted by a reconcile of the whole file.
 """
 
 from __future__ import annotations
@@ -48,11 +55,16 @@ from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File
 from sej.system.durable import renew
-from textqueue.format.kinds import (
+from textqueue.format.windows import Token, state_of
+from textqueue.ledger.records import (
+    AGAIN,
     APPENDED,
     CLAIMS,
+    EMPTY,
     ENDS,
+    FAILED,
     GIVEN_BACK,
+    GONE,
     IN_MUTEX,
     MARKS,
     SET,
@@ -60,18 +72,22 @@ from textqueue.format.kinds import (
     UNSEEN,
     VISIBLE,
     WAITING,
+    WAS,
+    Record,
+    is_copy,
+    records_in,
 )
-from textqueue.format.windows import Token, state_of
-from textqueue.ledger.records import AGAIN, EMPTY, FAILED, WAS, Record, is_copy, records_in
-from textqueue.ledger.remembered import Remembered, ended_claims
-from textqueue.ledger.sidecar import copy_access, open_sidecar, replace_sidecar
+from textqueue.ledger.remembered import MARKS_KEPT, Remembered, ended_claims
+from textqueue.ledger.sidecar import open_sidecar, replace_sidecar
 
 _VERSION: Final = b"2"
 READ_ONLY_ERRORS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """The errors of the system if this user may only read the file."""
 _READ_BYTES: Final = 1 << 16
+_LEAST_LINES: Final = 1000
+_BYTES: Final = 256
+"""A ledger of a file of this many bytes for each line, or more, is not compacted before it is very long."""
 _CHECK_BYTES: Final = 128
-_COPY_BYTES: Final = 1 << 20
 
 
 class Checkpoint(NamedTuple):
@@ -270,42 +286,24 @@ class Ledger:
             self._unclaimed[name, holder] = self._read_to
         return found
 
-    def shorten(self) -> None:
-        """Drop the older half. The caller holds the lock, and has refreshed the ledger. See :meth:`rewrite`."""
-        assert self._file is not None
+    def is_wasteful(self, size: int) -> bool:
+        """Return whether a compaction is worth its cost, for a queue file of this size. The ledger is refreshed."""
+        lines = self.lines
+        long = lines > max(_LEAST_LINES, self.compacted * 2)
+        return long and (lines > 2 * MARKS_KEPT or (self.spent * 2 > lines and lines > size // _BYTES))
+
+    def compact(self) -> None:
+        """Write the ledger again, without the lines that mean nothing. It has one epoch. The caller holds the lock."""
+        edits = [one for one in self.numbered_edits() if one[1].kind not in CLAIMS]
+        # An edit has the essence after a variable was set; the line that ended a claim the one before, and is first.
+        kept = [*(_claims(self.history()).items() - set(edits)), *edits]
+        if len(kept) * 4 > self.lines * 3:  # the estimate was wrong: the lines are worth keeping
+            self.compacted = len(kept)
+            return
         assert self.token is not None
-        known = [Record(STATE, self.epoch, _VERSION, self.foreign, EMPTY), *self.claims.values()]
-        head = b"".join([record.line() for record in known])
-        position = self._read_to // 2
-        while not (found := self._file.read(_READ_BYTES, position).find(b"\n") + 1):
-            position += _READ_BYTES
-        position += found
-        temporary = self.path + ".tmp"
-        self._disk.unlink(temporary)
-        file = self._disk.open(temporary, "temp")
-        try:
-            if self._queue is not None:
-                copy_access(self._queue, file)
-            file.write(head)
-            lines = len(known)
-            size = len(head)
-            while data := self._file.read(_COPY_BYTES, position):
-                file.write(data)
-                lines += data.count(b"\n")
-                size += len(data)
-                position += len(data)
-            file.sync()
-        finally:
-            file.close()
-        self._file.write(b"\n>\n")
-        self._disk.rename(temporary, self.path)
-        # This object has applied all of these lines, so it need not read them again.
-        file = self._disk.open(self.path, "append")
-        self._file.close()
-        self._file = file
-        self._inode = self._file.status().inode
-        self._read_to, self._torn, self.lines = size, 0, lines
-        self._unclaimed.clear()
+        kept.sort(key=lambda one: one[0])
+        self.rewrite([record for _, record in kept], token=self.token)
+        self.compacted = self.lines
 
     def rewrite(self, records: Iterable[Record], *, token: Token, epoch: int | None = None) -> None:
         """Replace the ledger. The caller holds the lock.
@@ -456,3 +454,29 @@ def _has_claim(lines: bytes, name: bytes, is_its: Callable[[bytes], bool]) -> bo
                 if record.digest == one and record.kind == SET and record.owner not in names:
                     names.append(record.owner)
     return False
+
+
+def _claims(history: Iterable[Record]) -> dict[int, Record]:
+    """Return the lines about claims that matter, by number.
+
+    These are the first and the last line of each open claim: the last has the end of its lease. Of each claim in a
+    mutex that has ended, they are the claim and the line that ended it. Of several such claims of one process on equal
+    messages, the first one is enough: it has the number that a later one gets (``ledger.remembered``).
+    """
+    first: dict[int, tuple[int, Record]] = {}  # of the open claims, by position
+    last: dict[int, tuple[int, Record]] = {}
+    ended: dict[tuple[bytes, bytes, bytes, bool], tuple[tuple[int, Record], tuple[int, Record]]] = {}
+    for number, record in enumerate(history):
+        at = record.position
+        if record.kind in CLAIMS:
+            if at not in last or last[at][1].holder != record.holder:
+                first[at] = number, record
+            last[at] = number, record
+        elif record.kind in ENDS and at in last:
+            claim = last.pop(at)
+            if claim[1].kind == IN_MUTEX:
+                name = claim[1].digest, record.digest, claim[1].holder, record.owner == GONE
+                pair = claim, (number, record)
+                ended[name] = min(ended.get(name, pair), pair, key=lambda one: one[0][0])
+    lines = [line for pair in ended.values() for line in pair]
+    return dict([*lines, *(first[at] for at in last), *last.values()])

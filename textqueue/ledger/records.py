@@ -6,8 +6,27 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from textqueue.format.lease import claimant
+from textqueue.format.mutex import claimant
 from textqueue.format.windows import Token
+
+MARKS: Final = frozenset(b"=!#")
+CLAIMS: Final = frozenset(b"cm")
+GIVEN_BACK: Final = ord("-")
+SET: Final = ord("v")
+APPENDED: Final = ord("a")
+IN_LEDGER: Final = ord("c")
+IN_MUTEX: Final = ord("m")
+ENDED: Final = ord("e")
+STATE: Final = ord("r")
+WAITING: Final = frozenset({APPENDED, GIVEN_BACK})
+"""The kinds of lines for messages that this library queued."""
+VISIBLE: Final = MARKS | {APPENDED, IN_MUTEX}
+"""The kinds of lines whose edit a person sees in the file."""
+UNSEEN: Final = CLAIMS | {GIVEN_BACK, ENDED}
+"""The kinds of lines whose edit may have left bytes that an older buffer has as well, such as an earlier claim."""
+ENDS: Final = MARKS | {GIVEN_BACK, ENDED}
+"""The kinds of lines that end a claim."""
+
 
 EMPTY: Final = b"-"
 AGAIN: Final = b"again"

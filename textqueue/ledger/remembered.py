@@ -19,9 +19,25 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from textqueue.format.kinds import APPENDED, CLAIMS, ENDS, GIVEN_BACK, IN_MUTEX, MARKS, SET, STATE, WAITING
 from textqueue.format.windows import Token, unknown
-from textqueue.ledger.records import ARCHIVED, EMPTY, GONE, TEXT, WAS, Record, is_copy
+from textqueue.ledger.records import (
+    APPENDED,
+    ARCHIVED,
+    CLAIMS,
+    EMPTY,
+    ENDS,
+    GIVEN_BACK,
+    GONE,
+    IN_MUTEX,
+    MARKS,
+    SET,
+    STATE,
+    TEXT,
+    WAITING,
+    WAS,
+    Record,
+    is_copy,
+)
 
 MARKS_KEPT: Final = 1 << 18
 """The number of marks that the ledger keeps. If an old buffer reverts an older mark, that is not recognised."""

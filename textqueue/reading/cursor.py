@@ -22,8 +22,7 @@ from textqueue.editing.delivered import Skips, hash_of
 from textqueue.editing.message import Message
 from textqueue.editing.source import Source
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.format.lease import claimant
-from textqueue.format.mutex import HELD, holder_of, is_alive, is_claim
+from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_claim
 from textqueue.format.parser import chunks
 from textqueue.format.windows import FIRST_WINDOW, WINDOW, Token, Window, read_window, require_resolved, scan, token_of
 from textqueue.ledger.log import READ_ONLY_ERRORS

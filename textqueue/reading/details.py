@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 from sej.system.disk import File
 from textqueue.editing.message import Message
 from textqueue.editing.source import Source
-from textqueue.format.lease import claimant
-from textqueue.format.mutex import holder_of, is_alive
+from textqueue.format.mutex import claimant, holder_of, is_alive
 from textqueue.format.parser import decode, digest, essence
 from textqueue.ledger.records import Record
 
