@@ -159,7 +159,7 @@ class Progress:
         except FileNotFoundError:
             return None
         try:
-            found = unseal(self.path, data, ("source", "start", "count"))
+            found = unseal(self.path, data)
             whole(found["count"])
             if found["start"] is not None:
                 whole(found["start"])
@@ -179,7 +179,7 @@ class Progress:
     def finished(self) -> dict[str, Any] | None:
         """What a call left that finished; None if there was none, or if the queue was written since."""
         try:
-            found = unseal(self._record, read_small(self._disk, self._record, _PROGRESS_BYTES), ("source", "checksum"))
+            found = unseal(self._record, read_small(self._disk, self._record, _PROGRESS_BYTES))
             for name in ("start", "count", "checksum", "time"):
                 whole(found[name])
         except FileNotFoundError:

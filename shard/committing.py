@@ -463,7 +463,7 @@ def _read_done(target: Target) -> dict[str, int]:
 def _read(path: str) -> dict[str, Any]:
     data = read_small(OS, path, _JSON_BYTES)
     try:
-        return unseal(path, data, any_members=True)
+        return unseal(path, data)
     except ValueError as error:
         raise CorruptionError(
             f"this file cannot be read ({error}); move it away to continue without it", path=path

@@ -18,7 +18,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
 from sej.checks import DISK, PROGRESS, require
@@ -337,7 +337,7 @@ def load_plan(target: Path, disk: Disk) -> Plan | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        row = unseal(path, data, [each.name for each in fields(Plan)])
+        row = unseal(path, data)
         prefix, bits = row["source"]
         row["source"] = str(prefix), whole(bits, 0, MAX_BITS)
         row["copied"], row["ends"] = _numbers(row["copied"]), _numbers(row["ends"])

@@ -190,7 +190,7 @@ def identity(folder: str, *, create: bool = False) -> str | None:
             if OS.status(path) is None:
                 replace_file(OS, os.path.join(folder, "id.new"), path, seal(path, {"id": uuid.uuid4().hex}))
     try:
-        return str(unseal(path, read_small(OS, path, _OWNER_BYTES), ("id",))["id"])
+        return str(unseal(path, read_small(OS, path, _OWNER_BYTES))["id"])
     except (ValueError, KeyError) as error:
         raise CorruptionError(
             f"this file is not the identity of a staging folder ({error}); remove it, and run the job again", path=path
@@ -380,7 +380,7 @@ def _owner_is_gone(path: str, age_s: float) -> bool:
     with suppress(FileNotFoundError):
         try:
             note = os.path.join(path, "owner.json")
-            found = unseal(note, read_small(OS, note, _OWNER_BYTES), Owner._fields)
+            found = unseal(note, read_small(OS, note, _OWNER_BYTES))
             owner = Owner(str(found["host"]), whole(found["pid"]), found["start"])
         except (FileNotFoundError, ValueError, KeyError, CorruptionError):
             return age_s > _FOREIGN_AGE_S

@@ -60,7 +60,7 @@ def read_vector(root: str, reader: str, disk: Disk) -> Kept:
     except (FileNotFoundError, NotADirectoryError):
         return Kept({}, {})
     try:
-        content = unseal(path, data, ("format", "offsets", "journals"))
+        content = unseal(path, data)
         whole(content["format"], _FORMAT, _FORMAT)
         return Kept(
             {name: whole(offset, 0, MAX_OFFSET) for name, offset in content["offsets"].items()},

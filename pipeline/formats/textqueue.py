@@ -228,7 +228,7 @@ def _save(ledger: str, content: dict[str, Any]) -> None:
 def _read_ledger(path: str) -> dict[str, Any]:
     data = read_small(OS, path, _LEDGER_BYTES)
     try:
-        known = unseal(path, data, ("done", "intent"))
+        known = unseal(path, data)
         for number in known["done"].values():
             whole(number, -1)
         intent = known["intent"]

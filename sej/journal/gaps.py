@@ -95,7 +95,7 @@ def _read(directory: Directory, name: str) -> Gap:
     path = directory.at("gaps", name)
     data = read_small(directory.disk, path, _GAP_BYTES)
     try:
-        row = unseal(path, data, Gap._fields)
+        row = unseal(path, data)
         start = whole(row["start"], 0, MAX_OFFSET - 1)
         kept = row["kept"]
         return Gap(start, whole(row["stop"], start + 1, MAX_OFFSET), str(row["reason"]), kept and str(kept))

@@ -237,7 +237,7 @@ def _finish_repair(directory: Directory) -> None:
     path = directory.at("txn", "repair")
     data = read_small(disk, path, _INTENT_BYTES)
     try:
-        intent = unseal(path, data, ("segment", "runs", "last"))
+        intent = unseal(path, data)
         damaged = directory.segment(whole(intent["segment"], 0, MAX_OFFSET))
         runs = [(_staged(directory, first), directory.segment(first)) for first in _starts(intent["runs"])]
         is_last = bool(intent["last"])

@@ -6,7 +6,7 @@ ended too many processes is not handled again.
 
 The note is one line of JSON with a checksum (:mod:`sej.system.sealed`). There is room for two lines, which are written
 in turn: if a process dies during a write, the previous note remains. A line that is incomplete or has changed is
-ignored. Older versions wrote one line without a checksum.
+ignored.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class Attempts:
 
     def _take(self, slot: int, line: bytes) -> None:
         """Accept a line if it is a note and newer than the known one."""
-        note = unseal(self._path, line.strip(b"\0 \n"), ("offset", "attempts"), optional=("again",))
-        offset, ended, number = whole(note["offset"]), whole(note["attempts"]), whole(note.get("number", 0))
-        if number >= self._number and note.get("again", [offset, ended]) == [offset, ended]:
+        note = unseal(self._path, line.strip(b"\0 \n"))
+        offset, ended, number = whole(note["offset"]), whole(note["attempts"]), whole(note["number"])
+        if number >= self._number:
             self._offset, self._ended = offset, ended
             self._number, self._slot = number, 1 - slot
 

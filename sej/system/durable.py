@@ -97,7 +97,7 @@ class KeptPosition:
 
         Returns:
             The position; the beginning of the file if the record is damaged or of another file, as in a copy; None if
-            the record is missing, as in a journal that an older version wrote.
+            the record is missing, as in a journal of the original.
         """
         self.lost = None
         crc32c(b"")  # loads the library: at the interpreter's end, when a writer may be closed, nothing can be imported

@@ -5,8 +5,7 @@
     1234abcd {"start":28,"stop":33,"reason":"no message","kept":null}
 
 The eight hexadecimal digits are the CRC32C of the file's name (without its directory) and the JSON text after the
-space. With the name in it, a file that was swapped with another one of its kind is noticed too. Files of versions
-without the checksum begin with ``{``: they are read if they have exactly the members of that version.
+space. With the name in it, a file that was swapped with another one of its kind is noticed too.
 
 Every package may import it. No I/O: bytes in, values out.
 """
@@ -14,7 +13,6 @@ Every package may import it. No I/O: bytes in, values out.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from typing import Any
 
 from sej.system.checksum import crc32c
@@ -33,45 +31,24 @@ def seal(path: str | os.PathLike[str], content: Any) -> bytes:
     return b"%08x %s\n" % (_check(path, body), body)
 
 
-def unseal(
-    path: str | os.PathLike[str],
-    data: bytes,
-    members: Collection[str] | None = None,
-    *,
-    optional: Collection[str] = (),
-    any_members: bool = False,
-) -> dict[str, Any]:
-    """Return the object in the bytes of the file at path.
-
-    Args:
-        path: the file; only its name counts.
-        data: its bytes.
-        members: the members that an object without a checksum must have; None: such an object is refused.
-        optional: members that it may have in addition.
-        any_members: accept an object without a checksum, with any members.
+def unseal(path: str | os.PathLike[str], data: bytes) -> dict[str, Any]:
+    """Return the object in the bytes of the file at path. Of the path, only the name of the file counts.
 
     Raises:
         ValueError: the checksum is wrong, or the bytes are not such an object.
     """
     import json
 
-    plain = data[:1] == b"{"
-    if plain:
-        body = data
-    else:
-        check, _, body = data.rstrip(b"\n").partition(b" ")
-        wanted = b"%08x" % _check(path, body)
-        if check != wanted:
-            raise ValueError(f"its checksum is {check[:8]!r}, expected {wanted!r}")
+    check, _, body = data.rstrip(b"\n").partition(b" ")
+    wanted = b"%08x" % _check(path, body)
+    if check != wanted:
+        raise ValueError(f"its checksum is {check[:8]!r}, expected {wanted!r}")
     try:
         content = json.loads(body)
     except RecursionError:
         raise ValueError("its objects are nested too deep") from None
     if not isinstance(content, dict):
         raise ValueError(f"expected an object, got {type(content).__name__}")
-    known = any_members or (members is not None and set(members) <= content.keys() <= {*members, *optional})
-    if plain and not known:
-        raise ValueError(f"it has the members {sorted(content)[:9]} and no checksum")
     return content
 
 

@@ -9,7 +9,7 @@ import sej
 from sej.journal.directory import Directory
 from sej.reading.attempts import Attempts
 from sej.system.disk import OS, Disk, File
-from sej.system.sealed import unseal
+from sej.system.sealed import seal, unseal
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk
 from tests.sej.support import segment
@@ -106,7 +106,8 @@ def test_a_death_while_a_message_is_put_aside_is_no_attempt(tmp_path: Path) -> N
     with sej.Writer(tmp_path / "j") as w:
         w.append_many([b"a", b"b"])
     sej.Offset(tmp_path / "j", "worker").close()
-    (tmp_path / "j" / "ofs" / "worker.tries").write_text('{"offset": 0, "attempts": 3}\n')
+    note = seal("worker.tries", {"offset": 0, "attempts": 3, "number": 1})
+    (tmp_path / "j" / "ofs" / "worker.tries").write_bytes(note)
     seen: list[int] = []
 
     def run(disk: Disk) -> None:

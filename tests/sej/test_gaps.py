@@ -1,6 +1,5 @@
 """Recorded gaps: if any byte of one is changed, a scanner continues or raises an error that names the file."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import sej
 from sej.journal.directory import Directory
 from sej.journal.gaps import Gap, count_messages, record_gap
 from sej.system.disk import OS
-from sej.system.sealed import unseal
 from tests.crash.sidecars import limited
 
 pytestmark = pytest.mark.either_codec
@@ -42,23 +40,6 @@ def test_every_flipped_bit_of_a_gap_is_noticed(journal: Path) -> None:
             file.write_bytes(sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :])
             with limited(), pytest.raises(sej.CorruptionError, match="not a readable gap"):
                 read(journal)
-
-
-def test_gaps_without_a_checksum_are_read_and_end_whatever_they_say(journal: Path) -> None:
-    """As older versions wrote them."""
-    (file,) = (journal / "gaps").iterdir()
-    sound = read(journal)
-    plain = json.dumps(unseal(file, file.read_bytes()), indent=1).encode() + b"\n"
-    file.write_bytes(plain)
-    assert read(journal) == sound
-    for at in range(plain.index(b"reason")):
-        for bit in range(8):
-            file.write_bytes(plain[:at] + bytes([plain[at] ^ 1 << bit]) + plain[at + 1 :])
-            with limited():
-                try:
-                    assert read(journal)[0] == sound[0]
-                except sej.CorruptionError:
-                    continue
 
 
 def test_gaps_of_two_repairs_that_overlap_are_counted_once(tmp_path: Path) -> None:

@@ -110,9 +110,9 @@ def test_the_batch_of_a_dead_drain_is_parsed_once(path: Path, tmp_path: Path, mo
     drain_and_die(path, tmp_path / "j", "after append")
     parsed: list[str] = []
 
-    def counted(name: str, data: bytes, members: tuple[str, ...]) -> dict[str, object]:
+    def counted(name: str, data: bytes) -> dict[str, object]:
         parsed.append(name)
-        return unseal(name, data, members)
+        return unseal(name, data)
 
     monkeypatch.setattr("textqueue.ledger.intent.unseal", counted)
     with TextQueue(path) as q:

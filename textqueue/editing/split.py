@@ -173,7 +173,7 @@ def _complete(disk: Disk, rest: str, note: str) -> None:
     except FileNotFoundError:
         return
     try:
-        fields = unseal(note, found, ("inode", "files"), optional=("folder",))  # older versions have no folder
+        fields = unseal(note, found)
         folder = str(fields.get("folder", os.path.dirname(os.path.abspath(note))))
         inode = whole(fields["inode"], 0, 2**64 - 1)
         files = [(str(temporary), str(target)) for temporary, target in fields["files"]]

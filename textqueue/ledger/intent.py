@@ -93,7 +93,7 @@ def _read(disk: Disk, path: str) -> bytes | None:
 
 def _parse(path: str, data: bytes) -> Intent:
     try:
-        fields = unseal(path, data, ("producer", "number", "messages", "owners", "keys"))
+        fields = unseal(path, data)
         keys = fields["keys"]
         return Intent(
             str(fields["producer"]),
