@@ -338,7 +338,9 @@ class JournalQueue(WorkQueue):
         """Put one dead letter back as a new message, with 0 attempts; see :meth:`redrive`."""
         OFFSET("offset", offset)
         self._core.life.require()
-        return self._core.letters.requeue(offset, partial(self._core.end_in_turn, self._putter.put_one_back))
+        found = self._core.letters.of_item(offset)
+        new = [] if found is None else self._core.end_in_turn(self._putter.put_one_back, *found)
+        return new[0] if new else None
 
     def discard(self, offset: int) -> bool:
         """Remove one dead letter for good: no worker receives its item, and :meth:`redrive` skips it.
@@ -355,8 +357,8 @@ class JournalQueue(WorkQueue):
         """
         OFFSET("offset", offset)
         self._core.life.require()
-        remove = partial(self._core.end_in_turn, self._putter.remove_letter)
-        return bool(self._core.letters.requeue(offset, remove))
+        found = self._core.letters.of_item(offset)
+        return found is not None and self._core.end_in_turn(self._putter.remove_letter, *found)
 
     def redrive(self, limit: int | None = None) -> int:
         """Put this queue's dead letters back as new messages, oldest first, with 0 attempts.

@@ -69,15 +69,13 @@ class MessageReader:
             return messages[index]
         return self._read(offset)
 
-    def ahead(self, offset: int) -> tuple[list[Message], int]:
-        """Return messages with consecutive offsets, and the index of this one; past the last one if it does not exist.
-
-        Raises:
-            SejError: as :meth:`at`.
-        """
-        message = self.at(offset)
-        exists = message is not None and message.offset == offset
-        return self._messages, offset - self._first if exists else len(self._messages)
+    def find(self, offset: int) -> Message | None:
+        """Return the message with this offset; None: it was removed, lost or not written yet."""
+        try:
+            message = self.at(offset)
+        except OffsetTooSmallError:
+            return None
+        return message if message is not None and message.offset == offset else None
 
     def judge(self) -> None:
         """Nothing was appended for a while: raise if the bytes at the end are corruption."""
@@ -172,9 +170,8 @@ def _message(directory: Directory, tail: Tail, offset: int) -> Message | None:
         return None
     reader = MessageReader(directory, 1)
     try:
-        message = reader.at(offset)
-    except SejError:  # it was removed or is damaged: unknown
+        return reader.find(offset)
+    except SejError:  # it is damaged: unknown
         return None
     finally:
         reader.close()
-    return message if message is not None and message.offset == offset else None

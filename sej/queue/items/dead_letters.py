@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from sej.errors import JournalNotFoundError, LockedError, OffsetTooSmallError, SejError
 from sej.journal.directory import Directory
@@ -24,7 +25,6 @@ _BATCH: Final = 256
 _NAME_BYTES: Final = 192
 """With the prefix, the longest name that a reader can have."""
 _LOOK_BACK: Final = 4096
-_T = TypeVar("_T")
 _LOCK_S: Final = 1.0
 """Writers of that journal hold it for one letter at a time; a process that holds it longer must not block the whole
 queue.
@@ -88,13 +88,17 @@ def letters_lost(directory: Directory, name: str, path: str, state: QueueState) 
     return BACK(number, begin, max(state.dead - left, 0))
 
 
+def _journal_number(path: str, disk: Disk) -> int:
+    """Return the number of a journal: the first 8 bytes of its id."""
+    return int.from_bytes((Journal(path, disk=disk).id or b"")[:8], "big")
+
+
 def _position(directory: Directory, name: str, path: str, state: QueueState) -> tuple[int, int]:
     """Return the number of a journal of dead letters, and its first letter that was not put back.
 
     The position is in the state, and next to the letters: a state that was rebuilt, as after a reset, has none.
     """
-    identity = Journal(path, disk=directory.disk).id or b""
-    number = int.from_bytes(identity[:8], "big")
+    number = _journal_number(path, directory.disk)
     kept = read_offset(path, redrive_reader(directory, name, path), disk=directory.disk)
     return number, max(state.redriven.get(number, 0), kept or 0)
 
@@ -192,7 +196,7 @@ class DeadLetterJournal:
         letter_offset, check = self._letters.get(message.offset, (-1, 0))
         return letter_offset >= first and check == message_check(message)
 
-    def redrive(self, limit: int | None, put_back: Callable[[int, list[DeadLetter]], int]) -> int:
+    def redrive(self, limit: int | None, put_back: Callable[[int, list[DeadLetter]], list[int]]) -> int:
         """Pass this queue's letters to ``put_back``, oldest first; the position is stored next to them."""
         disk, reader = self._directory.disk, redrive_reader(self._directory, self._name, self.path)
         try:
@@ -213,7 +217,9 @@ class DeadLetterJournal:
             place.close()  # an exception of a signal handler may have interrupted the exit before it released the lock
             raise
 
-    def _put_back(self, place: Offset, limit: int | None, put_back: Callable[[int, list[DeadLetter]], int]) -> int:
+    def _put_back(
+        self, place: Offset, limit: int | None, put_back: Callable[[int, list[DeadLetter]], list[int]]
+    ) -> int:
         """Pass the letters from a position on to ``put_back``, and commit the position; return how many there were."""
         source, disk = source_of(self._directory), self._directory.disk
         count = 0
@@ -227,24 +233,21 @@ class DeadLetterJournal:
                 mine.append(letter)
             seen = letter.letter_offset + 1
             if len(mine) == _BATCH or (limit is not None and count + len(mine) == limit):
-                count += put_back(self._number(), mine)
+                count += len(put_back(self._number(), mine))
                 place.commit(seen)
                 mine = []
-        count += put_back(self._number(), mine)
+        count += len(put_back(self._number(), mine))
         place.commit(seen)
         return count
 
-    def requeue(self, offset: int, act: Callable[[int, DeadLetter], _T]) -> _T | None:
-        """Pass the letter of one item to ``act``, and return its result; None if it has no letter."""
-        disk = self._directory.disk
-        source = source_of(self._directory)
-        try:
+    def of_item(self, offset: int) -> tuple[int, DeadLetter] | None:
+        """Return the number of this journal and the letter of one item; None if it has no letter."""
+        disk, source = self._directory.disk, source_of(self._directory)
+        with suppress(JournalNotFoundError):
             sync_dead_letters(self.path, disk)
             for letter in remaining_letters(self.path, self._first_letter(), disk):
                 if (letter.message.offset, letter.source, letter.reader) == (offset, source, self._name):
-                    return act(self._number(), letter)
-        except JournalNotFoundError:
-            pass
+                    return self._number(), letter
         return None
 
     def _first_letter(self) -> int:
@@ -253,8 +256,6 @@ class DeadLetterJournal:
 
     def _number(self) -> int:
         """Return the number of this journal of dead letters."""
-        try:
-            identity = Journal(self.path, disk=self._directory.disk).id or b""
-        except JournalNotFoundError:
-            identity = b""
-        return int.from_bytes(identity[:8], "big")
+        with suppress(JournalNotFoundError):
+            return _journal_number(self.path, self._directory.disk)
+        return 0

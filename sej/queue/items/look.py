@@ -1,10 +1,9 @@
 """Look at a queue without taking anything: what is in it, in which state, and which process holds it.
 
-:func:`listed` and :func:`upcoming` turn a state into rows, without I/O. :class:`Listing` adds the messages. An open
-queue passes its own state, read under the queue's lock.
-
-:class:`QueueLook` is for a process that has no queue open: it reads the state without a lock
-(:mod:`sej.queue.disk.unlocked`).
+Nothing is locked or written, so this works on a read-only directory and disturbs no process. The state log only grows,
+or is replaced as a whole: it is read up to the last good record. What an opening would write is applied to this copy of
+the state: a kept offset that was moved, a reboot, and the leases of processes that died. :func:`listed` and
+:func:`upcoming` turn the state into rows, and :class:`QueueLook` adds the messages.
 """
 
 from __future__ import annotations
@@ -19,23 +18,27 @@ from typing import Final, NamedTuple
 
 from sej.errors import JournalNotFoundError, OffsetTooSmallError
 from sej.journal.directory import Directory
-from sej.message import Message
-from sej.queue.disk.lock import Holders
+from sej.journal.end import Tail
+from sej.journal.view import Journal
+from sej.queue.disk.lock import Holders, restarted
 from sej.queue.disk.log import queue_names
+from sej.queue.disk.parked import parked_offsets
 from sej.queue.disk.reader import MessageReader
-from sej.queue.disk.unlocked import UnlockedState
 from sej.queue.interface.queue import require_known
 from sej.queue.interface.serializers import Serializer
 from sej.queue.interface.values import QueuedItem, Stats
 from sej.queue.items.dead_letters import letters_left, letters_lost
-from sej.queue.log.format import headers_of, message_check
+from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
 from sej.queue.log.key_order import key_hash
-from sej.queue.log.schedule import Lease, Waiting
-from sej.queue.log.state import QueueState
+from sej.queue.log.schedule import NEVER, Lease, Waiting
+from sej.queue.log.state import QueueState, WrongRecordError
+from sej.reading.offset import read_offset
 from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk
 from sej.system.paths import Resolved, absolute_path
 
+_MORE: Final = 1 << 20
+"""So many messages may be appended and taken while the log is read."""
 _READY: Final = "ready"
 
 
@@ -147,57 +150,6 @@ def counted(state: QueueState, now_ns: int, end: int) -> Stats:
     return Stats(ready + state.fresh(end), delayed, leased, state.done, state.dead, state.lost, paused=state.paused)
 
 
-class Listing:
-    """Turns rows into items, with their messages."""
-
-    def __init__(self, directory: Directory, name: str, clock: Clock, dead_letter: str) -> None:
-        """Set the files; nothing is opened."""
-        self._directory = directory
-        self._name = name
-        self._holders = Holders(directory, name)
-        self._clock = clock
-        self.dead_letter = dead_letter
-
-    def items(self, state: QueueState, rows: Iterable[Row], serializer: Serializer | None) -> Iterator[QueuedItem]:
-        """Yield the items whose messages exist."""
-        order = state.order
-        offset_ns = self._clock.wall_ns() - self._clock.boot_ns()
-        holders: dict[int, str | None] = {-1: None}
-        reader = MessageReader(self._directory, 64)
-        try:
-            for row in rows:
-                message = self._message(reader, row)
-                if message is None:
-                    continue
-                if row.parked and (order is None or not order.may_be_parked(row.offset, key_hash(message.key))):
-                    continue
-                if row.intent is not None and row.intent != (message.timestamp, message_check(message)):
-                    row = Row(row.offset, _READY)  # the record is void: another message has this offset, and is fresh
-                if row.holder not in holders:
-                    holders[row.holder] = self._holders.text(row.holder)
-                at = row.at_ns + offset_ns if row.at_ns else None
-                yield QueuedItem(row.offset, row.state, row.attempts, at, holders[row.holder], row.priority, "",
-                                 message, serializer, headers_of(state.headers, message))  # fmt: skip
-        finally:
-            reader.close()
-
-    def _message(self, reader: MessageReader, row: Row) -> Message | None:
-        try:
-            message = reader.at(row.offset)
-        except OffsetTooSmallError:  # retention removed it
-            return None
-        return message if message is not None and message.offset == row.offset else None
-
-    def dead(self, state: QueueState, after: int, serializer: Serializer | None) -> Iterator[QueuedItem]:
-        """Yield the dead letters that were not put back, oldest letter first."""
-        with contextlib.suppress(JournalNotFoundError):
-            for letter in letters_left(self._directory, self._name, self.dead_letter, state):
-                if letter.message.offset > after:
-                    yield QueuedItem(letter.message.offset, "dead", letter.attempts, None, None, letter.priority,
-                                     letter.reason, letter.message, serializer, letter.headers,
-                                     letter.traceback)  # fmt: skip
-
-
 class QueueLook:
     """Looks at a queue that this process has not opened."""
 
@@ -221,22 +173,21 @@ class QueueLook:
         require_known(name, queue_names(directory), False, directory.path)
         self._name = name
         self._clock = clock
-        self._state = UnlockedState(directory, name, clock)
-        letters = Resolved(directory.at("dead", name) if dead_letter is None else absolute_path(dead_letter))
-        self._listing = Listing(directory, name, clock, letters)
+        self._holders = Holders(directory, name)
+        self._letters = Resolved(directory.at("dead", name) if dead_letter is None else absolute_path(dead_letter))
 
     def stats(self) -> Stats:
         """Return how many items there are."""
-        state = self._state.read()
-        state.apply(letters_lost(self._directory, self._name, self._listing.dead_letter, state))
-        return counted(state, self._clock.boot_ns(), self._state.end())
+        state = self._read()
+        state.apply(letters_lost(self._directory, self._name, self._letters, state))
+        return counted(state, self._clock.boot_ns(), self._end())
 
     def peek(self, n: int = 1, *, serializer: Serializer | None = None) -> list[QueuedItem]:
         """Return the next n items, as :meth:`sej.WorkQueue.peek`."""
-        there, now, end = self._state.read(), self._clock.boot_ns(), self._state.end()
+        there, now, end = self._read(), self._clock.boot_ns(), self._end()
         if there.order is None:
-            return list(self._listing.items(there, upcoming(there, now, end, n), serializer))
-        return heads(there, self._listing.items(there, listed(there, now, end, _READY, -1), serializer), n)
+            return list(self._items(there, upcoming(there, now, end, n), serializer))
+        return heads(there, self._items(there, listed(there, now, end, _READY, -1), serializer), n)
 
     def items(
         self,
@@ -247,9 +198,102 @@ class QueueLook:
         serializer: Serializer | None = None,
     ) -> list[QueuedItem]:
         """Return items, as :meth:`sej.WorkQueue.items`."""
-        there, last = self._state.read(), -1 if after is None else after
+        there, last = self._read(), -1 if after is None else after
         if state == "dead":
-            letters = self._listing.dead(there, last, serializer)
+            letters = self._dead(there, last, serializer)
             return nsmallest(sys.maxsize if limit is None else limit, letters, key=lambda item: item.offset)
-        rows = listed(there, self._clock.boot_ns(), self._state.end(), state, last)
-        return list(islice(self._listing.items(there, rows, serializer), limit))
+        rows = listed(there, self._clock.boot_ns(), self._end(), state, last)
+        return list(islice(self._items(there, rows, serializer), limit))
+
+    def _items(self, state: QueueState, rows: Iterable[Row], serializer: Serializer | None) -> Iterator[QueuedItem]:
+        """Yield the items whose messages exist."""
+        order = state.order
+        offset_ns = self._clock.wall_ns() - self._clock.boot_ns()
+        holders: dict[int, str | None] = {-1: None}
+        reader = MessageReader(self._directory, 64)
+        try:
+            for row in rows:
+                message = reader.find(row.offset)
+                if message is None:
+                    continue
+                if row.parked and (order is None or not order.may_be_parked(row.offset, key_hash(message.key))):
+                    continue
+                if row.intent is not None and row.intent != (message.timestamp, message_check(message)):
+                    row = Row(row.offset, _READY)  # the record is void: another message has this offset, and is fresh
+                if row.holder not in holders:
+                    holders[row.holder] = self._holders.text(row.holder)
+                at = row.at_ns + offset_ns if row.at_ns else None
+                yield QueuedItem(row.offset, row.state, row.attempts, at, holders[row.holder], row.priority, "",
+                                 message, serializer, headers_of(state.headers, message))  # fmt: skip
+        finally:
+            reader.close()
+
+    def _dead(self, state: QueueState, after: int, serializer: Serializer | None) -> Iterator[QueuedItem]:
+        """Yield the dead letters that were not put back, oldest letter first."""
+        with contextlib.suppress(JournalNotFoundError):
+            for letter in letters_left(self._directory, self._name, self._letters, state):
+                if letter.message.offset > after:
+                    yield QueuedItem(letter.message.offset, "dead", letter.attempts, None, None, letter.priority,
+                                     letter.reason, letter.message, serializer, letter.headers,
+                                     letter.traceback)  # fmt: skip
+
+    # --- the state
+
+    def _end(self) -> int:
+        """Return the end of the journal."""
+        return Tail(self._directory).end_offset()
+
+    def _read(self) -> QueueState:
+        """Read the state log, and apply what an opening would find."""
+        directory, disk = self._directory, self._directory.disk
+        state = QueueState(self._first())
+        file = disk.open(directory.at("ofs", f"{self._name}.queue"), "read")
+        with file.closing():
+            if read_head(file.read(RECORD_SIZE, 0), self._name) is not None:
+                state = QueueState()
+                state.most = self._end() + _MORE
+                data = file.read(file.size(), RECORD_SIZE)
+                with contextlib.suppress(WrongRecordError):  # what was read before it counts, as before a bad record
+                    state.apply(memoryview(data)[: good_bytes(data).size])
+                state.most = NEVER
+                if not state.whole:
+                    state = state.begun_again(self._first(), state.order)
+        state = self._moved(state)
+        now, holders = self._clock.boot_ns(), Holders(directory, self._name)
+        if restarted(state, self._clock, holders):
+            state.apply(booted(self._clock.boot_id(), max(self._clock.wall_ns() - now, 0), now))
+        dead = holders.dead(state.holders())
+        state.apply(b"".join(FREE(holder) for holder in sorted(dead)))
+        self._lose(state)
+        return state
+
+    def _lose(self, state: QueueState) -> None:
+        """Drop what retention removed before it was delivered."""
+        reader = MessageReader(self._directory, 1)
+        try:
+            reader.at(state.low())
+        except OffsetTooSmallError as error:
+            first = error.first_available
+            parked = 0
+            if state.order is not None:
+                left = sum(offset >= first for offset, _ in parked_offsets(self._directory, state))
+                parked = state.order.count - left
+            state.apply(LOST(min([state.frontier, *state.waiting]), first, parked))
+        finally:
+            reader.close()
+
+    def _moved(self, state: QueueState) -> QueueState:
+        """Return the state after a reset of the kept offset, which the log does not know."""
+        there = read_offset(self._directory.path, self._name, disk=self._directory.disk)
+        if state.kept is not None and (there is None or there < state.kept):
+            return state.begun_again(self._first(), state.order)
+        if there is None or there <= state.head():
+            return state
+        state.begin_at(there)
+        if state.order is not None:
+            state.order.count = sum(1 for _ in parked_offsets(self._directory, state))
+        return state
+
+    def _first(self) -> int:
+        there = read_offset(self._directory.path, self._name, disk=self._directory.disk)
+        return Journal(self._directory.path, disk=self._directory.disk).first_offset if there is None else there

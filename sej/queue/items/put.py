@@ -123,7 +123,7 @@ class Putter:
         count = len(batch.values)
         return self._put(batch, wishes) if self._has_room(count) or self._makes_room(count) else None
 
-    def put_back(self, journal: int, letters: Sequence[DeadLetter]) -> int:
+    def put_back(self, journal: int, letters: Sequence[DeadLetter], *, alone: bool = False) -> list[int]:
         """Put dead letters back, each once, under the queue's lock; durable when it returns.
 
         If this process dies in the middle, each letter has left a key, which counts if its message was written. The
@@ -132,48 +132,39 @@ class Putter:
         Args:
             journal: the first 8 bytes of the id of the letters' journal.
             letters: in its order.
+            alone: put them back before the letters in front of them. Each keeps a key, ``requeue``, until all letters
+                up to it are put back.
 
         Returns:
-            How many were put back, without those that another process had put back before.
+            The offsets of the new items, without letters that were put back before.
         """
-        log, dedupe = self._log, self._log.state.dedupe
-        letters = [letter for letter in letters if letter.letter_offset >= log.state.redriven.get(journal, 0)]
-        if not letters:
-            return 0
-        alone = [letter for letter in letters if dedupe.requeued(journal, letter.letter_offset)]
-        rest = [letter for letter in letters if letter not in alone]
-        keys = self._append_letters(journal, rest)
-        log.append(
-            BACK(journal, letters[-1].letter_offset + 1, len(rest)),
-            *self._unblocked(rest),
-            *(_dedupe(key, None, 0) for key in keys),
-            *(_dedupe(requeue_key(journal, letter.letter_offset), None, 0) for letter in alone),
-        )
-        log.force()
-        return len(rest)
-
-    def put_one_back(self, journal: int, letter: DeadLetter) -> int | None:
-        """Put one dead letter back, before the letters in front of it; durable when it returns.
-
-        The letter keeps a key, ``requeue``, until all letters up to it are put back: then :meth:`put_back` skips it.
-
-        Returns:
-            The new item's offset; None if the letter was put back before.
-        """
-        log, state, number = self._log, self._log.state, letter.letter_offset
+        log, state = self._log, self._log.state
         position = state.redriven.get(journal, 0)
-        if number < position or state.dedupe.requeued(journal, number):
-            return None
-        (key,) = self._append_letters(journal, [letter])
-        offset, _, check = state.dedupe.known[key]
+        letters = [letter for letter in letters if letter.letter_offset >= position]
+        rest = [letter for letter in letters if not state.dedupe.requeued(journal, letter.letter_offset)]
+        if not (rest if alone else letters):
+            return []
+        keys = self._append_letters(journal, rest)
+        known = [state.dedupe.known[key] for key in keys]
+        if alone:
+            numbers = [requeue_key(journal, letter.letter_offset) for letter in rest]
+            marks = [deduped(key, at, NEVER, check) for key, (at, _, check) in zip(numbers, known, strict=True)]
+        else:
+            position = letters[-1].letter_offset + 1
+            gone = (letter.letter_offset for letter in letters if letter not in rest)
+            marks = [_dedupe(requeue_key(journal, number), None, 0) for number in gone]
         log.append(
-            BACK(journal, position, 1),
-            *self._unblocked([letter]),
-            deduped(requeue_key(journal, number), offset, NEVER, check),
-            _dedupe(key, None, 0),
+            BACK(journal, position, len(rest)),
+            *self._unblocked(rest),
+            *marks,
+            *(_dedupe(key, None, 0) for key in keys),
         )
         log.force()
-        return offset
+        return [found.offset for found in known]
+
+    def put_one_back(self, journal: int, letter: DeadLetter) -> list[int]:
+        """Put one dead letter back, before the letters in front of it; durable when it returns."""
+        return self.put_back(journal, [letter], alone=True)
 
     def remove_letter(self, journal: int, letter: DeadLetter) -> bool:
         """Mark a dead letter as put back, without an item; durable when it returns.
@@ -248,12 +239,7 @@ class Putter:
 
     def _has(self, message: Message) -> bool:
         """Return whether this message is still in the queue."""
-        if not self._log.state.has(message.offset):
-            return False
-        try:
-            return self._reader.at(message.offset) == message
-        except OffsetTooSmallError:
-            return False
+        return self._log.state.has(message.offset) and self._reader.find(message.offset) == message
 
     def _has_room(self, count: int) -> bool:
         """Return whether this many more items may wait, without those whose dedupe key is known."""
@@ -289,10 +275,7 @@ class Putter:
 
     def _message(self, offset: int, timestamp: int, check: int) -> Message | None:
         """Return this message; None: another one or none has the offset."""
-        try:
-            message = self._reader.at(offset)
-        except OffsetTooSmallError:
-            return None
+        message = self._reader.find(offset)
         matches = message is not None and (message.timestamp, message_check(message)) == (timestamp, check)
         return message if matches else None
 

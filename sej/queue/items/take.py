@@ -414,11 +414,8 @@ class Taker:
             return True
         if offset >= log.tail.end_offset():
             return False
-        try:
-            message = self.core.others.at(offset)
-        except OffsetTooSmallError:
-            return False
-        if message is None or message.offset != offset:  # a repair found it lost
+        message = self.core.others.find(offset)
+        if message is None:
             return False
         fresh = state.is_fresh(offset, key_hash(message.key))
         if not fresh and not state.has(offset):
