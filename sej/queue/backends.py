@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sej.checks import FLAG, PATH, TEXT, optional, require
 from sej.queue.interface.queue import WorkQueue
-from sej.queue.interface.serializers import serializer as serializer_of
+from sej.queue.interface.values import serializer as serializer_of
 from sej.system.disk import OS
 
 _TEXT: Final = ".tq"

@@ -13,7 +13,7 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import TracerProvider
 
 import sej
-from sej.queue.interface.headers import MAX_HEADERS_BYTES
+from sej.queue.interface.values import MAX_HEADERS_BYTES
 from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import HEADERS, RECORD_SIZE, in_parts, packed_headers

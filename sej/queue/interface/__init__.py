@@ -3,7 +3,6 @@
 The modules, in the order in which they are best read::
 
     queue, item                        WorkQueue and Item: the methods of a queue and of an item that was taken
-    values                             counts, options of a put, and items as they are listed
-    serializers, headers               values as bytes; names with texts, and the trace context in them
+    values                             values as bytes, headers, counts, options of a put, items as they are listed
     held                               the base of items; queues that keep the items in progress in memory
 """

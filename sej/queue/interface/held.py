@@ -18,7 +18,7 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError
 from sej.queue.interface.item import Item
 from sej.queue.interface.queue import WorkQueue
-from sej.queue.interface.serializers import decoded
+from sej.queue.interface.values import decoded
 from sej.system.watch import Watch
 
 

@@ -36,10 +36,18 @@ from sej.checks import (
 )
 from sej.durations import Seconds, seconds
 from sej.errors import LeaseLostError, QueueNotFoundError, UnsupportedError
-from sej.queue.interface.headers import TRACED, check_headers, with_trace
 from sej.queue.interface.item import Item
-from sej.queue.interface.serializers import Serializer
-from sej.queue.interface.values import PLAIN, STATES, QueuedItem, Stats, Wishes
+from sej.queue.interface.values import (
+    PLAIN,
+    STATES,
+    TRACED,
+    QueuedItem,
+    Serializer,
+    Stats,
+    Wishes,
+    check_headers,
+    with_trace,
+)
 from sej.system.watch import Watch, wait_any
 
 OPENING: Final = ("backend", "serializer")

@@ -1,12 +1,177 @@
-"""The values that a work queue takes and returns: counts, options of a put, and items as they are listed."""
+"""What a work queue takes and returns: values as bytes, headers, counts, options of a put, items as they are listed.
+
+**Serializers** turn values into bytes and back. One is named when the queue is opened, and never guessed. ``None``
+passes bytes through. ``"json"`` and ``"msgspec"`` (MessagePack; a package to install) are safe for bytes from any
+source. ``"pickle"`` executes code in the bytes, so it must be requested by name: never use it on a journal that others
+may write to.
+
+**Headers** are names with texts, kept by the backend and not in the message. The trace context is passed on in them, as
+W3C Trace Context says, if the program uses OpenTelemetry: ``put`` adds what the propagators of OpenTelemetry write,
+``traceparent`` in the first place, and a worker loop calls the handler under the context that it finds. This module
+imports OpenTelemetry only if the program has, or if an item has headers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sej.backoff import backoff
-from sej.queue.interface.serializers import Serializer, decoded
+from sej.checks import a, one_of
+from sej.errors import InvalidMessageError
+
+SERIALIZERS: Final = ("json", "msgspec", "pickle")
+
+
+class Serializer(NamedTuple):
+    """A pair of functions.
+
+    Attributes:
+        name: the name that was passed.
+        encode: turns a value into bytes.
+        decode: turns the bytes back into the value.
+    """
+
+    name: str
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+
+def serializer(name: str | None) -> Serializer | None:
+    """Return the serializer of a name; None for None: bytes stay bytes.
+
+    Raises:
+        ValueError: an unknown name.
+        ImportError: ``"msgspec"`` without the package.
+    """
+    if name is None:
+        return None
+    one_of(SERIALIZERS)("serializer", name)
+    if name == "pickle":
+        return Serializer(name, pickle.dumps, pickle.loads)
+    if name == "msgspec":
+        try:
+            msgpack = import_module("msgspec.msgpack")
+        except ImportError as error:
+            raise ImportError(
+                "serializer 'msgspec' needs a package that is not installed: pip install msgspec, or use 'json'"
+            ) from error
+        return Serializer(name, msgpack.encode, msgpack.decode)
+    return Serializer(name, _json, json.loads)
+
+
+def decoded(serializer: Serializer | None, data: bytes, path: str | None, offset: int | None) -> Any:
+    """Return the value of an item: the bytes, or the object that the serializer made them of.
+
+    Raises:
+        InvalidMessageError: the serializer cannot decode it.
+    """
+    if serializer is None:
+        return data
+    try:
+        return serializer.decode(data)
+    except Exception as error:
+        raise InvalidMessageError(
+            f"{serializer.name} cannot decode this value ({error}); if another program put it, call fail() on the item",
+            path=path,
+            offset=offset,
+        ) from error
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+# --- headers
+
+MAX_HEADERS_BYTES: Final = 8192
+"""The most bytes that the headers of an item have as JSON, in UTF-8."""
+TRACED: Final = "opentelemetry.context"
+"""This module is loaded if the program uses OpenTelemetry: otherwise there is no trace context."""
+_NAME: Final = a(str)
+
+
+def check_headers(name: str, headers: object) -> None:
+    """Refuse headers that cannot be kept.
+
+    Raises:
+        TypeError: they are not a mapping of str to str.
+        ValueError: a name is empty.
+        InvalidMessageError: they have too many bytes, or a text that is not valid Unicode.
+    """
+    if not isinstance(headers, Mapping):
+        a(Mapping)(name, headers)
+    assert isinstance(headers, Mapping)
+    for header, text in headers.items():
+        _NAME(f"a name in {name}", header)
+        if not header:
+            raise ValueError(f"a name in {name} must not be empty, got ''")
+        _NAME(f"{name}[{header[:80]!r}]", text)
+    try:
+        size = len(encoded(headers))
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(f"{name} must be valid Unicode text: {error}") from error
+    if size > MAX_HEADERS_BYTES:
+        raise InvalidMessageError(
+            f"{name} must have at most {MAX_HEADERS_BYTES} bytes as JSON, got {size}; put more data into the value"
+        )
+
+
+def encoded(headers: Mapping[str, str]) -> bytes:
+    """Return headers as JSON, in UTF-8."""
+    return json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+# --- the trace context
+
+
+def with_trace(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """Return headers with those of the current trace context, as far as there is room; the caller's own come first."""
+    carrier: dict[str, str] = {}
+    import_module("opentelemetry.propagate").inject(carrier)
+    given = headers or {}
+    if not carrier or "traceparent" in given:
+        return headers
+    parent = {name: text for name, text in carrier.items() if name == "traceparent"}
+    for added in (carrier, parent):
+        found = {**added, **given}
+        if len(encoded(found)) <= MAX_HEADERS_BYTES:
+            return found
+    return headers
+
+
+def handled_under(headers: Mapping[str, str]) -> AbstractContextManager[None]:
+    """Return a context manager: its block runs under the trace context of an item's headers."""
+    if "traceparent" not in headers or _api() is None:
+        return nullcontext()
+    return _attached(headers)
+
+
+@contextmanager
+def _attached(headers: Mapping[str, str]) -> Iterator[None]:
+    propagate, context = _api()
+    token = context.attach(propagate.extract(headers))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+@cache
+def _api() -> Any:
+    """Return two modules of OpenTelemetry's API; None if it is not installed."""
+    try:
+        return import_module("opentelemetry.propagate"), import_module(TRACED)
+    except ImportError:
+        return None
+
+
+# --- counts, options, items
 
 STATES: Final = ("waiting", "ready", "delayed", "leased", "dead")
 """The states that :meth:`sej.WorkQueue.items` takes; waiting: ready or delayed."""

@@ -25,8 +25,7 @@ from sej.queue.disk.log import queue_names
 from sej.queue.disk.parked import parked_offsets
 from sej.queue.disk.reader import MessageReader
 from sej.queue.interface.queue import require_known
-from sej.queue.interface.serializers import Serializer
-from sej.queue.interface.values import QueuedItem, Stats
+from sej.queue.interface.values import QueuedItem, Serializer, Stats
 from sej.queue.items.dead_letters import letters_left, letters_lost
 from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
 from sej.queue.log.key_order import key_hash

@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple
 
 from sej.codec import encode
 from sej.message import Message
-from sej.queue.interface.headers import encoded
+from sej.queue.interface.values import encoded
 from sej.system.checksum import crc32c
 
 MAGIC: Final = b"SEJQUEUE"
