@@ -1,12 +1,8 @@
 """The page says what the tables of options say, and who has read it can work."""
 
 import re
-import runpy
-import tempfile
-from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from pipeline.options import KESTREL_READ, READ, SEJ, STREAM, WRITE, Option
 from pipeline.schema import SCHEMA
@@ -34,11 +30,3 @@ def test_batch_and_stream_share_the_rest() -> None:
 def test_columns_are_on_the_page() -> None:
     columns = ", ".join(f"{field.name} {field.dataType.simpleString().replace('bigint', 'long')}" for field in SCHEMA)
     assert f"`{columns}`" in PAGE
-
-
-@pytest.mark.spark
-def test_notebook_that_was_written_from_the_page_runs(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert runpy.run_path(str(Path(__file__).with_name("notebook.py")))["spark"] is spark

@@ -83,13 +83,6 @@ def test_executors_that_do_not_see_the_journals_say_so(driver: SparkSession, clu
         driver.read.format("sej").load(str(cluster.disk / "orders")).collect()
 
 
-def test_rows_that_the_driver_would_not_see_are_not_written(driver: SparkSession, cluster: Cluster) -> None:
-    rows = driver.range(100).selectExpr("concat('v-', id) AS value")
-    with pytest.raises(Exception, match=f"cannot see the driver's disk: {HUB_NEEDED}, or use a hub"):
-        rows.write.format("sej").mode("append").save(str(cluster.disk / "target"))
-    assert not list((cluster.near / "target").glob("jnl/*"))
-
-
 def test_a_batch_is_written_and_read_once_though_an_executor_is_killed(
     driver: SparkSession, cluster: Cluster, address: str, tmp_path: Path
 ) -> None:

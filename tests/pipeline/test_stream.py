@@ -1,5 +1,4 @@
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -109,44 +108,6 @@ def test_start(
     spark: SparkSession, journal: Path, checkpoint: Path, options: dict[str, object], expected: list[int]
 ) -> None:
     assert again(spark, journal, checkpoint, **options) == expected
-
-
-def test_recreated_journal_is_noticed(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
-    again(spark, journal, checkpoint)
-    shutil.rmtree(journal)
-    fill(journal, 150)
-    assert "re-created" in failing(spark, journal, checkpoint)
-    assert again(spark, journal, checkpoint, failOnDataLoss="false") == list(range(150))
-
-
-def test_truncated_journal_is_noticed(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
-    again(spark, journal, checkpoint)
-    segment = journal / "jnl" / "0000000000000000.jnl"
-    with segment.open("r+b") as file:
-        file.truncate(segment.stat().st_size // 2)
-    assert "truncated or" in failing(spark, journal, checkpoint)
-    assert again(spark, journal, checkpoint, failOnDataLoss="false") == []
-
-
-def test_deleted_messages_are_noticed(spark: SparkSession, tmp_path: Path, checkpoint: Path) -> None:
-    path = tmp_path / "j"
-    with sej.Writer(path, segment_bytes=1000) as writer:
-        writer.append_many([b"x" * 100] * 100)
-    assert again(spark, path, checkpoint, maxMessagesPerTrigger=100) == list(range(100))
-    with sej.Writer(path, segment_bytes=1000) as writer:
-        writer.append_many([b"x" * 100] * 100)
-    for segment in sej.Journal(path).segments[:-2]:
-        Path(segment.path).unlink()
-    first = sej.Journal(path).first_offset
-    assert f"{first - 1} were deleted" in failing(spark, path, checkpoint)
-    assert again(spark, path, checkpoint, failOnDataLoss="false") == list(range(first, 200))
-
-
-def test_vanished_directory_is_noticed(spark: SparkSession, shards: Path, checkpoint: Path) -> None:
-    again(spark, shards, checkpoint)
-    shutil.rmtree(shards / "orders.2.001")
-    assert "'orders.2.001', which was removed" in failing(spark, shards, checkpoint)
-    assert again(spark, shards, checkpoint, failOnDataLoss="false") == []
 
 
 def test_damage_after_the_last_message_fails_instead_of_hanging(

@@ -158,7 +158,7 @@ def test_every_kind_of_bytes_and_ints_is_appended(tmp_path: FilePath) -> None:
         (([b"a"], [None]), TypeError, "key 0 must be bytes, not NoneType"),
         (([b"a"], [b"k" * 128]), sej.InvalidMessageError, "key 0 must have at most 127 bytes, got 128"),
         (([b"a"], [b""], 256), sej.InvalidMessageError, "type must be 0 to 255, got 256"),
-        (([b"a"], [b""], [-1]), sej.InvalidMessageError, "type must be 0 to 255, got -1"),
+        (([b"a", b"b"], [b"", b""], [0, -1]), sej.InvalidMessageError, "type must be 0 to 255, got -1"),
         (
             ([b"a"], [b""], 0, 1 << 63),
             sej.InvalidMessageError,

@@ -207,25 +207,6 @@ def append_for_ever(writer: shard.Writer, key: bytes) -> None:
         writer.append(b"v", key)
 
 
-def test_an_invalid_batch_appends_nothing(path: shard.Path) -> None:
-    with shard.Writer(path) as writer:
-        for bad in (
-            {"type": [0] * 39 + [256]},
-            {"timestamp": [0] * 39 + [1 << 63]},
-            {"type": 256},
-            {"timestamp": -(1 << 64)},
-        ):
-            with pytest.raises(sej.InvalidMessageError, match="nothing was appended"):
-                writer.append_many([b"v"] * 40, KEYS, **bad)
-        with pytest.raises(ValueError, match="type must have 40 entries, one for each value, got 1"):
-            writer.append_many([b"v"] * 40, KEYS, [1])
-        with pytest.raises(TypeError, match="timestamp 0 must be an int, not float"):
-            writer.append_many([b"v"] * 40, KEYS, timestamp=[1.5] * 40)  # type: ignore[list-item]
-        with pytest.raises(TypeError, match="value 1 must be bytes"):
-            writer.append_many([b"v", "w"], [b"", b""])  # type: ignore[list-item]
-    assert contents(path) == {}
-
-
 def test_a_route_of_ones_own(path: shard.Path) -> None:
     with shard.Writer(path, route=lambda message: message.type) as writer:
         assert writer.append(b"a", b"k", type=13) == (5, 0)
