@@ -46,23 +46,16 @@ class Retry:
         self,
         for_s: float,
         setting: str = "",
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         """Start before the first attempt.
 
         Args:
             for_s: how long the hub may be out of reach, in seconds.
             setting: the option that sets this, for messages; empty: none does.
-            clock: seconds.
-            sleep: waits for seconds.
         """
         self.attempts = 0
         self._for_s = for_s
         self._named = f" ({setting})" if setting else ""
-        self._clock = clock
-        self._sleep = sleep
         self._since: float | None = None
         """When the hub was found out of reach: at the latest at the start of the first failed attempt."""
         self._reported_at = float("-inf")
@@ -70,12 +63,12 @@ class Retry:
     def trying(self) -> None:
         """An attempt begins, which may itself take long."""
         if self._since is None:
-            self._since = self._clock()
+            self._since = time.monotonic()
 
     def reached(self) -> None:
         """The hub has answered: the next failure starts from the beginning."""
         if self.attempts and self._since is not None:
-            _log.warning("the hub answers again after %s", human_duration(self._clock() - self._since))
+            _log.warning("the hub answers again after %s", human_duration(time.monotonic() - self._since))
         self.attempts = 0
         self._since = None
 
@@ -87,7 +80,7 @@ class Retry:
         """
         from hub.wire.status import HandshakeError
 
-        now = self._clock()
+        now = time.monotonic()
         if self._since is None:
             self._since = now
         if not self.attempts:
@@ -108,7 +101,7 @@ class Retry:
                 human_duration(left),
                 self._named,
             )
-        self._sleep(min(pause, left))
+        time.sleep(min(pause, left))
 
 
 class Remote(NamedTuple):

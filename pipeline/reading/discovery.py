@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from hub.naming import find_sources, is_root, parse_source
@@ -55,7 +55,7 @@ def discover(
     roots = [absolute_path(local_path(path)) for path in paths]
     if len(set(roots)) < len(roots):
         raise OptionError(f"a path is passed twice, leave one out: {', '.join(roots)}")
-    matches = matcher(pattern) if pattern is not None else lambda _: True
+    expression = matcher("(?s).*" if pattern is None else pattern)
     found = []
     for root in roots:
         if may_be_gone and (OS.status(root) is None or (layout == "directory" and not is_journal(OS, root))):
@@ -63,11 +63,11 @@ def discover(
         recognised = layout or layout_of(root, may_be_empty=may_be_empty)
         origins = _below(root, recognised)
         if recognised == "hub" and layout is None and not is_root(root):
-            _refuse_others(root, matches)
+            _refuse_others(root, expression)
         found += [origin._replace(name=origin.path) for origin in origins] if len(roots) > 1 else origins
     if pattern is None:
         return found
-    chosen = [origin for origin in found if matches(os.path.basename(origin.path))]
+    chosen = [origin for origin in found if expression.fullmatch(os.path.basename(origin.path))]
     if found and not chosen and not may_be_empty:
         raise OptionError(
             f"pattern={pattern!r} matches none of {len(found)} directories; one of them is {found[0].name!r}"
@@ -75,13 +75,12 @@ def discover(
     return chosen
 
 
-def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a test of a directory's whole name, by regular expression or else by glob (``*.orders.*``)."""
+def matcher(pattern: str) -> re.Pattern[str]:
+    """Return an expression for a directory's whole name, from a regular expression or else a glob (``*.orders.*``)."""
     try:
-        expression = re.compile(pattern)
+        return re.compile(pattern)
     except re.error:
-        expression = re.compile(fnmatch.translate(pattern))
-    return lambda name: expression.fullmatch(name) is not None
+        return re.compile(fnmatch.translate(pattern))
 
 
 def layout_of(root: str, *, may_be_empty: bool = False) -> Layout:
@@ -135,10 +134,10 @@ def _below(root: str, layout: Layout) -> list[Origin]:
     ]
 
 
-def _refuse_others(root: str, matches: Callable[[str], bool]) -> None:
+def _refuse_others(root: str, expression: re.Pattern[str]) -> None:
     """Refuse a directory without the marker if it has a journal that would be left out as no client's."""
     for name in journals_in(OS, root):
-        if parse_source(name) is None and matches(name):
+        if parse_source(name) is None and expression.fullmatch(name):
             raise NotAJournalError(
                 "this journal's name is neither a shard's ([prefix.]bit.index) nor a client's (client.journal): pass"
                 " the journal itself, rename it, or leave it out with a pattern",

@@ -7,7 +7,7 @@ divided at index points, so that each task can start in the middle of a segment.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 from zlib import crc32
 
@@ -181,18 +181,18 @@ def by_messages(starts: Mapping[str, int], ends: Mapping[str, int], limit: int) 
 
 
 def by_bytes(
-    starts: Mapping[str, int], ends: Mapping[str, int], limit: int, size_of: Callable[[str, int, int], int]
+    starts: Mapping[str, int], ends: Mapping[str, int], limit: int, waiting_bytes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return new ends, so that about ``limit`` bytes are read; a larger message is read alone.
+    """Return new ends, so that about ``limit`` bytes of those that wait are read; a larger message is read alone.
 
     Example:
-        >>> by_bytes({"a": 0, "b": 0}, {"a": 30, "b": 10}, 200, lambda name, start, stop: 10 * (stop - start))
+        >>> by_bytes({"a": 0, "b": 0}, {"a": 30, "b": 10}, 200, {"a": 300, "b": 100})
         {'a': 15, 'b': 5}
-        >>> sum(by_bytes({"a": 0, "b": 0}, {"a": 1, "b": 1}, 200, lambda name, start, stop: 1000).values())
+        >>> sum(by_bytes({"a": 0, "b": 0}, {"a": 1, "b": 1}, 200, {"a": 1000, "b": 1000}).values())
         1
     """
     waiting = {name: ends[name] - starts[name] for name in ends if ends[name] > starts[name]}
-    sizes = {name: max(size_of(name, starts[name], ends[name]), 1) for name in waiting}
+    sizes = {name: max(waiting_bytes[name], 1) for name in waiting}
     if sum(sizes.values()) <= limit:
         return dict(ends)
     counts = _whole(waiting, sizes, limit)

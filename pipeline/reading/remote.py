@@ -315,8 +315,8 @@ def matching(
         chosen |= meant
     if pattern is None:
         return chosen
-    matches = matcher(pattern)
-    kept = {origin: listed for origin, listed in chosen.items() if matches(origin.name)}
+    expression = matcher(pattern)
+    kept = {origin: listed for origin, listed in chosen.items() if expression.fullmatch(origin.name)}
     if chosen and not kept and not may_be_empty:
         raise OptionError(
             f"pattern={pattern!r} matches none of {len(chosen)} journals; one of them is {min(chosen).name!r}"

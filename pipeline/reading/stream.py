@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,8 +55,6 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options: Options,
         schema: StructType,
         parallelism: int | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Store the arguments; nothing is opened.
 
@@ -65,7 +63,6 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options: the options.
             schema: the columns.
             parallelism: how many tasks run at the same time; None: unknown.
-            clock: seconds, for maxTriggerDelay.
 
         Raises:
             OptionError: minOffsetsPerTrigger is larger than maxMessagesPerTrigger.
@@ -74,7 +71,6 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if least is not None and most is not None and least > most:
             raise OptionError(f"minOffsetsPerTrigger must be at most maxMessagesPerTrigger, got {least} and {most}")
         self._parallelism = parallelism
-        self._clock = clock
         self._triggered_at = float("-inf")
         self._paths = paths
         self._options = options
@@ -169,10 +165,10 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if least is None or self._target is not None:
             return False
         if sum(ends.values()) - sum(starts.values()) < least:
-            now = self._clock()
+            now = time.monotonic()
             if now - self._triggered_at < self._options["maxTriggerDelay"]:
                 return True
-        self._triggered_at = self._clock()
+        self._triggered_at = time.monotonic()
         return False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -229,7 +225,9 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = by_messages(starts, ends, self._options["maxMessagesPerTrigger"])
         if self._options["maxBytesPerTrigger"] is not None:
             limit = self._options["maxBytesPerTrigger"]
-            ends = by_bytes(starts, ends, limit, lambda name, left, right: followers[name].size_of(left, right))
+            late = [name for name, end in ends.items() if end > starts[name]]
+            waiting = {name: followers[name].size_of(starts[name], ends[name]) for name in late}
+            ends = by_bytes(starts, ends, limit, waiting)
         return ends
 
     def _keep_progress(self, done: Offsets, followers: Mapping[str, Follower | RemoteExtent]) -> None:

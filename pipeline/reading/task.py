@@ -37,6 +37,7 @@ BATCH_BYTES: Final = 1 << 20
 _CHUNK_BYTES_MIN: Final = 1 << 16
 _MESSAGE_BYTES: Final = BATCH_BYTES // BATCH_ROWS
 """A batch ends within a chunk if its messages are smaller than this."""
+_RECREATED: Final = "the journal was removed or re-created while it was read; read again"
 _log = logging.getLogger("pipeline")
 
 
@@ -101,7 +102,7 @@ def read(
 
 
 def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:
-    if not _is_same(part, how, _unlike):
+    if not _is_same(part, how, _unlike()):
         return
     batches = Batches(schema, part.origin)
     cursor = _cursor(part, part.start, how)
@@ -119,7 +120,7 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
                 cursor = _cursor(part, error.first_available, how)
                 continue
             except JournalNotFoundError:
-                if not _is_same(part, how, _recreated):
+                if not _is_same(part, how, _RECREATED):
                     return
                 raise
             if found is None:
@@ -130,7 +131,7 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
                 _missing(part, cursor.due, how)
                 break
             # In between it is the same one: the cursor opens no segment of another journal.
-            if (not begun or cursor.due >= part.stop) and not _is_same(part, how, _recreated):
+            if (not begun or cursor.due >= part.stop) and not _is_same(part, how, _RECREATED):
                 return
             begun = True
             first = cursor.due - found.messages
@@ -145,7 +146,7 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
         cursor.close()
 
 
-def _is_same(part: Slice, how: TaskOptions, why: Callable[[], str]) -> bool:
+def _is_same(part: Slice, how: TaskOptions, why: str) -> bool:
     """Return whether the journal is the one of the plan, and not another one, with other messages under these offsets.
 
     Raises:
@@ -157,7 +158,7 @@ def _is_same(part: Slice, how: TaskOptions, why: Callable[[], str]) -> bool:
         raise JournalNotFoundError(unseen(), path=part.origin.path)
     if not part.id or part.id == short_id(directory):
         return True
-    error = TruncatedError(why(), path=part.origin.path, offset=part.start)
+    error = TruncatedError(why, path=part.origin.path, offset=part.start)
     if how.fail_on_data_loss:
         raise error
     _log.warning("%s", error)
@@ -170,10 +171,6 @@ def _unlike() -> str:
         " option hub. If the journal was re-created after the read was planned, read again; a Spark read may set"
         " failOnDataLoss=false instead"
     )
-
-
-def _recreated() -> str:
-    return "the journal was removed or re-created while it was read; read again"
 
 
 def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:

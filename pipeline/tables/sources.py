@@ -184,8 +184,8 @@ class Rows:
         found = self._source.parts()
         if self._pattern is None:
             return found
-        matches = matcher(self._pattern)
-        chosen = [part for part in found if matches(self._source.name(part))]
+        expression = matcher(self._pattern)
+        chosen = [part for part in found if expression.fullmatch(self._source.name(part))]
         if found and not chosen:
             one = self._source.name(found[0])
             raise OptionError(f"pattern={self._pattern!r} matches none of {len(found)}; one of them is {one!r}")
@@ -273,7 +273,7 @@ def in_order(
     pool = ThreadPoolExecutor(threads, "table", initializer=lambda: own.add(threading.get_ident()))
     try:
         for part in rest:
-            waiting.append(pool.submit(_all, read, part))
+            waiting.append(pool.submit(lambda one: list(read(one)), part))
             if len(waiting) > threads:
                 yield from waiting.popleft().result()
         while waiting:
@@ -292,7 +292,3 @@ def _keep_freed_memory() -> None:
     take no notice.
     """
     bytes(_KEPT_BYTES)
-
-
-def _all(read: Callable[[_Part], Iterable[_Row]], part: _Part) -> list[_Row]:
-    return list(read(part))

@@ -16,6 +16,7 @@ import pyspark_sej_kestrel
 import pyspark_sej_textqueue
 from pipeline.formats.sej import SejSource
 from pipeline.options import STREAM, OptionError, parse
+from pipeline.reading import stream as streaming
 from pipeline.reading.planning import cores
 from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA
@@ -134,23 +135,31 @@ def test_a_registered_source_knows_the_clusters_parallelism(
 
 
 class Clock:
+    """Takes the place of the module ``time`` in ``pipeline.reading.stream``."""
+
     now = 0.0
 
-    def __call__(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
 
-def stream(root: Path, clock: Clock, **options: str) -> SejStreamReader:
-    return SejStreamReader([str(root)], parse(STREAM, options), SCHEMA, clock=clock)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(streaming, "time", found)
+    return found
+
+
+def stream(root: Path, **options: str) -> SejStreamReader:
+    return SejStreamReader([str(root)], parse(STREAM, options), SCHEMA)
 
 
 def ends(offset: dict[str, Any]) -> int:
     return sum(entry["offset"] for entry in offset.values())
 
 
-def test_a_micro_batch_waits_for_its_messages_and_not_forever(journal: Path) -> None:
-    clock = Clock()
-    reader = stream(journal, clock, minOffsetsPerTrigger="30", maxTriggerDelay="10s")
+def test_a_micro_batch_waits_for_its_messages_and_not_forever(journal: Path, clock: Clock) -> None:
+    reader = stream(journal, minOffsetsPerTrigger="30", maxTriggerDelay="10s")
     at = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     assert ends(at) == 100
     fill(journal, 29, first=100)
@@ -165,9 +174,9 @@ def test_a_micro_batch_waits_for_its_messages_and_not_forever(journal: Path) -> 
     assert ends(reader.latestOffset(at, ReadAllAvailable())) == 131
 
 
-def test_a_run_over_what_is_there_does_not_wait(journal: Path) -> None:
-    reader = stream(journal, Clock(), minOffsetsPerTrigger="1000", maxMessagesPerTrigger="1000")
-    reader._triggered_at = 0.0
+def test_a_run_over_what_is_there_does_not_wait(journal: Path, clock: Clock) -> None:
+    reader = stream(journal, minOffsetsPerTrigger="1000", maxMessagesPerTrigger="1000")
+    reader._triggered_at = clock.now
     start = reader.initialOffset()
     assert reader.latestOffset(start, ReadMaxRows(1000)) == start
     reader.prepareForTriggerAvailableNow()
@@ -176,4 +185,4 @@ def test_a_run_over_what_is_there_does_not_wait(journal: Path) -> None:
 
 def test_the_least_is_not_above_the_most(journal: Path) -> None:
     with pytest.raises(OptionError, match="minOffsetsPerTrigger must be at most maxMessagesPerTrigger, got 30 and 20"):
-        stream(journal, Clock(), minOffsetsPerTrigger="30", maxMessagesPerTrigger="20")
+        stream(journal, minOffsetsPerTrigger="30", maxMessagesPerTrigger="20")

@@ -24,7 +24,7 @@ def test_bytes_stay_below_the_limit_or_one_message_comes_alone(
     starts = {name: start for name, (start, _) in rows.items()}
     ends = {name: start + count for name, (start, count) in rows.items()}
     size = dict(zip("abcdefgh", sizes, strict=True))
-    found = by_bytes(starts, ends, limit, lambda name, start, stop: size[name] * (stop - start))
+    found = by_bytes(starts, ends, limit, {name: size[name] * (ends[name] - starts[name]) for name in rows})
     assert found.keys() == rows.keys()
     assert all(starts[name] <= found[name] <= ends[name] for name in rows)
     count = sum(found.values()) - sum(starts.values())
@@ -38,7 +38,7 @@ def test_many_large_messages_come_one_by_one() -> None:
     batches = 0
     while starts != ends:
         before = sum(starts.values())
-        starts = by_bytes(starts, ends, 1 << 20, lambda name, start, stop: 10_000_000 * (stop - start))
+        starts = by_bytes(starts, ends, 1 << 20, {name: 10_000_000 * (ends[name] - starts[name]) for name in ends})
         assert sum(starts.values()) == before + 1
         batches += 1
     assert batches == 100
@@ -54,6 +54,7 @@ def test_a_small_backlog_is_not_starved_by_endless_ones() -> None:
     starts = dict.fromkeys("abc", 0)
     while not starts["c"]:
         ends = {"a": starts["a"] + 1000, "b": starts["b"] + 1000, "c": 1}
-        starts = by_bytes(starts, ends, 500, lambda name, start, stop: (100 if name != "c" else 9000) * (stop - start))
+        waiting = {name: (100 if name != "c" else 9000) * (ends[name] - starts[name]) for name in ends}
+        starts = by_bytes(starts, ends, 500, waiting)
         batches += 1
         assert batches < 100

@@ -10,24 +10,36 @@ from click.testing import CliRunner
 import pipeline
 from hub.errors import UnavailableError
 from hub.wire.status import HandshakeError
-from pipeline import cli
+from pipeline import cli, connection
 from pipeline.connection import Line, Remote, Retry
 from pipeline.jobs.running import Origin
 from pipeline.options import READ, WRITE, OptionError, parse
 
 
 class Time:
+    """Takes the place of the module in ``pipeline.connection``."""
+
     def __init__(self) -> None:
         self.now = 100.0
         self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
 
 
-def retry(time: Time, for_s: float = 600.0, setting: str = "hubRetryFor") -> Retry:
-    return Retry(for_s, setting, clock=lambda: time.now, sleep=time.sleep)
+def retry(for_s: float = 600.0, setting: str = "hubRetryFor") -> Retry:
+    return Retry(for_s, setting)
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    found = Time()
+    monkeypatch.setattr(connection, "time", found)
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +52,8 @@ def never_reached(attempts: Retry) -> None:
         attempts.wait(UnavailableError("down"))
 
 
-def test_waits_grow_to_ten_seconds_and_end_with_the_time(caplog: pytest.LogCaptureFixture) -> None:
-    time = Time()
-    attempts = retry(time)
+def test_waits_grow_to_ten_seconds_and_end_with_the_time(time: Time, caplog: pytest.LogCaptureFixture) -> None:
+    attempts = retry()
 
     with caplog.at_level(logging.WARNING), pytest.raises(UnavailableError, match="down") as ended:
         never_reached(attempts)
@@ -54,18 +65,16 @@ def test_waits_grow_to_ten_seconds_and_end_with_the_time(caplog: pytest.LogCaptu
     assert len(caplog.messages) < len(time.slept)  # one line in ten seconds
 
 
-def test_without_an_option_for_it_none_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    time = Time()
-    attempts = retry(time, for_s=10.0, setting="")
+def test_without_an_option_for_it_none_is_named(time: Time, caplog: pytest.LogCaptureFixture) -> None:
+    attempts = retry(for_s=10.0, setting="")
     with caplog.at_level(logging.WARNING), pytest.raises(UnavailableError, match="down") as ended:
         never_reached(attempts)
     assert ended.value.__notes__ == [f"{attempts.attempts + 1} attempts in 10 s"]
     assert caplog.messages == ["down; attempt 1 failed, trying again for 10 s"]
 
 
-def test_an_attempt_that_takes_long_counts_from_its_start() -> None:
-    time = Time()
-    attempts = retry(time, for_s=20.0)
+def test_an_attempt_that_takes_long_counts_from_its_start(time: Time) -> None:
+    attempts = retry(for_s=20.0)
     attempts.trying()
     time.now += 30
     with pytest.raises(UnavailableError, match="down"):
@@ -76,9 +85,8 @@ def test_an_attempt_that_takes_long_counts_from_its_start() -> None:
     assert time.slept == [0.1]
 
 
-def test_a_hub_that_answers_again_starts_the_time_again() -> None:
-    time = Time()
-    attempts = retry(time, for_s=1.0)
+def test_a_hub_that_answers_again_starts_the_time_again(time: Time) -> None:
+    attempts = retry(for_s=1.0)
     for _ in range(3):
         attempts.wait(UnavailableError("down"))
     attempts.reached()
@@ -87,10 +95,9 @@ def test_a_hub_that_answers_again_starts_the_time_again() -> None:
     assert time.slept[-1] == 0.1
 
 
-def test_what_cannot_heal_is_not_repeated() -> None:
-    time = Time()
+def test_what_cannot_heal_is_not_repeated(time: Time) -> None:
     with pytest.raises(HandshakeError):
-        retry(time).wait(HandshakeError("CERTIFICATE_VERIFY_FAILED"))
+        retry().wait(HandshakeError("CERTIFICATE_VERIFY_FAILED"))
     assert time.slept == []
 
 
