@@ -9,8 +9,8 @@ import pytest
 
 from tests.textqueue.claiming import MUTEX, claim_elsewhere
 from textqueue import MessageStatus, TextQueue
-from textqueue.editing.edits import ClaimLostError
 from textqueue.editing.message import marking
+from textqueue.editing.source import ClaimLostError
 from textqueue.reading.details import details
 
 _THEN = "sys.stdin.readline()\nprint(claim.done(), len(q.conflicts), flush=True)\nsys.stdin.readline()\n"

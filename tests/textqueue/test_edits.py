@@ -12,8 +12,8 @@ from sej.system.locks import end_lease
 from tests.ticks import next_tick
 from textqueue import MessageMovedError, MessageStatus, TextQueue
 from textqueue.editing import reconcile
-from textqueue.editing.edits import Changes
 from textqueue.editing.queue_file import Edit, QueueFile, Session
+from textqueue.editing.source import Changes
 
 Save = Callable[[Path, bytes], None]
 

@@ -47,11 +47,10 @@ from sej.errors import ClosedError
 from sej.system.disk import File
 from sej.system.locks import let_in
 from textqueue.editing.conflicts import Conflict
-from textqueue.editing.edits import ClaimLostError
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Change, Place
 from textqueue.editing.queue_file import Session
-from textqueue.editing.source import Replaced, Source
+from textqueue.editing.source import ClaimLostError, Replaced, Source
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, claimant, holder_of, is_alive, is_of, is_own, mutex_of, owner_text

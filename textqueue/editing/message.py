@@ -280,8 +280,7 @@ def marking(
             )
         if reason is not None:
             writes += _explain(raw, reason)
-        reopened = status is MessageStatus.queued and raw[0] in MARKS
-        return Change(writes, control[0], WAS + raw[:1] if reopened else EMPTY)
+        return Change(writes, control[0], WAS + raw[:1] if raw[0] in MARKS else EMPTY)
 
     return change
 

@@ -20,10 +20,10 @@ MTIME_NS  INODE is 0 if another program may have written to the file during the 
 OWNER     of a claim: its process, and its lease if it has one (``format.lease``); of ``v``: the message's ESSENCE
           before; of a mark of an archived message: ``archived/`` and the number of the archive run; of the newest
           mark or append, copied into a new epoch: ``again``; of ``a``, if equal messages were close before it:
-          ``like/`` and their number, otherwise ``text/`` and the begin of the text; of ``-``, if the message was
-          marked before: ``was/`` and that mark, and if it failed: ``failed/``, the number of failures, and the end of
-          its delay in the form of a lease; of ``e``, if the message is missing from the file, or only a part of it is
-          there: ``gone``; otherwise ``-``
+          ``like/`` and their number, otherwise ``text/`` and the begin of the text; of a mark or ``-``, if the message
+          was marked before: ``was/`` and that mark; of ``-``, if it failed: ``failed/``, the number of failures, and
+          the end of its delay in the form of a lease; of ``e``, if the message is missing from the file, or only a part
+          of it is there: ``gone``; otherwise ``-``
 CRC32     of the line before it
 ========  =======================================================================================================
 

@@ -44,7 +44,7 @@ LIKE: Final = b"like/"
 TEXT: Final = b"text/"
 """The start of the owner of an append; the begin of the message's text follows, with ``%20`` for a blank."""
 WAS: Final = b"was/"
-"""The start of the owner of a line of a message that was queued again; the mark before it follows."""
+"""The start of the owner of a line of a message that was marked before; that mark follows."""
 
 
 class Record(NamedTuple):
