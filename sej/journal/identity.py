@@ -12,21 +12,19 @@ from sej.system.checksum import crc32c
 from sej.system.disk import read_small, replace_file
 
 ID_BYTES: Final = 16
-ID_SIZES: Final = (ID_BYTES, ID_BYTES + CHECK.size)
-"""The size without a checksum, as older versions wrote it, and with one."""
+ID_SIZE: Final = ID_BYTES + CHECK.size
+"""The size of the file: a CRC32C follows the random bytes."""
 
 
 def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
     """Return the journal's identity, 16 random bytes; None if it has none and ``create`` is False.
-
-    In the file a CRC32C of 4 bytes follows them; older versions wrote only the 16 bytes.
 
     Raises:
         CorruptionError: the file does not hold an identity, or not the one that was written.
     """
     disk, path = directory.disk, directory.at("id")
     try:
-        data = read_small(disk, path, ID_SIZES[1])
+        data = read_small(disk, path, ID_SIZE)
     except FileNotFoundError:
         if not create:
             return None
@@ -35,7 +33,7 @@ def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
         replace_file(disk, directory.at("tmp", "id"), path, fresh + CHECK.pack(crc32c(fresh)))
         return fresh
     identity = data[:ID_BYTES]
-    if data not in (identity, identity + CHECK.pack(crc32c(identity))) or len(identity) != ID_BYTES:
+    if data != identity + CHECK.pack(crc32c(identity)):
         raise CorruptionError(
             "this is not the identity that was written for this journal; restore the file from a copy, or"
             " remove it so that the next writer makes a new one. Streams and dead letters then treat it"
@@ -90,6 +88,6 @@ def _identity_of(directory: Directory) -> object:
 
 def _content_of(directory: Directory) -> bytes | None:
     try:
-        return read_small(directory.disk, directory.at("id"), ID_SIZES[1])
+        return read_small(directory.disk, directory.at("id"), ID_SIZE)
     except (FileNotFoundError, CorruptionError):
         return None

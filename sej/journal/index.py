@@ -24,14 +24,12 @@ from sej.journal.directory import Directory, Segment
 from sej.journal.index_format import BLOCK_BYTES, CHECK, ENTRY, ENTRY_BODY, ENTRY_SIZE, HEAD, HEAD_SIZE
 from sej.journal.recovery import Damage, find_damage, last_message
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, overwrite_file
+from sej.system.disk import Disk, File
 
 _READ_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 20
 _ENTRIES: Final = 1 << 10
 _FOLLOWERS: Final = 16
-_FEW_BYTES: Final = 1 << 12
-"""An index of at most this size is read completely, because that is one call less."""
 
 
 class Block(NamedTuple):
@@ -245,9 +243,9 @@ def _error_of(block: Block, found: int, path: str) -> CorruptionError | None:
     )
 
 
-def _unpacked(data: bytes) -> list[Block | None]:
-    """Decode whole entries; None for each bad one."""
-    return [Block.unpack(data[at : at + ENTRY_SIZE]) for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE)]
+def _split(data: bytes) -> Iterator[bytes]:
+    """Yield whole entries."""
+    return (data[at : at + ENTRY_SIZE] for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE))
 
 
 def _packed(blocks: list[Block]) -> bytes:
@@ -267,7 +265,7 @@ def _entries(file: File, segment_bytes: int, first: int = 0, ahead: int = _ENTRI
     while position < end and (data := file.read(min(ENTRY_SIZE * ahead, end - position), position)):
         position += len(data)
         if data.count(0) != len(data):
-            yield from _unpacked(data)
+            yield from map(Block.unpack, _split(data))
         else:
             yield None
 
@@ -302,7 +300,7 @@ class IndexFile:
     segment (:func:`check_block`); everything from the first doubtful entry on is dropped.
     """
 
-    __slots__ = ("_disk", "_entries", "_file", "_size", "path")
+    __slots__ = ("_disk", "_entries", "_file", "path")
 
     def __init__(self, directory: Directory, segment: Segment) -> None:
         """Set the file; nothing is opened."""
@@ -310,8 +308,6 @@ class IndexFile:
         self.path = f"{directory.prefix}idx/{segment.first_offset:016x}.idx"
         self._file: File | None = None
         self._entries = 0
-        self._size = -1
-        """The size of the file when :meth:`load_end` found it in order; -1: it did not."""
 
     def load(self, segment_file: File, first_offset: int) -> BlockIndex:
         """Return the accepted blocks; an empty index if the file is missing, of another format or stale."""
@@ -425,19 +421,15 @@ class IndexFile:
         except (FileNotFoundError, NotADirectoryError):
             return 0, BlockIndex(first_offset)
         try:
-            there_now = file.size()
-            count = (there_now - HEAD_SIZE) // ENTRY_SIZE
-            size = HEAD_SIZE + max(count, 0) * ENTRY_SIZE
-            there = max(size - 2 * ENTRY_SIZE, HEAD_SIZE)
-            few = size <= _FEW_BYTES
-            data = file.read(size, 0) if few else file.read(HEAD_SIZE, 0) + file.read(size - there, there)
-            if count > 0 and data.startswith(HEAD):
-                *below, block = _unpacked(data[-ENTRY_SIZE * min(count, 2) :])
+            count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
+            few = min(count, 2)
+            if count > 0 and file.read(HEAD_SIZE, 0) == HEAD:
+                data = file.read(few * ENTRY_SIZE, HEAD_SIZE + (count - few) * ENTRY_SIZE)
+                *below, block = map(Block.unpack, _split(data))
                 before: tuple[int, int] | None = (0, first_offset)
                 if below:
                     before = None if below[0] is None else (below[0].end, below[0].next_offset)
                 if block and (block.position, block.first_offset) == before and check_block(segment_file, block):
-                    self._size = there_now
                     return count, BlockIndex(first_offset, [block])
         finally:
             file.close()
@@ -475,24 +467,6 @@ class IndexFile:
         self._entries += len(blocks)
         if size > position + len(data):
             self._file.truncate(position + len(data))
-
-    def write_last(self, blocks: list[Block], keep: int) -> None:
-        """Write the file as :meth:`write` does, for the last time. If possible, one call into C opens and closes it."""
-        place = self.place_of_last(keep, len(blocks))
-        if place is not None:
-            try:
-                if overwrite_file(self._disk, self.path, _packed(blocks), *place):
-                    return
-            except FileNotFoundError:
-                pass
-        self.write(blocks, keep)
-
-    def place_of_last(self, keep: int, count: int = 1) -> tuple[int, int] | None:
-        """Return where the last entries go, after ``keep`` others, and the size that the file must have, or None."""
-        position = HEAD_SIZE + keep * ENTRY_SIZE
-        if self._file is None and position <= self._size <= position + count * ENTRY_SIZE:
-            return position, self._size
-        return None
 
     def _open(self) -> File:
         try:

@@ -2,8 +2,7 @@
 
 Only the last segment can have bytes that are not synced, because a segment is synced before its successor is created.
 The durable position is stored in ``idx/durable``; :mod:`sej.system.durable` explains why a successful sync alone proves
-nothing. An entry of the index is written after its bytes were synced, so for a journal written by a version without
-this file the index gives the durable position.
+nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from sej.errors import OffsetBeyondEndError
 from sej.journal.directory import Directory, Segment, containing
-from sej.journal.index import IndexFile
 from sej.journal.recovery import good_end
 from sej.system.disk import File
 from sej.system.durable import Kept, KeptPosition, renew
@@ -47,10 +45,7 @@ def durable_position(
     if known is None or not known.position:
         directory.disk.sync_dir(directory.jnl)
         directory.disk.sync_dir(directory.path)
-    if known is None:
-        _, index = IndexFile(directory, segment).load_end(file, segment.first_offset)
-        known = Kept(index.position, index.due)
-    return known
+    return known or Kept(0, segment.first_offset)
 
 
 def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> None:

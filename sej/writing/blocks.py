@@ -70,12 +70,12 @@ class Blocks:
             return
         ready = [block for block in self._unindexed if block.end <= synced_position]
         if ready:
-            self._store(ready, last=False)
+            self._store(ready)
 
-    def _store(self, ready: list[Block], *, last: bool) -> None:
+    def _store(self, ready: list[Block]) -> None:
         count = len(ready)
         try:
-            (self._index_file.write_last if last else self._index_file.write)(ready, self._indexed)
+            self._index_file.write(ready, self._indexed)
         except OSError as error:
             if not is_failure(error):
                 raise
@@ -93,7 +93,7 @@ class Blocks:
         if len(buffer) or (self._partial is not None and not self._partial_known):
             self.end_block(buffer)
             if buffer.position <= synced_position:
-                self._store(self._unindexed, last=True)
+                self._store(self._unindexed)
 
     def close(self) -> None:
         """Close the index file, if it is open."""

@@ -143,14 +143,6 @@ class End:
         self.directory = directory
         self.lock = lock
         self.buffer = Buffer(0, self._drain, self.life.mutex)
-        self.syncer = Syncer(
-            self._sync_some,
-            self._fail,
-            self._written_offset,
-            0,
-            interval_s=sync_interval_s if durability == "interval" else None,
-            untold=self.life.leave_untold,
-        )
         self.entered = False
         self._turns = lock if isinstance(lock, TurnLock) else None
         """The lock of a shared writer; None: this one keeps its turn."""
@@ -163,6 +155,15 @@ class End:
         self._id: bytes | None = None
         self._written: tuple[LastSegment, int, int] | None = None
         """The segment, position and offset after the last turn of a shared writer that was not interrupted."""
+        self._opened = False
+        self.syncer = Syncer(
+            self._sync_some,
+            self._fail,
+            self._written_offset,
+            0,
+            interval_s=sync_interval_s if durability == "interval" else None,
+            untold=self.life.leave_untold,
+        )
 
     def open(self, first_offset: int) -> None:
         """Take the lock for good, find the end, and finish the batches that earlier writers have promised.
@@ -174,6 +175,7 @@ class End:
         self.recovery = end.recovery
         self._continue_at(end)
         self._look_at = time.monotonic() + _LOOK_S
+        self._opened = True
         if end.promised:
             self.alone(self._batches.roll_forward, self)
         if end.synced_offset < end.offset:
@@ -335,7 +337,7 @@ class End:
 
     def _written_offset(self) -> int:
         if self._turns is None:
-            return self.buffer.offset
+            return self.buffer.offset if self._opened else 0
         return 0 if self._written is None else self._written[2]
 
     def _sync_some(self) -> int:
@@ -480,12 +482,11 @@ class End:
         if inside:  # the garbage collector runs in the thread that syncs, in the middle of that
             threading.Thread(target=self._forget, name="sej-close").start()
             return
-        opened = hasattr(self, "last")
         try:
-            if not self.life.closed and opened:
+            if not self.life.closed and self._opened:
                 warnings.warn(f"the writer of {self.path} was never closed", ResourceWarning, stacklevel=1, source=self)
         finally:  # a warning may be an error
-            self.life.exit(self.close if opened else self.abandon, None)
+            self.life.exit(self.close if self._opened else self.abandon, None)
 
     # --- turns: everything from here on runs with the mutex held
 

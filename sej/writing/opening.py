@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, NetworkFileSystemError, NotAJournalError
 from sej.journal.directory import Directory, Segment, is_still
-from sej.journal.identity import ID_SIZES, journal_id
+from sej.journal.identity import ID_SIZE, journal_id
 from sej.journal.index import Block, IndexFile, read_blocks
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import durable_position
@@ -91,10 +91,10 @@ def _refuse_foreign(directory: Directory, *, begun: bool) -> None:
                 path=directory.path,
             )
     found = disk.status(directory.at("id"))
-    if found is not None and (found.is_dir or found.size not in ID_SIZES):
+    if found is not None and (found.is_dir or found.size != ID_SIZE):
         what = "a directory" if found.is_dir else f"a file of {found.size} bytes"
         raise NotAJournalError(
-            f"expected a journal's id, a file of {ID_SIZES[1]} bytes, but this is {what}: if the journal is yours,"
+            f"expected a journal's id, a file of {ID_SIZE} bytes, but this is {what}: if the journal is yours,"
             " move it away, and the next writer creates an id",
             path=directory.at("id"),
         )
