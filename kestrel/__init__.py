@@ -5,7 +5,7 @@ order in which they are best read::
 
     v2, segmented                        Kestrel 2; libkestrel, which Kestrel 3 uses
     backend, commands                    the queues as work queues; sej kestrel
-    files, spool, magic, pinned          names, locks and kept bytes; all queues of a directory; files that may change
+    files, queues, magic, pinned         names, locks and kept bytes; all queues of a directory; files that may change
     tail, renewing, syncing              the end of the newest file: append, sync, and what is known to be on disk
     limits, clock, hot, errors           limits of a queue, its clock, the compiled part, the errors
     transfer, imported                   what moving to a SEJ journal and back has in common; an import that finished

@@ -1,4 +1,4 @@
-"""``sej kestrel ls | dump | state | pack | export | export-all | import``: both of Kestrel's formats from a shell."""
+"""``sej kestrel ls | dump | state | pack | export | import``: both of Kestrel's formats from a shell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 from kestrel import segmented
 from kestrel.errors import Damage
 from kestrel.magic import READER_MAGIC, WRITER_MAGIC
-from kestrel.spool import files_of, formats_of, magic_of, queues_in, summary_of
+from kestrel.queues import files_of, formats_of, magic_of, queues_in
 from kestrel.transfer import Expired, MessageLike, Moved, WriterLike
 from kestrel.v2 import moving, packing
 from kestrel.v2.journal import read_journal
@@ -66,27 +66,16 @@ def app() -> None:
 @_DIRECTORY
 @_JSON
 def list_(directory: Path, json: bool) -> None:
-    """Print every queue of a directory, with its format, items and readers. Exit code 1: damage.
+    """Print the name and the format of every queue of a directory. `sej kestrel state` prints what one holds.
 
     Example: sej kestrel ls spool
     """
-    damage: list[Damage] = []
     queues = queues_in(directory)
     if not queues:
         raise FileNotFoundError(f"{directory}: no queue has files in this directory; pass Kestrel's queue_path")
     for name in queues:
         three = True in formats_of(directory, name)
-        found = summary_of(directory, name, segmented=three)
-        row: dict[str, Any] = {
-            "queue": name,
-            "format": "libkestrel" if three else "kestrel",
-            "items": found.items,
-            "bytes": found.bytes,
-        }
-        row |= {"readers": found.readers} if three else {"reserved": found.reserved}
-        _show(row, json=json)
-        damage += found.damage
-    _complain(damage)
+        _show({"queue": name, "format": "libkestrel" if three else "kestrel"}, json=json)
 
 
 @app.command()
@@ -180,40 +169,6 @@ def export(
     _require(directory, name)
     three = _segmented(directory, name, three=three)
     _report(_export(journals, directory, name, journal, reader if three else None, expired))
-
-
-@app.command("export-all")
-@_DIRECTORY
-@click.argument("root", metavar="ROOT", type=PATH)
-@_EXPIRED
-@click.pass_obj
-def export_all(journals: JournalsLike, directory: Path, root: Path, expired: Expired) -> None:
-    """Export every queue of a directory into a journal of its name below ROOT, as export does.
-
-    A Kestrel 3 queue with several readers becomes a journal for each, QUEUE.READER. If the command is cut short, repeat
-    it: it continues, and skips journals that are complete.
-
-    Example: sej kestrel export-all spool journals
-    """
-    damage: list[Damage] = []
-    for name in queues_in(directory):
-        readers: list[str | None] = [None]
-        if _segmented(directory, name, three=False):
-            readers = [*(segmented.load(directory, name).readers or [""])]
-        for reader in readers:
-            target = root / (name if len(readers) == 1 else f"{name}.{reader}")
-            if target.is_dir() and not any(target.glob("*.export")) and _has_messages(journals, target):
-                click.echo(f"{target}: skipped, because it holds messages and no unfinished export")
-                continue
-            moved = _export(journals, directory, name, target, reader, expired)
-            click.echo(f"{target}: {moved.count} items, checksum {moved.checksum:08x}")
-            damage += moved.damage
-    _complain(damage)
-
-
-def _has_messages(journals: JournalsLike, journal: Path) -> bool:
-    with journals.writer(journal) as writer:
-        return bool(getattr(writer, "offset", 0))
 
 
 def _export(

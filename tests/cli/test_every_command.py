@@ -24,7 +24,7 @@ CHANGING = {
         "queue resume",
     ),
     *("hub serve", "hub copy", "hub push", "hub clean", "hub token"),
-    *("kestrel export", "kestrel export-all", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
+    *("kestrel export", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
     *("spark archive", "spark compact", "spark dedupe", "spark finish", "spark import-kestrel"),
     *("spark reshard", "spark restore"),
     *(
