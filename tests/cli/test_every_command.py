@@ -23,7 +23,7 @@ CHANGING = {
         "queue requeue",
         "queue resume",
     ),
-    *("hub serve", "hub copy", "hub push", "hub clean", "hub token"),
+    *("hub serve", "hub push", "hub clean", "hub token"),
     *("kestrel export", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
     *("spark archive", "spark compact", "spark dedupe", "spark finish", "spark import-kestrel"),
     *("spark reshard", "spark restore"),

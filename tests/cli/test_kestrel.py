@@ -111,7 +111,6 @@ def test_a_hub_as_one_stream(tmp_path: Path) -> None:
     assert sej("hub", "merge", tmp_path / "hub").stdout == b""
     assert len(sej("hub", "merge", "--reader", "other", tmp_path / "hub").stdout.splitlines()) == 3
     assert b"  other 0 behind  sej 0 behind\n" in sej("hub", "ls", tmp_path / "hub").stdout
-    assert sej("hub", "ls", tmp_path / "hub").stdout == sej("hub", "stats", tmp_path / "hub").stdout
 
 
 def test_a_queue_that_is_not_there_is_not_made(tmp_path: Path) -> None:
