@@ -141,17 +141,6 @@ def test_a_run_that_died_in_a_directory_that_was_copied(
             assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
-def test_a_copy_made_during_a_run_loses_nothing(paths: tuple[Path, Path, Path]) -> None:
-    """The copy has the file with the rest from before the rename, and the queue from after it."""
-    a, _, done = paths
-    with pytest.raises(DiedError):
-        archive(a, done, Dying("rename"))
-    copied = copies(paths)
-    copied[0].write_bytes(b"-next\n")
-    archive(copied[1], copied[2])
-    assert copied[2].read_bytes() == b"=old\n" + b"=run backup\n=other\n" * 2
-
-
 @pytest.mark.parametrize("at", EVERY)
 def test_a_run_with_another_archive_after_one_that_died(paths: tuple[Path, Path, Path], at: str) -> None:
     a, b, done = paths

@@ -48,7 +48,16 @@ from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.parser import decode, digest, encode, essence
 from textqueue.format.windows import Token, token_of, unknown
 from textqueue.ledger.records import EMPTY, Record, is_archived
-from textqueue.ledger.sidecar import Guard, Sidecars, moved, open_sidecar, real_path, replace_sidecar, sidecar_path
+from textqueue.ledger.sidecar import (
+    Guard,
+    Sidecars,
+    named,
+    noted,
+    open_sidecar,
+    real_path,
+    replace_sidecar,
+    sidecar_path,
+)
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _NOTE_BYTES: Final = 1 << 32
@@ -124,7 +133,7 @@ def _attempt(source: Source, target: str, controls: Collection[int]) -> int | No
         data = b"".join(map(_ended, new))
         rest = write_rest(source, session, temporary, taken)
         with _locked(disk, target, source.path) as archive:
-            run = _Run(os.path.abspath(target), archive.size(), os.path.abspath(temporary), rest.inode, b"")
+            run = _Run(os.path.abspath(target), archive.size(), os.path.abspath(temporary), b"")
             _append(source, archive, run._replace(text=_end_of(archive, run.size) + data), note)
             there = disk.status(target)
             if there is None or there.identity != archive.status().identity:  # an editor has replaced the archive
@@ -172,14 +181,12 @@ class _Run(NamedTuple):
         target: the archive.
         size: its size before the run.
         temporary: the file with what remains in the queue.
-        inode: the inode of that file.
         text: what is appended.
     """
 
     target: str
     size: int
     temporary: str
-    inode: int
     text: bytes
 
 
@@ -241,8 +248,9 @@ def _incoming(target: str) -> str:
 
 def _append(source: Source, archive: File, run: _Run, note: str) -> None:
     disk, incoming = source.file.disk, _incoming(run.target)
-    fields = run._asdict() | {"text": decode(run.text)}
-    names = {"note": os.path.abspath(note), "folder": os.path.dirname(os.path.abspath(incoming))}
+    paths = {"target": noted(run.target, note), "temporary": noted(run.temporary, note)}
+    fields = run._asdict() | paths | {"text": decode(run.text)}
+    names = {"note": noted(note, incoming)}
     replace_sidecar(disk, note, seal(note, fields), source.path)
     replace_sidecar(disk, incoming, seal(incoming, names), source.path)
     try:
@@ -271,14 +279,11 @@ def _settle(disk: Disk, target: str, archive: File) -> None:
         fields = _fields(incoming, read_small(disk, incoming, _NAME_BYTES), {"note"})
     except FileNotFoundError:
         return
-    note = str(fields["note"])
-    folder = str(fields.get("folder", os.path.dirname(note)))  # older versions have no folder
-    note = _place_of(disk, note, folder, incoming)
+    note = named(str(fields["note"]), incoming)
     run = _read(disk, note)
     there = None if run is None else disk.status(run.target)
     if run is not None and there is not None and there.identity == archive.status().identity:
-        rest = disk.status(run.temporary)
-        if rest is not None and rest.inode == run.inode:
+        if disk.status(run.temporary) is not None:
             _cut(archive, run)
             archive.sync()
         disk.unlink(note)
@@ -299,35 +304,10 @@ def _read(disk: Disk, note: str) -> _Run | None:
         return None
     fields = _fields(note, found, _Run._fields)
     try:
-        size, inode = whole(fields["size"]), whole(fields["inode"], 0, 2**64 - 1)
-        target, temporary = str(fields["target"]), str(fields["temporary"])
-        folder, text = os.path.dirname(temporary), encode(fields["text"])  # the folder of the note
-        target, temporary = (_place_of(disk, path, folder, note) for path in (target, temporary))
-        if not _is_here(folder, note):
-            inode = _inode_of_copy(disk, temporary, note, text) or inode
-        return _Run(target, size, temporary, inode, text)
+        target, temporary = named(str(fields["target"]), note), named(str(fields["temporary"]), note)
+        return _Run(target, whole(fields["size"]), temporary, encode(fields["text"]))
     except (ValueError, TypeError, TextQueueError) as error:
         raise _damaged(note, error) from error
-
-
-def _is_here(folder: str, note: str) -> bool:
-    """Return whether a note is in the directory in which it was written, so it was neither moved nor copied."""
-    return os.path.realpath(folder) == os.path.realpath(os.path.dirname(os.path.abspath(note)))
-
-
-def _place_of(disk: Disk, path: str, folder: str, note: str) -> str:
-    """Return where a file is that a note names, if a person may have moved or copied the directory of the note."""
-    there = moved(path, folder, note)
-    return path if _is_here(folder, note) or (disk.status(there) is None and disk.status(path) is not None) else there
-
-
-def _inode_of_copy(disk: Disk, temporary: str, note: str, text: bytes) -> int:
-    """Return the inode of the rest in a copied directory, if the queue was copied before the rest replaced it; or 0."""
-    name = os.path.basename(note).removeprefix(".").removesuffix(".archive")
-    queue, rest = disk.status(os.path.join(os.path.dirname(note), name)), disk.status(temporary)
-    newlines = 2  # the text may have one more at its start and at its end
-    complete = queue is not None and rest is not None and queue.size >= rest.size + len(text) - newlines
-    return rest.inode if complete and rest is not None else 0
 
 
 def _fields(note: str, data: bytes, members: Collection[str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from typing import Final
 from sej.system.disk import Disk, File, read_small
 from sej.system.locks import end_lease
 from sej.system.paths import absolute_path
-from sej.system.sealed import seal, unseal, whole
+from sej.system.sealed import seal, unseal
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import Session
 from textqueue.editing.replace import (
@@ -44,7 +44,7 @@ from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.mutex import holder_of
 from textqueue.format.windows import token_of
-from textqueue.ledger.sidecar import moved, replace_sidecar, sidecar_path
+from textqueue.ledger.sidecar import named, noted, replace_sidecar, sidecar_path
 
 _MAX_ATTEMPTS: Final = 8
 _NOTE_BYTES: Final = 1 << 26
@@ -100,8 +100,7 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
         _write(disk, file, pieces, temporary)
         taken = sorted(part for parts in pieces.values() for part in parts)
         after = write_rest(source, session, rest, taken)
-        files = [[temporary[target], os.path.abspath(target)] for target in pieces]
-        fields = {"inode": after.inode, "files": files, "folder": os.path.dirname(os.path.abspath(note))}
+        fields = {"files": [[noted(temporary[target], note), noted(target, note)] for target in pieces]}
         replace_sidecar(disk, note, seal(note, fields), source.path)
     except BaseException:  # an interrupt, too, must not leave copies
         if disk.status(note) is None:  # otherwise the next run removes them
@@ -174,20 +173,15 @@ def _complete(disk: Disk, rest: str, note: str) -> None:
         return
     try:
         fields = unseal(note, found)
-        folder = str(fields.get("folder", os.path.dirname(os.path.abspath(note))))
-        inode = whole(fields["inode"], 0, 2**64 - 1)
-        files = [(str(temporary), str(target)) for temporary, target in fields["files"]]
+        files = [(named(str(temporary), note), named(str(target), note)) for temporary, target in fields["files"]]
     except (ValueError, KeyError, TypeError) as error:
         raise TextQueueError(
             f"the note of an interrupted split is damaged ({error}); rename the new files, whose names end in .new, or"
             " remove them if their messages are in the queue, then remove this file",
             path=note,
         ) from error
-    there = disk.status(rest)
-    undecided = there is not None and there.inode == inode
+    undecided = disk.status(rest) is not None
     for temporary, target in files:
-        if disk.status(temporary) is None and disk.status(target) is None:
-            temporary, target = moved(temporary, folder, note), moved(target, folder, note)
         if undecided:
             disk.unlink(temporary)
         elif (new := disk.status(temporary)) is not None:

@@ -32,15 +32,15 @@ from textqueue.errors import FileInUseError
 _LOCK: Final = ".lck"
 
 
-def moved(path: str, folder: str, note: str) -> str:
-    """Return where a file is now if a person has moved the directory of a note, which names files by absolute paths.
+def noted(path: str, note: str) -> str:
+    """Return how a note names a file: relative to the directory of the note if it is in there, so that it may move."""
+    path, folder = os.path.abspath(path), os.path.dirname(os.path.abspath(note))
+    return os.path.relpath(path, folder) if path.startswith(folder + os.sep) else path
 
-    Args:
-        path: the file, as the note names it.
-        folder: the directory of the note when it was written.
-        note: the note, as it is found now.
-    """
-    return os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(note)), os.path.relpath(path, folder)))
+
+def named(name: str, note: str) -> str:
+    """Return the path of a file that a note names."""
+    return os.path.join(os.path.dirname(os.path.abspath(note)), name)
 
 
 def real_path(path: str) -> str:
