@@ -16,8 +16,6 @@ The modules, in the order in which they are best read::
     wire, page                             gRPC; the web page
 """
 
-# Of the distribution sej-journals: sej/names.py looks for this name.
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -11,8 +11,6 @@ order in which they are best read::
     transfer, imported                   what moving to a SEJ journal and back has in common; an import that finished
 """
 
-# Of the distribution sej-journals: sej/names.py looks for this name.
-
 from kestrel import segmented
 from kestrel.errors import Damage, DamageError, KestrelError
 from kestrel.transfer import Moved

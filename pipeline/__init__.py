@@ -16,8 +16,6 @@ folders, in the order in which they are best read::
     sessions, daemon, needs, health        sessions, their Python workers, what is missing, what dead jobs left
 """
 
-# Of the distribution sej-journals: sej/names.py looks for this name.
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -4,8 +4,6 @@ Public names are imported at their first use, so that importing ``sej`` is fast 
 explains the names, docs/guarantees.md the promises.
 """
 
-# Of the distribution sej-journals: sej/names.py looks for this name.
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -14,8 +14,6 @@ docs/formats/shard.md. The modules, in the order in which they are best read::
     cli, errors                            sej shard; the errors
 """
 
-# Of the distribution sej-journals: sej/names.py looks for this name.
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

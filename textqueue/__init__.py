@@ -13,8 +13,6 @@ The modules and folders, in the order in which they are best read::
     main              names for scripts of the published package
 """
 
-# Of the distribution sej-journals: sej/names.py looks for this name.
-
 from textqueue.claims.claim import Claim
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.message import Message

@@ -1,7 +1,6 @@
 """Scripts that were written against the published textqueue 1.1 run unchanged."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import textqueue
-from tests.house.house import PACKAGES, ROOT
+from tests.house.house import ROOT
 
 # The example in the README of the published package.
 EXAMPLE = r"""-A queued message begins with a '-' dash control character
@@ -146,73 +145,6 @@ def test_importing_warns_if_the_published_package_is_installed_too(tmp_path: Pat
     assert "textqueue-1.1 is installed" in said
     env["PYTHONPATH"] = str(ROOT)
     assert subprocess.run(run, env=env, check=True, capture_output=True, text=True).stderr == ""
-
-
-PUBLISHED = 'from .main import TextQueue, QueueItem, MessageStatus\n\n__all__ = ["TextQueue"]\n'
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Path:
-    """A folder with the installed packages. A test may change its ``textqueue``."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    for package in PACKAGES:
-        if package == "textqueue":
-            shutil.copytree(ROOT / package, folder / package)
-        else:
-            (folder / package).symlink_to(ROOT / package)
-    return folder
-
-
-def warnings_of(module: str, *path: Path, option: str = "-P") -> str:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
-    run = [sys.executable, option, "-W", "always", "-c", f"import {module}"]
-    return subprocess.run(run, env=env, check=True, capture_output=True, text=True, cwd=path[-1]).stderr
-
-
-@pytest.mark.parametrize("module", sorted(PACKAGES))
-def test_no_import_warns_if_the_package_is_ours(site: Path, module: str) -> None:
-    assert warnings_of(module, site) == ""
-
-
-@pytest.mark.parametrize("package", sorted(set(PACKAGES) - {"sej"}))
-def test_each_package_is_missed_if_another_distribution_replaced_it(site: Path, package: str) -> None:
-    if package != "textqueue":
-        (site / package).unlink()
-        (site / package).mkdir()
-    (site / package / "__init__.py").write_text("")
-    said = warnings_of("sej", site)
-    assert said.count("UserWarning") == 1
-    assert f"{site}/{package}/__init__.py is of another package, so `import {package}` gives that one" in said
-
-
-@pytest.mark.parametrize("module", sorted(set(PACKAGES) - {"textqueue"}))
-def test_every_package_notices_that_the_published_package_was_installed_over_ours(site: Path, module: str) -> None:
-    (site / "textqueue" / "__init__.py").write_text(PUBLISHED)
-    said = warnings_of(module, site)
-    assert said.count("UserWarning") == 1
-    assert f"{site}/textqueue/__init__.py is of another package" in said
-    assert "--force-reinstall" in said
-
-
-def test_an_uninstalled_published_package_that_took_our_file_is_noticed(site: Path) -> None:
-    (site / "textqueue" / "__init__.py").unlink()
-    alone = "-S"  # without the folder of this project's own environment
-    assert f"{site}/textqueue/__init__.py is missing" in warnings_of("sej", site, option=alone)
-    shutil.rmtree(site / "textqueue")
-    assert warnings_of("sej", site, option=alone) == "", "it was left out on purpose"
-
-
-def test_a_published_package_that_comes_first_is_noticed(site: Path, tmp_path: Path) -> None:
-    first = tmp_path / "first" / "textqueue"
-    first.mkdir(parents=True)
-    (first / "__init__.py").write_text(PUBLISHED)
-    assert warnings_of("shard", first.parent, site) == "", "it is the user's own package"
-    info = first.parent / "textqueue-1.1.dist-info"
-    info.mkdir()
-    (info / "RECORD").write_text("textqueue/__init__.py,sha256=x,9\n")
-    assert f"{first}/__init__.py is of another package" in warnings_of("shard", first.parent, site)
-    assert "textqueue-1.1 is installed" in warnings_of("shard", site, first.parent)
 
 
 def test_the_names_are_also_in_the_module_of_the_published_package() -> None:

@@ -19,11 +19,11 @@ _NAMES: Final = [name for package in PACKAGES for name in (package, f"{package}.
 def package_findings() -> Iterator[Finding]:
     """Yield a finding for each package that is not ours, or not ours alone; nothing if all is well.
 
-    Unlike the check at import, it reads the list of files of every distribution.
+    Unlike the check at import, it reads the lists of files of the other distributions.
     """
     from importlib.util import find_spec
 
-    problems = dict(foreign())
+    problems = foreign()
     for found in problems.values():
         yield Finding("packages", "problem", found, Advice(ADVICE))
     owners = _owners()
