@@ -1,19 +1,15 @@
-"""The mutex of a writer, and the check that notices a fork.
+"""The check that notices a fork, in one place.
 
-The mutex is reentrant, and cheap for the compiled modules, which take it around each write. The reference is
-:class:`threading.RLock`. As there, the ``with`` statement releases it in C, so that an exception of a signal handler
-cannot come in between.
-
-**Forks.** A forked child has copies of the parent's objects and descriptors, but not its threads. A copied descriptor
-shares the lock and the place in the file with the parent, and a mutex that another thread held is never released. So
-every object that holds either one is in one registry, and the child calls ``_after_fork`` of each before it does
-anything with one of them: that closes the copies without unlocking, and makes new mutexes. The objects are independent
-of each other here, so their order does not matter.
+A forked child has copies of the parent's objects and descriptors, but not its threads. A copied descriptor shares the
+lock and the place in the file with the parent, and a mutex that another thread held is never released. So every object
+that holds either one is in one registry, and the child calls ``_after_fork`` of each before it does anything with one
+of them: that closes the copies without unlocking, and makes new mutexes. The objects are independent of each other
+here, so their order does not matter.
 
 No hook has to run for that, because a program written in C that embeds Python, such as uWSGI, forks without Python's
-hooks. Each way to an effect asks :func:`notice_fork` first. The compiled modules read one byte of a page that the
-kernel clears in each child (``MADV_WIPEONFORK``). Without such a page, and in pure Python, the pid is compared. If
-Python forks, its one hook asks immediately, so that the child does not keep the parent's locks alive.
+hooks. Each way to an effect asks :func:`notice_fork` first, which compares the pid. The compiled codec has a page that
+the kernel clears in each child (``MADV_WIPEONFORK``), and asks only if it is clear. If Python forks, its one hook asks
+immediately, so that the child does not keep the parent's locks alive.
 """
 
 from __future__ import annotations
@@ -21,17 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Protocol
-
-from sej.imports import compiled
-
-_twin = compiled("sej._mutex_c")
-if TYPE_CHECKING:  # type checkers see the reference
-    from threading import RLock as Mutex
-else:
-    Mutex = threading.RLock if _twin is None else _twin.Mutex
-
-__all__ = ["Forkable", "Mutex", "forget_forked", "notice_fork", "watch_forks"]
+from typing import Protocol
 
 
 class Forkable(Protocol):
@@ -76,11 +62,6 @@ def _in_child() -> None:
                 _open.add(reference)  # for the next call, if a signal handler raised this
                 raise
         _pid = os.getpid()
-        if _twin is not None:
-            _twin.noticed(_in_child)
 
 
-if not TYPE_CHECKING and _twin is not None:
-    _twin.noticed(_in_child)
-    notice_fork = _twin.notice_fork
 os.register_at_fork(after_in_child=_in_child)

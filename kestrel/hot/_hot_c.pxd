@@ -4,7 +4,7 @@
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from sej._mutex_c cimport alone
+from sej.codec._layout cimport alone
 
 cdef extern from *:
     """

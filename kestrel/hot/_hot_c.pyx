@@ -10,7 +10,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t
 
-from sej._mutex_c cimport alone
+from sej.codec._layout cimport alone
 
 import os
 from functools import partial

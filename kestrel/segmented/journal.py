@@ -21,7 +21,6 @@ from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Reading
 from kestrel.segmented.hot import Shared
 from kestrel.segmented.writing import WriterFiles
-from sej.mutex import Mutex
 from sej.system.disk import Disk
 
 _MOST_S: Final = 1e9
@@ -61,7 +60,7 @@ class Journal:
 
     def __init__(
         self,
-        guard: Mutex,
+        guard: threading.RLock,
         files: WriterFiles,
         readers: Mapping[str, Follower],
         limits: Limits,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from threading import RLock
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -33,7 +34,7 @@ from kestrel.segmented.writing import LEAST_BYTES, WriterFiles
 from kestrel.syncing import Sync, check_sync
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
-from sej.mutex import Mutex
+from sej.mutex import notice_fork
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
@@ -154,7 +155,7 @@ class Queue(Puts):
         self._drop_oldest = drop_oldest
         self._now_ms = now_ms
         self._disk = disk
-        self._guard = Mutex()
+        self._guard = RLock()
         limits = Limits(
             directory,
             max_items=max_items,
@@ -385,6 +386,7 @@ class Queue(Puts):
 
     def close(self) -> None:
         """Replace all reader files by short ones, sync and close. What is taken is delivered again after reopening."""
+        notice_fork()
         with contextlib.ExitStack() as leaving, self._guard:
             if self._files.tail.closed:
                 return

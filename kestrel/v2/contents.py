@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from threading import RLock
 from typing import Final
 
 from kestrel.errors import Damage
@@ -29,7 +30,6 @@ from kestrel.v2.hot import Changes
 from kestrel.v2.journal import Dialect
 from kestrel.v2.packing import load
 from kestrel.v2.storage import Storage
-from sej.mutex import Mutex
 from sej.system.disk import Disk
 
 _FLUSH_STEP: Final = 1 << 16
@@ -53,7 +53,7 @@ class Contents:
         directory: str | os.PathLike[str],
         name: str,
         *,
-        mutex: Mutex,
+        mutex: RLock,
         sync: Sync,
         dialect: Dialect,
         max_memory_bytes: int,

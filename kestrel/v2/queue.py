@@ -43,7 +43,6 @@ from sej.checks import (
     with_methods,
 )
 from sej.durations import Seconds, seconds
-from sej.mutex import Mutex
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
@@ -161,7 +160,7 @@ class Queue(Calls):
         self._open_timeout_ms = None if open_timeout_s is None else int(open_timeout_s * 1000)
         self._max_queue_age_s = max_queue_age_s
         self._now_ms = now_ms
-        guard = Mutex()
+        guard = threading.RLock()
         self._evictions = 0
         self._counts = dict.fromkeys(("expired", "discarded", "canceled", "flushes"), 0)
         self._opened_ms = now_ms()

@@ -5,6 +5,9 @@ from cython cimport final
 from libc.stdint cimport int64_t
 
 
+cdef int check_fork() except -1
+
+
 @final
 cdef class Buffer:
     cdef public int64_t offset

@@ -26,7 +26,7 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint64_t
 from libc.string cimport memcpy
 
 from sej.codec._layout cimport (
-    HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, MAX_VALUE, OVERHEAD, Py_SIZE, PyList_GET_ITEM, coarse_ns, fits, get32, get64,
+    HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, MAX_VALUE, OVERHEAD, Py_SIZE, PyList_GET_ITEM, alone, coarse_ns, fits, get32, get64,
     now_ns, put_message, whole,
 )
 
@@ -76,20 +76,9 @@ cdef extern from *:
         *(unsigned char *)page = 1;
         return page;
     }
-    /* Whether this thread is the only one of the interpreter. Then a short call of the system need not release the
-       interpreter's lock, which saves 390 instructions. A thread that starts meanwhile waits until the call ends. */
-    static int sej_alone(void) {
-    #if defined(PYPY_VERSION)
-        return 0;
-    #else
-        PyThreadState *me = PyThreadState_Get();
-        return PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(me)) == me && PyThreadState_Next(me) == NULL;
-    #endif
-    }
     """
     int64_t write(int fd, const void *data, size_t size) nogil
     unsigned char *sej_page()
-    bint alone "sej_alone"()
     object sej_message(PyTypeObject *type, int64_t offset, object timestamp, object kind,
                        const char *key, Py_ssize_t key_size, const char *value, Py_ssize_t value_size)
 
@@ -418,7 +407,7 @@ def find_candidate(data, int64_t position, int64_t end, int64_t due, int64_t dam
     return Candidate(at, at + size, offset) if size else None
 
 
-cdef inline int check_fork() except -1:
+cdef int check_fork() except -1:
     """What sej.mutex.notice_fork does, if this may be a forked child."""
     if PAGE[0] == 0:
         notice_fork()

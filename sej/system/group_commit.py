@@ -23,7 +23,6 @@ from queue import Empty, SimpleQueue
 from typing import Final, NoReturn
 
 from sej.errors import ClosedError, LockLostError, SejError, WriterFailedError
-from sej.mutex import Mutex
 from sej.system.disk import of_system
 from sej.system.lifecycle import is_mine
 
@@ -70,8 +69,8 @@ class Syncer:
         self._written = written
         self._untold = untold
         self.durable_offset = offset
-        self._lock = Mutex()  # reentrant for signal handlers
-        self._baton = Mutex()
+        self._lock = threading.RLock()  # reentrant for signal handlers
+        self._baton = threading.RLock()
         self._waiting: list[SimpleQueue[None]] = []
         self._interval_s = interval_s
         if interval_s is not None:

@@ -38,7 +38,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from sej.errors import ClosedError, LockedError, LockLostError, SejError, WriterFailedError
-from sej.mutex import Mutex, forget_forked, notice_fork, watch_forks
+from sej.mutex import forget_forked, notice_fork, watch_forks
 from sej.system.disk import of_system
 
 
@@ -95,8 +95,8 @@ class Lifecycle:
         self._what = what
         self._path = path
         self._worded = worded
-        self.mutex = Mutex()
-        self._closing = Mutex()
+        self.mutex = threading.RLock()
+        self._closing = threading.RLock()
         watch_forks(self)
 
     @property
@@ -228,8 +228,8 @@ class Lifecycle:
 
     def _after_fork(self) -> None:
         """In a forked child: the mutex may be held by a thread that does not exist here."""
-        self.mutex = Mutex()
-        self._closing = Mutex()
+        self.mutex = threading.RLock()
+        self._closing = threading.RLock()
         self.open = False
         self.forked = True
         if self.in_child is not None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.house.house import PACKAGES, ROOT, run
 
-COMPILED_TWICE = {"_codec_c.pyx", "_mutex_c.pyx"}
+COMPILED_TWICE = {"_codec_c.pyx", "_route_c.pyx"}
 """In two builds."""
 PIP = [sys.executable, "-m", "pip", "-qq", "--no-input", "--disable-pip-version-check"]
 

@@ -13,7 +13,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memmove
 
 from kestrel.hot._hot_c cimport Appender, Entry, Fuse, Log, append, append_record, check, put32, put64, wall_ms
-from sej._mutex_c cimport Mutex, give, take
+from sej.codec._codec_c cimport check_fork
 
 from collections import deque as _deque
 from functools import update_wrapper as _update_wrapper
@@ -93,14 +93,14 @@ cdef class Appending:
 cdef class Shared:
     """What a queue and its readers share; see the reference."""
 
-    cdef readonly Mutex guard
+    cdef readonly object guard
     cdef readonly Appender appender
     cdef public int64_t waiters
     cdef public int64_t due_ns
     cdef object _touched
     cdef object _checkpoint
 
-    def __init__(self, Mutex guard not None, Appender appender not None, *, touched, checkpoint):
+    def __init__(self, object guard not None, Appender appender not None, *, touched, checkpoint):
         self.guard = guard
         self.appender = appender
         self._touched = touched
@@ -351,11 +351,12 @@ cdef class Gets:
     def get(self, timeout=0.0):
         """Take the next item; see the reference."""
         cdef Following state = self._state
-        cdef Mutex guard
+        cdef object guard
         cdef object item
         if state.ageless:
             guard = state.shared.guard
-            take(guard)
+            check_fork()
+            guard.acquire()
             try:
                 check(state.shared.appender)
                 if state.ahead is None and not state.reading and not state.returned:
@@ -367,16 +368,17 @@ cdef class Gets:
                         return item
                     state.ahead = item
             finally:
-                give(guard)
+                guard.release()
         return self._long_get(timeout)
 
     def commit(self, item):
         """The item, or the item of this id, is done with; see the reference."""
         cdef Following state = self._state
-        cdef Mutex guard = state.shared.guard
+        cdef object guard = state.shared.guard
         cdef object key = (<tuple> item)[0] if not PyLong_CheckExact(item) and isinstance(item, _Item) else item
         cdef tuple held
-        take(guard)
+        check_fork()
+        guard.acquire()
         try:
             check(state.shared.appender)
             held = state.held(key)
@@ -386,7 +388,7 @@ cdef class Gets:
             state.committed += 1
             return True
         finally:
-            give(guard)
+            guard.release()
 
 
 cdef class Puts:
@@ -429,7 +431,7 @@ cdef class Puts:
 
     def put(self, data, *, expire_time=None):
         """Add an item for every reader; see the reference."""
-        cdef Mutex guard = self._shared.guard
+        cdef object guard = self._shared.guard
         cdef Appending end
         cdef FileEntry entry
         cdef Following reader
@@ -437,7 +439,8 @@ cdef class Puts:
         cdef Py_ssize_t size
         if self._plain and expire_time is None and PyBytes_CheckExact(data):
             size = PyBytes_GET_SIZE(data)
-            take(guard)
+            check_fork()
+            guard.acquire()
             try:
                 end = self._end
                 entry = <FileEntry?> end.appender.entry
@@ -462,7 +465,7 @@ cdef class Puts:
                         self._changed.notify_all()
                     return number
             finally:
-                give(guard)
+                guard.release()
         return self._long_put(data, expire_time)
 
 

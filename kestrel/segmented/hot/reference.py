@@ -20,7 +20,6 @@ from sej.durations import Seconds
 
 if TYPE_CHECKING:
     from kestrel.hot import Appender, Log
-    from sej.mutex import Mutex
 
 
 class FileEntry(Entry):
@@ -65,7 +64,7 @@ class Shared:
     """
 
     def __init__(
-        self, guard: Mutex, appender: Appender, *, touched: Callable[[], None], checkpoint: Callable[[], None]
+        self, guard: threading.RLock, appender: Appender, *, touched: Callable[[], None], checkpoint: Callable[[], None]
     ) -> None:
         """Put it together.
 

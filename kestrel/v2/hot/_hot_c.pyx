@@ -10,7 +10,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
 from kestrel.hot._hot_c cimport Appender, Fuse, get32, get64, put32, put64, wall_ms
-from sej._mutex_c cimport Mutex, give, take
+from sej.codec._codec_c cimport check_fork
 
 from collections import deque as _deque
 from functools import update_wrapper as _update_wrapper
@@ -381,7 +381,7 @@ cdef class Calls:
     cdef public int64_t _transactions
     cdef readonly Changes _changes
     cdef readonly object _changed
-    cdef readonly Mutex _guard
+    cdef readonly object _guard
     cdef object _long_put
     cdef object _long_get
     cdef object _long_reserve
@@ -392,7 +392,7 @@ cdef class Calls:
     cdef object _now_ms
 
     def __init__(
-        self, Changes changes not None, changed, Mutex guard not None, *, put, get, reserve, bint plain,
+        self, Changes changes not None, changed, object guard not None, *, put, get, reserve, bint plain,
         int64_t most_items, int64_t most_bytes, int64_t max_item_bytes, now_ms,
     ):
         self._changes = changes
@@ -411,10 +411,11 @@ cdef class Calls:
         """Add an item at the end; see the reference."""
         cdef Changes changes = self._changes
         cdef Waiting waiting = changes.waiting
-        cdef Mutex guard
+        cdef object guard
         if self._plain and PyBytes_CheckExact(data) and not expiry and PyBytes_GET_SIZE(data) <= self._max_item_bytes:
             guard = self._guard
-            take(guard)
+            check_fork()
+            guard.acquire()
             try:
                 if (
                     changes.may_add()
@@ -426,37 +427,40 @@ cdef class Calls:
                         self._changed.notify()
                     return None
             finally:
-                give(guard)
+                guard.release()
         self._long_put(data, expiry)
 
     def get(self, timeout=0.0):
         """Take the head; see the reference."""
-        cdef Mutex guard = self._guard
-        take(guard)
+        cdef object guard = self._guard
+        check_fork()
+        guard.acquire()
         try:
             if self.is_short():
                 return item_of(self._changes.take(False))
         finally:
-            give(guard)
+            guard.release()
         return self._long_get(timeout)
 
     def reserve(self, timeout=0.0):
         """Take the head until confirm; see the reference."""
-        cdef Mutex guard = self._guard
-        take(guard)
+        cdef object guard = self._guard
+        check_fork()
+        guard.acquire()
         try:
             if self.is_short():
                 self._transactions += 1
                 xid = self._changes.hold(None)
                 return xid, item_of(<tuple> self._changes.reserving.open[xid])
         finally:
-            give(guard)
+            guard.release()
         return self._long_reserve(timeout)
 
     def confirm(self, xid):
         """The reserved item is done with. False if no such transaction is open."""
-        cdef Mutex guard = self._guard
-        take(guard)
+        cdef object guard = self._guard
+        check_fork()
+        guard.acquire()
         try:
             if xid in self._changes.reserving.open:
                 self._changes.end(xid)
@@ -465,7 +469,7 @@ cdef class Calls:
             _check_xid(xid)
             return False
         finally:
-            give(guard)
+            guard.release()
 
 
 for _name in ("put", "get", "reserve", "confirm"):  # their documentation and types

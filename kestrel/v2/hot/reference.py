@@ -29,7 +29,6 @@ from sej.durations import Seconds
 
 if TYPE_CHECKING:
     from kestrel.hot import Appender
-    from sej.mutex import Mutex
 
 _pack: Final = ADDX_HEAD.pack
 _pack_xid: Final = XID_OP.pack
@@ -237,7 +236,7 @@ class Calls:
         self,
         changes: Changes,
         changed: threading.Condition,
-        guard: Mutex,
+        guard: threading.RLock,
         *,
         put: Callable[[bytes, int], None],
         get: Callable[[Seconds | None], Item | None],
