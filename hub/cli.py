@@ -24,10 +24,10 @@ from hub.overview import stats as stats_of
 from hub.retention import clean as clean_root
 from hub.serving import serve
 from sej.cli.shared.exits import exit_of
-from sej.cli.shared.options import DURATION, require_limit, retention_options
+from sej.cli.shared.options import require_limit, retention_options
 from sej.cli.shared.output import as_json, as_text, shown
-from sej.cli.shared.parameters import PATH
-from sej.cli.shared.pipes import until_reader_leaves
+from sej.cli.shared.parameters import DURATION, PATH
+from sej.cli.shared.terminal import until_reader_leaves
 from sej.cli.shared.units import human_duration, human_size
 from sej.cli.state.readers import holder_of
 from sej.errors import NotAJournalError, SejError

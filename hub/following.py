@@ -13,10 +13,10 @@ import click
 from hub.connecting import connecting
 from hub.errors import UnavailableError
 from hub.naming import Source, no_such_journal
-from sej.cli.shared.options import PLACE, form_options
+from sej.cli.shared.options import form_options
 from sej.cli.shared.output import print_messages
-from sej.cli.shared.parameters import PATH
-from sej.cli.shared.pipes import until_reader_leaves
+from sej.cli.shared.parameters import PATH, PLACE
+from sej.cli.shared.terminal import until_reader_leaves
 from sej.cli.shared.units import Moment
 from sej.codec.format import MAX_OFFSET
 from sej.errors import BadOffsetFileError

@@ -13,8 +13,7 @@ import click
 
 from hub.connecting import PLAINTEXT, host_and_port, option_names
 from hub.store import MIN_FREE_BYTES, Store
-from sej.cli.shared.options import SIZE
-from sej.cli.shared.parameters import PATH, IntRange
+from sej.cli.shared.parameters import PATH, SIZE, IntRange
 from sej.system.memory import keep_freed_memory
 from sej.system.signals import stop_on_signals, wait_for_signal
 

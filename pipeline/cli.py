@@ -16,7 +16,7 @@ import click
 
 from pipeline.tables.commands import hub_way
 from sej.cli.shared.parameters import PATH, IntRange
-from sej.cli.shared.progress import progress_bar
+from sej.cli.shared.terminal import progress_bar
 from sej.errors import JournalNotFoundError, SejError
 
 if TYPE_CHECKING:

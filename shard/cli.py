@@ -12,9 +12,8 @@ from typing import Any, Final
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.parameters import DURATION, PATH, IntRange
-from sej.cli.shared.programs import ProgramCommand, ending, require_program
-from sej.cli.shared.progress import progress_bar
+from sej.cli.shared.parameters import DURATION, PATH, IntRange, ProgramCommand, ending, require_program
+from sej.cli.shared.terminal import progress_bar
 from sej.journal.directory import is_journal
 from sej.journal.view import Journal
 from sej.message import Message

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from hub.page.places import is_inside
-from sej.cli.commands.doctor import findings_of
+from sej.cli.commands.stat import findings_of
 from sej.cli.state.findings import Finding
 from sej.cli.state.readers import stuck
 from sej.cli.state.watched import Sample, Watched

@@ -3,9 +3,8 @@
 The core imports terminal libraries only here, and only when the command runs. The modules and rooms, in the order in
 which they are best read. Each imports only from those below it::
 
-    app, installed                     finds a subcommand and loads only that one; errors as exit codes
+    app                                finds a subcommand and loads only that one; errors as exit codes
     commands                           the subcommands of the core
-    journals                           opens journals for the commands of other packages
     state                              the state of journals, once or live
     shared                             what commands share: options, lines of output, exit codes, processes
 """

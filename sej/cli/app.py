@@ -1,10 +1,10 @@
 """The program: finds the requested subcommand, loads only that one, and turns errors into exit codes.
 
-A subcommand of the core is a click command named in :data:`_CORE`. Other packages contribute through the entry-point
-group ``sej.commands``: ``name = "module:app"`` with a click command or a ``typer.Typer``. They are looked up only if
-the core has no command of that name. Packages that may not import the core's upper layers open journals through the
-context's object, :class:`sej.cli.journals.Journals`. A damaged journal, a held lock or a missing directory ends in one
-line on standard error and an exit code, never in a traceback.
+A subcommand is a click command named in :data:`_CORE` or :data:`_PACKAGES`. Other distributions contribute through the
+entry-point group ``sej.commands``: ``name = "module:app"`` with a click command or a ``typer.Typer``. They are looked
+up only if we have no command of that name, because that takes a quarter of a short command. Packages that may not
+import the core's upper layers open journals through the context's object, :class:`Journals`. A damaged journal, a held
+lock or a missing directory ends in one line on standard error and an exit code, never in a traceback.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from sej.cli.installed import Found, own_commands
-from sej.cli.journals import Journals
-from sej.cli.shared.exits import Exit, exit_of
+from sej.cli.shared.exits import Exit, exit_of, text_of
 from sej.errors import BadOffsetFileError, CorruptionError, OffsetBeyondEndError, SejError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from contextlib import AbstractContextManager
+
+    from sej.reading.scanner import Scanner
+    from sej.writing.writer import Writer
 
 _CORE: Final = {
     "count": "reading",
     "scan": "reading",
     "tail": "reading",
     "dump": "reading",
-    "append": "writing",
+    "append": "maintenance",
     "follow": "offsets",
     "offset": "offsets",
     "reset": "offsets",
-    "timestamp": "lookup",
-    "file": "lookup",
-    "old": "lookup",
+    "timestamp": "reading",
+    "file": "reading",
+    "old": "reading",
     "stat": "stat",
-    "top": "top",
+    "top": "stat",
     "bench": "bench",
-    "verify": "checking",
-    "doctor": "doctor",
+    "verify": "maintenance",
+    "doctor": "stat",
     "repair": "maintenance",
     "clean": "maintenance",
     "index": "maintenance",
@@ -53,6 +54,18 @@ _CORE: Final = {
     "worker": "worker",
 }
 """Maps each subcommand to the module that holds a click command of its name, in ``sej.cli.commands``."""
+_PACKAGES: Final = {
+    "export": "pipeline.tables.commands:export",
+    "hub": "hub.cli:app",
+    "kestrel": "kestrel.commands:app",
+    "shard": "shard.cli:app",
+    "ship": "pipeline.tables.commands:ship",
+    "spark": "pipeline.cli:app",
+    "sql": "pipeline.tables.commands:sql",
+    "tq": "textqueue.commands:app",
+    "ui": "hub.page.command:ui",
+}
+"""Where the subcommands of the packages above the core are."""
 _GROUP: Final = "sej.commands"
 _DOCTOR_HELPS: Final = (BadOffsetFileError, CorruptionError, OffsetBeyondEndError)
 _EXTRAS: Final = {
@@ -69,6 +82,28 @@ _EXTRAS: Final = {
 """Maps each library that the core does not install to the extra that does."""
 
 
+class Journals:
+    """Opens journals for commands of packages that may not import the core's upper layers: the context's object."""
+
+    def until_reader_leaves(self) -> AbstractContextManager[None]:
+        """End a wait when the reader of standard output has closed the pipe; see :mod:`sej.cli.shared.terminal`."""
+        from sej.cli.shared.terminal import until_reader_leaves
+
+        return until_reader_leaves()
+
+    def writer(self, path: str | os.PathLike[str]) -> Writer:
+        """Open the writer of a journal; the journal is created if it is missing."""
+        from sej.writing.writer import Writer
+
+        return Writer(path)
+
+    def scanner(self, path: str | os.PathLike[str], offset: int | None = None) -> Scanner:
+        """Scan the existing messages from an offset on, by default from the first."""
+        from sej.reading.scanner import Scanner
+
+        return Scanner(path) if offset is None else Scanner(path, offset)
+
+
 class _Commands(click.Group):
     """A group that knows its subcommands by name and loads each when it is used."""
 
@@ -82,7 +117,7 @@ class _Commands(click.Group):
             return _spelled_out(getattr(import_module(f"sej.cli.commands.{_CORE[cmd_name]}"), cmd_name))
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        found = own_commands(_GROUP).get(cmd_name) or _contributed().get(cmd_name)
+        found = _PACKAGES.get(cmd_name) or _contributed().get(cmd_name)
         return None if found is None else _spelled_out(_loaded(cmd_name, found))
 
     def resolve_command(
@@ -161,16 +196,18 @@ def _spelled_out(command: click.Command) -> click.Command:
     return command
 
 
-def _contributed() -> dict[str, EntryPoint]:
+def _contributed() -> dict[str, str]:
+    """Return where the commands of other distributions are, by name, and those of ours, which they cannot replace."""
     from importlib.metadata import entry_points  # too slow to import for a short command
 
-    return {found.name: found for found in entry_points(group=_GROUP)}
+    return {found.name: found.value for found in entry_points(group=_GROUP)} | _PACKAGES
 
 
-def _loaded(name: str, found: EntryPoint | Found) -> click.Command:
+def _loaded(name: str, value: str) -> click.Command:
     """Load a contributed command; if that fails, return one that reports the failure when it is called."""
     try:
-        return _command(name, found.load())
+        module, _, attribute = value.partition(":")
+        return _command(name, getattr(import_module(module), attribute))
     except Exception as error:  # any package may raise anything; `sej --help` must still list the others
         reason = error
 
@@ -178,7 +215,7 @@ def _loaded(name: str, found: EntryPoint | Found) -> click.Command:
         if isinstance(reason, ImportError):
             raise reason
         raise SejError(
-            f"the command {name!r} of {found.value} cannot be loaded: {reason!r}; reinstall its package"
+            f"the command {name!r} of {value} cannot be loaded: {reason!r}; reinstall its package"
         ) from reason
 
     anything = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
@@ -213,8 +250,6 @@ def _command(name: str, found: Any) -> click.Command:
 
 
 def _report(error: BaseException) -> None:
-    from sej.cli.shared.system_errors import text_of  # only an error needs it
-
     click.echo(f"sej: {_shown(text_of(error), error)}", err=True)
 
 
@@ -226,8 +261,8 @@ def _journal_of(error: SejError) -> str | None:
 
 
 def _reader_left(error: BaseException) -> bool:
-    pipes = sys.modules.get("sej.cli.shared.pipes")  # loaded by the command that waits, if one does
-    return isinstance(error, KeyboardInterrupt) and pipes is not None and pipes.reader_left()
+    terminal = sys.modules.get("sej.cli.shared.terminal")  # loaded by the command that waits, if one does
+    return isinstance(error, KeyboardInterrupt) and terminal is not None and terminal.reader_left()
 
 
 def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -301,9 +336,32 @@ def app(context: click.Context, log_format: str | None, log_level: str | None) -
     """
     context.obj = Journals()
     if log_format is not None or log_level is not None:
-        from sej.cli.shared.logs import configure  # logging is slow to import for a short command
+        _write_logs(log_format or "text", log_level or "warning")
 
-        configure(log_format or "text", log_level or "warning")
+
+def _write_logs(form: str, level: str) -> None:
+    """Write log records from a level on to standard error: as text, or one JSON object per line."""
+    import json
+    import logging  # slow to import for a short command
+
+    from sej.cli.shared.units import iso_time
+
+    class Lines(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            row = {
+                "time": iso_time(int(record.created * 1e9) // 1000 * 1000),
+                "level": record.levelname.lower(),
+                "logger": record.name,
+                "message": record.getMessage(),
+            }
+            error = {"error": self.formatException(record.exc_info)} if record.exc_info else {}
+            if form == "json":
+                return json.dumps(row | error, ensure_ascii=False)
+            return "\n".join(["{time} {level} {logger}: {message}".format(**row), *error.values()])
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines())
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

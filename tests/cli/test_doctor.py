@@ -373,7 +373,7 @@ def test_other_distributions_with_our_names(journal: Path, tmp_path: Path) -> No
     env = {**ENV, "PYTHONPATH": f"{site}{os.pathsep}{ENV['PYTHONPATH']}"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=tmp_path)
     rows = [row for row in map(json.loads, done.stdout.splitlines()) if row["what"] == "packages"]
-    shard, lake, pipeline = rows
+    lake, pipeline, shard = rows
     assert done.returncode == 1
     assert shard["found"] == f"shard-2.0 is installed in {site}: it has files of the same names as ours"
     assert lake["found"] == "the distribution Lake has files of the package hub too"

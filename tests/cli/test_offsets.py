@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import sej as library
-from sej.cli.commands.top import _table
+from sej.cli.commands.stat import _table
 from sej.cli.state.readers import holder_of, readers_of
 from sej.cli.state.watched import Sample
 from sej.system.disk import OsFile

@@ -10,7 +10,6 @@ import pytest
 
 import sej as library
 import textqueue
-from sej.cli.installed import own_commands
 from tests.cli.command import COMMAND, ENV
 from tests.cli.inside import inside
 
@@ -110,14 +109,6 @@ def test_a_contribution_may_be_a_program_of_typer(tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
-def test_a_command_of_this_distribution_is_found_without_a_look_at_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("it reads a file of each distribution"))
-    (tmp_path / "q.tq").write_text("-a\n")
-    assert inside(monkeypatch, "tq", "next", tmp_path / "q.tq").code == 0
-
-
 def test_another_distribution_does_not_replace_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "other-1.0.dist-info"
     info.mkdir()
@@ -148,7 +139,7 @@ sys.exit(main(sys.argv[2:]))
 
 @pytest.mark.parametrize(
     "words",
-    [["click", "count"], ["sej.cli.commands.reading", "count"], ["sej.cli.commands.top", "--help"]],
+    [["click", "count"], ["sej.cli.commands.reading", "count"], ["sej.cli.commands.stat", "--help"]],
     ids=" ".join,
 )
 def test_an_interrupt_of_an_import_is_130_and_no_traceback(words: list[str], tmp_path: Path) -> None:
@@ -156,16 +147,6 @@ def test_an_interrupt_of_an_import_is_130_and_no_traceback(words: list[str], tmp
     command = [sys.executable, "-m", "interrupted", *words]
     done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
-
-
-def test_the_commands_of_this_distribution_are_those_of_its_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = metadata.distribution("sej-journals").entry_points.select(group="sej.commands")
-    found = own_commands("sej.commands")
-    assert {name: each.value for name, each in found.items()} == {point.name: point.value for point in points}
-    assert {name: each.load() for name, each in found.items()} == {point.name: point.load() for point in points}
-    assert own_commands("sej.nothing") == {}
-    monkeypatch.setattr(sys, "path", [])
-    assert own_commands("sej.commands") == {}
 
 
 def test_help_without_docstrings_says_why_it_is_short() -> None:

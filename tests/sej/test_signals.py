@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from sej.cli.shared.supervising import Supervisor
+from sej.cli.commands.worker import supervise
 from sej.queue.work import _until_signal
 from sej.system.signals import stop_on_signals, wait_for_signal
 from tests.sej.hooks import PATIENCE_S, Worker, until
@@ -31,8 +30,13 @@ def by_command(_: threading.Event) -> Iterator[threading.Event]:
 
 @contextmanager
 def by_supervisor(stop: threading.Event) -> Iterator[threading.Event]:
-    with Supervisor(0, logging.getLogger("test"), "process", stopped=stop)._signals():
+    before = [signal.getsignal(number) for number in NUMBERS]
+    try:
+        supervise(0, reload=False, stopped=stop)
         yield stop
+    finally:
+        for number, handler in zip(NUMBERS, before, strict=True):
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tomllib
 from pathlib import Path as FilePath
 
 import pytest
@@ -46,11 +45,6 @@ def path(tmp_path: FilePath) -> shard.Path:
     with shard.Writer(path) as writer:
         writer.append_many(keys, keys)
     return path
-
-
-def test_the_package_contributes_the_command() -> None:
-    frame = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert frame["project"]["entry-points"]["sej.commands"]["shard"] == "shard.cli:app"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.parameters import DURATION
-from sej.cli.shared.programs import ProgramCommand, ending, require_program
+from sej.cli.shared.parameters import DURATION, ProgramCommand, ending, require_program
 from sej.queue.interface.values import Backoff
 from textqueue.claims.claim import Claim
 from textqueue.commands.listing import show

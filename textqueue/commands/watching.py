@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from sej.cli.shared.keys import quiet_keys, wait
 from sej.cli.shared.parameters import DURATION
+from sej.cli.shared.terminal import quiet_keys, wait
 from sej.cli.shared.units import human_duration, iso_time
 from textqueue.commands.opening import JSON, QUEUE, name_of, opened, print_json, print_line, report, shown
 from textqueue.format.grammar import MessageStatus

@@ -2,11 +2,10 @@
 
 The modules, in the order in which they are best read::
 
-    writing, reading                   append; count, scan, tail, dump
-    offsets, lookup                    offset, reset, follow; file, timestamp, old
-    stat, top                          the state of journals, once or live
-    checking, doctor                   verify; doctor
-    maintenance                        repair, clean, index
+    reading                            count, scan, tail, dump; file, timestamp, old
+    offsets                            offset, reset, follow
+    stat                               the state of journals: stat, top, doctor
+    maintenance                        append, verify, repair, clean, index
     queue, queue_items                 queue: work queues; its commands that look or change items
     worker                             worker
     bench                              bench: measures this disk

@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 import click
 
 import sej
-from sej.cli.shared.options import DURATION, JSON, SIZE
-from sej.cli.shared.parameters import PATH
+from sej.cli.shared.options import JSON
+from sej.cli.shared.parameters import DURATION, PATH, SIZE
 from sej.writing.writer import Durability
 
 _ROUNDS: Final = 3
@@ -176,7 +176,7 @@ def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: s
 
 def _measured(chosen: list[Measurement], root: Path, value: bytes, round_s: float) -> list[list[float]]:
     """Return the rates of each measurement, items a second, one for each round."""
-    from sej.cli.shared.progress import progress_bar
+    from sej.cli.shared.terminal import progress_bar
 
     rates: list[list[float]] = [[] for _ in chosen]
     turns = [(one, found) for _ in range(_ROUNDS) for one, found in zip(chosen, rates, strict=True)]

@@ -1,20 +1,131 @@
-"""``sej repair``, ``clean`` and ``index``: the commands that change a journal."""
+"""``sej append``, ``verify``, ``repair``, ``clean`` and ``index``: the commands that change or check a journal."""
 
 from __future__ import annotations
 
 import json as jsonlib
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final, get_args
 
 import click
 
 from sej.cli.shared.exits import Exit
 from sej.cli.shared.options import DIRECTORY, JSON, require_limit, retention_options
-from sej.cli.shared.output import counted
-from sej.cli.shared.progress import progress_bar
+from sej.cli.shared.output import counted, shown
+from sej.cli.shared.parameters import PATH, IntRange
+from sej.cli.shared.terminal import progress_bar
 from sej.cli.shared.units import human_size
-from sej.cli.state.readers import find_reader, no_reader, readers_of
+from sej.cli.state.readers import find_reader, holder_of, no_reader, readers_of
+from sej.journal.directory import Directory
 from sej.journal.repair import Repair
+from sej.journal.verify import Problem
 from sej.journal.view import Journal
+from sej.system.disk import OS
+from sej.writing.writer import Durability, Writer
+
+_READ_BYTES: Final = 1 << 18
+_LENGTH_BYTES: Final = 4
+_SURVIVES: Final = (
+    "What messages survive. buffer: they are lost with this process; os: the death of this process; interval: a power"
+    " failure, except the last second; disk: a power failure."
+)
+
+
+@click.command
+@click.argument("directory", metavar="DIR", type=PATH)
+@click.option("--key", default="", help="The key of every message.")
+@click.option("--type", "kind", type=IntRange(0, 255), default=0, help="The type of every message.")
+@click.option(
+    "--length-prefixed",
+    is_flag=True,
+    help="For binary values: before each value, read its length as 4 bytes, big endian.",
+)
+@click.option("--durability", type=click.Choice(get_args(Durability)), default="os", show_default=True, help=_SURVIVES)
+def append(directory: Path, key: str, kind: int, length_prefixed: bool, durability: Durability) -> None:
+    r"""Append each line of standard input as a message when it arrives, without its line end.
+
+    Example: printf 'one\ntwo\n' | sej append orders
+    """
+    if not directory.exists():
+        Directory(directory, OS).refuse_sharded()
+    with Writer(directory, durability=durability) as writer:
+        first = writer.offset
+        values = _prefixed if length_prefixed else _lines
+        for batch in values(sys.stdin.fileno()):
+            writer.append_many(batch, [os.fsencode(key)] * len(batch), kind)
+        stop = writer.offset
+    if sys.stderr.isatty():
+        click.echo(f"appended {counted(stop - first, 'message')} from offset {first} on", err=True)
+
+
+def _lines(fd: int) -> Iterator[list[bytes]]:
+    """Yield the lines of each read; a last line without an end counts too."""
+    parts: list[bytes] = []  # of a line that is not complete yet
+    while data := os.read(fd, _READ_BYTES):
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*parts, lines[0]])
+            parts.clear()
+            yield lines
+        parts.append(rest)
+    if rest := b"".join(parts):
+        yield [rest]
+
+
+def _prefixed(fd: int) -> Iterator[list[bytes]]:
+    """Yield the values that each read completes.
+
+    Raises:
+        ValueError: the input ends inside a value; those before it were yielded.
+    """
+    rest = bytearray()
+    while data := os.read(fd, _READ_BYTES):
+        rest += data
+        values, position = [], 0
+        while len(rest) - position >= _LENGTH_BYTES:
+            end = position + _LENGTH_BYTES + int.from_bytes(rest[position : position + _LENGTH_BYTES], "big")
+            if end > len(rest):
+                break
+            values.append(bytes(rest[position + _LENGTH_BYTES : end]))
+            position = end
+        del rest[:position]
+        if values:
+            yield values
+    if rest:
+        raise ValueError(f"standard input ends inside a value: its last {len(rest)} bytes were not appended")
+
+
+@click.command
+@click.argument("directory", metavar="DIR", type=PATH)
+@click.option("--json", is_flag=True, help="One JSON object per line.")
+def verify(directory: Path, json: bool) -> None:
+    """Check a journal against its format, its offsets and its checksums; changes nothing.
+
+    Exit code 0: sound. 1: damaged; prints one line for each problem, with file and position. While a writer runs, an
+    incomplete message at the very end is not damage.
+
+    Example: sej verify orders
+    """
+    journal = Journal(directory)
+    with progress_bar("reading", size=True) as show:
+        problems = journal.verify(progress=show)
+    if any(problem.kind == "torn tail" for problem in problems) and holder_of(os.path.join(directory, "jnl.lck")):
+        problems = [problem for problem in problems if problem.kind != "torn tail"]
+    for problem in problems:
+        click.echo(_problem(problem) if json else shown(str(problem)))
+    if problems:
+        raise SystemExit(Exit.WRONG)
+    if not json:
+        segments = journal.segments
+        size = sum(segment.size for segment in segments)
+        click.echo(f"sound: {counted(len(segments), 'segment')}, {human_size(size)}, next offset {journal.end_offset}")
+
+
+def _problem(problem: Problem) -> str:
+    row = problem._asdict()
+    return jsonlib.dumps({name: value for name, value in row.items() if value is not None})
 
 
 @click.command

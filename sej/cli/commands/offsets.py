@@ -14,9 +14,7 @@ from sej.cli.shared.exits import Exit
 from sej.cli.shared.options import (
     BATCH,
     DIRECTORY,
-    DURATION,
     JSON,
-    PLACE,
     form_options,
     good_end_of,
     of_types,
@@ -27,6 +25,7 @@ from sej.cli.shared.options import (
     waited_for,
 )
 from sej.cli.shared.output import as_text, counted, print_messages, shown
+from sej.cli.shared.parameters import DURATION, PLACE
 from sej.cli.shared.units import Moment
 from sej.cli.state.readers import Reader, complete_reader, find_reader, no_reader, readers_of
 from sej.errors import BadOffsetFileError, LockedError, SejError
@@ -173,7 +172,7 @@ def follow(
 
     Example: sej follow --reader shipper --json orders | ./ship
     """
-    from sej.cli.shared.pipes import until_reader_leaves
+    from sej.cli.shared.terminal import until_reader_leaves
     from sej.reading.scanner import Scanner
 
     if reader is not None and start is not None:

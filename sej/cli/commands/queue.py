@@ -19,11 +19,10 @@ import click
 
 from sej.cli.commands.queue_items import cancel, ls, pause, peek, requeue, resume, show, stats
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.options import AGE, DURATION, MAX_ATTEMPTS, form_options, wait_option, waited_for
+from sej.cli.shared.options import MAX_ATTEMPTS, form_options, wait_option, waited_for
 from sej.cli.shared.output import as_json, counted, print_messages, shown, text_or_b64
-from sej.cli.shared.parameters import PATH, IntRange
+from sej.cli.shared.parameters import AGE, DURATION, PATH, IntRange, ProgramCommand, ending, require_program
 from sej.cli.shared.places import Place, placed_command
-from sej.cli.shared.programs import ProgramCommand, ending, require_program
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message
 from sej.queue.interface.item import Item
@@ -225,7 +224,7 @@ def _until_sigterm() -> Iterator[_Stop]:
 @contextmanager
 def _until_reader_leaves() -> Iterator[_Stop]:
     """End the command between two items when the reader of its output has closed the pipe."""
-    from sej.cli.shared.pipes import until_reader_leaves
+    from sej.cli.shared.terminal import until_reader_leaves
 
     stop = _Stop()
     with until_reader_leaves(stop.ask):

@@ -1,26 +1,42 @@
-"""``sej stat``: the state of journals, for people, programs, Prometheus and health checks."""
+"""``sej stat``, ``top`` and ``doctor``: the state of journals, once, live, and with what to do about it.
+
+Other packages add checks through the entry-point group ``sej.doctor``: ``name = "module:function"``. The function takes
+the path from the command line (a ``pathlib.Path``) and yields :class:`sej.cli.state.findings.Finding` objects, or
+tuples with the same fields. Such a check may remove stale files of its own package, and then reports that.
+"""
 
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import Iterator
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sej.cli.shared.exits import Exit
-from sej.cli.shared.options import DURATION, JSON, good_end_of
-from sej.cli.shared.output import shown
-from sej.cli.shared.parameters import PATH
+from sej.cli.shared.exits import Exit, text_of
+from sej.cli.shared.options import JSON, good_end_of
+from sej.cli.shared.output import coloured, shown
+from sej.cli.shared.parameters import DURATION, PATH
+from sej.cli.shared.terminal import progress_bar, quiet_keys, wait
 from sej.cli.shared.units import human_duration, human_size, iso_time
+from sej.cli.state.findings import Finding, findings, package_findings
 from sej.cli.state.readers import Reader, holder_of, journals_below, lag_s, readers_of, stuck
+from sej.cli.state.watched import SORTS, Sample, Watched
 from sej.codec.format import NO_TIMESTAMP
-from sej.errors import CorruptionError, SejError
+from sej.errors import CorruptionError, NotAJournalError, SejError
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.journal.view import Journal
-from sej.system.disk import OS
+from sej.names import PACKAGES
+from sej.system.disk import OS, is_scarce
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _METRICS: Final = (
     ("sej_first_offset", "gauge", "Offset of the first message that still exists.", "first_offset"),
@@ -155,3 +171,235 @@ def _stuck(row: dict[str, Any], stuck_after: float) -> Iterator[str]:
 
 def _label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+_INTERVAL_MIN_S: Final = 0.05
+_CHROME_LINES: Final = 6
+"""Lines that the table takes in addition to its rows."""
+_NARROW: Final = 80
+"""In fewer columns, only journal, next offset and readers are shown."""
+
+
+@click.command
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=PATH)
+@JSON
+@click.option("--once", is_flag=True, help="Print one sample without rates.")
+@click.option("--interval", type=DURATION, default="1s", show_default=True, help="Time between two samples, as in 5s.")
+@click.option(
+    "--sort", type=click.Choice(list(SORTS)), default="name", show_default=True, help="The column to sort by."
+)
+def top(paths: tuple[Path, ...], json: bool, once: bool, interval: float, sort: str) -> None:
+    """Watch journals: messages and bytes a second, writers, and how far behind the readers are.
+
+    A PATH is a SEJ directory, or a directory of them (a sharded journal, a hub); default: the current directory.
+    Journals that are created later are found too. A terminal shows a table, until q or an interrupt. Otherwise each
+    sample prints one line for each journal: time, path, next offset, messages a second, bytes, bytes a second, the
+    writer's pid, and each reader as NAME:N, which is N messages behind.
+
+    Example: sej top --sort lag data
+    """
+    watched = Watched(paths or (Path(),))
+    table = not json and sys.stdout.isatty() and not once
+    with _screen() if table else _lines(json=json) as show:
+        while True:
+            rows = sorted(watched.look(), key=SORTS[sort])
+            if once and not rows:
+                click.echo(f"sej: there is no journal in {', '.join(map(str, watched.paths))}", err=True)
+                raise SystemExit(Exit.MISSING)
+            show(rows)
+            if once or not wait(max(interval, _INTERVAL_MIN_S)):
+                return
+
+
+@contextmanager
+def _lines(*, json: bool) -> Iterator[Callable[[list[Sample]], None]]:
+    """Give a function that prints rows as lines and flushes them."""
+
+    def show(rows: list[Sample]) -> None:
+        for row in rows:
+            click.echo(jsonlib.dumps(_object(row)) if json else _line(row))
+        sys.stdout.flush()
+
+    yield show
+
+
+def _object(row: Sample) -> dict[str, Any]:
+    readers = [
+        {"name": one.name, "offset": one.offset, "behind": one.behind, "rate": rate, "running": one.holder is not None}
+        for one, rate in row.readers
+    ]
+    return row._asdict() | {"time": iso_time(row.time_ns), "readers": readers}
+
+
+def _line(row: Sample) -> str:
+    if row.error is not None:
+        return f"{iso_time(row.time_ns)}\t{shown(row.path)}\t{shown(row.error)}"
+    readers = " ".join(f"{one.name}:{one.behind}" for one, _ in row.readers) or "-"
+    rate, byte_rate = ("-" if one is None else f"{one:.1f}" for one in (row.rate, row.byte_rate))
+    cells = (row.end_offset, rate, row.bytes, byte_rate, _pid(row.writer), readers)
+    return "\t".join(shown(str(cell)) for cell in (iso_time(row.time_ns), row.path, *cells))
+
+
+@contextmanager
+def _screen() -> Iterator[Callable[[list[Sample]], None]]:
+    """Give a function that shows rows as a table that fills the terminal; rich honours NO_COLOR."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    with quiet_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+        yield lambda rows: live.update(_table(rows, console.height - _CHROME_LINES, console.width), refresh=True)
+
+
+def _table(rows: list[Sample], lines: int, width: int) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    hidden = f"; {len(rows) - lines} more: a taller terminal shows them" if len(rows) > lines else ""
+    total = f"{_rate(sum(row.rate or 0 for row in rows))} messages/s, {_bytes(sum(row.bytes for row in rows))}"
+    root = os.path.commonpath([os.path.dirname(os.path.abspath(row.path)) for row in rows]) if rows else ""
+    table = Table(caption=f"{len(rows)} journals, {total}{hidden}; q ends", expand=True, title=escape(shown(root)))
+    table.add_column("journal", overflow="ellipsis", no_wrap=True, ratio=3)
+    figures = ("next offset",) if width < _NARROW else ("next offset", "messages/s", "size", "size/s", "last", "writer")
+    for name in figures:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("readers: behind, messages/s", overflow="ellipsis", no_wrap=True, ratio=4)
+    for row in rows[:lines]:
+        name = escape(shown(os.path.relpath(row.path, root)))
+        if row.error is not None:
+            table.add_row(name, *[""] * len(figures), f"[red]{escape(shown(row.error))}")
+            continue
+        last = "" if row.idle_s is None else f"{human_duration(row.idle_s)} ago"
+        cells = (
+            f"{row.end_offset:,}",
+            _rate(row.rate),
+            _bytes(row.bytes),
+            _bytes(row.byte_rate),
+            last,
+            _pid(row.writer),
+        )
+        table.add_row(name, *cells[: len(figures)], _readers(row))
+    return table
+
+
+def _readers(row: Sample) -> str:
+    """Format the readers, the slowest first: green runs at the end, yellow runs behind, red has an error."""
+    from rich.markup import escape
+
+    cells = []
+    for reader, rate in sorted(row.readers, key=lambda one: -one[0].behind):
+        colour = "red" if reader.error else "default" if not reader.holder else "yellow" if reader.behind else "green"
+        cells.append(f"[{colour}]{escape(shown(reader.name))} {reader.behind:,}[/] ({_rate(rate)})")
+    return "  ".join(cells)
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:,.0f}" if rate >= 10 or rate == 0 else f"{rate:.1f}"
+
+
+def _bytes(size: float | None) -> str:
+    return "-" if size is None else human_size(size)
+
+
+def _pid(holder: str | None) -> str:
+    return "-" if holder is None else holder.split(" ")[0].removeprefix("pid=")
+
+
+_GROUP: Final = "sej.doctor"
+_COLOURS: Final = {"ok": "green", "note": "yellow", "problem": "red"}
+
+
+@click.command
+@click.argument("path", metavar="[DIR]", type=PATH, required=False)
+@JSON
+@click.option("--quick", is_flag=True, help="Do not read every message.")
+def doctor(path: Path | None, json: bool, quick: bool) -> None:
+    """Check everything that can be wrong with a journal, and say what to do.
+
+    Reports locks and their holders, damage, torn tails, gaps, readers, their lag and whether they are stuck, the disk,
+    the clock, permissions, what a crash left, and other distributions with files of the same names as ours. DIR may
+    also hold several journals (a sharded journal, a hub): sound ones are then only counted. Without DIR, only the
+    installation is checked. Exit code 0: nothing is wrong; 1: something is wrong; 4: the journal does not exist.
+
+    Example: sej doctor orders
+    """
+    if path is None:
+        _installation(json=json)
+        return
+    paths = journals_below(path)
+    contributed = list(contributed_findings(path))
+    if not paths and not contributed:
+        raise NotAJournalError("no journal is here; expected a SEJ directory, a sharded journal or a hub", path=path)
+    contributed += package_findings()
+    alone = paths == [str(path)]
+    levels = Counter[str]()
+    well = 0
+    for journal in paths:
+        with progress_bar(f"reading {journal}", size=True) as show:
+            found = findings_of(journal, quick=quick, progress=show)
+        well += all(finding.level == "ok" for finding in found)
+        shown = found if alone or json else [finding for finding in found if finding.level != "ok"]
+        _show_findings(shown, journal, json=json, named=not alone)
+        levels.update(finding.level for finding in found)
+    _show_findings(contributed, str(path), json=json, named=False)
+    levels.update(finding.level for finding in contributed)
+    if not (alone or json):
+        click.echo(f"{_level('ok')}  {well} of {len(paths)} journals")
+    if levels["problem"]:
+        raise SystemExit(Exit.WRONG)
+
+
+def _installation(*, json: bool) -> None:
+    """Show whether each import name gives our package."""
+    sound = Finding("packages", "ok", f"{', '.join(PACKAGES)} are those of sej-journals")
+    found = list(package_findings()) or [sound]
+    _show_findings(found, "", json=json, named=False)
+    if any(finding.level == "problem" for finding in found):
+        raise SystemExit(Exit.WRONG)
+
+
+def findings_of(path: str, *, quick: bool, progress: Callable[[int, int], object] | None = None) -> list[Finding]:
+    """Return the findings of a journal; that it cannot be read is a finding too.
+
+    Args:
+        path: the journal.
+        quick: do not read every message.
+        progress: called before each segment with the bytes read and the total bytes.
+
+    Raises:
+        OSError: this process has no descriptor or memory left, which says nothing about the journal.
+    """
+    try:
+        return list(findings(Journal(path), quick=quick, progress=progress))
+    except (SejError, OSError) as error:
+        if is_scarce(error):
+            raise
+        return [Finding("journal", "problem", text_of(error))]
+
+
+def contributed_findings(path: Path) -> Iterator[Finding]:
+    """Yield the findings of other packages; a check that fails becomes a finding too."""
+    from importlib.metadata import entry_points
+
+    for found in entry_points(group=_GROUP):
+        try:
+            for finding in found.load()(path):
+                yield Finding(*finding)
+        except Exception as error:  # any package may raise anything; the other findings must still be shown
+            yield Finding(found.name, "note", f"this check failed: {error!r}")
+
+
+def _show_findings(found: list[Finding], journal: str, *, json: bool, named: bool) -> None:
+    for finding in found:
+        if json:
+            row = {"journal": journal, **finding._asdict()} | {"values": dict(finding.values)}
+            click.echo(jsonlib.dumps(row))
+            continue
+        text = f"{f'{journal}: ' if named else ''}{finding.what}: {finding.found}"
+        click.echo(f"{_level(finding.level)}  {shown(text)}")
+        if finding.do:
+            click.echo(f"         -> {shown(finding.do)}")
+
+
+def _level(level: str) -> str:
+    return coloured(f"{level:7}", _COLOURS[level])

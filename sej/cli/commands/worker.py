@@ -1,17 +1,19 @@
 """``sej worker``: run a Python function for each item of a queue, in threads and processes.
 
 With one process, and without ``--time-limit`` and ``--reload``, the function runs in this process. Otherwise this
-process only supervises: it starts the workers, starts a new one for each that fails (after a pause if that happens
-again and again), and asks all of them to end on SIGTERM and SIGINT. A worker whose item reaches the time limit ends
-itself, because no thread can be stopped from outside. Workers also end if this process is killed: each of them reads
-from a pipe that then ends.
+process only supervises: it looks at the workers every half second, starts a new one for each that failed, and asks all
+of them to end on SIGTERM and SIGINT. A worker whose item reaches the time limit ends itself, because no thread can be
+stopped from outside. Workers also end if this process is killed: each of them reads from a pipe that then ends.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -20,12 +22,17 @@ from typing import Any, Final
 import click
 
 from sej.checks import POSITIVE_SECONDS, handler_of
-from sej.cli.shared.options import DURATION, MAX_ATTEMPTS
-from sej.cli.shared.parameters import IntRange
+from sej.cli.shared.options import MAX_ATTEMPTS
+from sej.cli.shared.parameters import DURATION, IntRange
 from sej.cli.shared.places import Place, placed_command
-from sej.cli.shared.supervising import MAX_PROCESSES, Supervisor, is_supervised, supervised
 from sej.queue.work import MAX_THREADS, work
+from sej.system.signals import set_from_handler
 
+_MAX_PROCESSES: Final = 1_000
+"""More are a mistake, and could stop the machine."""
+_SUPERVISED: Final = "SEJ_SUPERVISED"
+"""Set for a supervised process: the descriptor of a pipe that ends with the supervisor."""
+_LOOK_S: Final = 0.5
 _TOO_LATE: Final = 75
 """The exit code of a worker whose item reached its time limit."""
 _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor continues without standard error
@@ -35,7 +42,7 @@ _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor 
 @placed_command
 @click.argument("target", metavar="MODULE:FUNCTION")
 @click.option("--threads", type=IntRange(1, MAX_THREADS), default=1, show_default=True, help="Threads in each process.")
-@click.option("--processes", type=IntRange(1, MAX_PROCESSES), default=1, show_default=True, help="Processes.")
+@click.option("--processes", type=IntRange(1, _MAX_PROCESSES), default=1, show_default=True, help="Processes.")
 @click.option(
     "--lease",
     type=DURATION,
@@ -71,15 +78,15 @@ def worker(
     logging.basicConfig(format="sej: %(message)s", stream=sys.stderr)
     if time_limit is not None:
         POSITIVE_SECONDS("--time-limit", time_limit)  # here: a worker that refuses it would be started again and again
-    if (processes > 1 or reload or time_limit is not None) and not is_supervised():
+    if (processes > 1 or reload or time_limit is not None) and _SUPERVISED not in os.environ:
         _function(target)  # a wrong name ends this command, not each of its workers
         with place.open_existing(lease_s=lease, max_attempts=max_attempts):
             pass  # and so does a queue that cannot be opened
-        changed = _Changes().found if reload else None
-        supervisor = Supervisor(processes, _log, "worker process", expected_codes=(_TOO_LATE,), has_changed=changed)
-        raise SystemExit(supervisor.run())
+        raise SystemExit(supervise(processes, reload=reload))
     function = _function(target)
-    supervised()
+    pipe = os.environ.pop(_SUPERVISED, None)  # not for the commands that this process starts
+    if pipe is not None:
+        threading.Thread(target=_end_with, args=(int(pipe),), daemon=True).start()
     with place.open_existing(lease_s=lease, max_attempts=max_attempts) as opened:
         work(
             opened,
@@ -117,16 +124,42 @@ def _function(target: str) -> Callable[[Any], Any]:
     return function
 
 
-class _Changes:
-    """Notices that a Python file below this directory has changed."""
+def _end_with(pipe: int) -> None:
+    """Send SIGTERM to this process as soon as its supervisor has ended."""
+    os.read(pipe, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
-    def __init__(self) -> None:
-        self._stamps = _stamps()
 
-    def found(self) -> bool:
-        """Return whether a file has changed since the last call."""
-        before, self._stamps = self._stamps, _stamps()
-        return before != self._stamps
+def supervise(count: int, *, reload: bool, stopped: threading.Event | None = None) -> int:
+    """Run this command in other processes until a signal, or until all have ended well; return the exit code."""
+    stopped = stopped or threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: set_from_handler(stopped))
+    pipe, _end_pipe = os.pipe()  # its other end is open as long as this process runs
+
+    def start() -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "sej", *sys.argv[1:]]
+        return subprocess.Popen(words, env={**os.environ, _SUPERVISED: str(pipe)}, pass_fds=[pipe])
+
+    files = _stamps() if reload else {}
+    workers = [start() for _ in range(count)]
+    while workers and not stopped.wait(_LOOK_S):
+        before, files = files, _stamps() if reload else {}
+        for at, process in enumerate(workers):
+            if files != before:
+                _log.warning("a file has changed; starting a new worker process")
+                process.terminate()
+                process.wait()
+            elif process.poll():
+                _log.warning("a worker process ended with exit code %d; starting another one", process.returncode)
+            else:
+                continue
+            workers[at] = start()
+        workers = [process for process in workers if process.poll() != 0]
+    for process in workers:
+        process.terminate()
+    # One that the signal ended had not begun, and held nothing.
+    return next((code for process in workers if (code := process.wait()) not in (0, -signal.SIGTERM)), 0)
 
 
 def _stamps() -> dict[str, int]:

@@ -1,8 +1,12 @@
-"""The command's exit codes, and which error gives which."""
+"""The command's exit codes, which error gives which, and errors of the system as lines with a way out."""
 
 from __future__ import annotations
 
+import errno
+import os
 from enum import IntEnum
+from types import MappingProxyType
+from typing import Final
 
 from sej.errors import (
     InvalidMessageError,
@@ -11,6 +15,18 @@ from sej.errors import (
     NotAJournalError,
     OffsetTooSmallError,
     QueueNotFoundError,
+    SejError,
+)
+
+_FREE_SPACE: Final = "free space on this disk; `sej clean` removes segments that no reader needs"
+_NO_INODE: Final = "this disk has no inode for a new file; `sej clean` removes segments that no reader needs"
+_WAYS_OUT: Final = MappingProxyType(
+    {
+        errno.ENOSPC: _FREE_SPACE,
+        errno.EDQUOT: _FREE_SPACE,
+        errno.EMFILE: "raise the limit of open files with `ulimit -n`",
+        errno.EROFS: "mount it for writing; until then only commands that read work",
+    }
 )
 
 
@@ -49,3 +65,49 @@ def exit_of(error: BaseException) -> Exit:
         (<Exit.BUSY: 3>, <Exit.WRONG: 1>)
     """
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), Exit.WRONG)
+
+
+def text_of(error: BaseException) -> str:
+    """Describe an error; a plain error of the system with its path first, as other programs do."""
+    if not isinstance(error, OSError) or isinstance(error, SejError) or not error.strerror:
+        return str(error)
+    if not isinstance(error.filename, str | bytes):
+        return error.strerror
+    path = os.fsdecode(error.filename)
+    folder = os.path.dirname(path) or "."
+    if isinstance(error, PermissionError):
+        return _denied(path, folder)
+    if isinstance(error, FileNotFoundError) and not os.path.exists(folder):
+        return f"{folder}: this directory does not exist; create it first"
+    from sej.system.disk import OS, large_file_advice
+
+    way_out = _WAYS_OUT.get(error.errno or 0)
+    if error.errno == errno.EFBIG:
+        way_out = large_file_advice()
+    elif way_out is _FREE_SPACE and os.path.isdir(folder) and not OS.free_files(folder):
+        way_out = _NO_INODE
+    return f"{path}: {error.strerror}" + (f"; {way_out}" if way_out else "")
+
+
+def _denied(path: str, folder: str) -> str:
+    """Describe an access that the system refused: the path, and the user that owns it or its folder."""
+    exists = os.path.exists(path)  # False too if this user may not look into the folder
+    readable = os.access(path, os.R_OK) if exists else os.access(folder, os.X_OK)
+    refused = f"{path}: this user may not {'write' if readable else 'read'} it"
+    try:
+        owner = os.stat(path if exists else folder).st_uid
+        if exists and owner != os.geteuid() == os.stat(folder).st_uid:
+            user = _user(os.geteuid())
+            return f"{refused}; it belongs to {_user(owner)}, its directory to {user}: run `chown {user}` on it as root"
+    except OSError:
+        return f"{refused}; run as the user that owns the directory"
+    return f"{refused}; run as its owner, {_user(owner)}"
+
+
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"the user with id {number}"

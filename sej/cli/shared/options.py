@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from sej.cli.shared.output import FORMS, form_named, shown
-from sej.cli.shared.parameters import AGE, DURATION, PATH, PLACE, SIZE, IntRange
+from sej.cli.shared.parameters import AGE, PATH, PLACE, SIZE, IntRange
 from sej.cli.shared.units import Moment
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
@@ -22,31 +22,6 @@ from sej.system.disk import OS
 
 if TYPE_CHECKING:
     from sej.reading.scanner import Scanner
-
-__all__ = [
-    "AGE",
-    "BATCH",
-    "DIRECTORY",
-    "DURATION",
-    "JSON",
-    "MAX_ATTEMPTS",
-    "PLACE",
-    "SIZE",
-    "chosen",
-    "form_options",
-    "good_end_of",
-    "lies_between",
-    "of_types",
-    "offset_at",
-    "range_options",
-    "report_gap",
-    "report_gaps",
-    "require_limit",
-    "retention_options",
-    "type_option",
-    "wait_option",
-    "waited_for",
-]
 
 BATCH: Final = 4096
 """Messages that are read at a time."""
@@ -113,7 +88,7 @@ def wait_option(command: _Command) -> _Command:
 
 def waited_for(directory: Path, timeout: float | None) -> bool:
     """Wait until a journal exists or the reader of the output leaves; return False if it was there already."""
-    from sej.cli.shared.pipes import until_reader_leaves
+    from sej.cli.shared.terminal import until_reader_leaves
     from sej.journal.arrival import wait_for_journal
 
     with until_reader_leaves():

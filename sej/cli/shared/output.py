@@ -88,8 +88,6 @@ def form_named(form: str) -> Callable[[Message], bytes]:
     if form in _LINES:
         text = _LINES[form]
         return lambda message: text(message).encode() + b"\n"
-    from sej.cli.shared.decoding import decoder
-
     decode, encode = decoder(form), _encoder()
 
     def line(message: Message) -> bytes:
@@ -136,9 +134,7 @@ def text_or_b64(name: str, data: bytes) -> dict[str, str]:
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
-        import base64
-
-        return {f"{name}_b64": base64.b64encode(data).decode()}
+        return {f"{name}_{kind}": text for kind, text in _b64(data).items()}
 
 
 def _line(data: bytes) -> str:
@@ -170,3 +166,79 @@ def coloured(text: str, colour: str) -> str:
     import click
 
     return click.style(text, fg=colour)
+
+
+def decoder(form: str) -> Callable[[bytes], str]:
+    """Return a function that turns one value into JSON text, or raises ValueError if it cannot be decoded.
+
+    Args:
+        form: ``msgpack`` or ``bson``; the library, of the extra ``formats``, is imported now.
+
+    Bytes become ``{"b64": ...}``. Other types that JSON lacks become objects with the type's name; for BSON these are
+    MongoDB's Extended JSON.
+
+    Raises:
+        ImportError: the library is not installed; the command names the extra that installs it.
+
+    Example:
+        >>> decoder("msgpack")(bytes([0x82, 0xA1, 0x61, 0x01, 0x07, 0xC4, 0x01, 0xFF]))
+        '{"a": 1, "7": {"b64": "/w=="}}'
+    """
+    return {"msgpack": _msgpack, "bson": _bson}[form]()
+
+
+def _msgpack() -> Callable[[bytes], str]:
+    import math
+
+    import msgpack
+
+    text = _encoder()
+
+    def decode(value: bytes) -> str:
+        try:
+            return text(plain(msgpack.unpackb(value, strict_map_key=False, unicode_errors="backslashreplace")))
+        except Exception as error:  # its own errors, those of what it calls, and times out of range
+            raise ValueError(f"not MessagePack: {str(error) or type(error).__name__}") from None
+
+    def plain(found: Any) -> Any:
+        match found:
+            case dict():
+                return {key if isinstance(key, str) else text(plain(key)): plain(one) for key, one in found.items()}
+            case list() | tuple() if not isinstance(found, msgpack.ExtType):
+                return [plain(one) for one in found]
+            case bytes():
+                return _b64(found)
+            case float() if not math.isfinite(found):
+                return str(found)
+            case msgpack.Timestamp():
+                return iso_time(found.to_unix_nano())
+            case msgpack.ExtType():
+                return {"ext": found.code, **_b64(found.data)}
+        return found
+
+    return decode
+
+
+def _bson() -> Callable[[bytes], str]:
+    import bson
+    from bson import json_util
+    from bson.codec_options import DatetimeConversion
+
+    options: bson.CodecOptions[dict[str, Any]] = bson.CodecOptions(
+        tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO
+    )
+
+    def decode(value: bytes) -> str:
+        try:
+            found = bson.decode(value, options)
+            return json_util.dumps(found, json_options=json_util.RELAXED_JSON_OPTIONS, ensure_ascii=False)
+        except Exception as error:  # InvalidBSON, and errors that it does not wrap
+            raise ValueError(f"not BSON: {error}") from None
+
+    return decode
+
+
+def _b64(data: bytes) -> dict[str, str]:
+    import base64
+
+    return {"b64": base64.b64encode(data).decode()}

@@ -4,5 +4,5 @@ The modules, in the order in which they are best read::
 
     readers                            holders of locks, and the offsets of readers
     watched                            journals that are sampled repeatedly
-    findings, packages                 what doctor checks in a journal, and about the installed packages
+    findings                           what doctor checks in a journal, and about the installed packages
 """

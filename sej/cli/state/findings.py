@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, NewType
 
+import sej
+from sej.cli.shared.exits import text_of
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import counted
-from sej.cli.shared.system_errors import text_of
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.cli.state.readers import holder_of, readers_of, stuck
 from sej.codec.format import NO_TIMESTAMP
@@ -31,6 +32,8 @@ from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import kept_position
 from sej.journal.verify import Problem
 from sej.journal.view import Journal
+from sej.names import ADVICE as PACKAGE_ADVICE
+from sej.names import PACKAGES, foreign
 from sej.queue.log.format import good_bytes
 from sej.reading.offset import wrong_place
 from sej.system.disk import OS, is_scarce, network_file_system
@@ -474,3 +477,24 @@ def _queue_logs(places: Directory) -> Iterator[Finding]:
         if damaged:
             found = f"{path}, position {good}: a bad record, followed by good ones"
             yield Finding(f"queue {name}", "problem", found, advice("queue log", places))
+
+
+def package_findings() -> Iterator[Finding]:
+    """Yield a finding for each of our import names that is not ours, or not ours alone; nothing if all is well."""
+    from importlib.metadata import packages_distributions
+    from importlib.util import find_spec
+
+    problems, owners = foreign(), packages_distributions()
+    home = os.path.dirname(os.path.dirname(sej.__file__))
+    for package in PACKAGES:
+        others = sorted(set(owners.get(package, ())) - {"sej-journals"})
+        if others:
+            problems.setdefault(package, f"the distribution {', '.join(others)} has files of the package {package} too")
+        if package in problems:
+            yield Finding("packages", "problem", problems[package], Advice(PACKAGE_ADVICE))
+            continue
+        spec = find_spec(package)
+        origin = (spec and spec.origin) or "a folder without __init__.py"
+        if not origin.startswith(home):
+            found = f"import {package} gives {origin}, not the package in {home}: it is found first"
+            yield Finding("packages", "note", found)

@@ -1,4 +1,4 @@
-"""Standard output as a pipe: notice that its reader has closed it, without writing."""
+"""The terminal and the pipes of a command: keys, a bar of progress, and a reader that closes our output."""
 
 from __future__ import annotations
 
@@ -8,13 +8,71 @@ import signal
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+_KEYS: Final = 64
 _left: Final = threading.Event()
 _GRACE_S: Final = 0.2
 """A write that is under way ends the command itself: an interrupt would only hit its clean-up."""
+
+
+@contextmanager
+def quiet_keys() -> Iterator[None]:
+    """Read keys as they are pressed, without echo, until the block ends."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def wait(seconds: float) -> bool:
+    """Wait for the next sample; return False if q was pressed in a terminal."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        time.sleep(seconds)
+        return True
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if select.select([sys.stdin], [], [], left)[0]:
+            pressed = os.read(sys.stdin.fileno(), _KEYS)
+            if not pressed or b"q" in pressed:
+                return False
+    return True
+
+
+@contextmanager
+def progress_bar(what: str, *, size: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+    """Show a bar if standard error is a terminal: the block gets a function of (done, total), None if unknown.
+
+    Args:
+        what: the label of the bar.
+        size: True if it counts bytes.
+    """
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    many = bars.DownloadColumn(binary_units=True) if size else bars.MofNCompleteColumn()
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), many, bars.TimeElapsedColumn())
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+
+        def show(done: int, total: int | None) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield show
 
 
 @contextmanager
