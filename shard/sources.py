@@ -110,7 +110,7 @@ class Sources:
             source.watch = Watch(directory.jnl)
         return source
 
-    def leave(self, index: int) -> None:
+    def remove(self, index: int) -> None:
         """Remove a shard."""
         source = self.there.pop(index, None)
         if source is not None:
@@ -199,7 +199,7 @@ class Sources:
     def close(self) -> None:
         """Close everything."""
         for index in list(self.there):
-            self.leave(index)
+            self.remove(index)
         for watch in (*self._growing.values(), *([self._root] if self._root else [])):
             watch.close()
         self._growing.clear()

@@ -235,7 +235,7 @@ class Worker:
             self._forget(index, sources)  # another worker may have it and handles messages that were not committed
             return 0
         if claim.done != source.offset:
-            sources.leave(index)
+            sources.remove(index)
             sources.join(index, claim.done)
         if not claim.retry_at:
             self._row.append(index)
@@ -289,7 +289,7 @@ class Worker:
         for index in indexes:
             claim = self._claims.pop(index)
             record(__name__, INFO, "%s: worker %r releases shard %d", self.path, self.name, index)
-            sources.leave(index)
+            sources.remove(index)
             try:
                 claim.release()
             except LockLostError:

@@ -193,9 +193,9 @@ def _cut_torn(path: str, intent: dict[str, Any]) -> None:
         try:
             size = file.status().size
             tail = file.read(max(size - intent["size"], 0), intent["size"])
-            for mend in (b"", b"\n", b"\r\n"):
+            for end in (b"", b"\n", b"\r\n"):  # of the line before
                 for newline in (b"\n", b"\r\n"):
-                    whole = mend + b"".join(render(row, newline=newline) for row in intent["rows"])
+                    whole = end + b"".join(render(row, newline=newline) for row in intent["rows"])
                     if tail and len(tail) < len(whole) and whole.startswith(tail):
                         file.truncate(intent["size"])
                         return

@@ -120,9 +120,7 @@ def restore(
     messages = chosen.count()
     number = messages + 1
     before = last_number(Target.of(root, parse(WRITE, options)), name)
-    if before == 0:  # a version that did not count
-        number = 0
-    elif before not in (None, number):
+    if before not in (None, number):
         raise OptionError(
             f"{before - 1} messages of this archive were restored into {root} before, and it has {messages} now;"
             " restore it into another directory, or only the new messages with where"
