@@ -5,18 +5,17 @@ order in which they are best read::
 
     v2, segmented                        Kestrel 2; libkestrel, which Kestrel 3 uses
     backend, commands                    the queues as work queues; sej kestrel
-    files, queues, magic, pinned         names, locks and kept bytes; all queues of a directory; files that may change
-    tail, renewing, syncing              the end of the newest file: append, sync, and what is known to be on disk
-    limits, clock, hot, errors           limits of a queue, its clock, the compiled part, the errors
-    transfer, imported                   what moving to a SEJ journal and back has in common; an import that finished
+    files, queues, pinned                names, locks and kept bytes; the queues of a directory; files that may change
+    tail                                 the end of the newest file: append, sync, and what is known to be on disk
+    limits, hot, errors                  limits of a queue and its clock, the compiled part, the errors
+    transfer                             what moving to a SEJ journal and back has in common
 """
 
 from kestrel import segmented
 from kestrel.errors import Damage, DamageError, KestrelError
 from kestrel.transfer import Moved
 from kestrel.v2.codec import Operation
-from kestrel.v2.counters import Counters
-from kestrel.v2.items import Item
+from kestrel.v2.items import Counters, Item
 from kestrel.v2.journal import read_journal
 from kestrel.v2.moving import export, import_
 from kestrel.v2.packing import pack

@@ -14,7 +14,7 @@ import click
 
 from kestrel import segmented
 from kestrel.errors import Damage
-from kestrel.magic import READER_MAGIC, WRITER_MAGIC
+from kestrel.files import READER_MAGIC, WRITER_MAGIC
 from kestrel.queues import files_of, formats_of, magic_of, queues_in
 from kestrel.transfer import Expired, MessageLike, Moved, WriterLike
 from kestrel.v2 import moving, packing

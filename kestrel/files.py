@@ -176,3 +176,8 @@ def opening(path: str) -> Iterator[None]:
             f"opening failed ({error}); nothing was lost; check free space and permissions, then open it again",
             path=path,
         ) from error
+
+
+WRITER_MAGIC: Final = bytes.fromhex("27642603")
+READER_MAGIC: Final = bytes.fromhex("263C2603")
+MAGIC_SIZE: Final = 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -80,3 +81,8 @@ class Limits:
             return own
         latest = since_ms + self.max_age_ms
         return latest if own is None else min(own, latest)
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kestrel.files import join, names_in
-from kestrel.magic import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
+from kestrel.files import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, join, names_in
 from kestrel.v2.listing import queue_names
 from sej.system.disk import OS
 from sej.system.paths import absolute_path

@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal
 
+from kestrel.errors import KestrelError
 from kestrel.files import durable_path, join, take_lock
 from kestrel.hot import Appender, Entry, Fuse
-from kestrel.renewing import Renewing
-from kestrel.syncing import Sync, Syncer
+from sej.checks import a
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LockLostError
 from sej.system.disk import Disk, File
+from sej.system.durable import KeptPosition, renew
 
 
 class Tail:
@@ -159,3 +163,179 @@ class Tail:
             self.renewing.close()
             self._lock.release()
             self.closed = True
+
+
+Sync = Literal["never", "always"] | Seconds
+"""``"never"``, ``"always"``: before the call returns, or a number of seconds, also as in ``"5s"``."""
+
+
+def check_sync(sync: Sync) -> None:
+    """Make sure that a policy is one.
+
+    Raises:
+        TypeError: it is neither a ``str`` nor a number.
+        ValueError: it is another word, or not above 0.
+    """
+    a(str, int, float)("sync", sync)
+    period = _period(sync)
+    if period is not None and not period > 0:
+        raise ValueError(f"sync must be 'never', 'always' or seconds above 0, got {sync!r}")
+
+
+def _period(sync: Sync) -> float | None:
+    """Return the seconds between two syncs; None: there is none."""
+    if sync in ("never", "always"):
+        return None
+    try:
+        return seconds("sync", sync)
+    except ValueError:
+        raise ValueError(f"sync must be 'never', 'always' or seconds above 0, got {sync!r}") from None
+
+
+class Syncer:
+    """Calls a sync by its policy. For a period a thread is started at the first write; it is idle without writes.
+
+    The callback takes whatever lock it needs, and keeps its failures to itself: the next call finds the queue failed.
+    """
+
+    def __init__(self, policy: Sync, sync: Callable[[], None]) -> None:
+        check_sync(policy)
+        self._sync = sync
+        self.always = policy == "always"
+        self.active = policy != "never"
+        self._period = _period(policy)
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wrote(self) -> None:
+        """Something was written."""
+        if self.always:
+            self._sync()
+        elif self._period is not None:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="kestrel-sync", daemon=True)
+                thread.start()  # a signal's handler may raise before: then the next write starts one
+                self._thread = thread
+            self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread; its owner must not hold the lock that the callback takes."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._wake.wait()
+            if self._stop.wait(self._period):
+                return
+            self._wake.clear()
+            try:
+                self._sync()
+            except KestrelError:
+                return
+
+
+_STEP_BYTES: Final = 1 << 16
+
+
+class Renewing:
+    """The kept position of one queue. The caller holds the queue's lock."""
+
+    def __init__(self, path: str, disk: Disk) -> None:
+        """Name it.
+
+        Args:
+            path: the record, from :func:`~kestrel.files.durable_path`.
+            disk: the seam.
+        """
+        self._path = path
+        self._disk = disk
+        self._kept = KeptPosition(disk, path)
+        self._whole = False
+        self._stored: tuple[File | None, int] = (None, 0)
+        self._synced = 0
+
+    def renew(self, paths: Sequence[str]) -> None:
+        """Make every byte of the files durable, and their names. Called before they are read.
+
+        Args:
+            paths: of the files, oldest first.
+
+        Raises:
+            OSError: a write or a sync failed.
+        """
+        newest: File | None = None
+        certain = False
+        try:
+            for path in reversed(paths):
+                file = self._disk.open(path, "edit")
+                try:
+                    size = file.size()
+                    found = self._kept.load(file, 0)
+                    position = 0 if found is None else found.position
+                    if position < size:
+                        renew(self._disk, file, position, size)
+                        file.sync()
+                    certain = newest is None and size > 0 and position == size
+                    if newest is None and size:
+                        newest = file
+                finally:
+                    if file is not newest:
+                        file.close()
+                if position:
+                    break
+            if not certain:
+                self._sync_names()
+            self._whole = True
+            if newest is not None and not certain:
+                self.keep(newest, newest.size())
+        finally:
+            if newest is not None:
+                newest.close()
+
+    def _sync_names(self) -> None:
+        """An earlier process may have failed between a rename and the sync of its directory."""
+        directory = os.path.dirname(self._path)
+        self._disk.sync_dir(directory)
+        try:
+            self._disk.sync_dir(os.path.dirname(os.path.abspath(directory)))
+        except PermissionError:
+            return  # this user cannot have made the directory
+
+    def keep(self, file: File, position: int) -> None:
+        """After a sync of the newest file: every byte before position is on disk, and every older file.
+
+        Stored when the file has grown by 64 KiB, or by :meth:`settle`: an older position costs that much at an opening.
+        """
+        stored, at = self._stored
+        self._synced = position
+        if self._whole and (file is not stored or not 0 <= position - at < _STEP_BYTES):
+            self._stored = file, position
+            self._kept.store(file, 0, position, 0)
+
+    def settle(self) -> None:
+        """Store what was synced last. Called before the file is closed for good."""
+        file, at = self._stored
+        if file is not None and at != self._synced:
+            self._stored = file, self._synced
+            self._kept.store(file, 0, self._synced, 0)
+
+    def close(self) -> None:
+        """Close the record, which stays open between two stores."""
+        self._kept.forget()
+
+    def fresh(self, file: File, position: int) -> None:
+        """The file and its name were just made and synced, and it is the only file."""
+        self._whole = True
+        if position:
+            self.keep(file, position)
+        else:
+            self.forget()
+
+    def forget(self) -> None:
+        """Before a file is cut: what is written in the place of the rest is not known to be durable."""
+        self._stored, self._synced = (None, 0), 0
+        self._disk.unlink(self._path)

@@ -424,3 +424,43 @@ def check_import(messages: Iterable[MessageLike], keys: str, now_ms: Callable[[]
 
 def _sum(start: int, timestamp: int, key: bytes, value: bytes) -> int:
     return zlib.crc32(value, zlib.crc32(b"%d %d %b" % (len(value), timestamp, key), start))
+
+
+_RECORD_BYTES: Final = 1 << 20
+
+
+class Imported:
+    """The record of one queue. The caller holds the queue's lock.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], name: str, disk: Disk) -> None:
+        """Name the file; nothing is opened."""
+        self.path = join(directory, os.path.join(KEPT, f"{name}.imported"))
+        self._disk = disk
+
+    def load(self, queue: Any) -> Any:
+        """What an import stored that left the queue in this state; None if there is no such record.
+
+        Raises:
+            MoveError: the record cannot be read.
+        """
+        try:
+            found = unseal(self.path, read_small(self._disk, self.path, _RECORD_BYTES))
+            return found["messages"] if found["queue"] == queue else None
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError) as error:
+            raise MoveError(
+                f"this record of an import cannot be read ({error}); compare the queue with the messages: if they are"
+                " in the queue, do not import them again, otherwise remove this file",
+                path=self.path,
+            ) from error
+
+    def save(self, queue: Any, messages: Any) -> None:
+        """Record an import, durably: the state of the queue after it, and what names its messages. Both are JSON."""
+        replace_file(
+            self._disk, f"{self.path}.part", self.path, seal(self.path, {"queue": queue, "messages": messages})
+        )

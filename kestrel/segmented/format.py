@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from kestrel.magic import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
+from kestrel.files import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
 
 __all__ = [
     "COMMANDS",

@@ -12,10 +12,9 @@ from itertools import chain, islice
 from typing import Any, Final, Literal
 from zlib import crc32
 
-from kestrel.clock import wall_clock_ms
 from kestrel.errors import MissingError, MoveError
 from kestrel.files import KEPT, check_place, join, opening
-from kestrel.imported import Imported
+from kestrel.limits import wall_clock_ms
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark
 from kestrel.segmented.queue import Queue, refuse_kestrel_2
@@ -24,6 +23,7 @@ from kestrel.transfer import (
     BATCH,
     Expired,
     Fields,
+    Imported,
     MessageLike,
     Moved,
     Progress,

@@ -18,20 +18,18 @@ from threading import RLock
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from kestrel.clock import wall_clock_ms
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
 from kestrel.files import check_name, check_numbers, join, keep_tail, open_file, opening
-from kestrel.limits import Limits
-from kestrel.segmented.bookmarks import BookmarkFile
+from kestrel.limits import Limits, wall_clock_ms
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, Reading, list_files, read_bookmarks
 from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID
 from kestrel.segmented.hot import Following, Puts
-from kestrel.segmented.journal import Journal
+from kestrel.segmented.journal import BookmarkFile, Journal
 from kestrel.segmented.reader import Reader
 from kestrel.segmented.snapshot import fit
 from kestrel.segmented.writing import LEAST_BYTES, WriterFiles
-from kestrel.syncing import Sync, check_sync
+from kestrel.tail import Sync, check_sync
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.mutex import notice_fork

@@ -17,12 +17,11 @@ from typing import NamedTuple
 
 from kestrel.errors import MissingError
 from kestrel.files import open_file
-from kestrel.segmented.bookmarks import BookmarkFile
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark, Reading
 from kestrel.segmented.format import MAGIC_SIZE
 from kestrel.segmented.hot import Following, Gets
-from kestrel.segmented.journal import Journal
+from kestrel.segmented.journal import BookmarkFile, Journal
 from kestrel.segmented.writing import WriterFile, WriterFiles
 from sej.durations import Seconds, seconds
 from sej.system.disk import Disk, File

@@ -13,12 +13,10 @@ from typing import Final
 
 from kestrel.errors import Damage, DamageError
 from kestrel.files import cut, join, keep_tail
-from kestrel.segmented.files import BEYOND_END, Listing
+from kestrel.segmented.files import BEYOND_END, Listing, Scan, scan, settle
 from kestrel.segmented.format import MAGIC_SIZE, PUT_EXPIRING_HEAD, WRITER_MAGIC
 from kestrel.segmented.hot import Appending, FileEntry
-from kestrel.segmented.scanning import Scan, scan, settle
-from kestrel.syncing import Sync
-from kestrel.tail import Tail
+from kestrel.tail import Sync, Tail
 from sej.system.disk import Disk, File
 from sej.system.paths import absolute_path
 

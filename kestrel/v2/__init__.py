@@ -6,7 +6,7 @@ The modules, in the order in which they are best read::
     listing, journal               which files are the journal, and reading one of them
     rules, replay, items           what operations add up to
     queue, contents, backlog       the queue: its files and its items in memory, changed together
-    storage, growth, packing       the files: append, rotate, rewrite, pack
-    counters, hot                  what the original counts; the compiled part
-    moving, snapshot               into a SEJ journal and back; a queue for reading only
+    storage, packing               the files: append, rotate, rewrite, pack; a queue for reading only
+    hot                            the compiled part
+    moving                         into a SEJ journal and back
 """

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, Literal
 
-from kestrel.clock import wall_clock_ms
 from kestrel.errors import DamageError, MoveError
 from kestrel.files import KEPT, check_place, join, opening
-from kestrel.imported import Imported
+from kestrel.limits import wall_clock_ms
 from kestrel.transfer import (
     BATCH,
     Expired,
+    Imported,
     MessageLike,
     Moved,
     Progress,
@@ -38,8 +38,7 @@ from kestrel.v2.items import Item
 from kestrel.v2.journal import DIALECT, Dialect, read_operations
 from kestrel.v2.listing import require
 from kestrel.v2.packing import load
-from kestrel.v2.snapshot import Snapshot
-from kestrel.v2.storage import Storage, refuse_others
+from kestrel.v2.storage import Snapshot, Storage, refuse_others
 from sej.checks import one_of
 from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, read_small, replace_file

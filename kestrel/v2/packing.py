@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from kestrel.clock import wall_clock_ms
 from kestrel.errors import Damage, DamageError
 from kestrel.files import check_place, join, opening
+from kestrel.limits import wall_clock_ms
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID

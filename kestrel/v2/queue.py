@@ -17,17 +17,15 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from kestrel.clock import wall_clock_ms
 from kestrel.errors import Damage, FullError, TooLargeError
 from kestrel.files import check_name, check_numbers, join, opening
-from kestrel.limits import Limits
-from kestrel.syncing import Sync, check_sync
+from kestrel.limits import Limits, wall_clock_ms
+from kestrel.tail import Sync, check_sync
 from kestrel.v2.codec import addx, continue_
 from kestrel.v2.contents import Contents
-from kestrel.v2.counters import Counters
 from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
 from kestrel.v2.hot import Calls
-from kestrel.v2.items import Item, Row, check_xid, item_of
+from kestrel.v2.items import Counters, Item, Row, check_xid, item_of
 from kestrel.v2.journal import DIALECT, Dialect
 from sej.checks import (
     CALLABLE,

@@ -11,8 +11,7 @@ from typing import Any, Final, Literal
 import kestrel
 from kestrel import segmented
 from kestrel.errors import MissingError
-from kestrel.files import names_in
-from kestrel.magic import READER_MAGIC, WRITER_MAGIC
+from kestrel.files import READER_MAGIC, WRITER_MAGIC, names_in
 from kestrel.queues import files_of, formats_of, magic_of, queues_in
 from kestrel.v2.format import LAYOUTS
 from pipeline.columns import KESTREL

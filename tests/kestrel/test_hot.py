@@ -23,7 +23,7 @@ from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, continue_, removes, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, SAVE_XID, UNREMOVE
 from kestrel.v2.hot import reference
-from kestrel.v2.snapshot import Snapshot
+from kestrel.v2.storage import Snapshot
 from sej.system.disk import File, OsFile
 from tests.crash.disk import CrashDisk
 

@@ -190,7 +190,7 @@ def test_a_close_that_is_interrupted_is_finished_by_the_next_one(name: str, kind
 def test_an_interrupt_while_the_syncing_thread_is_started_leaves_a_thread_or_none(name: str) -> None:
     for line in count(1):
         with OPENERS[name]("/q", "cars", disk=CrashDisk(), sync=3600.0) as queue:
-            reached = interrupted(partial(queue.put, b"a"), line, LateError, os.path.join(PACKAGE, "syncing.py"))
+            reached = interrupted(partial(queue.put, b"a"), line, LateError, os.path.join(PACKAGE, "tail.py"))
             with contextlib.suppress(FailedError):
                 queue.put(b"b")
                 tail = queue._contents.storage.tail if name == "two" else queue._files.tail

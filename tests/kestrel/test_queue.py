@@ -17,8 +17,8 @@ from kestrel.errors import BadNameError, BusyError, FailedError, FullError, Shut
 from kestrel.files import durable_path
 from kestrel.segmented.writing import LEAST_BYTES
 from kestrel.v2.backlog import Backlog
+from kestrel.v2.contents import Growth
 from kestrel.v2.format import WRITTEN
-from kestrel.v2.growth import Growth
 from kestrel.v2.hot import Reserving
 from kestrel.v2.items import Row, next_xid
 from kestrel.v2.listing import queue_names

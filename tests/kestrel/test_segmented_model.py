@@ -147,7 +147,7 @@ class QueueOfLargeItems(QueueAgainstModel):
     """The same with items that may be larger than any single read, and than the largest file."""
 
     WINDOWS: Final = {
-        "kestrel.segmented.bookmarks": ["_GROWN_BYTES"],
+        "kestrel.segmented.journal": ["_GROWN_BYTES"],
         "kestrel.segmented.files": ["_BLOCK"],
         "kestrel.segmented.writing": ["_BLOCK"],
     }

@@ -11,7 +11,7 @@ import pytest
 
 from kestrel import segmented
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, MissingError, ShutError, TooLargeError
-from kestrel.magic import WRITER_MAGIC
+from kestrel.files import WRITER_MAGIC
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.snapshot import Snapshot
 from tests.sej.hooks import HookedDisk

@@ -18,7 +18,7 @@ from sej.codec._codec_c cimport check_fork
 from collections import deque as _deque
 from functools import update_wrapper as _update_wrapper
 
-from kestrel.clock import wall_clock_ms as _wall_clock_ms
+from kestrel.limits import wall_clock_ms as _wall_clock_ms
 from kestrel.segmented.codec import Item as _Item
 from kestrel.segmented.hot import reference as _reference
 

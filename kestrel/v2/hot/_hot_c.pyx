@@ -15,7 +15,7 @@ from sej.codec._codec_c cimport check_fork
 from collections import deque as _deque
 from functools import update_wrapper as _update_wrapper
 
-from kestrel.clock import wall_clock_ms as _wall_clock_ms
+from kestrel.limits import wall_clock_ms as _wall_clock_ms
 from kestrel.v2.hot import reference as _reference
 from kestrel.v2.items import ENTRY_BYTES as _ENTRY_BYTES
 from kestrel.v2.items import Item as _Item
