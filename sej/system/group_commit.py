@@ -17,17 +17,32 @@ import errno
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Final, NoReturn
+from typing import Final, Protocol
 
 from sej.errors import ClosedError, LockLostError, SejError, WriterFailedError
 from sej.system.disk import of_system
-from sej.system.lifecycle import is_mine
+from sej.system.lifecycle import Lifecycle, is_mine
 
 _LOOK_S: Final = 0.1
 """A thread that waits for the leader's sync checks for a lost leader this often."""
+
+
+class Synced(Protocol):
+    """What a syncer syncs: a writer, or the log of a queue."""
+
+    life: Lifecycle
+
+    @property
+    def appended(self) -> int:
+        """The offset after what was appended so far."""
+
+    def sync_some(self) -> int:
+        """Sync what was written so far; return the offset up to which."""
+
+    def fail(self, error: BaseException) -> object:
+        """Fail, because a sync failed."""
 
 
 class Syncer:
@@ -44,31 +59,16 @@ class Syncer:
     _thread: threading.Thread | None = None
     _wake: SimpleQueue[None] | None = None
 
-    def __init__(
-        self,
-        sync: Callable[[], int],
-        fail: Callable[[BaseException], object],
-        written: Callable[[], int],
-        offset: int,
-        *,
-        interval_s: float | None = None,
-        untold: Callable[[], object] | None = None,
-    ) -> None:
-        """Create it with everything below offset durable.
+    def __init__(self, owner: Synced, *, interval_s: float | None = None) -> None:
+        """Create it, with nothing known to be durable.
 
         Args:
-            sync: syncs what was written so far; returns the offset up to which.
-            fail: called with the error of a failed sync.
-            written: returns the offset after what was appended so far.
-            offset: what is durable already.
+            owner: what is synced, until :meth:`forget`.
             interval_s: sync in the background this often, in seconds; None: only on request.
-            untold: called after a sync in the background failed whose error no call has raised.
         """
-        self._sync = sync
-        self._fail = fail
-        self._written = written
-        self._untold = untold
-        self.durable_offset = offset
+        self._owner: Synced | None = owner
+        self._life = owner.life
+        self.durable_offset = 0
         self._lock = threading.RLock()  # reentrant for signal handlers
         self._baton = threading.RLock()
         self._waiting: list[SimpleQueue[None]] = []
@@ -114,7 +114,7 @@ class Syncer:
                 self._leader = threading.get_ident()
                 if self._company:
                     time.sleep(0)  # threads that the last sync woke append now, and share this one
-                reached = self._sync()
+                reached = self._synced().sync_some()
                 with self._lock:
                     self.durable_offset = max(self.durable_offset, reached)
             except Exception as error:
@@ -123,7 +123,6 @@ class Syncer:
                     return  # the writer was closed, which synced it
                 if isinstance(error, ClosedError) or is_failure(error):
                     self._fail(error)
-                    self.fail(error)
                     if isinstance(error, OSError):
                         raise self._failure(error) from error
                 raise  # an interrupt says nothing about the disk: the next thread syncs
@@ -173,14 +172,17 @@ class Syncer:
         if not (is_mine(self._lock) or is_mine(self._baton)):
             self._thread.join()
 
-    def forget(self, refuse: Callable[[], NoReturn]) -> None:
-        """Release the owner, after it was closed: a cycle of references would live until the garbage is collected.
+    def forget(self) -> None:
+        """Release the owner, after it was closed: a cycle of references would live until the garbage is collected."""
+        self._owner = None
 
-        Args:
-            refuse: called instead of a sync.
-        """
-        self._sync = self._written = refuse
-        self._fail, self._untold = _ignore, None
+    def _synced(self) -> Synced:
+        return self._owner or self._life.refuse()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._owner is not None:
+            self._owner.fail(error)
+        self.fail(error)
 
     def _wake_thread(self) -> None:
         if self._wake is not None:
@@ -199,13 +201,11 @@ class Syncer:
         if self._closing or self._error is not None:
             return False
         try:
-            self.commit(self._written())
+            self.commit(self._synced().appended)
         except (OSError, SejError) as error:
             if self._error is None:  # background syncing ends here, so any error must be reported
                 self._fail(error)
-                self.fail(error)
-            if self._untold is not None:
-                self._untold()
+            self._life.leave_untold()
             return False
         return True
 
@@ -214,10 +214,6 @@ class Syncer:
         if isinstance(error, WriterFailedError):
             return error
         return WriterFailedError(f"a sync failed: {error}; reopen the writer, which finds what is on disk")
-
-
-def _ignore(_: BaseException) -> None:
-    """Do nothing: the owner is closed."""
 
 
 def is_failure(error: BaseException) -> bool:

@@ -156,14 +156,7 @@ class End:
         self._written: tuple[LastSegment, int, int] | None = None
         """The segment, position and offset after the last turn of a shared writer that was not interrupted."""
         self._opened = False
-        self.syncer = Syncer(
-            self._sync_some,
-            self._fail,
-            self._written_offset,
-            0,
-            interval_s=sync_interval_s if durability == "interval" else None,
-            untold=self.life.leave_untold,
-        )
+        self.syncer = Syncer(self, interval_s=sync_interval_s if durability == "interval" else None)
 
     def open(self, first_offset: int) -> None:
         """Take the lock for good, find the end, and finish the batches that earlier writers have promised.
@@ -335,12 +328,14 @@ class End:
         self.flush()
         self.syncer.commit(self.buffer.offset)
 
-    def _written_offset(self) -> int:
+    @property
+    def appended(self) -> int:
+        """The offset after what was appended so far, as far as it can be synced."""
         if self._turns is None:
             return self.buffer.offset if self._opened else 0
         return 0 if self._written is None else self._written[2]
 
-    def _sync_some(self) -> int:
+    def sync_some(self) -> int:
         """Sync everything appended so far, and return the durable offset. The mutex is free during the sync."""
         buffer = self.buffer
         with self.life.mutex:
@@ -373,7 +368,7 @@ class End:
         if in_turn:
             self.sync_turn()
         else:
-            self.syncer.commit(self._written_offset())
+            self.syncer.commit(self.appended)
         with self.life.mutex:
             try:
                 self.require_place(None if self._written is None else self._written[0])
@@ -459,7 +454,7 @@ class End:
             self.buffer.stop(self.life.refuse)
             self.buffer.steady(None, None, 0, 0)
         self.syncer.close()
-        self.syncer.forget(self.life.refuse)
+        self.syncer.forget()
         if hasattr(self, "last"):
             self.last.close()
         self._kept.forget()  # it has a reference to the segment
@@ -589,7 +584,7 @@ class End:
         except BaseException as error:
             self.buffer.doubt()
             if is_failure(error):
-                self._fail(error)
+                self.fail(error)
             raise
 
     def extend(self, data: BytesLike) -> None:
@@ -672,7 +667,7 @@ class End:
                 self._look_at = time.monotonic() + _LOOK_S
         except BaseException as error:  # the buffer stays in doubt
             if is_failure(error):
-                self._fail(error)
+                self.fail(error)
                 if isinstance(error, OSError):
                     raise self._failed("a sync or a new segment failed", error) from error
             raise
@@ -782,7 +777,7 @@ class End:
         except BaseException as error:
             buffer.doubt()
             if self._turns is None and is_failure(error):
-                self._fail(error)
+                self.fail(error)
                 if isinstance(error, OSError):
                     raise self._failed("a write or sync failed", error) from error
             raise
@@ -806,18 +801,18 @@ class End:
                     error = late
             if not is_failure(error):
                 raise error  # the buffer stays in doubt, so the next call finds the end again
-            self._fail(error)  # first, so that a signal handler that runs from here on finds the writer failed
+            self.fail(error)  # first, so that a signal handler that runs from here on finds the writer failed
             self.last.cut_partial_write(view, self.buffer.position, self.lock)
         raise self._failed("a write failed", error) from error
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Fail: from now on every call raises. A shared writer only loses its turn with a lock file."""
         if (self._turns is None or not isinstance(error, LockLostError)) and self.life.fail(error):
             self.buffer.stop(self.life.refuse)
             self.syncer.fail(error)
 
     def _failing(self, error: BaseException) -> WriterFailedError:
-        self._fail(error)
+        self.fail(error)
         return self._failed("a write or sync failed", error)
 
     def _earlier(self, error: BaseException) -> WriterFailedError:

@@ -418,22 +418,25 @@ def in_time(act: Callable[[], object]) -> None:
     assert not thread.is_alive()
 
 
-def test_a_handler_closes_a_queue_whose_background_thread_waits_for_its_sync(tmp_path: Path) -> None:
+def test_a_handler_closes_a_queue_whose_background_thread_waits_for_its_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     q = opened(tmp_path, FakeClock(), durability="interval", sync_interval_s=3600)
     syncer = q._core.syncer
     refused: list[BaseException] = []
     q.put(b"a", priority=1)
-    sync = syncer._sync
+    log = q._core.log
+    sync = log.sync_some
 
     def close() -> int:
-        syncer._sync = sync
+        monkeypatch.setattr(log, "sync_some", sync)
         syncer.request()
         until(lambda: len(syncer._waiting) > 0)
         q.close()
         return sync()
 
     def begin() -> None:
-        syncer._sync = close
+        monkeypatch.setattr(log, "sync_some", close)
         try:
             q.sync()
         except sej.ClosedError as error:

@@ -173,7 +173,7 @@ class QueueLog:
         self._disk = directory.disk
         self._name = name
         self._clock = clock
-        self._life = life
+        self.life = life
         self._default = default
         self._compact_bytes = compact_bytes
         self._new_order = order
@@ -318,7 +318,11 @@ class QueueLog:
         if value != self.state.kept:
             self._compare_keys(value)
 
-    def sync(self) -> int:
+    def fail(self, error: BaseException) -> None:
+        """Let every later call of the queue raise."""
+        self.life.fail(error)
+
+    def sync_some(self) -> int:
         """Sync the log, without the lock; return the previous value of :attr:`appended`.
 
         Raises:
@@ -333,7 +337,7 @@ class QueueLog:
             except OSError as error:
                 if error.errno != errno.EBADF:
                     raise
-                self._life.require()
+                self.life.require()
                 raise ClosedError(
                     "the queue was closed before its log was synced; open it again, and repeat the call", path=self.path
                 ) from error
@@ -357,7 +361,7 @@ class QueueLog:
             WriterFailedError: the sync failed.
         """
         try:
-            self.sync()
+            self.sync_some()
         except OSError as error:
             raise self._broken(error) from error
 
@@ -557,7 +561,7 @@ class QueueLog:
         """Return the exception for a failed write or sync; an interrupt is returned unchanged."""
         if not is_failure(error):
             return error
-        self._life.fail(error)
+        self.fail(error)
         return self.worded(error)
 
     def worded(self, error: BaseException) -> WriterFailedError:

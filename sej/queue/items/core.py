@@ -143,14 +143,7 @@ class QueueCore:
                 order=new_order,
             )
             self.letters = DeadLetterJournal(directory, name, self.log, clock, letters)
-            self.syncer = Syncer(
-                self.log.sync,
-                self.life.fail,
-                lambda: self.log.appended,
-                0,
-                interval_s=self.writer.interval_s,
-                untold=self.life.leave_untold,
-            )
+            self.syncer = Syncer(self.log, interval_s=self.writer.interval_s)
             self.locked(self._settle, opening)
             self._kept = self.log.state.kept
             self.life.in_child = self.log.close  # the copies of the descriptors must not keep the parent's locks
