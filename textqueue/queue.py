@@ -32,9 +32,8 @@ from textqueue.editing.reconcile import OnRevert
 from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.reading.cursor import Cursor, walk
+from textqueue.reading.cursor import Cursor, follow, walk
 from textqueue.reading.files import Inputs, files_of
-from textqueue.reading.follow import follow
 
 _QUEUED: Final = frozenset({MessageStatus.queued})
 _STATUS: Final = a(MessageStatus)

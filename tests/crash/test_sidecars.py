@@ -44,7 +44,7 @@ from tests.crash.sidecars import (
     limited,
     put,
 )
-from textqueue.ledger.intent import read_intent
+from textqueue.ledger.sidecar import read_intent
 
 SAMPLE = 20
 QUICK = 100

@@ -11,7 +11,7 @@ from tools.weight import PACKAGES, WAYS, calls, sizes
 SIZES = {
     "sej": (17_600, 150, 1_300, 2, 80),
     "shard": (3_050, 22, 200, 1, 9),
-    "textqueue": (6_620, 55, 0, 0, 19),
+    "textqueue": (6_600, 50, 0, 0, 19),
     "kestrel": (5_400, 51, 1_300, 3, 60),
     "hub": (7_250, 65, 0, 0, 25),
     "pipeline": (5_950, 55, 0, 0, 28),

@@ -232,7 +232,7 @@ def test_a_full_disk_during_a_compaction_fails_no_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
     monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger, size: ledger.lines > 20)
-    monkeypatch.setattr("textqueue.ledger.remembered.MARKS_KEPT", 10)
+    monkeypatch.setattr("textqueue.ledger.records.MARKS_KEPT", 10)
     compact, values = Ledger.compact, [f"m{n}" for n in range(30)]
     for fail_at in itertools.count(1):
         disk = FaultyDisk(OS, 0, fault)

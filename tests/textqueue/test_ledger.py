@@ -40,7 +40,7 @@ def test_zeros_after_a_power_loss_are_skipped(tmp_path: Path, garbage: bytes) ->
 
 
 def test_the_oldest_marks_are_dropped_when_the_ledger_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("log.MARKS_KEPT", "remembered.MARKS_KEPT", "log._LEAST_LINES"):
+    for name in ("log.MARKS_KEPT", "records.MARKS_KEPT", "log._LEAST_LINES"):
         monkeypatch.setattr(f"textqueue.ledger.{name}", 100)
     monkeypatch.setattr("textqueue.ledger.log._READ_BYTES", 512)
     path, log = tmp_path / "jobs.tq", tmp_path / ".jobs.tq.log"

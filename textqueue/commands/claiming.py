@@ -26,7 +26,7 @@ from textqueue.commands.opening import (
 )
 from textqueue.format.grammar import RETRIES
 from textqueue.queue import TextQueue
-from textqueue.reading.follow import follow
+from textqueue.reading.cursor import follow
 
 
 @click.command(cls=ProgramCommand)

@@ -6,12 +6,10 @@ import click
 
 from textqueue.commands.adding import add, check
 from textqueue.commands.claiming import claim
-from textqueue.commands.editing import edit
 from textqueue.commands.installing import editors, lsp
-from textqueue.commands.listing import follow, list_, next_, stats
+from textqueue.commands.listing import follow, list_, next_, stats, watch
 from textqueue.commands.marking import done, fail, give_back, reopen, undo
-from textqueue.commands.moving import archive, drain, split
-from textqueue.commands.watching import watch
+from textqueue.commands.moving import archive, drain, edit, split
 
 _COMMANDS = [
     add, next_, done, fail, give_back, reopen, undo, claim, list_, stats, watch, follow, check, edit, archive, split,

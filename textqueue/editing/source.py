@@ -25,10 +25,9 @@ from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, mutex_of
 from textqueue.format.parser import digest, essence
 from textqueue.format.windows import Token, token_of, unknown
-from textqueue.ledger.intent import InTransit
 from textqueue.ledger.log import Ledger
 from textqueue.ledger.records import EMPTY, ENDED, FAILED, GONE, MARKS, SET, WAS, Record
-from textqueue.ledger.sidecar import real_path
+from textqueue.ledger.sidecar import InTransit, real_path
 
 
 class ClaimLostError(MessageMovedError):

@@ -67,6 +67,7 @@ from textqueue.ledger.records import (
     GONE,
     IN_MUTEX,
     MARKS,
+    MARKS_KEPT,
     SET,
     STATE,
     UNSEEN,
@@ -74,10 +75,11 @@ from textqueue.ledger.records import (
     WAITING,
     WAS,
     Record,
+    Remembered,
+    ended_claims,
     is_copy,
     records_in,
 )
-from textqueue.ledger.remembered import MARKS_KEPT, Remembered, ended_claims
 from textqueue.ledger.sidecar import open_sidecar, replace_sidecar
 
 _VERSION: Final = b"2"
@@ -461,7 +463,7 @@ def _claims(history: Iterable[Record]) -> dict[int, Record]:
 
     These are the first and the last line of each open claim: the last has the end of its lease. Of each claim in a
     mutex that has ended, they are the claim and the line that ended it. Of several such claims of one process on equal
-    messages, the first one is enough: it has the number that a later one gets (``ledger.remembered``).
+    messages, the first one is enough: it has the number that a later one gets (``Remembered``).
     """
     first: dict[int, tuple[int, Record]] = {}  # of the open claims, by position
     last: dict[int, tuple[int, Record]] = {}
