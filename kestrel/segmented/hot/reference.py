@@ -270,7 +270,7 @@ class Gets:
 
     def commit(self, item: Item | int) -> bool:
         """The item, or the item of this id, is done with. False if it is not taken."""
-        number = item.id if isinstance(item, Item) else item
+        number = item if isinstance(item, int) else item.id
         state = self._state
         with state.shared.guard:
             state.shared.appender.check()
