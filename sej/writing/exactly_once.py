@@ -30,7 +30,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sej.checks import COUNT
-from sej.codec import encode
+from sej.codec import decode_many, encode
 from sej.errors import BatchConflictError, CorruptionError, OffsetGapError, OffsetTooSmallError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, check_name
@@ -39,7 +39,7 @@ from sej.message import BytesLike, Message
 from sej.system.checksum import crc32c
 from sej.system.disk import read_small, replace_file
 from sej.system.sealed import seal, unseal
-from sej.writing.staging import stage, stage_encoded
+from sej.writing.staging import encode_many, stage
 
 _T = TypeVar("_T")
 
@@ -115,20 +115,10 @@ class Batches:
         values = list(values)
         keys = None if keys is None else list(keys)
         end.sync_now()
-        staged = self._directory.at("tmp", f"{name}.rows")
-        first = end.offset
-        span = stage(self._disk, staged, first, values, keys, type, timestamp)
-        digest = self._digest(staged, first) if span else 0
+        data, span = encode_many(end.offset, values, keys, type, timestamp)
+        digest = _digest(data, span)
         found = self._find(name, number, len(span), digest)
-        if found is not None:
-            self._disk.unlink(staged)
-            return found.range
-        if not span:
-            self._close(name, _Done(number, 0, 0, [(first, 0)]))
-            return span
-        intent = {"name": name, "number": number, "first_offset": first, "count": len(span), "digest": digest}
-        intent["crc32c"] = self._crc(staged)
-        return end.changing(self._carry_out, end, intent, False).range
+        return found.range if found is not None else self._append(end, name, number, digest, [data])
 
     def append_encoded(self, end: Appending, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
         """Append an encoded batch, unless it is in the journal. In that case chunks are not read.
@@ -143,20 +133,20 @@ class Batches:
         if found is not None:
             return found
         end.sync_now()
-        first = end.offset
-        staged = self._directory.at("tmp", f"{name}.rows")
-        count, crc = stage_encoded(self._disk, staged, first, chunks)
-        if not count:
-            self._disk.unlink(staged)
-            self._close(name, _Done(number, 0, _UNKNOWN, [(first, 0)]))
-            return range(first, first)
-        intent = {"name": name, "number": number, "first_offset": first, "count": count, "digest": _UNKNOWN}
-        intent["crc32c"] = crc
-        return end.changing(self._carry_out, end, intent, True).range
+        return self._append(end, name, number, _UNKNOWN, chunks)
 
-    def _carry_out(self, end: Appending, intent: dict[str, Any], fresh: bool) -> _Done:
+    def _append(self, end: Appending, name: str, number: int, digest: int, chunks: Iterable[BytesLike]) -> range:
+        first = end.offset
+        count, crc = stage(self._disk, self._directory.at("tmp", f"{name}.rows"), first, chunks)
+        if not count:
+            self._close(name, _Done(number, 0, digest, [(first, 0)]))
+            return range(first, first)
+        intent = {"name": name, "number": number, "first_offset": first, "count": count, "digest": digest}
+        return end.changing(self._carry_out, end, {**intent, "crc32c": crc}).range
+
+    def _carry_out(self, end: Appending, intent: dict[str, Any]) -> _Done:
         self._replace(f"{intent['name']}.intent", intent)
-        return self._finish(end, intent, fresh=fresh)
+        return self._finish(end, intent, fresh=True)
 
     def find(self, name: str, number: int) -> range | None:
         """Return the offsets of a batch, or None if it is not in the journal and may be appended.
@@ -294,14 +284,6 @@ class Batches:
         finally:
             reader.close()
 
-    def _digest(self, staged: str, first: int) -> int:
-        crc = 0
-        for messages in self._rows(staged, first):
-            for message in messages:
-                sizes = len(message.key).to_bytes(1, "big") + len(message.value).to_bytes(4, "big")
-                crc = crc32c(message.value, crc32c(message.key, crc32c(sizes + bytes([message.type]), crc)))
-        return crc
-
     def _crc(self, path: str) -> int:
         file = self._disk.open(path, "read")
         try:
@@ -373,3 +355,11 @@ class Batches:
             raise CorruptionError(
                 f"no batches can be read from this file ({error}): move it away to continue without it", path=path
             ) from error
+
+
+def _digest(data: bytes, span: range) -> int:
+    crc = 0
+    for message in decode_many(data, 0, len(data), span.start, len(span))[0] if span else ():
+        sizes = len(message.key).to_bytes(1, "big") + len(message.value).to_bytes(4, "big")
+        crc = crc32c(message.value, crc32c(message.key, crc32c(sizes + bytes([message.type]), crc)))
+    return crc

@@ -11,12 +11,10 @@ from a signal handler. It is executed if the end is known and nothing is being w
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, Self, TypedDict, TypeVar, get_args
 
 from sej.checks import one_of, refuse_pickling, require_columns
-from sej.codec import Buffer
 from sej.durations import Seconds, seconds
 from sej.journal.directory import Directory
 from sej.journal.retention import Retention
@@ -24,6 +22,7 @@ from sej.message import BytesLike
 from sej.system.disk import OS, Disk
 from sej.writing.end import End
 from sej.writing.opening import prepare
+from sej.writing.staging import encode_many
 from sej.writing.turn_lock import TurnLock
 from sej.writing.writer import check_options
 
@@ -208,11 +207,7 @@ class SharedWriter:
         Returns:
             The bytes as they will be stored in the journal, and the offsets.
         """
-        buffer = Buffer(self._end.offset, lambda: None, threading.Lock())
-        buffer.limit = buffer.batch_limit = 2**62
-        span = buffer.append_many(values, keys, type, timestamp)
-        with buffer.pending() as view:
-            return bytes(view), span
+        return encode_many(self._end.offset, values, keys, type, timestamp)
 
     def append_encoded(self, data: bytes, count: int) -> None:
         """Append the count messages that :meth:`encode_many` returned as data, within the same turn."""

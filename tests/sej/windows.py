@@ -18,7 +18,6 @@ __all__ = ["BLOCK_BYTES", "INDEX_BYTES", "NEAR", "READ_BYTES", "WINDOWS", "shrun
 
 WINDOWS: Final = {
     "sej.writing.end": ["_BUFFER_BYTES", "_BATCH_BYTES", "_INDEX_BYTES", "BLOCK_BYTES"],
-    "sej.writing.staging": ["_BATCH_BYTES"],
     "sej.writing.exactly_once": ["_CHUNK_MESSAGES", "_CHUNK_BYTES"],
     "sej.journal.cursor": ["_PASSED_AT_ONCE", "BLOCK_BYTES"],
     "sej.journal.index": ["_READ_BYTES", "BLOCK_BYTES"],
