@@ -84,17 +84,11 @@ class Journal:
     @property
     def segments(self) -> list[SegmentInfo]:
         """The segments by first offset."""
-        before = None
-        while True:
-            there = self._directory.segments()
-            found = [
-                SegmentInfo(segment.first_offset, segment.path, status.size, status.mtime_ns)
-                for segment in there
-                if (status := self._disk.status(segment.path)) is not None
-            ]
-            if len(found) == len(there) or there == before:
-                return found
-            before = there  # one was removed or joined into another one, whose new size may be missing: look again
+        return [
+            SegmentInfo(segment.first_offset, segment.path, status.size, status.mtime_ns)
+            for segment in self._directory.segments()
+            if (status := self._disk.status(segment.path)) is not None
+        ]
 
     @property
     def first_offset(self) -> int:

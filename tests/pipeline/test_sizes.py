@@ -19,7 +19,6 @@ from pipeline.reading.extents import Extent
 from pipeline.reading.planning import pack
 from pipeline.reading.task import TaskOptions, read
 from sej.writing.shared_writer import SharedWriter
-from tests.sej.support import join
 from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
 from textqueue import TextQueue
 
@@ -96,19 +95,6 @@ def test_a_journal_that_is_recreated_within_a_slice_is_an_error(tmp_path: Path) 
         found.extend(batches)
     assert 1 < len(found) < 16
     assert {value.as_py() for batch in found for value in batch["value"]} == {b"old" * 50}
-
-
-def test_segments_may_be_joined_while_partitions_are_planned(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path, segment_bytes=3000) as w:
-        w.append_many([b"%0100d" % n for n in range(300)])
-    extent = Extent(Origin(str(tmp_path), "j"))
-    assert len(list((tmp_path / "jnl").iterdir())) > 5
-    join(tmp_path)
-    slices = [extent.slice(start, start + 33) for start in range(0, 300, 33)]
-    with shrunk(WINDOWS):
-        partitions = pack(slices, {"j": extent}, at_least=8, at_once=2)
-    found = [row for part in partitions for batch in read(part, SCHEMA, TaskOptions()) for row in batch["offset"]]
-    assert [row.as_py() for row in found] == list(range(300))
 
 
 ITEMS = [bytes([65 + n]) * (800_000 if n % 3 else n + 1) for n in range(12)]

@@ -13,7 +13,6 @@ from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.system.disk import Mode, OsDisk, OsFile, Status
 from tests.queue.support import FakeClock
-from tests.sej.support import join, read_all, values
 
 FEW, MANY = 20, 80
 
@@ -118,12 +117,3 @@ def test_a_parked_reader_is_opened_again_without_a_listing(tmp_path: Path) -> No
     assert cursor.read(1)[0].offset == 10
     assert disk.calls["list"] == listed
     cursor.close()
-
-
-def test_the_next_segment_is_found_though_its_name_is_gone(tmp_path: Path) -> None:
-    journal(tmp_path, 10)
-    with sej.Scanner(tmp_path) as s:
-        assert values(s.read(3)) == [b"0", b"1", b"2"]
-        join(tmp_path)
-        assert [message.offset for message in s] == list(range(3, 10))
-    assert len(read_all(tmp_path)) == 10

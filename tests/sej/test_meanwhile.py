@@ -14,7 +14,7 @@ from sej.journal.directory import Directory
 from sej.journal.retention import clean
 from sej.system.disk import OS
 from tests.sej.hooks import HookedDisk, MeanwhileDisk
-from tests.sej.support import by_hand, join, packed, sample, segment
+from tests.sej.support import by_hand, packed, sample, segment
 
 pytestmark = pytest.mark.either_codec
 
@@ -200,16 +200,3 @@ def test_a_batch_is_completed_once_though_segments_are_deleted(tmp_path: Path) -
             break
         k += 1
     assert k > 20
-
-
-def test_the_sizes_of_segments_that_are_joined_meanwhile(tmp_path: Path) -> None:
-    looks = k = 0
-    while looks >= k:
-        k += 1
-        path = tmp_path / str(k)
-        by_hand(path, *((first, packed(ROWS[first : first + 2])) for first in range(0, 8, 2)))
-        disk = MeanwhileDisk(k, partial(join, path))
-        journal = sej.Journal(path, disk=disk)
-        assert sum(segment.size for segment in journal.segments) == len(packed(ROWS))
-        looks = disk.calls
-    assert k > 6

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sej
-from sej.system.disk import OS, OsDisk, OsFile
+from sej.system.disk import OS, OsDisk
 from tests.crash.disk import CrashDisk
 from tests.sej.support import join, segments
 
@@ -197,27 +197,6 @@ def test_segments_whose_messages_a_longer_one_has_too_are_removed(
     if changed is None:
         assert values(path) == list(range(COUNT))
         assert sej.Journal(path).verify() == []
-
-
-@pytest.mark.parametrize("behind", [1, 2])
-def test_a_time_is_found_past_segments_that_are_joined_in_between(
-    path: Path, behind: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with sej.Scanner(path) as s:
-        stamps = [message.timestamp for message in s]
-    opened, left = OsDisk.open, behind
-
-    def open_(disk: OsDisk, name: str, mode: Any) -> OsFile:
-        nonlocal left
-        file = opened(disk, name, mode)
-        left -= name.endswith(f"{0:016x}.jnl")
-        if left == 0:
-            monkeypatch.undo()
-            join(path)
-        return file
-
-    monkeypatch.setattr(OsDisk, "open", open_)
-    assert sej.Journal(path).find_time(stamps[20]) == stamps.index(stamps[20])
 
 
 class Racing(OsDisk):

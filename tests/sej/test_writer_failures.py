@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import itertools
 import json
 import os
 import subprocess
@@ -11,19 +10,16 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 import sej
 from sej import LockLostError, WriterFailedError
-from sej.codec import buffer_reference
 from sej.system.disk import File
 from sej.system.lifecycle import Lifecycle
 from sej.writing.last_segment import LastSegment
-from sej.writing.opening import start_segment
 from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, output, until
 from tests.sej.interrupts import locked_below, open_below, uncollected
 from tests.sej.support import encoded, read_all, segment, values
@@ -250,55 +246,6 @@ def test_after_an_interrupt_between_the_parts_of_a_write_the_writer_writes_the_r
     assert values(read_all(tmp_path)) == [b"good", b"interrupted", b"next"]
     with sej.Writer(tmp_path) as again:
         assert again.recovery is None
-
-
-def test_an_interrupt_at_any_call_leaves_whole_messages_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Python signals are handled where calls begin and end; the compiled buffer makes none."""
-    monkeypatch.setattr("sej.writing.end.Buffer", buffer_reference.Buffer)
-    for strike in itertools.count(1):
-        path = tmp_path / str(strike)
-        left = strike
-
-        def profile(_: object, event: str, __: object) -> None:
-            nonlocal left
-            left -= event != "c_call"  # what was called is ended by its own interrupt
-            if not left:
-                raise KeyboardInterrupt
-
-        w = sej.Writer(path)
-        w.append(b"first")
-        with uncollected(), suppress(KeyboardInterrupt):
-            sys.setprofile(profile)
-            try:
-                w.append(b"struck")
-            finally:
-                sys.setprofile(None)
-        w.append(b"next")
-        w.close()
-        sej.Writer(path).close()
-        assert sej.Journal(path).verify() == []
-        found = values(read_all(path))
-        assert found in ([b"first", b"next"], [b"first", b"struck", b"next"])
-        if left > 0:
-            assert strike > 10 and found == [b"first", b"struck", b"next"]
-            return
-
-
-def test_an_interrupt_between_two_segments_leaves_no_lock_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*arguments: Any, **options: Any) -> NoReturn:
-        end = start_segment(*arguments, **options)
-        raise KeyboardInterrupt(end.offset)
-
-    w = sej.Writer(tmp_path, segment_bytes=1)
-    monkeypatch.setattr("sej.writing.end.start_segment", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        w.append(b"v")
-    monkeypatch.undo()
-    w.close()
-    with sej.Writer(tmp_path) as again:
-        assert again.append(b"next") == 1
 
 
 @pytest.mark.parametrize("durability", ["buffer", "os"])

@@ -1,7 +1,6 @@
 """A signal's handler, or another thread, that uses or closes a writer in the middle of a call of it."""
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import sej
 from sej.codec import Buffer, buffer_reference
 from sej.system.disk import File
-from tests.sej.hooks import HookedDisk, Worker, until
+from tests.sej.hooks import HookedDisk
 from tests.sej.support import read_all, values
 
 pytestmark = pytest.mark.both_codecs
@@ -135,32 +134,6 @@ def test_in_the_middle_of_a_shared_write_a_handler_cannot_close(tmp_path: Path, 
         assert found == [sej.LockedError]
         w.append(b"c")
     assert values(read_all(tmp_path)) == [b"a", b"b", b"c"]
-
-
-def test_many_threads_that_close_concurrently_all_find_it_closed(tmp_path: Path) -> None:
-    inside, on = threading.Event(), threading.Event()
-
-    def hook(verb: str, file: File | None, data: bytes) -> None:
-        if verb == "sync" and armed:
-            inside.set()
-            assert on.wait(30)
-
-    armed = False
-    w = sej.Writer(tmp_path, disk=HookedDisk(hook))
-    w.append(b"v")
-    armed = True
-
-    def close() -> bool:
-        w.close()
-        with sej.Writer(tmp_path, lock_timeout=None):
-            return True
-
-    closing = [Worker(close)]
-    until(inside.is_set)
-    closing += [Worker(close) for _ in range(3)]
-    on.set()
-    assert [each.result() for each in closing] == [True] * 4
-    assert values(read_all(tmp_path)) == [b"v"]
 
 
 @pytest.mark.parametrize("step", ["enter", "is_marked", "leave"])
