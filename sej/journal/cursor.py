@@ -386,7 +386,7 @@ class Cursor:
 
     def _skip_to_due(self, segment: Segment, reader: SegmentReader) -> None:
         """Move to the next message, or at most a block before it."""
-        found = IndexFile(self._directory, segment).find(reader.file, segment.first_offset, _next_offset, self.due + 1)
+        found = IndexFile(self._directory, segment).find(reader.file, segment.first_offset, "next_offset", self.due + 1)
         if found is not None and self.due < found.next_offset:
             reader.skip(found.position, found.first_offset)
             return
@@ -721,7 +721,3 @@ class Cursor:
                 break
             run.append(block)
         return run
-
-
-def _next_offset(block: Block) -> int:
-    return block.next_offset

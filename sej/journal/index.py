@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from sej.codec import measure, message_size
 from sej.codec.format import HEAD as MESSAGE_HEAD
@@ -26,6 +26,7 @@ from sej.journal.recovery import Damage, find_damage, last_message
 from sej.system.checksum import crc32c
 from sej.system.disk import Disk, File
 
+Key = Literal["end", "next_offset", "newest_timestamp"]
 _READ_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 20
 _ENTRIES: Final = 1 << 10
@@ -270,7 +271,7 @@ def _entries(file: File, segment_bytes: int, first: int = 0, ahead: int = _ENTRI
             yield None
 
 
-def _bisect(file: File, key: Callable[[Block], int], wanted: int) -> tuple[int, Block | None, Block | None] | None:
+def _bisect(file: File, key: Key, wanted: int) -> tuple[int, Block | None, Block | None] | None:
     """Return the number of the first entry whose key is at least ``wanted``, the entry before it, and this entry.
 
     None if there is no entry, or a bad one was met.
@@ -282,15 +283,11 @@ def _bisect(file: File, key: Callable[[Block], int], wanted: int) -> tuple[int, 
         block = Block.unpack(file.read(ENTRY_SIZE, HEAD_SIZE + middle * ENTRY_SIZE))
         if block is None:
             return None
-        if key(block) < wanted:
+        if getattr(block, key) < wanted:
             low, below = middle + 1, block
         else:
             high, found = middle, block
     return None if below is found is None else (low, below, found)
-
-
-def _end_of(block: Block) -> int:
-    return block.end
 
 
 class IndexFile:
@@ -374,13 +371,13 @@ class IndexFile:
             return []
         try:
             size = segment_file.size()
-            bisected = _bisect(file, _end_of, position + 1) if position and file.read(HEAD_SIZE, 0) == HEAD else None
+            bisected = _bisect(file, "end", position + 1) if position and file.read(HEAD_SIZE, 0) == HEAD else None
             entries = _entries(file, size, 0 if bisected is None else bisected[0], most)
             return list(islice((each for each in entries if each is not None and each.end > position), most))
         finally:
             file.close()
 
-    def find(self, segment_file: File, first_offset: int, key: Callable[[Block], int], wanted: int) -> Block | None:
+    def find(self, segment_file: File, first_offset: int, key: Key, wanted: int) -> Block | None:
         """Return the first block whose key is at least ``wanted``, by bisection; the last one if none exists.
 
         Reads a few entries. None if the file is missing, or an entry does not match the segment.
@@ -388,7 +385,7 @@ class IndexFile:
         Args:
             segment_file: the segment.
             first_offset: the segment's first offset.
-            key: a function of a block; must not decrease from one to the next.
+            key: the name of a value of blocks that does not decrease from one to the next.
             wanted: the value to find.
         """
         try:

@@ -20,7 +20,7 @@ from sej.journal.directory import Directory, Segment, containing, is_still
 from sej.journal.end import Tail
 from sej.journal.gaps import read_gaps
 from sej.journal.identity import journal_id
-from sej.journal.index import Block, BlockIndex, IndexFile
+from sej.journal.index import BlockIndex, IndexFile
 from sej.journal.kept_offsets import kept_offsets
 from sej.journal.recovery import corruption_at, good_end, last_message_start
 from sej.journal.repair import Repair, reindex, repair
@@ -258,7 +258,7 @@ class Journal:
         """Return whether a segment has a message from a timestamp on, and its offset; else the offset at its end."""
         file = self._disk.open(segment.path, "read")
         try:
-            found = IndexFile(self._directory, segment).find(file, segment.first_offset, _newest, timestamp)
+            found = IndexFile(self._directory, segment).find(file, segment.first_offset, "newest_timestamp", timestamp)
             index = BlockIndex(segment.first_offset, [found] if found else [])
             if found is None or found.newest_timestamp < timestamp:
                 index.extend(file)
@@ -300,10 +300,6 @@ class Journal:
         if (error := corruption_at(file, position, due)) is not None:
             raise error
         return position, due
-
-
-def _newest(block: Block) -> int:
-    return block.newest_timestamp
 
 
 def _offset_behind(file: File, end: int, first_offset: int) -> int:

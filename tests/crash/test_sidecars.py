@@ -128,7 +128,7 @@ def _index(path: Path) -> list[Any]:
             *index.load(file, segment.first_offset).blocks,
             *index.sound_blocks(file),
             *index.load_end(file, segment.first_offset)[1].blocks,
-            index.find(file, segment.first_offset, lambda block: block.next_offset, 1),
+            index.find(file, segment.first_offset, "next_offset", 1),
         ]
     finally:
         file.close()
