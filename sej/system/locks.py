@@ -330,7 +330,7 @@ def leased(file: File) -> bool:
         return False
 
 
-def let_in(file: File) -> None:
+def end_lease_if_waited_for(file: File) -> None:
     """If another process waits for a leased file, give the lease up: it is not worth the wait."""
     if not leased(file):
         end_lease(file)

@@ -150,14 +150,14 @@ def test_a_save_that_reverted_nothing_is_reconciled_with_two_reads(path: Path, m
 
 def test_an_append_does_not_wait_for_its_own_lease(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process opens the file while an append is about to be written: the kernel would wait for 45 seconds."""
-    mending = append._mending
+    line_end = append._line_end
 
     def opened_meanwhile(*arguments: Any) -> tuple[bytes, bytes, bytes]:
         with suppress(BlockingIOError):
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-        return mending(*arguments)
+        return line_end(*arguments)
 
-    monkeypatch.setattr(append, "_mending", opened_meanwhile)
+    monkeypatch.setattr(append, "_line_end", opened_meanwhile)
     before = path.read_bytes()
     start = time.monotonic()
     with TextQueue(path) as q:

@@ -45,7 +45,7 @@ from sej.checks import POSITIVE_SECONDS, SECONDS
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.disk import File
-from sej.system.locks import let_in
+from sej.system.locks import end_lease_if_waited_for
 from textqueue.editing.conflicts import Conflict
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Change, Place
@@ -438,7 +438,7 @@ class Claimer:
         passed = True  # no deferred message so far, so the low position may advance
         position = self._low
         while True:
-            let_in(file)
+            end_lease_if_waited_for(file)
             window = read_window(file, position, size, settled=self._source.settled)
             require_resolved(file, window)
             data = window.data

@@ -30,7 +30,7 @@ _LOGGED: Final = 4096
 """If an append has more entries, the ledger gets only the last one: the others would displace its marks."""
 
 
-def _mending(file: File, status: Status) -> tuple[bytes, bytes, bytes]:
+def _line_end(file: File, status: Status) -> tuple[bytes, bytes, bytes]:
     """Return the missing end of the last line, or empty bytes; the line end that the file uses; and the last bytes."""
     tail = file.read(EQUAL_BYTES, max(status.size - EQUAL_BYTES, 0))
     end = tail[-2:]
@@ -99,7 +99,7 @@ class _Append:
         self._queue = queue
         self._entries = entries
         self._status = status
-        self._mend = b""
+        self._missing_end = b""
         self._raws: list[bytes] = []
         self._owner = b""
 
@@ -116,7 +116,7 @@ class _Append:
                 " example with `iconv -f UTF-16 -t UTF-8`, then append again",
                 path=self._queue.path,
             )
-        self._mend, newline, tail = _mending(session.file, session.status)
+        self._missing_end, newline, tail = _line_end(session.file, session.status)
         self._raws = [render(text, each, status=self._status, newline=newline) for text, each in self._entries]
         self._owner = b""
         if self._raws:
@@ -126,11 +126,11 @@ class _Append:
         return True
 
     def write(self, session: Session) -> bool:
-        text = self._mend + b"".join(self._raws)
+        text = self._missing_end + b"".join(self._raws)
         position = self._position(session, text)
         if position is None:
             return False
-        position += len(self._mend)
+        position += len(self._missing_end)
         for raw in self._raws:
             self.places.append(Place(position, raw, 0))
             self.last = position, raw
@@ -157,7 +157,7 @@ class _Append:
                 return None
             position = start + found
             # The other program may have written a part of a line. Then this text is in that line, and not a message.
-            whole = position == size or not position or self._mend or file.read(1, position - 1) == b"\n"
+            whole = position == size or not position or self._missing_end or file.read(1, position - 1) == b"\n"
             return position if whole else None
         finally:
             file.close()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.disk import File, Status
-from sej.system.locks import let_in
+from sej.system.locks import end_lease_if_waited_for
 from textqueue.errors import TextQueueError
 from textqueue.format.grammar import BOM, CONFLICT, CONFLICT_COPY
 from textqueue.format.parser import whole
@@ -125,7 +125,7 @@ def scan(file: File) -> Iterator[Window]:
     """
     position = 0
     while True:
-        let_in(file)
+        end_lease_if_waited_for(file)
         window = read_window(file, position, FIRST_WINDOW, settled=lambda _, __: True)
         yield window
         if window.at_end:
