@@ -5,13 +5,13 @@ stream. ``hub.wire`` adds gRPC; importing ``hub`` loads none of it. Public names
 The modules, in the order in which they are best read::
 
     naming, store, pool                    names of directories; what stores messages; its open writers
-    batch, compare, limits                 what a client sends, sends again, and may send
+    batch, limits                          what a client sends, and may send
     readers, jobs                          readers and jobs of programs on other machines
     merging                                all journals as one stream, and what of it is committed
-    overview, retention                    what is there, and how long it stays
+    overview                               what is there, and how long it stays
     tokens, certificates                   who may call
     cli, connecting, following             sej hub; its connection to a hub; follow
-    serving, serving_lock                  sej hub serve, and the lock of its root
+    serving                                sej hub serve
     budget, counters, errors               memory that threads share, numbers for metrics, the errors
     wire, page                             gRPC; the web page
 """
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     )
     from hub.merging.merge import Merge
     from hub.naming import Source
-    from hub.overview import JournalStats, stats
-    from hub.retention import clean
+    from hub.overview import JournalStats, clean, stats
     from hub.store import Store
 else:
     __getattr__, __dir__ = _lazily(__name__, {
@@ -48,8 +47,7 @@ else:
         ),
         "hub.merging.merge": ("Merge",),
         "hub.naming": ("Source",),
-        "hub.retention": ("clean",),
-        "hub.overview": ("JournalStats", "stats"),
+        "hub.overview": ("JournalStats", "clean", "stats"),
         "hub.store": ("Store",),
     }, ("wire",))  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A batch that a client sends, in two forms: messages, or their bytes as stored in a journal.
+"""A batch that a client sends: messages as stored in a journal. Those that are stored already are compared.
 
 The store checks a whole batch before it appends anything: whether it is sound, and which part is already stored.
 """
@@ -6,87 +6,43 @@ The store checks a whole batch before it appends anything: whether it is sound, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from hub.errors import GapError
+from hub.errors import ConflictError
+from hub.naming import Source
 from sej.codec import decode_many, encode, measure
 from sej.codec.format import MAX_OFFSET, OFFSET, OVERHEAD_SIZE
-from sej.errors import DecodeError, InvalidMessageError
+from sej.errors import DecodeError, InvalidMessageError, OffsetTooSmallError
+from sej.journal.cursor import Cursor
+from sej.journal.directory import Directory
 from sej.message import Message
 from sej.writing.writer import Writer
 
-_BytesLike = bytes | bytearray | memoryview
+
+def encoded(messages: Sequence[Message]) -> bytes:
+    """Return messages as stored in a journal.
+
+    Raises:
+        InvalidMessageError: one does not fit the format.
+        TypeError: one has a wrong type.
+    """
+    for message in messages:
+        if not isinstance(message.offset, int):
+            raise TypeError(f"an offset must be an int, got {message.offset!r} ({type(message.offset).__name__})")
+        if not 0 <= message.offset < MAX_OFFSET:
+            raise _beyond(message.offset)
+    return b"".join([encode(*message) for message in messages])
 
 
-class Batch(Protocol):
-    """Messages with consecutive offsets, in either form."""
+class Batch:
+    """Encoded messages with consecutive offsets, which are decoded only to compare them.
 
-    first: int
-    """The first offset."""
-    known: Sequence[Message]
-    """After :meth:`look`: the messages below the expected offset."""
-    size: int
-    """After :meth:`look`: the bytes of the other messages, as stored in the journal."""
+    Attributes:
+        first: the first offset.
+        known: after :meth:`look`, the messages below the expected offset.
+        size: after :meth:`look`, the bytes of the other messages.
+    """
 
-    def look(self, due: int | None) -> None:
-        """Check the batch, and divide it at the expected offset.
-
-        Args:
-            due: the offset that the hub expects; None if it has no such journal, and none is created for an invalid
-                batch.
-        """
-
-    def append(self, writer: Writer) -> None:
-        """Append the messages that are not stored yet; the writer is at the expected offset."""
-
-
-class Messages:
-    """A batch of messages."""
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        """Take at least one message."""
-        self.first = messages[0].offset
-        if not isinstance(self.first, int):
-            raise TypeError(f"an offset must be an int, got {self.first!r} ({type(self.first).__name__})")
-        if not 0 <= self.first <= MAX_OFFSET - len(messages):
-            raise _beyond(self.first)
-        self.known: Sequence[Message] = ()
-        self.size = 0
-        self._messages = messages
-
-    def look(self, due: int | None) -> None:
-        """Check like :meth:`Batch.look`.
-
-        Raises:
-            GapError: the offsets are not consecutive.
-            InvalidMessageError: a message of a new journal does not fit the format.
-        """
-        messages, first = self._messages, self.first
-        if [message.offset for message in messages] != list(range(first, first + len(messages))):
-            at = next(index for index, message in enumerate(messages) if message.offset != first + index)
-            raise GapError(
-                f"message {at} of the batch must have offset {first + at}, got {messages[at].offset}; the batch was"
-                " refused",
-                expected=first if due is None else due,
-                offset=messages[at].offset,
-            )
-        if due is None:
-            for message in messages:
-                encode(*message)
-        elif due > first:
-            self.known, self._messages = messages[: due - first], messages[due - first :]
-        self.size = sum([OVERHEAD_SIZE + len(message.key) + len(message.value) for message in self._messages])
-
-    def append(self, writer: Writer) -> None:
-        """Append like :meth:`Batch.append`."""
-        if self._messages:
-            writer.append_messages(self._messages)
-
-
-class Encoded:
-    """A batch of encoded messages, which are not decoded."""
-
-    def __init__(self, data: _BytesLike) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
         """Take whole messages.
 
         Raises:
@@ -103,7 +59,11 @@ class Encoded:
         self._data = data
 
     def look(self, due: int | None) -> None:
-        """Check like :meth:`Batch.look`; if the first offset is the expected one, the writer's own check is enough.
+        """Check the batch, and divide it at the expected offset. If it begins there, the writer's own check is enough.
+
+        Args:
+            due: the offset that the hub expects; None if it has no such journal, and none is created for an invalid
+                batch.
 
         Raises:
             DecodeError: the bytes are not whole messages, or (``found``) their offsets are not consecutive.
@@ -124,10 +84,49 @@ class Encoded:
             self.size = size - at
 
     def append(self, writer: Writer) -> None:
-        """Append like :meth:`Batch.append`."""
+        """Append the messages that are not stored yet; the writer is at the expected offset."""
         if self.size:
             writer.tail.append_encoded(self._data)
 
 
 def _beyond(first: int) -> InvalidMessageError:
     return InvalidMessageError(f"offset must be 0 to {MAX_OFFSET}, and so must the next one, got {first}", offset=first)
+
+
+def compare(directory: Directory, source: Source, messages: Sequence[Message]) -> tuple[int, int]:
+    """Compare messages that were sent again with the stored ones.
+
+    Returns:
+        How many are the same, and how many the hub has deleted and therefore accepts unchecked.
+
+    Raises:
+        ConflictError: a message differs.
+    """
+    index = same = 0
+    cursor = Cursor(directory, messages[0].offset)
+    try:
+        while index < len(messages):
+            try:
+                stored = cursor.read(len(messages) - index)
+            except OffsetTooSmallError as error:
+                index = error.first_available - messages[0].offset
+                cursor.close()
+                cursor = Cursor(directory, error.first_available)
+                continue
+            if not stored:
+                break
+            index = stored[0].offset - messages[0].offset  # a recorded gap may lie between
+            sent = messages[index : index + len(stored)]
+            if sent != stored[: len(sent)]:
+                at = next(k for k, (mine, theirs) in enumerate(zip(stored, sent, strict=False)) if mine != theirs)
+                raise ConflictError(
+                    f"{source}: the hub has another message with offset {sent[at].offset}: two machines or journals use"
+                    " this name, or the client's was re-created; copy it under another one (--client, --journal)",
+                    path=directory.path,
+                    offset=sent[at].offset,
+                )
+            same += len(sent)
+            index += len(sent)
+    finally:
+        cursor.close()
+    return same, len(messages) - same

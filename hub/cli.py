@@ -20,8 +20,8 @@ from hub.connecting import connecting
 from hub.following import follow
 from hub.merging.merge import Merge
 from hub.naming import Source, find_sources, is_root, require_root, source_path
+from hub.overview import clean as clean_root
 from hub.overview import stats as stats_of
-from hub.retention import clean as clean_root
 from hub.serving import serve
 from sej.cli.shared.exits import exit_of
 from sej.cli.shared.options import require_limit, retention_options

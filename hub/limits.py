@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from hub.errors import DiskLowError, QuotaError
@@ -19,7 +19,6 @@ from sej.journal.view import Journal
 from sej.system.disk import Disk
 
 _SETTLE_S: Final = 1.0
-_NOTHING: Final = nullcontext()
 
 
 class _Count:
@@ -27,29 +26,18 @@ class _Count:
 
     Attributes:
         used: the bytes that were admitted; None: they were not counted yet.
+        writing: the number of writes in progress of bytes that were admitted.
         changed: its lock is held by the thread that reads or changes the count.
     """
 
     def __init__(self) -> None:
         self.used: int | None = None
         self.changed = threading.Condition()
-        self._writing = 0
+        self.writing = 0
 
     def is_settled(self) -> bool:
         """Wait until all admitted bytes are in files, at most _SETTLE_S; return whether they are."""
-        return self.changed.wait_for(lambda: not self._writing, _SETTLE_S)
-
-    def writing(self) -> AbstractContextManager[object]:
-        """Return a context that has begun, and ends when the bytes that were admitted last are in a file."""
-        self._writing += 1
-        ended = ExitStack()
-        ended.callback(self._wrote)
-        return ended
-
-    def _wrote(self) -> None:
-        with self.changed:
-            self._writing -= 1
-            self.changed.notify_all()
+        return self.changed.wait_for(lambda: not self.writing, _SETTLE_S)
 
 
 class Limits:
@@ -72,7 +60,8 @@ class Limits:
         self._disk = disk
         self._counts: dict[str, _Count] = {}
 
-    def admitting(self, client: str, size: int) -> AbstractContextManager[object]:
+    @contextmanager
+    def admitting(self, client: str, size: int) -> Iterator[None]:
         """Admit ``size`` bytes of a client, and count them; the caller writes them before it leaves the context.
 
         Raises:
@@ -89,7 +78,8 @@ class Limits:
                 )
         quota = self.quota(client)
         if quota is None:
-            return _NOTHING
+            yield
+            return
         count = self._counts.setdefault(client, _Count())
         with count.changed:
             # Bytes that are still being written are not in the files, so a count of the files would leave them out.
@@ -102,7 +92,13 @@ class Limits:
                     path=self._root,
                 )
             count.used += size
-            return count.writing()
+            count.writing += 1
+        try:
+            yield
+        finally:
+            with count.changed:
+                count.writing -= 1
+                count.changed.notify_all()
 
     def quota(self, client: str) -> int | None:
         """Return how many bytes a client may have; None: no quota."""

@@ -1,6 +1,8 @@
-"""The contents of a hub: first and end offset, bytes and the lag of readers for each client and journal.
+"""The contents of a hub, journal by journal: offsets, bytes and the lag of readers; and how long messages stay.
 
-Reads only, and takes no lock; a directory that cannot be read is reported, not raised.
+A directory that cannot be read or cleaned is reported, and does not stop the others. Retention goes by each journal's
+own readers: a segment that a reader with a kept offset still needs is kept, and so is the last one; see
+``Journal.clean``. Merges keep their offsets in every directory, so they count as readers.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hub.naming import Source, find_sources, require_root, source_path
 from hub.readers import Holder, holders
@@ -84,3 +86,32 @@ def _look(root: str, source: Source, disk: Disk) -> JournalStats:
         max(filled, default=None),
         {reader: end - max(offset or 0, first) for reader, offset in kept.items()},
     )
+
+
+def clean(root: str | os.PathLike[str], *, disk: Disk = OS, **limits: Any) -> dict[Source, Any]:
+    """Remove segments that exceed the limits, in every directory.
+
+    Args:
+        root: the hub's root.
+        disk: the disk.
+        limits: as for :meth:`sej.Journal.clean`: ``max_age_s``, ``max_bytes``, ``keep_segments``, ``dry_run``.
+
+    Returns:
+        For each directory the result of ``Journal.clean``, or the error that prevented it.
+
+    Raises:
+        JournalNotFoundError: the root does not exist.
+    """
+    require(root=(root, PATH), disk=(disk, DISK))
+    path = os.fspath(root)
+    require_root(path, disk=disk)
+    done: dict[Source, Any] = {}
+    for source in find_sources(path, disk=disk):
+        try:
+            done[source] = Journal(source_path(path, source), disk=disk).clean(**limits)
+        except SejError as error:
+            done[source] = error
+        except OSError as error:
+            done[source] = SejError(error.strerror or str(error), path=error.filename or source_path(path, source))
+            done[source].__cause__ = error
+    return done

@@ -15,19 +15,18 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final, Self
 
-from hub.batch import Batch, Encoded, Messages
-from hub.compare import compare
+from hub.batch import Batch, compare, encoded
 from hub.counters import Counters
 from hub.errors import DiskLowError, GapError, UnavailableError
 from hub.limits import Limits
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, no_such_journal, source_path
 from hub.pool import Entry, WriterPool
-from hub.serving_lock import serving
 from sej.checks import (
     COUNT,
     DISK,
@@ -58,6 +57,7 @@ from sej.journal.medium import sync_up_to
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS, Disk
+from sej.system.locks import Lock
 from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
 from shard.fan_out import spare_files
@@ -135,6 +135,10 @@ class Store:
         self._segment_bytes = segment_bytes
         self._allow_network_fs = allow_network_fs
         make_root(self.root, disk=disk)
+        path = os.path.join(os.path.realpath(self.root), ".serving.lck")
+        self._root_lock = Lock(path, what="this hub's root", disk=disk)
+        self._counting = threading.Lock()
+        self._servers = 0
         self._limits = Limits(self.root, max_client_bytes, min_free_bytes, disk)
         room = spare_files()
         most = max(room - _OTHER_FILES, room // 2) // _FILES_A_WRITER
@@ -170,7 +174,7 @@ class Store:
         batch = require_messages(messages)
         if not batch:
             return self.end_offset(client_id, journal_dir)
-        return self._take(check_journal(client_id, journal_dir), Messages(batch), sync=True)
+        return self._take(check_journal(client_id, journal_dir), Batch(encoded(batch)), sync=True)
 
     def put_encoded(
         self,
@@ -203,7 +207,7 @@ class Store:
         if not len(data):
             return self.end_offset(client_id, journal_dir)
         return self._take(
-            check_journal(client_id, journal_dir), Encoded(data), sync=sync, create=create, lost_from=lost_from
+            check_journal(client_id, journal_dir), Batch(data), sync=sync, create=create, lost_from=lost_from
         )
 
     def sync(self, client_id: str, journal_dir: str) -> int:
@@ -246,13 +250,27 @@ class Store:
                     self._pool.drop(entry, writer)
                 raise _unavailable(error) from error
 
-    def serving(self) -> AbstractContextManager[None]:
-        """Return a context for a server of this store: until it ends, no other process may serve the root.
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Return a context for a server of this store: until the last one ends, no other store may serve the root.
+
+        With two hubs on one root, each would refuse what the other one has open. Programs that read the root, or write
+        to it without a server, do not need this.
 
         Raises:
             LockedError: one does.
         """
-        return serving(self.root, self._disk)
+        with self._counting:
+            if not self._root_lock.held:  # also if this is a forked child
+                self._root_lock.acquire()
+            self._servers += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._servers -= 1
+                if not self._servers:
+                    self._root_lock.release()
 
     # --- reading
 

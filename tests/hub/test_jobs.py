@@ -22,7 +22,6 @@ from hub.tokens import Grant, hash_token
 from hub.wire import Client, Server, Tokens
 from hub.wire.job_calls import JobCalls
 from sej.codec import encode
-from sej.codec.format import MAX_OFFSET
 from sej.errors import InvalidMessageError, InvalidNameError
 from sej.system.checksum import crc32c
 from sej.system.disk import OsFile
@@ -437,18 +436,6 @@ def damage(journal: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[7] ^= 0xFF
     segment.write_bytes(data)
-
-
-def test_a_job_is_not_decided_if_the_offsets_of_a_journal_do_not_suffice(tmp_path: Path) -> None:
-    """It could never be finished, and would stop every later job of the client."""
-    with hub.Store(tmp_path) as store:
-        store.put("a", "log", [sej.Message(MAX_OFFSET - 2, 1, 0, b"", b"v")])
-        jobs = Jobs(store)
-        with pytest.raises(InvalidMessageError, match=f"next offset is {MAX_OFFSET - 1}, and the largest"):
-            jobs.commit("a", "01", "log", 0, "app", 1, [staged(jobs, "01", 0, [b"x", b"y"])])
-        assert jobs.commit("a", "02", "log", 0, "app", 1, [staged(jobs, "02", 0, [b"x"])])
-        assert jobs.commit("a", "03", "other", 0, "app", 1, [staged(jobs, "03", 0, [b"y"])])
-        assert store.end_offset("a", "log") == MAX_OFFSET
 
 
 def test_a_job_is_not_decided_if_a_journal_cannot_be_opened(tmp_path: Path) -> None:

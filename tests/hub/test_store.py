@@ -14,7 +14,7 @@ import pytest
 import hub
 import sej
 import shard
-from hub.batch import Messages
+from hub.batch import Batch
 from hub.jobs import Jobs
 from sej.system.disk import OS, File, OsDisk, Status
 from sej.writing.writer import Writer
@@ -443,7 +443,7 @@ def test_a_quota_counts_what_another_thread_is_just_writing(
             other.start()
             other.join(0.05)  # it waits for this thread, or is just about to
 
-        def append(self: Messages, writer: Writer) -> None:
+        def append(self: Batch, writer: Writer) -> None:
             meanwhile()
             self.append(writer)
 
@@ -452,7 +452,7 @@ def test_a_quota_counts_what_another_thread_is_just_writing(
             prepare_task(folder, owner)
 
         if late == "put":
-            monkeypatch.setattr(Messages, "append", append)
+            monkeypatch.setattr(Batch, "append", append)
             store.put("a", "first", [sej.Message(0, 1, 0, b"", bytes(500))])
         else:
             monkeypatch.setattr("hub.jobs.prepare_task", prepare)

@@ -1138,7 +1138,7 @@ def root_lock(root: Path) -> Lock:
 
 
 def test_one_hub_serves_a_root(tmp_path: Path) -> None:
-    """The servers of this process share it, as for two addresses. Until the last has ended, others are refused."""
+    """The servers of a store share it, as for two addresses. Until the last has ended, others are refused."""
     address = "127.0.0.1:0"
     with hub.Store(tmp_path) as store, hub.Store(tmp_path) as other:
         with (
@@ -1146,7 +1146,9 @@ def test_one_hub_serves_a_root(tmp_path: Path) -> None:
             pytest.raises(sej.LockedError, match=rf"root is held by pid={os.getpid()} .*close it"),
         ):
             Server(store, address)
-        first, second = Server(store, address), Server(other, address)
+        first, second = Server(store, address), Server(store, address)
+        with pytest.raises(sej.LockedError, match="root is held"):
+            Server(other, address)
         for server in (first, second):
             with pytest.raises(sej.LockedError, match="the test's root is held"):
                 root_lock(tmp_path).acquire()
