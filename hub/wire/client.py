@@ -11,7 +11,7 @@ it cannot do raises :class:`hub.NotSupportedError`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, Self
 
@@ -210,14 +210,11 @@ class Client:
         name = self._named(journal_dir)
         if not self._is_original:
             encoded = copy_request(b"".join([encode(*message) for message in batch]), self.client_id, journal_dir)
-            put = self._unary("PutEncoded", None, pb.PutResponse.FromString)
-            with suppress(NotSupportedError), self._translating(name):
-                answer: pb.PutResponse = put(encoded, timeout=self._timeout_s, metadata=self._metadata)
+            with suppress(NotSupportedError):
+                answer: pb.PutResponse = self.call("PutEncoded", encoded, pb.PutResponse, journal=name)
                 return answer.NextOffset
         request = pb.PutRequest(ClientID=self.client_id, JournalDir=journal_dir, Messages=to_wire(batch))
-        put = self._unary("Put", pb.PutRequest.SerializeToString, pb.PutResponse.FromString)
-        with self._translating(name):
-            put(request, timeout=self._timeout_s, metadata=self._metadata)
+        self.call("Put", request, pb.PutResponse, journal=name)
         return batch[-1].offset + 1  # an original hub does not report it
 
     def copy(
@@ -299,16 +296,14 @@ class Client:
             client_id: the journal's client; default: this client.
         """
         request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir, Timestamp=timestamp)
-        call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
-        with self._translating(self._named(journal_dir, client_id)):
-            found: int = call(request, timeout=self._timeout_s, metadata=self._metadata).TimeOffset
+        found: int = self.call(
+            "Where", request, pb.WhereResponse, journal=self._named(journal_dir, client_id)
+        ).TimeOffset
         return found
 
     def journals(self, client_id: str = "") -> list[Listed]:
         """Return the journals that this client may read, with their state; of one client id, or of all."""
-        call = self._unary("List", pb.ListRequest.SerializeToString, pb.ListResponse.FromString)
-        with self._translating():
-            answer = call(pb.ListRequest(ClientID=client_id), timeout=self._timeout_s, metadata=self._metadata)
+        answer = self.call("List", pb.ListRequest(ClientID=client_id), pb.ListResponse)
         return [
             Listed(
                 j.ClientID, j.JournalDir, j.FirstOffset, j.NextOffset, j.Size, j.ID,
@@ -447,10 +442,9 @@ class Client:
             SejError: as :meth:`hub.Store.get`.
             NotSupportedError: this is an original hub.
         """
-        call = self._unary("Get", pb.GetRequest.SerializeToString, pb.GetResponse.FromString)
         request = self._get_request(journal_dir, offset, max_messages, max_bytes, client_id, verify)
-        with self._translating(self._named(journal_dir, client_id)):
-            found = from_wire(call(request, timeout=self._timeout_s, metadata=self._metadata).Messages)
+        answer = self.call("Get", request, pb.GetResponse, journal=self._named(journal_dir, client_id))
+        found = from_wire(answer.Messages)
         if not found and self._original(journal_dir, client_id):
             raise NotSupportedError(f"hub at {self.address}: {ORIGINAL}")
         return found
@@ -519,34 +513,31 @@ class Client:
         request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir)
         if own is not None:
             request.First, request.End = own.start, own.stop
-        call = self._unary("Where", pb.WhereRequest.SerializeToString, pb.WhereResponse.FromString)
-        with self._translating(self._named(journal_dir, client_id)):
-            answer: pb.WhereResponse = call(request, timeout=self._timeout_s, metadata=self._metadata)
+        journal = self._named(journal_dir, client_id)
+        answer: pb.WhereResponse = self.call("Where", request, pb.WhereResponse, journal=journal)
         self._is_original = False
         return answer
 
-    def call(self, name: str, request: Any, answer: Any, *, timeout_s: float) -> Any:
-        """Make a call that another module of this package defines; return its answer.
+    def call(self, name: str, request: Any, answer: Any, *, journal: str = "", timeout_s: float | None = None) -> Any:
+        """Make a call, and return its answer.
 
         Args:
             name: the call.
-            request: its request; one that is bytes is encoded, and of this client.
+            request: its request; bytes are encoded already.
             answer: the class of its answer.
-            timeout_s: seconds until an error.
+            journal: the client and journal of the call, for errors.
+            timeout_s: seconds until an error; None: those of the client.
 
         Raises:
             NotSupportedError: the hub does not know the call, because it is an original hub.
             SejError: the hub's error.
         """
-        known = self._is_original
-        try:
-            encoded = isinstance(request, bytes)
-            with self._translating(self.client_id if encoded else getattr(request, "ClientID", "")):
-                function = self._unary(name, None if encoded else type(request).SerializeToString, answer.FromString)
-                return function(request, timeout=timeout_s, metadata=self._metadata)
-        except NotSupportedError:
-            self._is_original = known
-            raise
+        channel, calls = self._open(), self._calls
+        if (channel, name) not in calls:
+            encode = None if isinstance(request, bytes) else type(request).SerializeToString
+            calls[channel, name] = channel.unary_unary(f"/hub.Hub/{name}", encode, answer.FromString)
+        with self._translating(journal):
+            return calls[channel, name](request, timeout=timeout_s or self._timeout_s, metadata=self._metadata)
 
     def _original(self, journal_dir: str, client_id: str | None = None) -> bool:
         """Whether this is an original hub; asked once."""
@@ -615,13 +606,6 @@ class Client:
             if wrong is None
             else HandshakeError(f"hub at {self.address}: {wrong}; a running client reads it again")
         )
-
-    def _unary(self, name: str, request: Callable[[Any], bytes] | None, response: Callable[[bytes], Any]) -> Any:
-        """Return the function of a call, which always has these two."""
-        channel, calls = self._open(), self._calls
-        if (channel, name) not in calls:
-            calls[channel, name] = channel.unary_unary(f"/hub.Hub/{name}", request, response)
-        return calls[channel, name]
 
     @contextmanager
     def _translating(self, journal: str = "", failure: list[Exception] | None = None) -> Iterator[None]:

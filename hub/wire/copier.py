@@ -57,6 +57,26 @@ class Progress:
         return f"{line}, {len(self.failures)} failing: {', '.join(sorted(self.failures))}" if self.failures else line
 
 
+@dataclass
+class _Run:
+    """One run: until it is stopped, or a time has passed."""
+
+    progress: Progress
+    on_progress: Callable[[Progress], None] | None
+    stop: threading.Event | None = None
+    deadline: float | None = None
+
+    def acknowledged(self, messages: int, sent_bytes: int) -> None:
+        self.progress.messages += messages
+        self.progress.bytes += sent_bytes
+        if self.on_progress is not None:
+            self.on_progress(self.progress)
+
+    def stopped(self) -> bool:
+        late = self.deadline is not None and time.monotonic() >= self.deadline
+        return late or (self.stop is not None and self.stop.is_set())
+
+
 class Copier:
     """Copies a journal or a directory of journals to a hub.
 
@@ -140,7 +160,7 @@ class Copier:
             JournalNotFoundError: the path does not exist.
             NotAJournalError: the path is a file.
         """
-        copied = self._pass(lambda: False, following=False)
+        copied = self._pass(_Run(self.progress, self._on_progress), following=False)
         for number, (name, error) in enumerate(self.progress.failures.items()):
             if number:
                 _log.error(_FAILED, name, error)
@@ -171,16 +191,14 @@ class Copier:
         stop = stop or threading.Event()
         deadline = None if timeout is None else time.monotonic() + timeout
 
-        def stopped() -> bool:
-            return stop.is_set() or (deadline is not None and time.monotonic() >= deadline)
-
+        run = _Run(self.progress, self._on_progress, stop, deadline)
         before = self.progress.messages
         failures = 0
         root = Watch(self.path)
         try:
-            while not stopped():
+            while not run.stopped():
                 try:
-                    self._pass(stopped)
+                    self._pass(run)
                     failures = 0
                     self._require_hope()
                 except (UnavailableError, JournalNotFoundError, OSError) as error:
@@ -220,22 +238,22 @@ class Copier:
         """Return the seconds to wait after this many failures in a row."""
         return backoff(failures, self._backoff_s, self._max_backoff_s, self._rng)
 
-    def _pass(self, stopped: Callable[[], bool], *, following: bool = True) -> int:
+    def _pass(self, run: _Run, *, following: bool = True) -> int:
         """Copy all directories once; errors of one directory are stored in the progress.
 
         Args:
-            stopped: returns True to leave the rest for later.
+            run: decides whether the rest is left for later.
             following: log new errors, and skip directories that failed a short while ago.
         """
         self._find(log=following)
         copied = 0
         for feed in self._feeds.values():
-            if stopped():
+            if run.stopped():
                 break
             if following and feed.retry_at > time.monotonic():
                 continue
             try:
-                copied += feed.copy(self._client, self._acknowledged, stopped)
+                copied += feed.copy(self._client, run)
             except DirectoryUnavailableError as error:  # the hub has answered: other directories may succeed
                 self._failed(feed, error, log=following)
             except (UnavailableError, AccessError, ClosedError):
@@ -317,12 +335,6 @@ class Copier:
                 path=self.path,
             )
         return {name: os.path.join(self.path, name) for name in journals_in(self._disk, self.path)}
-
-    def _acknowledged(self, messages: int, sent_bytes: int) -> None:
-        self.progress.messages += messages
-        self.progress.bytes += sent_bytes
-        if self._on_progress is not None:
-            self._on_progress(self.progress)
 
     def _wait(self, root: Watch, stop: threading.Event, deadline: float | None) -> None:
         """Wait until something changes here; a new watch wakes immediately."""

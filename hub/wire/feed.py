@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -52,6 +52,16 @@ class Hub(Protocol):
             accept_gaps_from: the offset that the hub expects, if it is to record messages that are missing from there
                 on as lost; None: it refuses what follows.
         """
+
+
+class Run(Protocol):
+    """One run of a copier."""
+
+    def acknowledged(self, messages: int, sent_bytes: int) -> None:
+        """Note what became durable on the hub."""
+
+    def stopped(self) -> bool:
+        """Return True to leave the rest for later."""
 
 
 class Feed:
@@ -106,15 +116,12 @@ class Feed:
         except (SejError, OSError):  # the next pass reports it
             return True
 
-    def copy(
-        self, hub: Hub, acknowledged: Callable[[int, int], None], stopped: Callable[[], bool] = lambda: False
-    ) -> int:
+    def copy(self, hub: Hub, run: Run) -> int:
         """Copy the messages that exist now.
 
         Args:
             hub: the hub.
-            acknowledged: called after every step with the messages and bytes that became durable on the hub.
-            stopped: returns True to leave the rest for later.
+            run: is told of every step, and decides whether the rest is left for later.
 
         Returns:
             How many messages the hub did not have before.
@@ -134,11 +141,11 @@ class Feed:
             with Offset(self.path, self._reader, disk=self._disk) as kept:
                 end = self._tail.end_offset()  # another copier may have copied newer messages until now
                 try:
-                    copied = self._copy(hub, kept, end, acknowledged, stopped)
+                    copied = self._copy(hub, kept, end, run)
                 except BaseException:
                     self.forget()
                     raise
-        if not stopped():
+        if not run.stopped():
             self._judge(end)
         return copied
 
@@ -158,14 +165,7 @@ class Feed:
             self._watch.close()
             self._watch = None
 
-    def _copy(
-        self,
-        hub: Hub,
-        kept: Offset,
-        end: int,
-        acknowledged: Callable[[int, int], None],
-        stopped: Callable[[], bool],
-    ) -> int:
+    def _copy(self, hub: Hub, kept: Offset, end: int, run: Run) -> int:
         if self.acknowledged is None or self._cursor is None:
             self._incarnation = Incarnation.look(self._directory)
             first = Journal(self.path, disk=self._disk).first_offset
@@ -183,14 +183,14 @@ class Feed:
         done_bytes = self.sent_bytes
         try:
             if self._cursor.due < end:
-                chunks = self._chunks(self._cursor, end, stopped)
+                chunks = self._chunks(self._cursor, end, run)
                 for offset in hub.copy(self.name, chunks, create=self._create, accept_gaps_from=accepted):
                     passed = [gap for gap in self._cursor.gaps if self.acknowledged <= gap.start < offset]
                     step = max(offset - self.acknowledged - sum(gap.missing for gap in passed), 0)
                     self.acknowledged = self._expected = max(offset, self.acknowledged)
                     self._create = False
                     copied += step
-                    acknowledged(step, self.sent_bytes - done_bytes)
+                    run.acknowledged(step, self.sent_bytes - done_bytes)
                     committed_at += self.sent_bytes - done_bytes
                     done_bytes = self.sent_bytes
                     if committed_at >= _COMMIT_BYTES:
@@ -243,10 +243,10 @@ class Feed:
         found.offset = error.offset
         return found
 
-    def _chunks(self, cursor: Cursor, end: int, stopped: Callable[[], bool]) -> Iterator[bytes]:
+    def _chunks(self, cursor: Cursor, end: int, run: Run) -> Iterator[bytes]:
         """Yield the messages up to ``end``, each chunk synced before it is sent."""
         synced = 0
-        while cursor.due < end and not stopped():
+        while cursor.due < end and not run.stopped():
             with self._reading:
                 if self._cursor is not cursor:
                     return  # the call has ended
