@@ -7,12 +7,11 @@ The modules, in the order in which they are best read::
     naming, store, pool                    names of directories; what stores messages; its open writers
     batch, limits                          what a client sends, and may send
     readers, jobs                          readers and jobs of programs on other machines
-    merging                                all journals as one stream, and what of it is committed
+    merge                                  all journals as one stream, and what of it is committed
     overview                               what is there, and how long it stays
     tokens, certificates                   who may call
-    cli, connecting, following             sej hub; its connection to a hub; follow
-    serving                                sej hub serve
-    budget, counters, errors               memory that threads share, numbers for metrics, the errors
+    cli, connecting, serving               sej hub; its connection to a hub; sej hub serve
+    errors                                 the errors
     wire, page                             gRPC; the web page
 """
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
         SourceError,
         UnavailableError,
     )
-    from hub.merging.merge import Merge
+    from hub.merge import Merge
     from hub.naming import Source
     from hub.overview import JournalStats, clean, stats
     from hub.store import Store
@@ -45,7 +44,7 @@ else:
             "AccessError", "ConflictError", "DiskLowError", "GapError", "HubError", "NotSupportedError",
             "QuotaError", "ReaderHeldError", "SourceError", "UnavailableError",
         ),
-        "hub.merging.merge": ("Merge",),
+        "hub.merge": ("Merge",),
         "hub.naming": ("Source",),
         "hub.overview": ("JournalStats", "clean", "stats"),
         "hub.store": ("Store",),

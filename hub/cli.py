@@ -17,20 +17,23 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from hub.connecting import connecting
-from hub.following import follow
-from hub.merging.merge import Merge
-from hub.naming import Source, find_sources, is_root, require_root, source_path
+from hub.errors import UnavailableError
+from hub.merge import Merge
+from hub.naming import Source, find_sources, is_root, no_such_journal, require_root, source_path
 from hub.overview import clean as clean_root
 from hub.overview import stats as stats_of
 from hub.serving import serve
 from sej.cli.shared.exits import exit_of
-from sej.cli.shared.options import require_limit, retention_options
-from sej.cli.shared.output import as_json, as_text, shown
-from sej.cli.shared.parameters import DURATION, PATH
+from sej.cli.shared.options import form_options, require_limit, retention_options
+from sej.cli.shared.output import as_json, as_text, print_messages, shown
+from sej.cli.shared.parameters import DURATION, PATH, PLACE
 from sej.cli.shared.terminal import until_reader_leaves
-from sej.cli.shared.units import human_duration, human_size
+from sej.cli.shared.units import Moment, human_duration, human_size
 from sej.cli.state.readers import holder_of
-from sej.errors import NotAJournalError, SejError
+from sej.codec.format import MAX_OFFSET
+from sej.errors import BadOffsetFileError, NotAJournalError, SejError
+from sej.system.disk import OS, read_small, replace_file
+from sej.system.paths import absolute_path
 from sej.system.signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from hub.wire import Client, Progress
 
 _COMMIT_MESSAGES: Final = 1000
+_PLACE_BYTES: Final = 64
 _ROOT: Final = click.argument("root", metavar="ROOT", type=PATH)
 
 
@@ -232,6 +236,106 @@ def merge(root: Path, reader: str, timeout: float, follow: bool, json: bool) -> 
         merged.commit()
 
 
+@app.command("follow")
+@connecting
+@click.argument("client_id", metavar="CLIENT")
+@click.argument("journal", metavar="JOURNAL")
+@click.option("--start", type=PLACE, help="Start at this offset or time; default: the first message.")
+@click.option("--reader", help="Keep the next offset on the hub, under this name: the next run continues there.")
+@click.option("--place", type=PATH, help="Keep the next offset in this file: the next run continues there.")
+@click.option("--until-end", is_flag=True, help="End with the last message instead of waiting for more.")
+@click.option("--no-verify", is_flag=True, help="Do not check the messages against the index's checksums.")
+@form_options
+def follow_(
+    connect: Callable[[], Client],
+    client_id: str,
+    journal: str,
+    start: int | Moment | None,
+    reader: str | None,
+    place: Path | None,
+    until_end: bool,
+    no_verify: bool,
+    form: str,
+) -> None:
+    """Print the messages of a client's journal on a hub, and wait for new ones until interrupted.
+
+    With --reader or --place, the offset is kept after the messages were written: each is printed at least once. The hub
+    gives a reader to one program at a time, and its retention waits for it. The token needs the role reader. While the
+    hub cannot be reached, the command waits and tries again. Exit code 3: another program has the reader at the start,
+    and nothing was printed. 1: the hub refuses, or another program has taken the reader while this one ran, because its
+    lease had ended; that program prints the messages since the last commit again. 4: the journal is not on the hub.
+
+    --start takes an offset or a time, as `sej scan` does: '1h ago', 2026-01-31.
+
+    Example: sej hub follow --reader report hub.example.com:7890 EWR flights
+    """
+    from hub.wire.named import batches
+
+    if reader is not None and place is not None:
+        raise click.UsageError("--reader keeps the offset on the hub, and --place in a file: give one of them")
+    place = None if place is None else Path(absolute_path(place))
+    kept = None if place is None else _read_place(place)
+    if kept is not None and start is not None:
+        raise click.UsageError(f"--start is for the first run: {place} has the next offset, {kept}")
+    with connect() as hub, until_reader_leaves():
+        state = hub.where(journal, client_id=client_id)
+        if not state.known:
+            raise no_such_journal(Source(client_id, journal), hub.address)
+        if isinstance(start, Moment):
+            start = hub.find_time(journal, start.timestamp, client_id=client_id)
+        if reader is not None:
+            _follow_as(reader, hub, client_id, journal, start, until_end=until_end, verify=not no_verify, form=form)
+            return
+        offset = kept if kept is not None else start if start is not None else state.first_offset
+        source = Source(client_id, journal)
+        was_there = kept is not None
+        retry = None if until_end else _report
+        for messages in batches(
+            hub, source, offset, was_there=was_there, wait=not until_end, verify=not no_verify, on_retry=retry
+        ):
+            print_messages(messages, form)
+            sys.stdout.buffer.flush()
+            if place is not None:
+                replace_file(OS, f"{place}.tmp", place, b"%d\n" % (messages[-1].offset + 1))
+
+
+def _follow_as(
+    name: str, hub: Client, client_id: str, journal: str, start: int | None, *, until_end: bool, verify: bool, form: str
+) -> None:
+    """Print the messages after those that the reader has committed."""
+    from hub.wire import Reader
+
+    with Reader(
+        hub, name, client_id, journal, start=start, wait=not until_end, verify=verify, on_retry=_report
+    ) as reader:
+        if start is not None and not reader.is_new:
+            raise click.UsageError(f"--start is for the first run: reader {name!r} is at offset {reader.offset}")
+        for messages in reader:
+            print_messages(messages, form)
+            sys.stdout.buffer.flush()
+            try:
+                reader.commit()
+            except UnavailableError as error:
+                if until_end:
+                    raise
+                _report(error)  # the next commit includes these messages
+
+
+def _report(error: UnavailableError) -> None:
+    click.echo(f"sej: {error}; trying again", err=True)
+
+
+def _read_place(path: Path) -> int | None:
+    """Return the kept offset, or None if nothing is kept."""
+    try:
+        text = read_small(OS, os.fspath(path), _PLACE_BYTES).strip()
+    except FileNotFoundError:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_OFFSET):
+        raise BadOffsetFileError("expected the next offset, a number; remove the file to start again", path=str(path))
+    return int(text)
+
+
 def _lock_holder(root: Path, source: Source, reader: str) -> str | None:
     """Return the holder of a reader's lock, which is the hub's process while the lease of another machine lasts."""
     return holder_of(os.path.join(source_path(str(root), source), "ofs", f"{reader}.lck"))
@@ -262,4 +366,3 @@ def _require_some(root: Path, held: Sized) -> None:
 
 
 app.add_command(serve)
-app.add_command(follow)

@@ -14,12 +14,12 @@ from typing import Any, Final, Self
 import uvicorn
 
 from hub.certificates import check_certificates, check_time, is_loopback
-from hub.counters import Counts
 from hub.page.guard import Guard
 from hub.page.places import place_of
 from hub.page.sampler import Sampler
 from hub.page.site import Site, Stopping
 from hub.page.views import Context, Renderer
+from hub.store import Counts
 from hub.tokens import Tokens
 
 _GRACE_S: Final = 3

@@ -14,9 +14,9 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hub.counters import Counts
 from hub.page.places import Place
 from hub.page.sampler import LENGTH, Sampler
+from hub.store import Counts
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError

@@ -4,12 +4,10 @@ Needs the extra ``hub`` (grpcio). The protocol is ``hub.proto``, explained in do
 modules, in the order in which they are best read::
 
     client, server, service                a connection; the server; its calls, as calls of hub.Store
-    frames, rows, status                   messages, columns and errors as bytes
-    reading, answers, named                reading from a hub, memory of its answers, named readers
+    frames, status                         messages, columns and errors as bytes
+    reading, answers, named                reading from a hub; memory and threads of its calls; named readers
     copier, feed, copy_session             copies a journal: all of it, one directory, the call on the server
-    job_calls                              jobs
-    access, tls                            who may call what
-    lanes, forks                           threads, and programs that fork
+    access, tls                            who may call what; certificates, and programs that fork
     metrics                                Prometheus
     hub_pb2                                generated from hub.proto
 """
@@ -18,14 +16,14 @@ from __future__ import annotations
 
 import os as _os
 
-_os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC reads it when it is imported; see hub/wire/forks.py
+_os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC reads it when it is imported; see hub/wire/tls.py
 
 try:
     from hub.tokens import Tokens, make_token
     from hub.wire.client import Client, JournalState, Listed
     from hub.wire.copier import Copier, Progress
+    from hub.wire.frames import Rows
     from hub.wire.named import Reader
-    from hub.wire.rows import Rows
     from hub.wire.server import Server
     from hub.wire.tls import ClientTLS, ServerTLS
 except ModuleNotFoundError as error:

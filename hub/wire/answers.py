@@ -1,7 +1,8 @@
-"""The memory of answers: those that are being built for readers, and those that their callers have not received yet.
+"""What calls use of the server: memory for their answers, and threads.
 
-All of them together stay within one :class:`hub.budget.Budget`. gRPC copies an answer and keeps the copy until the
-caller's flow-control window and the socket have room for it. A call's share is therefore returned when its next answer
+The answers that are being built for readers, and those that their callers have not received yet, together stay within
+one :class:`Budget`. gRPC copies an answer and keeps the copy until the caller's flow-control window and the socket have
+room for it. A call's share is therefore returned when its next answer
 is requested or the call has ended, not when the answer was passed to gRPC::
 
     building(size)   the share is granted: COPIES times the answer         the call waits for it, with its deadline │
@@ -14,6 +15,26 @@ reason only a few answers are built at one time: every thread that computes comp
 
 A caller that does not receive its answer keeps its share. If other calls wait for it, :meth:`Answers.sweep` ends the
 calls that have not moved for ``stall_s``.
+
+The budget is a number of bytes that many threads share, first come, first served. The invariant: the bytes granted and
+not withdrawn are at most ``total``, and those of each kind of request at most three quarters of it, so that one kind
+cannot exclude the others. A request names the least it can use and the most it wants. While less than half of the
+budget is used it gets the most, afterwards the least: then many callers get a little
+each, instead of a few getting everything::
+
+    ask ──> granted ──────────────> withdrawn
+     └────> waiting ──> granted ──> withdrawn     shrink() and withdraw() serve the queue from its front
+                └─────────────────> withdrawn
+
+A request waits for earlier ones, except those that wait for the share of their own kind. A request for more than the
+whole budget, or the share of its kind, waits until no other request is granted and then has it alone.
+
+A thread pool for each kind of call, so that no kind waits for the threads of another.
+
+gRPC's Python server runs every call on a thread and queues calls in the pool without a limit. With one pool a few
+hundred slow readers hold all threads, or fill the queue, and a put waits until they end. Here each method has a lane:
+its own threads, its own queue, its own limit. A call for a lane that is full is refused immediately, on a thread of
+its own, before its request is read.
 """
 
 from __future__ import annotations
@@ -21,12 +42,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
-from hub.budget import Budget, Ticket
 from hub.wire.access import Call
 from hub.wire.status import BusyError, CallEndedError
 from sej.errors import SejError
@@ -43,6 +65,134 @@ _LOOK_S: Final = 0.5
 _MOVED_S: Final = 1.0
 _DEADLINE_SHARE: Final = 0.9
 """The part of a call's remaining time that it may wait; the rest is for answering that the hub is busy."""
+
+
+class Ticket:
+    """A request for bytes.
+
+    Attributes:
+        granted: bytes granted to the caller; 0 while it waits, and after it was withdrawn.
+    """
+
+    __slots__ = ("_settled", "granted", "kind", "least", "most")
+
+    def __init__(self, least: int, most: int, kind: str) -> None:
+        """Create a request to which nothing is granted yet."""
+        self.least = least
+        self.most = most
+        self.kind = kind
+        self.granted = 0
+        self._settled = threading.Event()
+
+    @property
+    def settled(self) -> bool:
+        """True if the request was granted or withdrawn."""
+        return self._settled.is_set()
+
+    def settle(self, granted: int) -> None:
+        """Grant bytes and wake the caller."""
+        self.granted = granted
+        self._settled.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the request is granted or withdrawn, at most ``timeout`` seconds; return whether it is."""
+        return self._settled.wait(timeout)
+
+
+class Budget:
+    """Grants bytes up to a total; shared by any number of threads.
+
+    Attributes:
+        total: the most bytes that may be granted at one time.
+        used: bytes that are granted now.
+        peak: the most bytes that were granted at one time.
+
+    Example:
+        >>> budget = Budget(100)
+        >>> first = budget.ask(10, 80)
+        >>> second = budget.ask(30, 30)
+        >>> first.granted, second.granted
+        (10, 30)
+        >>> budget.withdraw(first)
+        >>> budget.used
+        30
+    """
+
+    def __init__(self, total: int) -> None:
+        """Create a budget with nothing granted.
+
+        Args:
+            total: bytes.
+        """
+        if total < 1:
+            raise ValueError(f"total must be at least 1 byte, got {total}")
+        self.total = total
+        self.used = self.peak = 0
+        self._share = total - total // 4
+        self._lock = threading.Lock()
+        self._used_by: Counter[str] = Counter()
+        self._queue: dict[Ticket, None] = {}
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait."""
+        return len(self._queue)
+
+    def ask(self, least: int, most: int, kind: str = "") -> Ticket:
+        """Request bytes.
+
+        Args:
+            least: the fewest bytes that the caller can use; more than the total counts as the total.
+            most: the most bytes that it wants.
+            kind: the kind of request, whose share the bytes come from.
+        """
+        least = min(least, self.total)
+        ticket = Ticket(least, max(least, most), kind)
+        with self._lock:
+            self._queue[ticket] = None
+            self._serve()
+        return ticket
+
+    def shrink(self, ticket: Ticket, size: int) -> None:
+        """Return the bytes of a granted request above ``size``."""
+        with self._lock:
+            if ticket.granted > size:
+                self._take_back(ticket, ticket.granted - size)
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """End a request in any state: it no longer waits, and its bytes are returned."""
+        with self._lock:
+            if ticket.settled:
+                self._take_back(ticket, ticket.granted)
+            else:
+                del self._queue[ticket]
+                ticket.settle(0)
+                self._serve()
+
+    def _take_back(self, ticket: Ticket, size: int) -> None:
+        ticket.granted -= size
+        self.used -= size
+        self._used_by[ticket.kind] -= size
+        self._serve()
+
+    def _serve(self) -> None:
+        """Grant the waiting requests that fit, in order of arrival."""
+        full: set[str] = set()
+        for ticket in list(self._queue):
+            used, kind = self._used_by[ticket.kind], ticket.kind
+            if kind in full:
+                continue
+            if used and used + ticket.least > self._share:
+                full.add(kind)
+                continue
+            if self.used + ticket.least > self.total:
+                return
+            roomy = self.used + ticket.most <= self.total // 2 and used + ticket.most <= self._share
+            del self._queue[ticket]
+            ticket.settle(ticket.most if roomy else ticket.least)
+            self.used += ticket.granted
+            self._used_by[kind] += ticket.granted
+            self.peak = max(self.peak, self.used)
 
 
 class Answers:
@@ -214,3 +364,58 @@ class Lease:
         if self._working:
             self._working = False
             self._answers.at_work.release()
+
+
+class Lane(ThreadPoolExecutor):
+    """Threads for one kind of call; a subclass, because gRPC accepts only this type as a method's pool.
+
+    Attributes:
+        calls: the number of calls in progress or waiting.
+    """
+
+    def __init__(self, name: str, threads: int, max_calls: int) -> None:
+        """Name the threads; they start at their first use."""
+        super().__init__(threads, thread_name_prefix=f"hub-{name}")
+        self.calls = 0
+        self._max_calls = max_calls
+        self._counting = threading.Lock()
+
+    @property
+    def full(self) -> bool:
+        """True if the next call must be refused."""
+        return self.calls >= self._max_calls
+
+    def submit(self, *given: Any, **named: Any) -> Future[Any]:
+        """Submit like the base class, and count the call."""
+        future = super().submit(*given, **named)
+        with self._counting:
+            self.calls += 1
+        future.add_done_callback(self._ended)
+        return future
+
+    def _ended(self, _: object) -> None:
+        with self._counting:
+            self.calls -= 1
+
+
+class Answer:
+    """One answer of a stream, which gRPC can take once.
+
+    gRPC's loop over the answers keeps the last one while it waits for the next: then it only keeps this empty object.
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        """Hold the bytes until they are taken."""
+        self._data = data
+
+    def take(self) -> bytes:
+        """Return the bytes and release them."""
+        data, self._data = self._data, b""
+        return data
+
+    @staticmethod
+    def taken(answer: bytes | Answer) -> bytes:
+        """Return the bytes of an answer in either form."""
+        return answer if isinstance(answer, bytes) else answer.take()

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from hub.counters import LATENCY_BOUNDS_S
 from hub.overview import stats
+from hub.store import LATENCY_BOUNDS_S
 from sej.system.disk import OS
 
 if TYPE_CHECKING:

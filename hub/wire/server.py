@@ -18,15 +18,13 @@ from typing import Final, Self
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from hub.certificates import absolute_address
-from hub.counters import Counts
-from hub.store import Store
+from hub.certificates import absolute_address, is_loopback
+from hub.store import Counts, Store
 from hub.tokens import Tokens
 from hub.wire.access import Guard
-from hub.wire.forks import keep_unused, use_grpc
 from hub.wire.frames import BATCH_BYTES, MAX_MESSAGE_BYTES
 from hub.wire.service import Limits, Service
-from hub.wire.tls import ServerTLS, is_loopback
+from hub.wire.tls import ServerTLS, keep_unused, use_grpc
 from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.mutex import notice_fork, watch_forks

@@ -3,9 +3,8 @@
 Every call is checked by the guard before the store sees it, and every error becomes a status with a reason
 (:mod:`hub.wire.access`). Requests and answers are bytes here; see :mod:`hub.wire.frames`.
 
-Readers cannot delay writers: each kind of call has its own threads (:mod:`hub.wire.lanes`), and the answers to readers
-share one budget of memory (:mod:`hub.wire.answers`). A thread of this module checks every second the answers that wait
-for their callers.
+Readers cannot delay writers: each kind of call has its own threads, and the answers to readers share one budget of
+memory (:mod:`hub.wire.answers`). A thread of this module checks every second the answers that wait for their callers.
 """
 
 from __future__ import annotations
@@ -19,20 +18,17 @@ from typing import Any, Final, Literal, NamedTuple
 
 import grpc
 
-from hub.counters import Counts
 from hub.errors import ConflictError, GapError
 from hub.jobs import Jobs, Staged
 from hub.naming import Source, check_client
 from hub.readers import MAX_LEASES, Place, Readers
-from hub.store import Store
+from hub.store import Counts, Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Call, Guard
-from hub.wire.answers import Answers, Lease
+from hub.wire.answers import Answer, Answers, Lane, Lease
 from hub.wire.copy_session import CopySession
-from hub.wire.frames import open_copy_request, open_put_request, open_stage_request, parse, read_response
-from hub.wire.lanes import Answer, Lane
+from hub.wire.frames import open_copy_request, open_put_request, open_stage_request, parse, read_response, rows_response
 from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time, identity
-from hub.wire.rows import rows_response
 from hub.wire.status import BusyError
 from sej.system.watch import Watch
 

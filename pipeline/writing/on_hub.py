@@ -25,7 +25,7 @@ from shard.names import Path
 
 if TYPE_CHECKING:
     from hub.wire import Client
-    from hub.wire.job_calls import JobCalls
+    from hub.wire.client import JobCalls
 
 _log = logging.getLogger("pipeline")
 _PART_BYTES: Final = 1 << 20
@@ -157,6 +157,6 @@ class _File:
 
 
 def _jobs(client: Client) -> JobCalls:
-    from hub.wire.job_calls import JobCalls
+    from hub.wire.client import JobCalls
 
     return JobCalls(client)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hub.merging.vector import read_vector
+from hub.merge import read_vector
 from kestrel.transfer import Progress
 from pipeline.formats.textqueue import _read_ledger
 from sej.errors import SejError

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub.budget import Budget, Ticket
+from hub.wire.answers import Budget, Ticket
 
 
 def test_first_come_first_served() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import hub
 import sej
-from hub.following import _read_place
+from hub.cli import _read_place
 from hub.naming import Source
 from hub.tokens import hash_token
 from hub.wire import Client, Server, Tokens

@@ -20,7 +20,7 @@ from hub.jobs import Jobs, Staged, target_of
 from hub.naming import find_sources
 from hub.tokens import Grant, hash_token
 from hub.wire import Client, Server, Tokens
-from hub.wire.job_calls import JobCalls
+from hub.wire.client import JobCalls
 from sej.codec import encode
 from sej.errors import InvalidMessageError, InvalidNameError
 from sej.system.checksum import crc32c

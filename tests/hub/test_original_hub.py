@@ -15,7 +15,7 @@ import sej
 from hub.cli import app
 from hub.naming import client_of, parse_source
 from hub.wire import Client, Copier
-from hub.wire.job_calls import JobCalls
+from hub.wire.client import JobCalls
 from tests.cli.command import sej as sej_command
 from tests.hub.support import connected, fill, same_bytes
 from tests.hub.test_wire import EDGES

@@ -13,7 +13,7 @@ import hub.wire.service
 import sej
 from hub.wire import Client, Rows
 from hub.wire import hub_pb2 as pb
-from hub.wire.rows import COLUMNS, open_rows, rows_response
+from hub.wire.frames import COLUMNS, open_rows, rows_response
 from sej.codec import Columns
 from tests.hub.pipe import Pipe
 from tests.hub.support import connected, fill, serving

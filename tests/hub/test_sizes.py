@@ -9,6 +9,7 @@ import pytest
 import hub
 import sej
 from hub.wire import Client, Copier
+from hub.wire.copier import Progress, _Run
 from hub.wire.feed import Feed
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
@@ -19,7 +20,7 @@ from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
 
 WINDOWS = {
     "hub.wire.feed": ["_CHUNK_BYTES", "_COMMIT_BYTES"],
-    "hub.merging.merge": ["_LEAST_CHUNK_BYTES", "CHUNK_BYTES"],
+    "hub.merge": ["_LEAST_CHUNK_BYTES", "CHUNK_BYTES"],
 }
 LEAST = 200
 """No window is smaller than the head of a message."""

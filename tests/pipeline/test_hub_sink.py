@@ -19,7 +19,7 @@ import sej
 from hub.naming import find_sources
 from hub.tokens import Grant, hash_token
 from hub.wire import Server, ServerTLS, Tokens, make_token
-from hub.wire.job_calls import JobCalls
+from hub.wire.client import JobCalls
 from pipeline import OptionError
 from pipeline.connection import Remote
 from pipeline.options import WRITE, parse
