@@ -121,7 +121,7 @@ class Feed:
 
         Args:
             hub: the hub.
-            run: is told of every step, and decides whether the rest is left for later.
+            run: notes every step, and decides whether the rest is left for later.
 
         Returns:
             How many messages the hub did not have before.
