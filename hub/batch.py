@@ -6,6 +6,7 @@ The store checks a whole batch before it appends anything: whether it is sound, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hub.errors import ConflictError
 from hub.naming import Source
@@ -34,7 +35,7 @@ def encoded(messages: Sequence[Message]) -> bytes:
 
 
 class Batch:
-    """Encoded messages with consecutive offsets, which are decoded only to compare them.
+    """Messages with consecutive offsets, or their bytes, which are decoded only to compare them.
 
     Attributes:
         first: the first offset.
@@ -42,21 +43,30 @@ class Batch:
         size: after :meth:`look`, the bytes of the other messages.
     """
 
-    def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        """Take whole messages.
+    def __init__(self, given: bytes | bytearray | memoryview | list[Message]) -> None:
+        """Take whole messages, at least one.
 
         Raises:
             DecodeError: the bytes are too few for one message.
-            InvalidMessageError: the first offset is beyond the largest one.
+            InvalidMessageError: the first offset is beyond the largest one, or a message does not fit the format.
         """
-        if len(data) < OVERHEAD_SIZE:
-            raise DecodeError(f"{len(data)} bytes are too few for a message", position=0)
-        self.first: int = OFFSET.unpack_from(data)[0]
+        self.known: Sequence[Message] = ()
+        self._messages: list[Message] = []
+        """Not encoded yet: the writer encodes all of them together, which is faster."""
+        self._data: bytes | bytearray | memoryview = b""
+        if isinstance(given, list):
+            if _are_consecutive(given):
+                self._messages, self.first = given, given[0].offset
+                self.size = sum([OVERHEAD_SIZE + len(message.key) + len(message.value) for message in given])
+                return
+            given = encoded(given)
+        if len(given) < OVERHEAD_SIZE:
+            raise DecodeError(f"{len(given)} bytes are too few for a message", position=0)
+        self.first = OFFSET.unpack_from(given)[0]
         if self.first >= MAX_OFFSET:
             raise _beyond(self.first)
-        self.known: Sequence[Message] = ()
-        self.size = len(data)
-        self._data = data
+        self.size = len(given)
+        self._data = given
 
     def look(self, due: int | None) -> None:
         """Check the batch, and divide it at the expected offset. If it begins there, the writer's own check is enough.
@@ -69,9 +79,12 @@ class Batch:
             DecodeError: the bytes are not whole messages, or (``found``) their offsets are not consecutive.
             InvalidMessageError: their offsets exceed the largest one.
         """
-        data, size, first = self._data, len(self._data), self.first
-        if due == first <= MAX_OFFSET - size // OVERHEAD_SIZE:
+        first = self.first
+        if due == first <= MAX_OFFSET - self.size // OVERHEAD_SIZE:
             return
+        if self._messages:
+            self._data, self._messages = encoded(self._messages), []
+        data, size = self._data, len(self._data)
         run = measure(data, 0, size, first, size)
         if run.position != size:
             if first + run.messages == MAX_OFFSET:
@@ -85,8 +98,17 @@ class Batch:
 
     def append(self, writer: Writer) -> None:
         """Append the messages that are not stored yet; the writer is at the expected offset."""
-        if self.size:
+        if self._messages:
+            writer.append_messages(self._messages)
+        elif self.size:
             writer.tail.append_encoded(self._data)
+
+
+def _are_consecutive(messages: list[Message]) -> bool:
+    first: Any = messages[0].offset
+    if not isinstance(first, int) or not 0 <= first < MAX_OFFSET:
+        return False
+    return [message.offset for message in messages] == list(range(first, first + len(messages)))
 
 
 def _beyond(first: int) -> InvalidMessageError:

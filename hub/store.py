@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final, NamedTuple, Self
 
-from hub.batch import Batch, compare, encoded
+from hub.batch import Batch, compare
 from hub.errors import DiskLowError, GapError, UnavailableError
 from hub.limits import Limits
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, no_such_journal, source_path
@@ -259,7 +259,7 @@ class Store:
         batch = require_messages(messages)
         if not batch:
             return self.end_offset(client_id, journal_dir)
-        return self._take(check_journal(client_id, journal_dir), Batch(encoded(batch)), sync=True)
+        return self._take(check_journal(client_id, journal_dir), Batch(batch), sync=True)
 
     def put_encoded(
         self,
