@@ -221,7 +221,8 @@ class JournalQueue(WorkQueue):
                 core.reader_lock.check()
                 core.holders.check()
                 self._look_at = now + _LOOK_NS
-            core.keep_head(now)
+            if now >= core.keep_at:
+                core.keep_head(now)
             items = core.under_lock(self._take_now, n, max_bytes, look)
             while not items and self._taker.unfinished:  # other workers may take the lock in between
                 items = core.under_lock(self._take_now, n, max_bytes, False)

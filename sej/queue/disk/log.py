@@ -230,6 +230,15 @@ class QueueLog:
             WriterFailedError: the write failed; the queue must be reopened.
         """
         data = records[0] if len(records) == 1 else b"".join(records)
+        self.write(data)
+        self.state.apply(data)
+
+    def write(self, data: bytes) -> None:
+        """Write records, which the caller then applies.
+
+        Raises:
+            WriterFailedError: as :meth:`append`.
+        """
         assert self._file is not None and self.unsure
         try:
             try:
@@ -242,7 +251,6 @@ class QueueLog:
         except OSError as error:
             raise self._broken(error) from error
         self.appended += len(data)
-        self.state.apply(data)
         self._position += len(data)
 
     @property

@@ -376,7 +376,7 @@ class WorkQueue(ABC):
         Returns:
             The item, or None after the timeout.
         """
-        found = self.get_many(1, timeout)
+        found = self._get(1, timeout, None)
         return found[0] if found else None
 
     def get_many(self, n: int, timeout: Seconds | None = None, *, max_bytes: int | None = None) -> list[Item]:
@@ -388,11 +388,14 @@ class WorkQueue(ABC):
             max_bytes: the most bytes of their values together; a larger item is taken alone. None: no limit.
         """
         POSITIVE("n", n)
+        if max_bytes is not None:
+            POSITIVE("max_bytes", max_bytes)
+        return self._get(n, timeout, max_bytes)
+
+    def _get(self, n: int, timeout: Seconds | None, max_bytes: int | None) -> list[Item]:
         if timeout is not None:
             timeout = seconds("timeout", timeout)
             SECONDS("timeout", timeout)
-        if max_bytes is not None:
-            POSITIVE("max_bytes", max_bytes)
         take = partial(self._take, n) if max_bytes is None else partial(self._take_within, n, max_bytes)
         found = take()
         if found or timeout == 0:

@@ -42,6 +42,11 @@ ON_DEAD: Final = ("next", "block")
 """next: after a dead letter the next item of its key is delivered; block: its key waits until it is put back."""
 _KEEP_NS: Final = 1_000_000_000
 _SUFFIX: Final = ".queue"
+_PARTS: Final = (
+    *(("syncer", "close"), ("holders", "release"), ("log", "close"), ("fresh", "close"), ("others", "close")),
+    *(("parked", "close"), ("reader_lock", "release"), ("writer", "close")),
+)
+"""What a queue gives back, and how."""
 _T = TypeVar("_T")
 
 
@@ -93,6 +98,7 @@ class QueueCore:
         syncer: shares syncs of the log between threads.
         fresh: reads messages from the frontier on.
         others: looks up messages that are not taken in order.
+        keep_at: when :meth:`keep_head` is due.
         parked: the items of a queue with an order of keys that wait for their keys.
     """
 
@@ -118,18 +124,20 @@ class QueueCore:
         require_known(name, queue_names(directory), opening.create, self.path)
         self.delivery = delivery
         self.life = Lifecycle(f"queue {name!r}", self.path, lambda error: self.log.worded(error))
-        self._keep_at = clock.boot_ns() + _KEEP_NS
+        self.keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
         self._watched: list[Watch] = []
         letters = Resolved(directory.at("dead", name)) if opening.dead_letter is None else opening.dead_letter
         letters = letters_path(directory, letters)
-        self.writer = SharedWriter(directory.path, disk=disk, **writer)
-        self._durable = self.writer.durability == "disk"
-        self.reader_lock = Lock(directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk)
-        self.holders = Holders(directory, name)
-        self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64)
-        self.parked = ParkedItems(directory)
         try:
+            self.writer = SharedWriter(directory.path, disk=disk, **writer)
+            self._durable = self.writer.durability == "disk"
+            self.reader_lock = Lock(
+                directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk
+            )
+            self.holders = Holders(directory, name)
+            self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64)
+            self.parked = ParkedItems(directory)
             self.reader_lock.acquire()
             register_queue(directory, name, opening.create)
             new_order = KeyOrder(block=opening.on_dead == "block") if opening.order == "key" else None
@@ -190,7 +198,9 @@ class QueueCore:
 
     def end(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Call a function under the lock, and sync if the durability requires it."""
-        found = self.locked(act, *arguments)
+        self.life.require_outside()
+        with self.life.mutex:
+            found = self.under_lock(act, *arguments)
         if self._durable:
             self.syncer.commit(self.log.appended)
         return found
@@ -205,10 +215,8 @@ class QueueCore:
 
     def keep_head(self, now: int) -> None:
         """Keep the head about once a second, once for all processes: without the lock while the journal is synced."""
-        if now < self._keep_at:
-            return
         log = self.log
-        self._keep_at = now + _KEEP_NS
+        self.keep_at = now + _KEEP_NS
         kept, self._kept = self._kept, log.state.kept
         if kept != self._kept or log.state.head() == kept:
             return  # another process did it, or there is nothing to do
@@ -272,16 +280,12 @@ class QueueCore:
 
     def release(self) -> None:
         """Release everything; if this is interrupted, the next close() calls it again."""
-        if "syncer" in vars(self):  # else the opening failed before it
-            self.syncer.close()
-        self.holders.release()
-        if "log" in vars(self):
-            self.log.close()
+        for name, release in _PARTS:
+            part = vars(self).get(name)  # None: the opening failed before it
+            if part is not None:
+                getattr(part, release)()
         for watch in self._watched:
             watch.close()
-        self.close_readers()
-        self.reader_lock.release()
-        self.writer.close()
 
 
 def _settle_order(

@@ -60,7 +60,8 @@ class JournalItem(QueueItem):
 
     def done(self) -> None:
         """Mark the item done: it is not delivered again."""
-        self._if_held(self._done)
+        if not self._core.end(self._done):
+            raise self.lost()
 
     def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Return the item to the queue, or to the dead letters after max_attempts."""
@@ -124,10 +125,15 @@ class JournalItem(QueueItem):
             and not self.ended
         )
 
-    def _done(self) -> None:
-        message = self.message
-        self._core.log.append(one_done(message.offset, stamp_of(message.timestamp)))
+    def _done(self) -> bool:
+        if not self.is_held():
+            return False
+        log, message = self._core.log, self.message
+        offset, stamp = message.offset, message.timestamp & 0xFFFFFFFF
+        log.write(one_done(offset, stamp))
+        log.state.end_one(offset, stamp)
         self.ended = True
+        return True
 
     def _retry(self, delay_s: float | None, reason: str) -> None:
         core, offset, attempts = self._core, self.message.offset, self.attempts

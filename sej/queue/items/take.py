@@ -118,6 +118,7 @@ class Taker:
         self.core = core
         self._log = core.log
         self._concurrency, self._rate = self.flow = flow
+        self._limited = any(flow)
         self._max_bytes: int | None = None
         self._full = self.unfinished = False
         self._probe_at = self._dead_letter_at = self.lost = 0
@@ -137,7 +138,8 @@ class Taker:
             self.core.free_the_dead(now)
         found: Found = []
         self._max_bytes, self._full, self.unfinished = max_bytes, False, False
-        n = self._room(state, n, now)
+        if state.paused or self._limited:
+            n = self._room(state, n, now)
         more = n > 0
         while more and len(found) < n and not self._full:
             try:
@@ -214,7 +216,7 @@ class Taker:
         state = self._log.state
         if state.above:
             self.look_ahead()
-        ready = state.schedule.first_ready()
+        ready = state.schedule.first_ready() if state.schedule.ready else None
         if ready is not None and (ready[0] > 0 or (ready[0] == 0 and ready[1] < state.frontier)):
             self.pick(ready[1], now, found)
         elif not self._take_fresh(n, now, found):
@@ -257,12 +259,12 @@ class Taker:
                 expired.append(DONE(message.offset, offset))
         if not run:
             return False
-        record = leased(first, offset, core.holders.mine, now + core.delivery.lease_ns, stamp_of(run[-1][0].timestamp))
+        lease = (first, offset, core.holders.mine, now + core.delivery.lease_ns, run[-1][0].timestamp & 0xFFFFFFFF)
+        log.write(leased(*lease))
+        state.lease(*lease)
         if expired:
-            log.append(record, *expired)
+            log.append(*expired)
             run = [row for row in run if row[0].offset in state.leased]
-        else:
-            log.append(record)
         found += run
         return True
 

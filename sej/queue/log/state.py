@@ -201,6 +201,14 @@ class QueueState:
         self.most = NEVER
         self.seen_ns = 0
 
+    def lease(self, first: int, stop: int, holder: int, deadline_ns: int, stamp: int) -> None:
+        """Apply the LEASE that :func:`sej.queue.log.format.leased` makes; every item has one."""
+        self._on_lease(first, stop, 1, holder, deadline_ns, stamp)
+
+    def end_one(self, offset: int, stamp: int) -> None:
+        """Apply the DONE that :func:`sej.queue.log.format.one_done` makes."""
+        self._on_done(offset, offset + 1, stamp)
+
     def apply(self, data: bytes | memoryview) -> None:
         """Apply whole, checked records. A kind that is not in the table is skipped."""
         known = HANDLERS
@@ -212,8 +220,7 @@ class QueueState:
     # --- the handlers: one for each kind of record, with the fields that the table names
 
     def _on_lease(self, first: int, stop: int, _attempt: int, holder: int, deadline_ns: int, stamp: int) -> None:
-        self._require_narrow(min(first, self.frontier), stop)
-        if stop <= first:
+        if not first < stop <= min(first, self.frontier) + self.most:
             raise WrongRecordError
         leased, waits, lease = self.leased, self.waiting, Lease(1, holder, deadline_ns, 0)
         for offset in range(first, stop):
@@ -223,10 +230,14 @@ class QueueState:
         if deadline_ns < self.schedule.earliest_ns:
             self.schedule.earliest_ns = deadline_ns
         self.anchor = (stop - 1, stamp)
-        self._pass(stop)
+        if self.above or self.intents:
+            self._pass(stop)
+        else:
+            self.frontier = stop
 
     def _on_done(self, first: int, stop: int, _stamp: int) -> None:
-        self._require_narrow(first, stop)
+        if stop - first > self.most:
+            raise WrongRecordError
         order, frontier = self.order, self.frontier
         if stop > frontier:
             self.above.update(dict.fromkeys(range(max(first, frontier), stop)))
