@@ -185,8 +185,9 @@ class JournalQueue(WorkQueue):
         expire_ns = None if expire_s is None else span_ns(expire_s)
         delivery = Delivery(span_ns(lease_s), expire_ns, per_key, Backoff(backoff_s, backoff_max_s))
         options: SharedOptions = {"segment_bytes": _SEGMENT_BYTES, **writer}
-        self._core = core = QueueCore(Directory(path, disk), name, clock, opening, delivery, options)
+        self._core = core = QueueCore(Directory(path, disk), name, clock, delivery)
         try:
+            core.open(opening, options)
             self.path, self.name, self.maxsize, self.lease_s = core.path, name, maxsize, lease_s
             self.dead_letter, self.recovered = core.letters.path, core.log.recovered
             self._clock = clock

@@ -98,7 +98,7 @@ class QueueCore:
         syncer: shares syncs of the log between threads.
         fresh: reads messages from the frontier on.
         others: looks up messages that are not taken in order.
-        keep_at: when :meth:`keep_head` is due.
+        keep_at: the time of the next :meth:`keep_head`.
         parked: the items of a queue with an order of keys that wait for their keys.
     """
 
@@ -107,57 +107,52 @@ class QueueCore:
         directory: Directory,
         name: str,
         clock: Clock,
-        opening: Opening,
         delivery: Delivery,
-        writer: SharedOptions,
     ) -> None:
-        """Open it."""
+        """Set the queue; nothing is opened."""
         self.directory, self.path, self.clock = directory, directory.path, clock
-        disk = directory.disk
         self.name = check_name(name, "a queue's name")
         if name.endswith(_SUFFIX):
             raise InvalidNameError(
                 f"queue name {name!r} must not end in {_SUFFIX!r}, which is used for files of other queues"
             )
-        if opening.create is False:
-            directory.require()
-        require_known(name, queue_names(directory), opening.create, self.path)
         self.delivery = delivery
         self.life = Lifecycle(f"queue {name!r}", self.path, lambda error: self.log.worded(error))
         self.keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
         self._watched: list[Watch] = []
+
+    def open(self, opening: Opening, writer: SharedOptions) -> None:
+        """Open it; if this fails, the caller calls :meth:`release`."""
+        directory, name, clock, disk = self.directory, self.name, self.clock, self.directory.disk
+        if opening.create is False:
+            directory.require()
+        require_known(name, queue_names(directory), opening.create, self.path)
         letters = Resolved(directory.at("dead", name)) if opening.dead_letter is None else opening.dead_letter
         letters = letters_path(directory, letters)
-        try:
-            self.writer = SharedWriter(directory.path, disk=disk, **writer)
-            self._durable = self.writer.durability == "disk"
-            self.reader_lock = Lock(
-                directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk
-            )
-            self.holders = Holders(directory, name)
-            self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64)
-            self.parked = ParkedItems(directory)
-            self.reader_lock.acquire()
-            register_queue(directory, name, opening.create)
-            new_order = KeyOrder(block=opening.on_dead == "block") if opening.order == "key" else None
-            self.log = QueueLog(
-                directory,
-                name,
-                clock,
-                self.life,
-                default=opening.default,
-                compact_bytes=opening.compact_bytes,
-                order=new_order,
-            )
-            self.letters = DeadLetterJournal(directory, name, self.log, clock, letters)
-            self.syncer = Syncer(self.log, interval_s=self.writer.interval_s)
-            self.locked(self._settle, opening)
-            self._kept = self.log.state.kept
-            self.life.in_child = self.log.close  # the copies of the descriptors must not keep the parent's locks
-        except BaseException:
-            self.release()
-            raise
+        self.writer = SharedWriter(directory.path, disk=disk, **writer)
+        self._durable = self.writer.durability == "disk"
+        self.reader_lock = Lock(directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk)
+        self.holders = Holders(directory, name)
+        self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64)
+        self.parked = ParkedItems(directory)
+        self.reader_lock.acquire()
+        register_queue(directory, name, opening.create)
+        new_order = KeyOrder(block=opening.on_dead == "block") if opening.order == "key" else None
+        self.log = QueueLog(
+            directory,
+            name,
+            clock,
+            self.life,
+            default=opening.default,
+            compact_bytes=opening.compact_bytes,
+            order=new_order,
+        )
+        self.letters = DeadLetterJournal(directory, name, self.log, clock, letters)
+        self.syncer = Syncer(self.log, interval_s=self.writer.interval_s)
+        self.locked(self._settle, opening)
+        self._kept = self.log.state.kept
+        self.life.in_child = self.log.close  # the copies of the descriptors must not keep the parent's locks
 
     def _settle(self, opening: Opening) -> None:
         """Take a number, and settle what is kept with the queue."""
