@@ -31,7 +31,7 @@ from sej.checks import options_of, refuse_unknown
 from sej.durations import Seconds
 from sej.queue.interface.held import HeldItem, HoldingQueue
 from sej.queue.interface.queue import OPENING, WorkQueue, require_known
-from sej.queue.interface.values import Stats, Wishes
+from sej.queue.interface.values import PutOptions, Stats
 from sej.system.paths import absolute_path
 
 _Dead = tuple[bytes, Callable[[], object], Callable[[], object]]
@@ -179,10 +179,10 @@ class KestrelWorkQueue(_Common):
         """Remove all waiting items."""
         return self._queue.flush()
 
-    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
+    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, options: PutOptions) -> Sequence[int]:
         """Add items at the end, with one write; returns numbers that count them since the queue was opened."""
         data = list(values)
-        self._queue.put_many(data, expiry=_until(wishes) or 0)
+        self._queue.put_many(data, expiry=_until(options) or 0)
         with self.guard:
             first, self._added = self._added, self._added + len(data)
         return range(first, first + len(data))
@@ -258,9 +258,9 @@ class SegmentedWorkQueue(_Common):
         """Remove all waiting items."""
         return self._reader.flush()
 
-    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
+    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, options: PutOptions) -> Sequence[int]:
         """Add items at the end, with one write to each file; returns their ids."""
-        return self._queue.put_many(list(values), expire_time=_until(wishes))
+        return self._queue.put_many(list(values), expire_time=_until(options))
 
     def _reserve(self) -> HeldItem | None:
         item = self._reader.get()
@@ -300,9 +300,9 @@ def _found(look: Callable[[str], Collection[str]], where: str) -> Collection[str
         return ()
 
 
-def _until(wishes: Wishes) -> int | None:
+def _until(options: PutOptions) -> int | None:
     """When the items expire, ms since the epoch; None: never, or after the year 292,000,000."""
-    ends = float("inf") if wishes.expire_s is None else (time.time() + wishes.expire_s) * 1000
+    ends = float("inf") if options.expire_s is None else (time.time() + options.expire_s) * 1000
     return int(ends) if ends < MAX_TIME_MS else None
 
 

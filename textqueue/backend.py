@@ -21,7 +21,7 @@ from sej.errors import InvalidMessageError
 from sej.queue.interface.held import HeldItem, HoldingQueue
 from sej.queue.interface.item import Item
 from sej.queue.interface.queue import OPENING, WorkQueue, require_known
-from sej.queue.interface.values import Backoff, Stats, Wishes
+from sej.queue.interface.values import Backoff, PutOptions, Stats
 from sej.system.disk import OS
 from sej.system.paths import absolute_name
 from textqueue.claims.claim import Claim
@@ -120,7 +120,7 @@ class TextWorkQueue(HoldingQueue):
             self._leave()
             self._queue.close()
 
-    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
+    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, options: PutOptions) -> Sequence[int]:
         """Append messages, and return their positions in the file."""
         try:
             texts = [str(value, "utf-8") for value in values]

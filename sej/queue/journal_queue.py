@@ -44,7 +44,7 @@ from sej.journal.directory import Directory
 from sej.message import FIRST, Start
 from sej.queue.interface.item import Item
 from sej.queue.interface.queue import CAPABILITIES, OPENING, WorkQueue, require_listing
-from sej.queue.interface.values import Backoff, QueuedItem, Stats, Wishes
+from sej.queue.interface.values import Backoff, PutOptions, QueuedItem, Stats
 from sej.queue.items.core import ON_DEAD, ORDERS, Delivery, Opening, QueueCore
 from sej.queue.items.item import JournalItem, end_all
 from sej.queue.items.look import QueueLook, counted
@@ -203,13 +203,13 @@ class JournalQueue(WorkQueue):
 
     # --- putting and taking
 
-    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
+    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, options: PutOptions) -> Sequence[int]:
         self._core.life.require()
         reserve = self._core.log.reserve
         if reserve.spent and not reserve.fill():
             disk = self._core.directory.disk
             raise QueueFullError(f"nothing is put: {full_disk_advice(disk, self.path)}", path=self.path)
-        return self._putter.put(values, keys, wishes)
+        return self._putter.put(values, keys, options)
 
     def _take(self, n: int, max_bytes: int | None = None) -> list[Item]:
         core = self._core

@@ -783,22 +783,6 @@ class TestWhole:
             clock.move(1.5)
             assert take(q).value == b"later"
 
-    def test_a_restart_is_seen_though_the_boot_id_is_hidden_and_the_queue_was_opened_early(
-        self, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("sej.system.clock._BOOT_ID", str(tmp_path / "hidden"))
-        monkeypatch.setattr(FakeClock, "boot_id", SYSTEM.boot_id)
-        clock.boot = 0
-        with opened(tmp_path, clock) as q:
-            clock.move(10**7)
-            q.put(b"later", delay_s=100)
-            kill(q)
-        clock.reboot()
-        with opened(tmp_path, clock) as q:
-            assert q.get(timeout=0) is None
-            clock.move(101)
-            assert take(q).value == b"later"
-
     def test_a_wall_clock_that_was_set_while_workers_wait_ends_no_time_early(
         self, tmp_path: Path, clock: FakeClock
     ) -> None:

@@ -41,10 +41,10 @@ from sej.queue.interface.values import (
     PLAIN,
     STATES,
     TRACED,
+    PutOptions,
     QueuedItem,
     Serializer,
     Stats,
-    Wishes,
     check_headers,
     with_trace,
 )
@@ -146,7 +146,7 @@ class WorkQueue(ABC):
     # --- implemented by a backend
 
     @abstractmethod
-    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, wishes: Wishes) -> Sequence[int]:
+    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, options: PutOptions) -> Sequence[int]:
         """Put many items, all or none; unsupported options were refused before. Return their numbers."""
 
     @abstractmethod
@@ -363,7 +363,7 @@ class WorkQueue(ABC):
             values = map(self.serializer.encode, values)
         values = list(values)
         try:
-            return self._put(values, keys, Wishes(delay_s, priority, expire_s, dedupe_keys, timeout, headers))
+            return self._put(values, keys, PutOptions(delay_s, priority, expire_s, dedupe_keys, timeout, headers))
         except TypeError as error:
             raise next(filter(None, map(self._not_bytes, values)), error) from None
 

@@ -241,7 +241,7 @@ class Stats(dict[str, int]):
         return f"Stats({', '.join(f'{name}={count}' for name, count in self.items())})"
 
 
-class Wishes(NamedTuple):
+class PutOptions(NamedTuple):
     """The options of :meth:`sej.WorkQueue.put_many`, for a backend.
 
     Attributes:
@@ -261,7 +261,7 @@ class Wishes(NamedTuple):
     headers: Mapping[str, str] | None = None
 
 
-PLAIN: Final = Wishes()
+PLAIN: Final = PutOptions()
 """No options, as for most puts."""
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sej.codec import decode_many
 from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
-from sej.queue.interface.values import Wishes
+from sej.queue.interface.values import PutOptions
 from sej.queue.items.core import QueueCore
 from sej.queue.log.format import (
     BACK,
@@ -82,14 +82,14 @@ class Putter:
         self,
         values: Iterable[bytes],
         keys: Iterable[bytes] | None,
-        wishes: Wishes,
+        options: PutOptions,
     ) -> Sequence[int]:
         """Put many items; see :meth:`sej.WorkQueue.put`.
 
         The journal's lock is taken before the queue's: while another process holds the journal, workers can still take
         items and end them.
         """
-        delay_s, priority, expire_s, dedupe_keys, timeout, headers = wishes
+        delay_s, priority, expire_s, dedupe_keys, timeout, headers = options
         values = list(values)  # the iterable must not run under a lock
         keys = None if keys is None else list(keys)
         if not (delay_s or priority or expire_s is not None or dedupe_keys is not None or headers or self._maxsize):
@@ -102,7 +102,7 @@ class Putter:
         deadline = None if timeout is None else time.monotonic() + timeout
         first = True
         while True:
-            found: Sequence[int] | None = self._writer.turn(self._core.locked, self._put_now, values, keys, wishes)
+            found: Sequence[int] | None = self._writer.turn(self._core.locked, self._put_now, values, keys, options)
             if found is not None:
                 if found and self._writer.durability == "disk":
                     self._writer.settle(max(found) + 1)
@@ -118,10 +118,10 @@ class Putter:
                 wait_any(watched, left)
             first = False
 
-    def _put_now(self, values: list[bytes], keys: list[bytes] | None, wishes: Wishes) -> Sequence[int] | None:
-        batch = self._batch(values, keys, wishes.dedupe_keys)
+    def _put_now(self, values: list[bytes], keys: list[bytes] | None, options: PutOptions) -> Sequence[int] | None:
+        batch = self._batch(values, keys, options.dedupe_keys)
         count = len(batch.values)
-        return self._put(batch, wishes) if self._has_room(count) or self._makes_room(count) else None
+        return self._put(batch, options) if self._has_room(count) or self._makes_room(count) else None
 
     def put_back(self, journal: int, letters: Sequence[DeadLetter], *, alone: bool = False) -> list[int]:
         """Put dead letters back, each once, under the queue's lock; durable when it returns.
@@ -229,7 +229,7 @@ class Putter:
             records = []
             for (key, letter), put in zip(new, messages, strict=True):
                 priority = max(-MAX_PRIORITY, min(letter.priority, MAX_PRIORITY))
-                records += self._wished(put, now, 0.0, priority, letter.expire_s, letter.headers)
+                records += self._records_before(put, now, 0.0, priority, letter.expire_s, letter.headers)
                 records.append(_dedupe(key, put, NEVER))
             log.append(*records)
             log.force()
@@ -293,8 +293,8 @@ class Putter:
         picked = None if keys is None else [keys[index] for index in new.values()]
         return _Batch([values[index] for index in new.values()], picked, hashes, list(new), known)
 
-    def _put(self, batch: _Batch, wishes: Wishes) -> Sequence[int]:
-        delay_s, priority, expire_s, _, _, headers = wishes
+    def _put(self, batch: _Batch, options: PutOptions) -> Sequence[int]:
+        delay_s, priority, expire_s, _, _, headers = options
         now = self._clock.boot_ns()
         span: range = range(0)
         if batch.values:
@@ -303,7 +303,7 @@ class Putter:
             messages, _ = decode_many(data, 0, len(data), span.start, len(span))
             records = []
             for message in messages:
-                records += self._wished(message, now, delay_s, int(priority), expire_s, headers)
+                records += self._records_before(message, now, delay_s, int(priority), expire_s, headers)
             for key, message in zip(batch.new, messages, strict=False):
                 records.append(_dedupe(key, message, now + self._window_ns))
             if records:
@@ -318,7 +318,7 @@ class Putter:
         offsets = batch.known | dict(zip(batch.new, span, strict=True))
         return [offsets[key] for key in batch.hashes]
 
-    def _wished(
+    def _records_before(
         self,
         message: Message,
         now: int,
