@@ -20,6 +20,7 @@ from pipeline.reading.remote import RemoteProgress
 from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA
 from pipeline.writing.target import Target, by_checkpoint
+from sej.system.sealed import seal
 from shard.committing import Job, finish_dead_jobs
 from shard.staging import Owner, Stage
 from tests.hub.support import until
@@ -196,7 +197,7 @@ def test_what_came_before_a_dead_job_is_finished_is_not_overwritten(tmp_path: Pa
     stage.append(0, [b"new"], [b"k"], 0, 1)
     job = Job("dead", "compact", 1, stage.finish(), True, (), {"j": 10})
     decision = {"prefix": None, "bits": None, **job._asdict()}
-    Path(target.staging, "job-dead.json").write_text(json.dumps(decision))
+    Path(target.staging, "job-dead.json").write_bytes(seal("job-dead.json", decision))
     fill(tmp_path / "j", late, first=100)
     finish_dead_jobs(target)
     with sej.Scanner(tmp_path / "j") as scanner:

@@ -1,4 +1,3 @@
-import json
 import os
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from kestrel import segmented
 from pipeline import Behind, Lag, OptionError
 from pipeline.formats.textqueue import TextQueueSource, TextRows, _append_once
 from pipeline.reading.kestrel_items import rows_of
+from sej.system.sealed import seal
 from tests.pipeline.conftest import fill
 from textqueue import InvalidTextError, MessageStatus, TextQueue
 
@@ -59,7 +59,7 @@ def test_append_that_died_is_finished_unless_it_happened(tmp_path: Path) -> None
     intent = {"name": "late", "number": 0, "keep": True, "rows": ["a", "b"], "before": 0, "size": 0}
     for there in ("", "=a\n-b\n"):  # before the append; after it, when a person has marked a line already
         path.write_text(there)
-        ledger.write_text(json.dumps({"done": {}, "intent": intent}))
+        ledger.write_bytes(seal(ledger, {"done": {}, "intent": intent}))
         _append_once(str(path), "late", 0, ["a", "b"], keep=True)
         with TextQueue(path, settle_s=0.0) as queue:
             assert [message.value for message in queue.messages(set(MessageStatus))] == ["a", "b"]
@@ -70,7 +70,7 @@ def test_an_append_that_is_found_was_perhaps_not_synced_and_is_now(tmp_path: Pat
     with TextQueue(path) as queue:
         queue.append_many(["a", "b"])
     intent = {"name": "late", "number": 0, "keep": True, "rows": ["a", "b"], "before": 0, "size": 0}
-    ledger.write_text(json.dumps({"done": {}, "intent": intent}))
+    ledger.write_bytes(seal(ledger, {"done": {}, "intent": intent}))
     assert not (tmp_path / ".jobs.tq.durable").exists()
     _append_once(str(path), "late", 0, ["a", "b"], keep=True)
     assert path.read_bytes() == b"-a\n-b\n"
@@ -83,7 +83,8 @@ def test_the_beginning_of_an_append_that_died_is_taken_back(tmp_path: Path, newl
     before = b"-first" + newline + b"-unended"
     intent = {"name": "late", "number": 0, "keep": True, "rows": ["a", "b"], "before": 0, "size": len(before)}
     path.write_bytes(before + newline + b"-a" + newline + b"-")
-    path.with_name(f".{path.name}.spark").write_text(json.dumps({"done": {}, "intent": intent}))
+    ledger = tmp_path / ".review.tq.spark"
+    ledger.write_bytes(seal(ledger, {"done": {}, "intent": intent}))
     _append_once(str(path), "late", 0, ["a", "b"], keep=True)
     assert path.read_bytes() == before + newline + b"-a" + newline + b"-b" + newline
 
