@@ -30,14 +30,6 @@ def span_ns(seconds: float) -> int:
     return int(max(min(seconds * 1e9, LONGEST_NS), -LONGEST_NS))
 
 
-def is_hidden(boot_id: bytes) -> bool:
-    """Return whether the system hides its boot id, so that this one says nothing about restarts.
-
-    It begins with 8 zero bytes. A boot id of Linux does not: it has the version of a UUID there.
-    """
-    return not any(boot_id[:8])
-
-
 class Clock(Protocol):
     """The clocks of queues, for deadlines and delays."""
 
@@ -48,7 +40,7 @@ class Clock(Protocol):
         """Return nanoseconds since the epoch, UTC."""
 
     def boot_id(self) -> bytes:
-        """Return 16 bytes that differ after each start of the machine, or a hidden id (:func:`is_hidden`)."""
+        """Return 16 bytes that differ after each start of the machine."""
 
 
 class SystemClock:
@@ -63,16 +55,12 @@ class SystemClock:
         return time.time_ns()
 
     def boot_id(self) -> bytes:
-        """Return Linux's boot id. If the system hides it or has none, another hidden id at each call.
-
-        Such an id says nothing about restarts: a queue sees one if the boot-time clock went back. To take each id for a
-        restart would be wrong: a queue would carry its times by the wall clock, which may have been set meanwhile.
-        """
+        """Return Linux's boot id; random bytes if the system hides it, so that each call looks like a restart."""
         try:
             with open(_BOOT_ID, "rb") as file:
                 return bytes.fromhex(file.read().decode("ascii").strip().replace("-", ""))
         except (OSError, ValueError):
-            return bytes(8) + os.urandom(8)
+            return os.urandom(16)
 
 
 @cache

@@ -38,7 +38,7 @@ _POLL_FIRST_S: Final = 0.001
 _POLL_MAX_S: Final = 0.05
 
 
-class _Ear:
+class _Receiver:
     """The receiver of changes: the hub knows it instead of its watch, which may be garbage-collected."""
 
     __slots__ = ("number", "pending")
@@ -62,22 +62,22 @@ class Watch:
         self._safety_s = safety_s
         self._closed = self._gone = False
         self._idle_waits = 0
-        self._ear = _Ear()
+        self._receiver = _Receiver()
         self._hub = _Hub.current()
-        self._hub.add(self._ear, self.directory)
+        self._hub.add(self._receiver, self.directory)
 
     def _present(self) -> _Hub:
         """The hub of this process."""
         if self._hub.forked and not self._closed:
             self._hub = _Hub.current()
-            self._hub.add(self._ear, self.directory)
-            self._ear.pending = True  # changes in between were not reported
+            self._hub.add(self._receiver, self.directory)
+            self._receiver.pending = True  # changes in between were not reported
         return self._hub
 
     @property
     def polling(self) -> bool:
         """True if this watch polls, because the system gave it no inotify watch."""
-        return self._ear.number is None
+        return self._receiver.number is None
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a change.
@@ -91,7 +91,7 @@ class Watch:
         """
         hub = self._present() if self._hub.forked else self._hub
         limit = self._safety_s if timeout is None else min(timeout, self._safety_s)
-        if self._ear.number is None:
+        if self._receiver.number is None:
             limit = min(limit, _POLL_FIRST_S * 2 ** min(self._idle_waits, 10), _POLL_MAX_S)
             self._idle_waits += 1
         found = bool(hub.wait((self,), limit))
@@ -105,13 +105,13 @@ class Watch:
 
     def wake(self) -> None:
         """Let a wait in another thread return immediately."""
-        self._hub.notify(self._ear)
+        self._hub.notify(self._receiver)
 
     def close(self) -> None:
         """Stop watching; a wait in another thread returns."""
         if not self._gone:
             self._closed = True
-            self._hub.remove(self._ear)
+            self._hub.remove(self._receiver)
             self._gone = True  # last: a second call finishes an interrupted one
 
     def __del__(self) -> None:
@@ -170,7 +170,7 @@ class _Hub:
         self._condition = threading.Condition(self._lock)
         self._leading = False
         self._followers = 0
-        self._ears: dict[int, tuple[_Ear, ...]] = {}
+        self._receivers: dict[int, tuple[_Receiver, ...]] = {}
         self._bell_out, self._bell_in = os.pipe()
         self._fd = _inotify_init()
         os.set_blocking(self._bell_out, False)
@@ -203,32 +203,32 @@ class _Hub:
             if fd is not None:
                 os.close(fd)
 
-    def add(self, ear: _Ear, directory: str) -> None:
-        ear.number = None
+    def add(self, receiver: _Receiver, directory: str) -> None:
+        receiver.number = None
         if self._fd is None:
             return
         with self._lock:
-            ear.number = number = _inotify_add(self._fd, directory)
+            receiver.number = number = _inotify_add(self._fd, directory)
             if number is not None:
-                self._ears[number] = (*self._ears.get(number, ()), ear)
+                self._receivers[number] = (*self._receivers.get(number, ()), receiver)
 
-    def remove(self, ear: _Ear) -> None:
+    def remove(self, receiver: _Receiver) -> None:
         if self.forked:
             return
         with self._lock:
-            number = ear.number
-            if number is not None and number in self._ears and self._fd is not None:
-                self._ears[number] = tuple(other for other in self._ears[number] if other is not ear)
-                if not self._ears[number]:
-                    del self._ears[number]
+            number = receiver.number
+            if number is not None and number in self._receivers and self._fd is not None:
+                self._receivers[number] = tuple(other for other in self._receivers[number] if other is not receiver)
+                if not self._receivers[number]:
+                    del self._receivers[number]
                     _inotify_remove(self._fd, number)
-        self.notify(ear)
+        self.notify(receiver)
 
-    def notify(self, ear: _Ear) -> None:
+    def notify(self, receiver: _Receiver) -> None:
         if self.forked:
             return
         with self._lock:
-            ear.pending = True
+            receiver.pending = True
             self._condition.notify_all()
         with contextlib.suppress(BlockingIOError):  # a full pipe wakes already
             os.write(self._bell_in, b"!")
@@ -238,7 +238,7 @@ class _Hub:
         deadline = time.monotonic() + timeout
         last = False
         with self._lock:
-            while not (found := [watch for watch in watches if watch._ear.pending or watch._closed]) and not last:
+            while not (found := [watch for watch in watches if watch._receiver.pending or watch._closed]) and not last:
                 left = max(deadline - time.monotonic(), 0.0)
                 last = left == 0.0
                 if self._leading:
@@ -257,7 +257,7 @@ class _Hub:
                             self._condition.notify_all()
                 self._hand_out(events)
             for watch in found:
-                watch._ear.pending = False
+                watch._receiver.pending = False
             return found
 
     def _follow(self, timeout: float) -> None:
@@ -288,14 +288,14 @@ class _Hub:
             number, mask, name_size = words[at], words[at + 1], words[at + 3]
             at += _EVENT_WORDS + name_size // words.itemsize
             if mask & _OVERFLOW:
-                for group in list(self._ears.values()):
-                    for ear in group:
-                        ear.pending = True
-            for ear in self._ears.get(number, ()):
-                ear.pending = True
+                for group in list(self._receivers.values()):
+                    for receiver in group:
+                        receiver.pending = True
+            for receiver in self._receivers.get(number, ()):
+                receiver.pending = True
             if mask & _IGNORED:  # the directory was removed, and the kernel's watch with it
-                for ear in self._ears.pop(number, ()):
-                    ear.number = None
+                for receiver in self._receivers.pop(number, ()):
+                    receiver.number = None
 
 
 @functools.cache

@@ -181,7 +181,7 @@ def test_an_interrupt_as_the_leader_returns_leaves_no_leader(tmp_path: Path, mon
 def test_a_forgotten_watch_is_no_watch_any_more(tmp_path: Path) -> None:
     gc.collect()  # watches that other tests have forgotten
     kept = Watch(tmp_path)
-    before = len(kept._hub._ears)
+    before = len(kept._hub._receivers)
     (tmp_path / "other").mkdir()
     sej.Writer(tmp_path / "j").close()
     for _ in range(20):
@@ -191,8 +191,8 @@ def test_a_forgotten_watch_is_no_watch_any_more(tmp_path: Path) -> None:
         assert list(scanner) == []
         del scanner
     gc.collect()
-    assert len(kept._hub._ears) == before
-    assert [list(group) for group in kept._hub._ears.values() if kept._ear in group] == [[kept._ear]]
+    assert len(kept._hub._receivers) == before
+    assert [list(group) for group in kept._hub._receivers.values() if kept._receiver in group] == [[kept._receiver]]
     (tmp_path / "new").touch()
     assert kept.wait(LONG_S)
     kept.close()

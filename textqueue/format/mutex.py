@@ -13,7 +13,7 @@ claim names its process. If it has a lease, the deadline follows on two clocks::
     pid@host/start+BOOT.BOOT_NS.WALL_NS
 
 ==========  =========================================================================================================
-BOOT        the CRC32 of the id of the machine's current start, in hexadecimal; of 16 zeros if the system hides the id
+BOOT        the CRC32 of the id of the machine's current start, in hexadecimal; a random number if the system has none
 BOOT_NS     the deadline on the boot-time clock. This clock cannot be set, continues while the machine sleeps, and is
             the same for every process of the machine. A restart of the machine resets it
 WALL_NS     the deadline on the wall clock, in nanoseconds since 1970. It survives a restart and is the same on every
@@ -36,7 +36,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
-from sej.system.clock import Clock, is_hidden, span_ns
+from sej.system.clock import Clock, span_ns
 from sej.system.locks import host_name, is_running, process_host, process_start
 from textqueue.format.grammar import MUTEX
 from textqueue.format.parser import decode, name_of, variables_of
@@ -211,6 +211,5 @@ class Leases:
 
     def _start(self) -> bytes:
         if not self._boot:
-            boot_id = self._clock.boot_id()
-            self._boot = b"%08x" % zlib.crc32(bytes(16) if is_hidden(boot_id) else boot_id)
+            self._boot = b"%08x" % zlib.crc32(self._clock.boot_id())
         return self._boot
