@@ -14,7 +14,7 @@ cdef class Buffer:
     cdef public int64_t limit
     cdef public int64_t batch_limit
     cdef public int64_t position
-    cdef public int64_t steady_until
+    cdef public int64_t direct_until
     cdef readonly bint interrupted
     cdef public object forgotten
     cdef readonly int64_t first_timestamp
@@ -38,7 +38,7 @@ cdef class Buffer:
     cdef int _reserve(self, int64_t size) except -1
     cdef int _put(self, PyObject *value, PyObject *key, int64_t kind, int64_t time) except -1
     cdef void _count(self, int64_t messages, int64_t size, int64_t time) noexcept
-    cdef bint _is_steady(self, int64_t size) noexcept
+    cdef bint _is_direct(self, int64_t size) noexcept
     cdef int _run_drain(self, int64_t taken=*) except -1
     cdef int _settle(self) except -1
     cdef bint _is_inside(self) except -1

@@ -470,8 +470,8 @@ cdef class Buffer:
         self._used += size
         self.offset += messages
 
-    cdef inline bint _is_steady(self, int64_t size) noexcept:
-        return self.position + size < self.steady_until and coarse_ns() < self._look_at
+    cdef inline bint _is_direct(self, int64_t size) noexcept:
+        return self.position + size < self.direct_until and coarse_ns() < self._look_at
 
     cdef int _run_drain(self, int64_t taken=0) except -1:
         """Write the pending bytes, or call drain if the writer has more to do; the lock is held.
@@ -484,7 +484,7 @@ cdef class Buffer:
         self.interrupted = self._writing
         self._busy = self._writing = True
         try:
-            if taken > 0 or not self.interrupted and self._is_steady(size):
+            if taken > 0 or not self.interrupted and self._is_direct(size):
                 if taken <= 0:
                     taken = -1
                     if self._descriptor >= 0:
@@ -588,7 +588,7 @@ cdef class Buffer:
     cdef int _drain_alone(self) except -1:
         """Write the pending bytes: at once if no other thread exists and the writer has no more to do, else locked."""
         cdef int64_t size = self._used - self._drained, taken = 0
-        if self._descriptor >= 0 and self._is_steady(size) and alone():
+        if self._descriptor >= 0 and self._is_direct(size) and alone():
             taken = write(self._descriptor, self._data + self._drained, size)
             if taken == size:
                 self._drained = self._used
@@ -700,11 +700,11 @@ cdef class Buffer:
         if self._used - self._drained >= self.batch_limit:
             self._run_drain()
 
-    def freeze(self):
-        """Refuse appends until thaw; the caller holds the lock until then."""
+    def refuse_appends(self):
+        """Refuse appends until allow_appends; the caller holds the lock until then."""
         self._busy = True
 
-    def thaw(self):
+    def allow_appends(self):
         """Allow appends again."""
         self._busy = self._refuse is not None or self._writing
 
@@ -721,14 +721,14 @@ cdef class Buffer:
         self.position += self._used - self._drained
         self._drained = self._used
 
-    def steady(self, write, trouble, int64_t until, int64_t look_in_ns):
+    def write_directly(self, write, trouble, int64_t until, int64_t look_in_ns):
         """Write without drain up to a position of the file and for a time; then drain is called again."""
         self._write = write
         self._descriptor = -1
         if isinstance(write, partial) and write.func is os.write:
             self._descriptor = write.args[0]  # the same call without Python around it
         self._trouble = trouble
-        self.steady_until = until
+        self.direct_until = until
         self._look_at = coarse_ns() + look_in_ns if until else 0
 
     @property
@@ -740,7 +740,7 @@ cdef class Buffer:
         """Call drain before anything more is encoded."""
         self._writing = self._busy = True
 
-    def mended(self):
+    def resolved(self):
         """Note that the writer knows what the file holds."""
         self._writing = self.interrupted = False
 

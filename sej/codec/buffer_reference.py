@@ -30,7 +30,7 @@ class Buffer:
         batch_limit: undrained bytes at which a batch drains in between.
         position: the end of the written file.
         interrupted: tells drain that the last write, or another change of the file, did not finish.
-        steady_until: below this position the buffer writes without drain, see :meth:`steady`.
+        direct_until: below this position the buffer writes without drain, see :meth:`write_directly`.
         forgotten: called if the :class:`Handle` is gone; None: nothing is left to do.
         first_timestamp: of the messages since the last clear; ns.
         last_timestamp: as above.
@@ -49,6 +49,7 @@ class Buffer:
         "_write",
         "_writing",
         "batch_limit",
+        "direct_until",
         "first_timestamp",
         "forgotten",
         "interrupted",
@@ -57,7 +58,6 @@ class Buffer:
         "newest_timestamp",
         "offset",
         "position",
-        "steady_until",
     )
 
     def __init__(self, offset: int, drain: Callable[[], None], lock: Lock | RLock) -> None:
@@ -76,7 +76,7 @@ class Buffer:
         self._refuse: Callable[[], NoReturn] | None = None
         self._write: Callable[[bytes], int] | None = None
         self._trouble: Callable[[BaseException | None, int], None] | None = None
-        self.position = self.steady_until = self._look_at = 0
+        self.position = self.direct_until = self._look_at = 0
         self._writing = self.interrupted = False
         """The former is still set after a write that failed."""
         self._busy = False
@@ -169,11 +169,11 @@ class Buffer:
         if len(self._data) - self._drained >= self.batch_limit:
             self._run_drain()
 
-    def freeze(self) -> None:
-        """Refuse appends until :meth:`thaw`; the caller holds the lock until then."""
+    def refuse_appends(self) -> None:
+        """Refuse appends until :meth:`allow_appends`; the caller holds the lock until then."""
         self._busy = True
 
-    def thaw(self) -> None:
+    def allow_appends(self) -> None:
         """Allow appends again."""
         self._busy = False
 
@@ -191,7 +191,7 @@ class Buffer:
         self.position += end - self._drained
         self._drained = end
 
-    def steady(
+    def write_directly(
         self,
         write: Callable[[bytes], int] | None,
         trouble: Callable[[BaseException | None, int], None] | None,
@@ -208,7 +208,7 @@ class Buffer:
             look_in_ns: how long.
         """
         self._write, self._trouble = write, trouble
-        self.steady_until = until
+        self.direct_until = until
         self._look_at = time.monotonic_ns() + look_in_ns if until else 0
 
     @property
@@ -220,7 +220,7 @@ class Buffer:
         """Call drain before anything more is encoded: an exception interrupted a change of the file."""
         self._writing = True
 
-    def mended(self) -> None:
+    def resolved(self) -> None:
         """Note that the writer knows what the file holds."""
         self._writing = self.interrupted = False
 
@@ -240,7 +240,7 @@ class Buffer:
         end = len(self._data)
         size = end - self._drained
         self.interrupted = self._writing
-        if self._writing or self.position + size >= self.steady_until or time.monotonic_ns() >= self._look_at:
+        if self._writing or self.position + size >= self.direct_until or time.monotonic_ns() >= self._look_at:
             self._writing = True
             self._drain()
             self._writing = False

@@ -408,7 +408,7 @@ class JournalQueue(WorkQueue):
     def __exit__(self, *error: object) -> None:
         """Close the queue. An error of the block is not replaced by an error of a sync in the background."""
         if any(error):
-            self._core.life.untold = self._core.writer.life.untold = False
+            self._core.life.unreported = self._core.writer.life.unreported = False
         super().__exit__(*error)
 
 

@@ -250,7 +250,7 @@ def renew(
         for data, position in _pieces(file, start, end, piece_bytes):
             if check is not None:
                 check(data, position)
-            written = mend(target, data, position) or written
+            written = write_missing(target, data, position) or written
         if written:
             target.sync()
             for data, position in _pieces(file, start, end, piece_bytes):
@@ -259,7 +259,7 @@ def renew(
         target.close()
 
 
-def mend(file: File, data: bytes, position: int) -> bool:
+def write_missing(file: File, data: bytes, position: int) -> bool:
     """Write bytes again that the medium may not have, after a sync of the file.
 
     Args:

@@ -205,7 +205,7 @@ class Syncer:
         except (OSError, SejError) as error:
             if self._error is None:  # background syncing ends here, so any error must be reported
                 self._fail(error)
-            self._life.leave_untold()
+            self._life.leave_unreported()
             return False
         return True
 

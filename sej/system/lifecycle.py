@@ -75,12 +75,12 @@ class Lifecycle:
         closed: whether the work is finished, so that nothing can follow.
         forked: whether this is a copy in a forked child.
         failure: what failed first, or None.
-        untold: whether that came from a background thread and no call has raised it so far.
+        unreported: whether that came from a background thread and no call has raised it so far.
         in_child: called in a forked child, to close the copies of descriptors; None: there are none.
     """
 
     open = True
-    closed = forked = untold = _released = False
+    closed = forked = unreported = _released = False
     failure: BaseException | None = None
     in_child: Callable[[], object] | None = None
 
@@ -134,7 +134,7 @@ class Lifecycle:
         if self.forked:
             raise ClosedError(f"{self._what} belongs to the parent process: open one after the fork", path=self._path)
         if self.failure is not None:
-            self.untold = False
+            self.unreported = False
             if isinstance(self.failure, LockLostError):
                 lost = self.failure
                 raise LockLostError(lost.reason, path=lost.path, position=lost.position, offset=lost.offset) from lost
@@ -154,9 +154,9 @@ class Lifecycle:
             _clear_frames(cause.__traceback__.tb_next)
         return True
 
-    def leave_untold(self) -> None:
+    def leave_unreported(self) -> None:
         """Let :meth:`close` raise the failure unless another call does: it came from a background thread."""
-        self.untold = self.failure is not None
+        self.unreported = self.failure is not None
 
     def shut(self) -> None:
         """Nothing can follow: called with the mutex held, when the work is finished."""
@@ -202,7 +202,7 @@ class Lifecycle:
                     self.in_child = None  # methods of the owner: a cycle of references would live until the garbage
                     if self.failure is None:  # is collected
                         self._worded = _worded
-        if self.untold:
+        if self.unreported:
             self.refuse()
 
     def exit(self, close: Callable[[], object], kind: type[BaseException] | None) -> None:
@@ -212,7 +212,7 @@ class Lifecycle:
             close: the owner's.
             kind: the type of the block's error, or None.
         """
-        self.untold = self.untold and kind is None
+        self.unreported = self.unreported and kind is None
         try:
             close()
         except BaseException:

@@ -347,11 +347,11 @@ class End:
             else:
                 self._check_names()
                 try:
-                    buffer.freeze()  # an append after the flush would change the offset, and so count as synced
+                    buffer.refuse_appends()  # an append after the flush would change the offset, and so count as synced
                     self._settle()
                     last, position, offset = self.last, buffer.position, buffer.offset
                 finally:
-                    buffer.thaw()
+                    buffer.allow_appends()
         file = last.file
         if self._turns is not None:
             self.require_place(last)
@@ -452,7 +452,7 @@ class End:
         """Close the files and release the lock. If this is interrupted, the next close() calls it again."""
         with self.life.mutex:
             self.buffer.stop(self.life.refuse)
-            self.buffer.steady(None, None, 0, 0)
+            self.buffer.write_directly(None, None, 0, 0)
         self.syncer.close()
         self.syncer.forget()
         if hasattr(self, "last"):
@@ -513,13 +513,13 @@ class End:
             finally:
                 self.entered = False
                 if self._turns is None:
-                    self.buffer.thaw()
+                    self.buffer.allow_appends()
                 else:
                     self._turns.leave()
 
     def _enter(self) -> None:
         if self._turns is None:
-            self.buffer.freeze()
+            self.buffer.refuse_appends()
             self._settle()
             return
         self._turns.enter()
@@ -634,7 +634,7 @@ class End:
         until = self._indexed_to + _INDEX_BYTES
         if self._turns is None:
             until = buffer.position - len(buffer) + BLOCK_BYTES
-        buffer.steady(self.last.file.writer(), self._write_trouble, min(until, self._segment_bytes), _LOOK_NS)
+        buffer.write_directly(self.last.file.writer(), self._write_trouble, min(until, self._segment_bytes), _LOOK_NS)
 
     # --- writing
 
@@ -716,7 +716,7 @@ class End:
     def _continue_at(self, end: Found) -> None:
         """Continue at an end that was found on the disk, or at a new segment."""
         buffer, old = self.buffer, self.last if hasattr(self, "last") else None
-        buffer.steady(None, None, 0, 0)  # the buffer has a reference to the old file, which must be closed
+        buffer.write_directly(None, None, 0, 0)  # the buffer has a reference to the old file, which must be closed
         self.last = last = LastSegment(self.directory, self._kept, end, old)
         buffer.position, buffer.offset = end.position, end.offset
         self._indexed_to = end.position
@@ -763,7 +763,7 @@ class End:
                     offset=end.offset,
                 )
             self._continue_at(end)
-            buffer.mended()
+            buffer.resolved()
             self._known_batches = None  # the change that was interrupted may be one of the batches
             if end.promised:
                 self._batches.roll_forward(self)
@@ -773,7 +773,7 @@ class End:
                     self._rotate()
                 else:
                     self._turns.mark_end()
-                buffer.thaw()
+                buffer.allow_appends()
         except BaseException as error:
             buffer.doubt()
             if self._turns is None and is_failure(error):

@@ -185,7 +185,7 @@ def failed_in_the_background(path: Path) -> JournalQueue:
     q.put(b"v", priority=1)
     disk.armed = True
     q._core.syncer.request()
-    until(lambda: q._core.life.untold)
+    until(lambda: q._core.life.unreported)
     return q
 
 

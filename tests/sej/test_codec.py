@@ -268,7 +268,7 @@ def test_other_threads_run_while_a_buffer_is_written(codec: ModuleType) -> None:
 
     received, sent = os.pipe()
     buffer = buffer_of(codec)(0, unexpected, threading.RLock())
-    buffer.steady(partial(os.write, sent), unexpected, 1 << 40, 1 << 60)
+    buffer.write_directly(partial(os.write, sent), unexpected, 1 << 40, 1 << 60)
     found = bytearray()
 
     def read() -> None:

@@ -82,7 +82,7 @@ def test_a_lost_lock_is_raised_as_one_with_its_place() -> None:
 def test_a_failure_in_the_background_is_raised_once(seen: bool) -> None:
     one = Owner()
     one.life.fail(OSError("a sync"))
-    one.life.leave_untold()
+    one.life.leave_unreported()
     if seen:
         with pytest.raises(sej.WriterFailedError):
             one.life.require()
@@ -96,7 +96,7 @@ def test_a_failure_in_the_background_is_raised_once(seen: bool) -> None:
 def test_the_error_of_a_block_is_not_replaced_by_one_of_the_background() -> None:
     one = Owner()
     one.life.fail(OSError("a sync"))
-    one.life.leave_untold()
+    one.life.leave_unreported()
     one.life.exit(one.close, KeyError)
     assert one.released == 1
 

@@ -170,7 +170,7 @@ def test_a_sync_that_fails_in_the_background_is_reported_at_the_latest_by_close(
     until(lambda: w.durable_offset == 1)
     disk.armed = "sync"
     w.append(b"v")
-    until(lambda: disk.armed == "" and life_of(w).untold)
+    until(lambda: disk.armed == "" and life_of(w).unreported)
     with pytest.raises(WriterFailedError, match=r"failed: .*Input/output error"):
         w.close()
     w.close()
@@ -188,7 +188,7 @@ def test_a_sync_that_fails_in_the_background_replaces_no_error_of_the_block(kind
             until(lambda: w.durable_offset == 1)
             disk.armed = "sync"
             w.append(b"v")
-            until(lambda: disk.armed == "" and life_of(w).untold)
+            until(lambda: disk.armed == "" and life_of(w).unreported)
             raise KeyError("of the block")
 
     with pytest.raises(KeyError):
@@ -237,7 +237,7 @@ def test_after_an_interrupt_between_the_parts_of_a_write_the_writer_writes_the_r
 
     w = sej.Writer(tmp_path, disk=HookedDisk(hook))
     w.append(b"good")
-    w.tail.buffer.steady(short, w.tail._write_trouble, 1 << 18, 1 << 60)
+    w.tail.buffer.write_directly(short, w.tail._write_trouble, 1 << 18, 1 << 60)
     with pytest.raises(KeyboardInterrupt):
         w.append(b"interrupted")
     assert written == [10]

@@ -343,7 +343,7 @@ def test_a_shard_that_cannot_write_keeps_no_batch_from_the_others(path: shard.Pa
     writer = shard.Writer(path)
     writer.append_many(KEYS, KEYS)
     tail = writer._open[broken].tail
-    tail.buffer.steady(full, tail._write_trouble, 1 << 18, 1 << 60)
+    tail.buffer.write_directly(full, tail._write_trouble, 1 << 18, 1 << 60)
     for _ in range(2):
         with pytest.raises(shard.ShardsBrokenError, match=f"append.* failed in shard {broken:03x}") as caught:
             writer.append_many(KEYS, KEYS)

@@ -41,7 +41,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File
-from sej.system.durable import mend, require_stored
+from sej.system.durable import require_stored, write_missing
 from sej.system.locks import end_lease, leasable, lease, leased
 from textqueue.editing.proof import entry_at
 from textqueue.format.windows import Token, token_of
@@ -191,7 +191,7 @@ def rewrite(file: File, token: Token, doubt: Doubt, *, quick_s: float) -> tuple[
                         break
                     if not _regain(file, token):
                         return None
-                mend(file, data, at)
+                write_missing(file, data, at)
                 token = token_of(file.status())
         return token, leased(file)
     if refused and not doubt.ours:
@@ -203,7 +203,7 @@ def rewrite(file: File, token: Token, doubt: Doubt, *, quick_s: float) -> tuple[
             data = file.read(min(_SMALL_BYTES, end - at), at)
             if token_of(file.status()) != token:
                 return None
-            mend(file, data, at)
+            write_missing(file, data, at)
             token = token_of(file.status())
             ours = ours and time.monotonic() - began < quick_s
     return token, ours

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from sej.system.disk import OS, File
-from sej.system.durable import mend, require_stored
+from sej.system.durable import require_stored, write_missing
 from tests.crash.rig.machine import FILE_SYSTEMS, Machine
 from tests.crash.rig.values import MARKER
 
@@ -65,6 +65,6 @@ def test_pieces_that_share_a_block_are_all_mended(file_system: str, piece_bytes:
 def mended(file: File, start: int, end: int) -> None:
     """Renew the bytes, as a process that doubts them does."""
     data = file.read(end - start, start)
-    if mend(file, data, start):
+    if write_missing(file, data, start):
         file.sync()
         require_stored(file, data, start)
