@@ -1,7 +1,7 @@
 """The public class :class:`TextQueue`: one queue over one or more ``.tq`` files.
 
-A queue opens no file before it needs it. Between two operations it has no queue file open, except for a few
-milliseconds between marks that follow each other closely. It reads several files one after the other, sorted by name.
+A queue opens no file before it needs it. Between two operations it has no queue file open. It reads several files one
+after the other, sorted by name.
 """
 
 from __future__ import annotations

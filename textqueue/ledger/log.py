@@ -7,17 +7,15 @@ Each edit appends a line, under the queue's lock, after the queue file was writt
 ========  =======================================================================================================
 KIND      ``=`` ``!`` ``#`` a mark; ``-`` given back to the queue; ``a`` appended; ``v`` a variable was set;
           ``m`` claimed in the message's mutex variable; ``c`` claimed in the ledger only; ``e`` end of a claim
-          whose message a user marked or removed; ``r`` a state: the file after a foreign change, or after marks in a
-          row
+          whose message a user marked or removed; ``r`` a state: the file after a foreign change or a sync
 POSITION  of the control byte. Negative: the message is missing from the file since this time, in nanoseconds since
           1970. In an ``r`` line: the epoch
 ESSENCE   96 bits of BLAKE2b over the message's text and variables (``parser.essence``), or ``-`` without one.
           In an ``r`` line: the version of this hash, ``2``
-INODE,    the state of the file after the edit. For marks in a row: the state before the first of them; an ``r``
-SIZE,     line after the last one has the new state. If the file has a different state, another program changed it
-MTIME_NS  INODE is 0 if another program may have written to the file during the edit, and negative if another
-          program had the file open during the edit
-OWNER     of a claim: its process, and its lease if it has one (``format.lease``); of ``v``: the message's ESSENCE
+INODE,    the state of the file after the edit. If the file has a different state, another program changed it.
+SIZE,     INODE is 0 if another program may have written to the file during the edit, and negative if another program
+MTIME_NS  had the file open during the edit
+OWNER     of a claim: its process, and its lease if it has one (``format.mutex``); of ``v``: the message's ESSENCE
           before; of a mark of an archived message: ``archived/`` and the number of the archive run; of the newest
           mark or append, copied into a new epoch: ``again``; of ``a``, if equal messages were close before it:
           ``like/`` and their number, otherwise ``text/`` and the begin of the text; of a mark or ``-``, if the message
