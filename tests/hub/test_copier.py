@@ -19,7 +19,7 @@ import pytest
 import hub
 import sej
 from hub.wire import Client, Copier, JournalState, Progress, Server, Tokens
-from sej.system.disk import Mode, OsDisk, OsFile, Status
+from sej.system.disk import Mode, OsDisk, OsFile
 from tests.hub.command import run, start
 from tests.hub.pipe import Pipe
 from tests.hub.support import connected, fill, is_prefix, same_bytes, serving
@@ -104,14 +104,6 @@ def test_a_follower_survives_errors_of_its_disk(tmp_path: Path) -> None:
     assert not disk.left
 
 
-def test_a_large_message_goes_over_whole(tmp_path: Path) -> None:
-    messages = [sej.Message(n, n, 0, b"", os.urandom(1) * (3 << 20) if n == 1 else b"small") for n in range(3)]
-    fill(tmp_path / "journal", messages)
-    with connected(tmp_path / "hub") as (_, client):
-        assert Copier(tmp_path / "journal", client).run_once() == 3
-    same_bytes(tmp_path / "journal", tmp_path / "hub" / "client-a.journal")
-
-
 def test_it_continues_where_the_hub_says(tmp_path: Path) -> None:
     messages = sample(100)
     fill(tmp_path / "journal", messages)
@@ -172,29 +164,6 @@ def test_retention_waits_in_every_directory_before_the_hub_is_reached(tmp_path: 
         copier.run_once()
     for name in ("a", "b"):
         assert sej.Journal(tree / name).clean(max_bytes=0) == []
-
-
-def test_a_pass_over_what_is_copied_looks_little(tmp_path: Path) -> None:
-    """A tree has many directories, and every message in one of them has all of them looked at."""
-
-    class Counting(OsDisk):
-        looks = 0
-
-        def status(self, path: str | os.PathLike[str]) -> Status | None:
-            self.looks += 1
-            return super().status(path)
-
-        def list(self, path: str | os.PathLike[str]) -> list[str]:
-            self.looks += 1
-            return super().list(path)
-
-    disk = Counting()
-    fill(tmp_path / "journal", sample(10))
-    with connected(tmp_path / "hub") as (_, client), Copier(tmp_path / "journal", client, disk=disk) as copier:
-        assert copier.run_once() == 10
-        disk.looks = 0
-        assert copier.run_once() == 0
-        assert disk.looks <= 5  # what the path is, whether it is a journal and the same one, its segments and the last
 
 
 @pytest.mark.parametrize("count", [10, 15])
@@ -441,17 +410,6 @@ def test_a_directory_that_the_disk_refuses_does_not_keep_the_others(tmp_path: Pa
             Copier(tmp_path / "tree", client).run_once()
 
 
-def test_one_run_reports_each_directory_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("one", "two"):
-        fill(tmp_path / "tree" / name, sample(1))
-        shutil.rmtree(tmp_path / "tree" / name / "ofs")
-        (tmp_path / "tree" / name / "ofs").write_text("")
-    with connected(tmp_path / "hub") as (_, client), Copier(tmp_path / "tree", client) as copier:
-        with pytest.raises(sej.SejError, match="one"):
-            copier.run_once()
-        assert [record.args and record.args[0] for record in caplog.records] == ["two"]  # type: ignore[index]
-
-
 def test_a_directory_that_the_hub_cannot_write_does_not_keep_the_others(tmp_path: Path) -> None:
     fill(tmp_path / "tree" / "bad", sample(1))
     fill(tmp_path / "tree" / "good", sample(5))
@@ -553,29 +511,6 @@ def test_a_hub_that_refuses_every_client_ends_the_run(tmp_path: Path) -> None:
         pytest.raises(hub.AccessError),
     ):
         Copier(tmp_path / "journal", client).run(timeout=30)
-
-
-def test_backoff_doubles_with_jitter(tmp_path: Path) -> None:
-    waits: list[float] = []
-
-    class Stop(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            waits.append(timeout or 0.0)
-            if len(waits) == 12:
-                self.set()
-            return self.is_set()
-
-    class Unavailable:
-        def where(self, journal_dir: str, *, own: range) -> JournalState:
-            raise hub.UnavailableError("no hub runs")
-
-    fill(tmp_path / "journal", sample(1))
-    rng = random.Random(1)
-    Copier(tmp_path / "journal", Unavailable(), backoff_s=1.0, max_backoff_s=16.0, rng=rng).run(Stop())  # type: ignore[arg-type]
-    limits = [min(16.0, 2.0**failures) for failures in range(12)]
-    assert all(limit / 2 <= wait <= limit for wait, limit in zip(waits, limits, strict=True))
-    assert len({round(wait, 6) for wait in waits}) == 12
-    assert max(waits) > 8
 
 
 def test_a_directory_that_fails_does_not_slow_the_others(tmp_path: Path) -> None:

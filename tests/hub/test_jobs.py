@@ -24,7 +24,6 @@ from hub.wire.client import JobCalls
 from sej.codec import encode
 from sej.errors import InvalidMessageError, InvalidNameError
 from sej.system.checksum import crc32c
-from sej.system.disk import OsFile
 from sej.system.locks import Lock
 from shard.committing import discard_dead_jobs
 from shard.staging import StagedRowsError
@@ -131,18 +130,6 @@ def test_a_part_that_is_sent_again_is_not_written_again(tmp_path: Path) -> None:
         client.seal("01", [file])
         assert client.commit("01", "log", 0, [file])
     assert contents(tmp_path) == {"a.log": values_of(0)}
-
-
-def test_each_new_part_is_on_its_way_to_the_disk_before_the_seal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[tuple[int, int]] = []
-    monkeypatch.setattr(OsFile, "start_sync", lambda _, size, position: started.append((size, position)))
-    with hub.Store(tmp_path) as store:
-        jobs = Jobs(store)
-        for start in (0, 0, 100, 150):  # one is repeated, one in part
-            jobs.stage("a", "01", "02", 0, start, b"x" * 100)
-    assert started == [(100, 0), (100, 100), (50, 200)]
 
 
 def test_a_hub_that_lost_bytes_makes_the_task_start_again(tmp_path: Path) -> None:
@@ -263,16 +250,6 @@ def test_ids_cannot_leave_the_staging_folder(tmp_path: Path, name: str) -> None:
                 client.stage(job, task, 0, 0, b"x")
 
 
-def test_quotas_apply_to_staged_rows(tmp_path: Path) -> None:
-    with (
-        hub.Store(tmp_path, max_client_bytes=1000) as store,
-        Server(store, "127.0.0.1:0") as server,
-        Client(server.address, client_id="a") as client,
-        pytest.raises(hub.QuotaError),
-    ):
-        JobCalls(client).stage("01", "02", 0, 0, rows(values_of(0, 100)))
-
-
 def test_staged_rows_count_until_they_are_committed_or_removed(tmp_path: Path) -> None:
     data = rows(values_of(0))
     with hub.Store(tmp_path, max_client_bytes=2 * len(data)) as store:
@@ -306,21 +283,6 @@ def test_a_job_that_was_decided_is_finished_when_the_hub_starts(
         assert not again.commit("a", "01", "orders", 1, "app", 7, files)
     assert contents(tmp_path) == {f"a.orders.1.{shard:03x}": values_of(shard) for shard in (0, 1)}
     assert litter(tmp_path) == []
-
-
-def test_a_job_that_was_decided_is_finished_in_a_root_that_was_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with hub.Store(tmp_path / "hub") as store:
-        jobs = Jobs(store)
-        files = [staged(jobs, "01", 0, values_of(0))]
-        with monkeypatch.context() as patched:
-            patched.setattr("shard.committing._apply", lambda *_: None)
-            jobs.commit("a", "01", "log", 0, "app", 7, files)
-    (tmp_path / "hub").rename(tmp_path / "moved")
-    with hub.Store(tmp_path / "moved") as store:
-        assert not Jobs(store).commit("a", "01", "log", 0, "app", 7, files)
-    assert contents(tmp_path / "moved") == {"a.log": values_of(0)}
 
 
 def test_a_decided_job_whose_rows_were_lost_does_not_keep_the_hub_from_starting(

@@ -39,19 +39,6 @@ def test_timestamp_then_client_then_offset(tmp_path: Path) -> None:
     assert [source.journal_dir for source, _ in found[:3]] == ["j", "i", "j"]
 
 
-def test_within_a_directory_the_order_of_offsets_stays(tmp_path: Path) -> None:
-    """A clock that goes back, and a message without a time."""
-    with hub.Store(tmp_path) as store:
-        store.put("a", "j", [at(0, 50), at(1, 10), at(2, sej.NO_TIMESTAMP), at(3, 60)])
-        store.put("b", "j", [at(0, 20), at(1, 55)])
-    with hub.Merge(tmp_path, "r") as merge:
-        found = order(list(merge))
-    assert [offset for _, client, offset in found if client == "a"] == [0, 1, 2, 3]
-    assert found == [
-        (20, "b", 0), (50, "a", 0), (10, "a", 1), (sej.NO_TIMESTAMP, "a", 2), (55, "b", 1), (60, "a", 3),
-    ]  # fmt: skip
-
-
 BATCHES = st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=9), min_size=1, max_size=7)
 
 
@@ -475,24 +462,6 @@ def test_large_messages_of_many_directories_in_little_memory(tmp_path: Path) -> 
     finally:
         tracemalloc.stop()
     assert most < (1 << 21) + count * size * 3
-
-
-def test_clients_that_come_later_share_the_descriptors(tmp_path: Path) -> None:
-    def add(client: str, count: int) -> None:
-        for number in range(count):
-            fill(tmp_path / f"{client}{number}.j", [at(offset, offset) for offset in range(1000)])
-
-    add("a", 10)
-    before = len(os.listdir("/proc/self/fd"))
-    with hub.Merge(tmp_path, "r", max_open=10, memory_bytes=1 << 22) as merge:
-        found = merge.read(5)
-        add("b", 10)
-        for pair in merge:
-            found.append(pair)
-            if len(found) % 1000 == 0:
-                assert len(os.listdir("/proc/self/fd")) - before <= 10 + 6
-        assert len(found) == 20_000
-        assert len({(source, message.offset) for source, message in found}) == 20_000
 
 
 # --- the original's hub

@@ -432,19 +432,6 @@ def test_a_journal_that_was_removed_ends_no_other(tmp_path: Path) -> None:
     assert [sej.read_offset(tmp_path / source.name, "all") for source in sources[2:]] == [4, 4]
 
 
-def test_a_commit_that_lost_the_lease_ends_the_reader(tmp_path: Path) -> None:
-    fill(tmp_path / "EWR.orders", sample(3))
-    with serving(tmp_path) as (_, server), Client(server.address) as client:
-        reader = Reader(client, "report", *ORDERS, wait=False)
-        with server.service.readers._named("report") as name:
-            name.held[ORDERS].holder = "another"
-        with pytest.raises(sej.LeaseLostError):
-            reader.commit(1)
-        with pytest.raises(sej.LeaseLostError):
-            next(iter(reader))
-        reader.close()
-
-
 # --- crashes
 
 _HUB = """

@@ -92,17 +92,6 @@ def test_put_and_get_keep_everything(tmp_path: Path) -> None:
     assert b"".join(segments(tmp_path / "hub" / "client-a.j").values()) == packed(EDGES)
 
 
-def test_large_puts_go_in_several_calls(tmp_path: Path) -> None:
-    messages = [sej.Message(n, n, 0, b"", b"x" * 300_000) for n in range(10)]
-    with connected(tmp_path) as (store, client):
-        assert client.put("j", iter(messages)) == 10
-        assert store.counters.puts == 4
-        found: list[sej.Message] = []
-        while batch := client.get("j", len(found)):  # a reply is bounded as well
-            found += batch
-        assert found == messages
-
-
 def test_copy_acknowledges_what_is_durable(tmp_path: Path) -> None:
     messages = sample(1000)
     with connected(tmp_path) as (store, client):
@@ -378,28 +367,6 @@ def test_garbage_on_the_port_and_in_the_requests(tmp_path: Path) -> None:
         assert store.sources() == [hub.Source("client-a", "j")]
 
 
-def test_a_stream_that_is_cut_in_the_middle_keeps_a_prefix(tmp_path: Path) -> None:
-    messages = sample(300)
-    with connected(tmp_path) as (store, client):
-        acknowledged = threading.Event()
-
-        def chunks() -> Iterator[bytes]:
-            yield packed(messages[:100])
-            assert acknowledged.wait(30)
-            yield packed(messages[100:200])
-            raise RuntimeError("the sender dies")
-
-        offsets: list[int] = []
-        stream = client.copy("j", chunks())
-        offsets.append(next(stream))
-        acknowledged.set()
-        with pytest.raises(RuntimeError, match="dies"):
-            offsets.extend(stream)
-        assert offsets[0] == 100
-        assert client.put("j", messages) == 300
-        assert store.get("client-a", "j", 0, 1000) == messages
-
-
 def test_two_names_in_one_stream_are_refused(tmp_path: Path) -> None:
     with serving(tmp_path) as (store, server), grpc.insecure_channel(server.address) as channel:
         copy: Any = channel.stream_stream("/hub.Hub/Copy", None, pb.CopyResponse.FromString)
@@ -447,12 +414,6 @@ def refusal(address: str, **options: Any) -> grpc.StatusCode:
     return code
 
 
-def test_the_call_of_a_sender_that_sends_nothing_is_ended(tmp_path: Path) -> None:
-    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", idle_s=0.1) as server:
-        assert refusal(server.address) is grpc.StatusCode.UNAVAILABLE
-        assert store.sources() == []
-
-
 def test_unknown_callers_take_no_place(tmp_path: Path) -> None:
     tokens = Tokens([Grant(hash_token("known"), "write", ("a",))])
     with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=tokens, max_streams=1) as server:
@@ -460,17 +421,6 @@ def test_unknown_callers_take_no_place(tmp_path: Path) -> None:
         assert refusal(server.address, metadata=[("authorization", "Bearer x")]) is grpc.StatusCode.UNAUTHENTICATED
         with Client(server.address, client_id="a", token="known") as client:
             assert list(client.copy("j", [packed(sample(1))])) == [1]
-
-
-def test_a_token_that_may_not_read_gets_no_list(tmp_path: Path) -> None:
-    tokens = Tokens([Grant(hash_token("known"), "write", ("a",))])
-    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=tokens) as server:
-        store.put("a", "j", sample(1))
-        with (
-            Client(server.address, token="known") as client,
-            pytest.raises(hub.AccessError, match="the token allows to write only; use a token that allows to read"),
-        ):
-            client.journals()
 
 
 def test_a_hub_with_nothing_in_it_tells_strangers_nothing(tmp_path: Path) -> None:
@@ -498,36 +448,6 @@ def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
             with pytest.raises(grpc.RpcError) as refused:
                 next(answers)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-
-
-def test_a_copy_ends_with_its_token(tmp_path: Path) -> None:
-    token, path = make_token(), tmp_path / "tokens"
-    path.write_text(f"{hash_token(token)} write a\n")
-    taken = threading.Semaphore()
-
-    def chunks() -> Iterator[bytes]:
-        for number in itertools.count():
-            assert taken.acquire(timeout=60)
-            yield packed([sej.Message(number, 0, 0, b"", b"")])
-
-    with (
-        hub.Store(tmp_path / "hub") as store,
-        Server(store, "127.0.0.1:0", tokens=path) as server,
-        Client(server.address, client_id="a", token=token) as client,
-    ):
-        acknowledged: list[int] = []
-
-        def copy() -> None:
-            for offset in client.copy("j", chunks()):
-                acknowledged.append(offset)
-                if offset == 1:
-                    (tmp_path / "new").write_text("# nobody\n")
-                    (tmp_path / "new").rename(path)
-                taken.release()
-
-        with pytest.raises(hub.AccessError):
-            copy()
-        assert store.end_offset("a", "j") == acknowledged[-1]
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -722,21 +642,6 @@ def test_more_streams_than_allowed_are_refused_for_now(tmp_path: Path) -> None:
         assert list(client.copy("j", [packed(sample(3))])) == [3]  # copiers have places of their own
 
 
-def test_more_copiers_than_allowed_are_refused_for_now(tmp_path: Path) -> None:
-    over = threading.Event()
-    with (
-        hub.Store(tmp_path) as store,
-        Server(store, "127.0.0.1:0", max_copiers=1) as server,
-        Client(server.address, client_id="a") as client,
-    ):
-        copier = client.copy("j", itertools.chain([packed(sample(1))], silence(over)))
-        assert next(copier) == 1
-        with pytest.raises(BusyError, match="try again later"):
-            list(client.copy("k", [packed(sample(1))]))
-        assert list(client.read_encoded("j", 0)) == [packed(sample(1))]
-        over.set()
-
-
 # --- who is let in
 
 
@@ -876,17 +781,6 @@ def test_tokens_may_be_written_by_other_hands(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_bytes(hash_token(token).encode() + b" write M\xfcller\n")
     with pytest.raises(hub.AccessError, match="line 1"):
         Tokens(tmp_path / "tokens")
-
-
-def test_tls(tmp_path: Path) -> None:
-    tls = ServerTLS(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
-    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tls=tls) as server:
-        with Client(server.address, client_id="a", tls=ClientTLS(ca=CERTIFICATES / "ca.pem")) as client:
-            assert client.put("j", sample(3)) == 3
-        for tls_shown in (ClientTLS(ca=CERTIFICATES / "foreign.pem"), None):
-            client = Client(server.address, client_id="a", tls=tls_shown, timeout_s=5.0)
-            with client, pytest.raises(hub.UnavailableError):
-                client.put("j", sample(3))
 
 
 def test_a_failed_connection_suggests_the_cause(tmp_path: Path) -> None:

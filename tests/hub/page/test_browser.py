@@ -144,47 +144,6 @@ def test_find_a_stuck_reader(tmp_path: Path, opened: Opener) -> None:
         expect(page.get_by_role("row", name="billing")).to_contain_text(f"pid={os.getpid()} ")
 
 
-def test_inspect_and_redrive_a_dead_letter(tmp_path: Path, opened: Opener) -> None:
-    path = tmp_path / "mails"
-    with sej.open_queue(path, "sender", max_attempts=1) as queue:
-        queue.put_many([b"to alice", b"to bob"])
-        item = queue.get(0)
-        assert item is not None
-        item.fail("no such user")
-        with PageServer([path], port=0, allow_changes=True) as server:
-            page = opened(server.url)
-            page.get_by_role("link", name=str(path)).first.click()
-            page.get_by_role("link", name="sender", exact=True).click()
-            dead = page.get_by_role("region", name="Dead")
-            expect(dead).to_contain_text("no such user")
-            dead.get_by_role("link", name="Redrive or delete").click()
-            expect(page.get_by_role("region", name="Value")).to_have_text("to alice")
-            page.get_by_role("button", name="Put it back into the queue").click()
-            expect(page.get_by_role("region", name="Dead")).to_contain_text("None.")
-        assert [one.value for one in queue.get_many(2, 0)] == [b"to bob", b"to alice"]
-
-
-def test_pause_and_resume_a_queue(tmp_path: Path, opened: Opener) -> None:
-    path = tmp_path / "mails"
-    with sej.open_queue(path, "sender") as queue:
-        queue.put(b"to alice")
-        with PageServer([path], port=0, allow_changes=True) as server:
-            page = opened(server.url)
-            page.get_by_role("link", name=str(path)).first.click()
-            page.get_by_role("link", name="sender", exact=True).click()
-            page.get_by_role("link", name="Pause", exact=True).click()
-            page.get_by_role("button", name="Pause the queue").click()
-            expect(page.locator("#counts")).to_contain_text("paused")
-            assert queue.get(0) is None
-            queue.resume()  # the open page follows it
-            expect(page.locator("#counts").get_by_role("link", name="Pause", exact=True)).to_be_visible()
-            queue.pause()
-            page.get_by_role("link", name="Resume", exact=True).click()
-            page.get_by_role("button", name="Resume the queue").click()
-            expect(page.get_by_role("region", name="Next to be taken")).to_contain_text("to alice")
-        assert [one.value for one in queue.get_many(2, 0)] == [b"to alice"]
-
-
 def test_a_change_between_press_and_release_loses_no_click(tmp_path: Path, opened: Opener) -> None:
     path = tmp_path / "mails"
     with sej.open_queue(path, "sender") as queue, PageServer([path], port=0, allow_changes=True) as server:

@@ -192,27 +192,6 @@ def test_a_queue_is_paused_and_resumed(tmp_path: Path, caplog: pytest.LogCapture
     ]
 
 
-def test_a_forged_pause_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "mails"
-    with sej.open_queue(path, "sender") as queue:
-        queue.put(b"a")
-    with serving(path, allow_changes=True) as client:
-        form = fields(client.get(address_of("/change/pause", path, name="sender"))) | {"action": "pause"}
-        before = contents(path)
-        assert client.post("/change/pause", form | {"secret": "x"}).status == 403
-        assert client.post("/change/pause", form, Origin="http://evil.example").status == 403
-        assert client.post("/change/pause", form | {"path": "/etc"}).status == 404
-        assert client.post("/change/pause", form | {"name": "other"}).status == 404
-        assert client.get(address_of("/change/pause", path, name="other")).status == 404
-        assert contents(path) == before
-    with serving(path) as client:
-        assert "delivery on" in client.get(address_of("/queue", path, name="sender")).words
-        assert "/change/" not in client.get(address_of("/queue", path, name="sender")).text
-        assert client.get(address_of("/change/pause", path, name="sender")).status == 404
-        assert client.post("/change/pause", form).status == 403
-        assert contents(path) == before
-
-
 def test_a_letter_that_was_discarded_is_not_put_back(tmp_path: Path) -> None:
     with sej.open_queue(tmp_path / "q", "worker", max_attempts=1) as queue:
         queue.put_many([b"a", b"b"])

@@ -8,7 +8,6 @@ import shutil
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ import sej
 from hub.page.sampler import Sampler
 from hub.page.serving import PageServer
 from hub.page.views import points
-from sej.cli.state.watched import Sample, Watched
+from sej.cli.state.watched import Watched
 from tests.hub.page.browsing import Client, address_of, filled, serving
 from tests.sej.hooks import until
 
@@ -77,26 +76,6 @@ def test_a_journal_of_large_messages_shows_its_newest(tmp_path: Path) -> None:
     assert "message 24" in words and "message 5" in words and "message 4." not in words
 
 
-def test_a_sampler_that_is_closed_during_a_round_ends_after_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = Sampler([root])
-    closers: list[threading.Thread] = []
-    look = Watched.look
-
-    def look_and_close(watched: Watched) -> list[Sample]:
-        closer = threading.Thread(target=sampler.close)
-        closer.start()
-        closers.append(closer)
-        until(sampler._stop.is_set)
-        return look(watched)
-
-    monkeypatch.setattr(Watched, "look", look_and_close)
-    monkeypatch.setattr("hub.page.sampler._IDLE_INTERVAL_S", 600.0)
-    sampler.start()
-    until(lambda: bool(closers))
-    closers[0].join(60)
-    assert not closers[0].is_alive()
-
-
 @pytest.mark.parametrize("small_bytes", [1 << 20, 0])
 def test_the_state_has_all_that_the_overview_reports(
     root: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
@@ -141,21 +120,6 @@ def test_a_path_that_is_removed_is_a_problem_and_the_others_are_sampled(root: Pa
     sampler._take()
     assert sampler.round.samples[str(root / "orders")].end_offset == 125
     assert list(sampler.round.problems) == [str(root / "logs")]
-
-
-def test_a_journal_whose_folder_became_a_file_does_not_hide_the_damage_of_others(root: Path) -> None:
-    with sej.open_queue(root / "logs", "worker", create=True) as queue:
-        queue.put(b"job")
-    sampler = Sampler([root])
-    shutil.rmtree(root / "logs" / "ofs")
-    (root / "logs" / "ofs").write_bytes(b"")
-    segment = min((root / "orders" / "jnl").iterdir())
-    data = segment.read_bytes()
-    segment.write_bytes(data[:300] + bytes(60) + data[360:])
-    for _ in range(2):  # a round has little time for checks
-        sampler._check(time.thread_time())
-    sampler._take()
-    assert str(root / "orders") in sampler.round.problems
 
 
 def test_a_large_journal_that_breaks_at_its_end_is_found(tmp_path: Path) -> None:
