@@ -12,10 +12,6 @@ cdef extern from *:
     #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     #define SEJ_BE32(x) (x)
     #define SEJ_BE64(x) (x)
-    #elif defined(_MSC_VER)
-    #include <stdlib.h>
-    #define SEJ_BE32(x) _byteswap_ulong(x)
-    #define SEJ_BE64(x) _byteswap_uint64(x)
     #else
     #define SEJ_BE32(x) __builtin_bswap32(x)
     #define SEJ_BE64(x) __builtin_bswap64(x)
@@ -25,21 +21,13 @@ cdef extern from *:
     static inline void sej_put32(unsigned char *p, uint32_t x) { x = SEJ_BE32(x); memcpy(p, &x, 4); }
     static inline void sej_put64(unsigned char *p, uint64_t x) { x = SEJ_BE64(x); memcpy(p, &x, 8); }
     static inline int64_t sej_coarse(void) {
-    #if defined(CLOCK_MONOTONIC_COARSE)
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
         return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-    #else
-        return INT64_MAX;  /* no cheap clock: the writer looks every time */
-    #endif
     }
     static inline int64_t sej_now(void) {
         struct timespec now;
-    #if defined(_MSC_VER)
-        timespec_get(&now, TIME_UTC);
-    #else
         clock_gettime(CLOCK_REALTIME, &now);
-    #endif
         return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     }
     /* Most keys are short: two moves that overlap take less than a call. */

@@ -17,7 +17,6 @@ from typing import Final, Protocol
 LONGEST_NS: Final = 2**62
 """146 years: no clock plus this exceeds 63 bits."""
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
-_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 def span_ns(seconds: float) -> int:
@@ -48,7 +47,7 @@ class SystemClock:
 
     def boot_ns(self) -> int:
         """Return nanoseconds since the machine started."""
-        return time.monotonic_ns() if _BOOT_CLOCK is None else time.clock_gettime_ns(_BOOT_CLOCK) - _shift_ns()
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - _shift_ns()
 
     def wall_ns(self) -> int:
         """Return nanoseconds since the epoch."""
