@@ -182,33 +182,11 @@ def test_a_tail_in_flight_is_well(journal: Path) -> None:
 def test_messages_from_the_future(tmp_path: Path) -> None:
     now = time.time_ns()
     with library.Writer(tmp_path / "j") as writer:
-        writer.append(b"a", timestamp=now - NS)
-        writer.append(b"b", timestamp=now + 3600 * NS)
+        for ahead_s in (-1, 3600, 0):
+            writer.append(b"a", timestamp=now + ahead_s * NS)
     row = found(tmp_path / "j")["clock"]
     assert row["level"] == "note"
-    assert "behind the last message, 1" in row["found"]
-    with library.Writer(tmp_path / "j") as writer:
-        writer.append(b"c", timestamp=now)
-    rows = found(tmp_path / "j")
-    assert "in the future" in rows["clock"]["found"]
-    assert rows["time order"]["level"] == "note"
-    assert "3600.000 s" in rows["time order"]["found"]
-
-
-def test_times_that_go_back_between_segments(tmp_path: Path) -> None:
-    with library.Writer(tmp_path / "j", segment_bytes=2000) as writer:
-        for number in range(300):
-            writer.append(b"x" * 20, timestamp=1_500_000_000 * NS + (number if number < 200 else number - 150) * NS)
-    rows = found(tmp_path / "j")
-    assert rows["time order"]["found"].startswith("timestamps decrease by up to 1")
-    assert rows["clock"]["level"] == "ok"
-
-
-def test_messages_without_a_time_are_in_order(tmp_path: Path) -> None:
-    with library.Writer(tmp_path / "j") as writer:
-        for stamp in (1_500_000_000 * NS, library.NO_TIMESTAMP, 1_500_000_000 * NS, library.NO_TIMESTAMP):
-            writer.append(b"x", timestamp=stamp)
-    assert "time order" not in found(tmp_path / "j")
+    assert "in the future: this machine's clock" in row["found"]
 
 
 def test_a_clock_that_was_set_back(journal: Path) -> None:
@@ -274,13 +252,6 @@ def test_a_reader_that_is_stuck(tmp_path: Path) -> None:
         running.kill()
     assert sej("stat", "--health", "--stuck-after", "5m", tmp_path / "j").returncode == 0  # it does not run any more
     assert found(tmp_path / "j")["reader mailer"]["level"] == "note"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
-def test_files_of_another_user(journal: Path) -> None:
-    os.chown(journal / "jnl.lck", 12345, 12345)
-    row = found(journal)["permissions"]
-    assert (row["level"], str(journal / "jnl.lck") in row["found"]) == ("note", True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")

@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 import sej as library
-from sej.cli.commands.reading import _count
-from sej.journal.directory import Directory, Segment
-from sej.system.disk import OS
 from tests.cli.command import sej, start
 
 STAMP = 1_500_000_000_000_000_000
@@ -61,22 +58,6 @@ def test_raw_prints_values_byte_for_byte(journal: Path) -> None:
     assert sej("tail", "--raw", "--count", "1", journal).stdout == b"value 19"
     done = sej("scan", "--raw", "--json", journal)
     assert (done.returncode, b"--raw prints values only" in done.stderr) == (2, True)
-
-
-def test_count_while_segments_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with library.Writer(tmp_path, segment_bytes=1000) as w:
-        w.append_many([b"%0100d" % n for n in range(50)])
-    listed = Directory.segments
-
-    def then_changed(directory: Directory) -> list[Segment]:
-        segments = listed(directory)
-        monkeypatch.setattr(Directory, "segments", listed)
-        Path(segments[0].path).unlink()
-        return segments
-
-    first = Directory(tmp_path, OS).segments()[1].first_offset
-    monkeypatch.setattr(Directory, "segments", then_changed)
-    assert _count(tmp_path) == 50 - first
 
 
 def test_scan_prints_at_most_count_messages(journal: Path) -> None:

@@ -31,8 +31,7 @@ OF_SQL = OF_PACKAGES - {"kestrel"} | {"pyarrow", "numpy", "concurrent"}
     [
         (["tail", "J"], set()),
         (["tail", "--json", "J"], set()),
-        (["count", "J"], set()),
-        (["count", "--start", "0", "J"], OF_WAITING),
+        (["count", "J"], OF_WAITING),
         (["scan", "J"], OF_WAITING),
         (["offset", "J"], set()),
         (["file", "J"], set()),

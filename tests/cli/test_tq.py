@@ -144,14 +144,6 @@ def test_claim_all_ends_where_nothing_counts_the_tries(jobs: Path) -> None:
     assert "counted\n\\retries=1 \n" in jobs.read_text()
 
 
-def test_a_message_that_fails_is_claimed_after_a_delay_and_blocks_no_other(jobs: Path, tmp_path: Path) -> None:
-    assert sej("tq", "claim", jobs, "--", *FAIL).returncode == 1
-    assert sej("tq", "claim", jobs, "--", "true").returncode == 0
-    assert listed(jobs) == [("queued", "one")]
-    assert sej("tq", "claim", jobs, "--timeout", "30s", "--", "true").returncode == 0
-    assert listed(jobs) == []
-
-
 def test_a_claim_without_a_command_is_the_shells(jobs: Path) -> None:
     script = '"$@" tq claim "$JOBS" && "$@" tq claim "$JOBS" && "$@" tq claim "$JOBS"; echo $?'
     done = subprocess.run(
@@ -202,17 +194,6 @@ def test_done_without_a_name_is_refused_if_it_is_not_clear_what_is_meant(jobs: P
     named = shell(jobs, "tq claim $JOBS && tq claim $JOBS && tq done $JOBS " + name_of(jobs, "größer"))
     assert named.returncode == 0
     assert listed(jobs) == [("queued", "one")]
-
-
-def test_done_never_marks_another_message_than_the_one_that_was_named(jobs: Path) -> None:
-    name = name_of(jobs, "one")
-    jobs.write_bytes(b"-two\n" + jobs.read_bytes())
-    before = jobs.read_bytes()
-    for command in ("done", "fail"):
-        assert sej("tq", command, jobs, name).returncode == 4
-        refused = sej("tq", command, jobs, "0")
-        assert (refused.returncode, b"POSITION:HASH" in refused.stderr) == (2, True)
-    assert jobs.read_bytes() == before
 
 
 @pytest.mark.parametrize("variables", [[], ["mutex=" + " " * 40]])
@@ -266,15 +247,6 @@ def test_a_shell_gives_back_its_claim(jobs: Path) -> None:
     assert [line.split("\t")[2] for line in done.stdout.splitlines()] == ["one", "one"]
     refused = sej("tq", "give-back", jobs, name_of(jobs, "größer"))
     assert (refused.returncode, b"no process has claimed it" in refused.stderr) == (1, True)
-
-
-def test_every_command_says_what_was_done_about_a_save(jobs: Path) -> None:
-    stale = jobs.read_bytes()
-    sej("tq", "done", jobs, name_of(jobs, "one"))
-    jobs.write_bytes(stale)
-    done = sej("tq", "list", jobs)
-    assert done.stderr.decode() == f"sej: {jobs}: position 0: one: reverted: marked again as cleared\n"
-    assert listed(jobs) == [("queued", "größer")]
 
 
 def test_archive_and_check(jobs: Path, tmp_path: Path) -> None:

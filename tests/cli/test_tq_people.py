@@ -125,17 +125,6 @@ def test_undo_takes_back_marks_and_appends(jobs: Path) -> None:
     assert jobs.read_bytes().endswith(b"\n#five\n")
 
 
-def test_undo_does_not_take_a_message_for_an_equal_one(jobs: Path) -> None:
-    jobs.write_bytes(b"-a\n-a\n")
-    with TextQueue(jobs) as q:
-        first, second = q.messages()
-        first.mark_as_cleared()
-        jobs.write_bytes(b"# above\n=a\n-a\n")
-        second.mark_as_critical_error()
-    assert sej("tq", "undo", jobs).returncode == 0
-    assert jobs.read_bytes() == b"# above\n=a\n-a\n", "it was queued before, not cleared"
-
-
 def test_undo_refuses_what_was_changed_since(jobs: Path) -> None:
     sej("tq", "done", jobs, name_of(jobs, "one"))
     changed = jobs.read_bytes().replace(b"=one", b"!one")
@@ -241,34 +230,12 @@ def test_edit_keeps_what_programs_do_meanwhile(jobs: Path, tmp_path: Path) -> No
     assert jobs.read_bytes() == expected
 
 
-def test_what_is_deleted_in_edit_stays_deleted_and_is_not_reported(jobs: Path, tmp_path: Path) -> None:
-    sej("tq", "add", jobs, "five")
-    sej("tq", "done", jobs, name_of(jobs, "one"))
-    assert sej("tq", "edit", jobs, env=editor(tmp_path, "sed -i -e '/^-five/d' -e '/^=one/d' $1")).returncode == 0
-    with TextQueue(jobs) as q:
-        assert [m.value for m in q.messages()] == ["two\nmore"]
-        assert q.conflicts == []
-    with TextQueue(jobs) as q:
-        claim = q.take()
-        assert claim is not None
-        assert sej("tq", "edit", jobs, env=editor(tmp_path, "sed -i '1i-above' $1")).returncode == 0
-        assert values(jobs, "--claimed") == ["two\nmore"], "a claim follows its message"
-        assert claim.done()
-        assert q.conflicts == []
-
-
 def test_edit_lets_the_person_win_and_says_so(jobs: Path, tmp_path: Path) -> None:
     env = editor(tmp_path, f"{SHELL} tq done {jobs} {name_of(jobs, 'one')}", "sed -i 's/^-one/-one more/' $1")
     done = sej("tq", "edit", jobs, env=env)
     assert done.returncode == 0
     assert done.stderr == f"sej: {jobs}: one: a program changed this message; your version was saved\n".encode()
     assert jobs.read_bytes().startswith(b"# today\n-one more\n")
-
-
-def test_edit_of_a_status_alone_replaces_nothing(jobs: Path, tmp_path: Path) -> None:
-    inode = jobs.stat().st_ino
-    assert sej("tq", "edit", jobs, env=editor(tmp_path, "sed -i 's/^!four/-four/' $1")).returncode == 0
-    assert (jobs.stat().st_ino, values(jobs)[-1]) == (inode, "four")
 
 
 def test_edit_without_a_change_and_with_a_failure_changes_nothing(jobs: Path, tmp_path: Path) -> None:

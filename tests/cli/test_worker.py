@@ -6,11 +6,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sej.cli.commands.worker import _stamps
 from tests.cli.command import sej, start
 from tests.forking import Piped
 from tests.sej.hooks import until
@@ -145,27 +143,6 @@ def test_sigterm_ends_all_processes_and_a_killed_one_is_replaced(folder: Path) -
     assert stats()["done"] == 2
 
 
-def test_the_supervisor_continues_after_the_reader_of_its_errors_has_left(folder: Path) -> None:
-    seen = folder / "seen"
-
-    def put(value: str, count: int) -> None:
-        sej("queue", "put", "mails", value)
-        until(lambda: len(seen.read_bytes().splitlines()) == count)
-
-    sej("queue", "put", "mails", "a")
-    with running("worker", "mails", "my_tasks:write", "--processes", "2") as process:
-        until(lambda: seen.exists() and bool(seen.read_bytes()))
-        assert process.stderr is not None
-        process.stderr.close()
-        for count, value in enumerate("bcd", start=2):  # more processes than there were at the start
-            os.kill(int(seen.read_bytes().split()[-1]), signal.SIGKILL)
-            put(value, count)
-        assert process.poll() is None
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-    assert stats()["done"] == 4
-
-
 def test_a_process_whose_item_takes_too_long_is_replaced(folder: Path) -> None:
     sej("queue", "put", "mails", "a")
     with running("worker", "mails", "my_tasks:hang", "--time-limit", "0.2s") as process:
@@ -200,18 +177,3 @@ def test_reload_starts_again_after_a_change(folder: Path) -> None:
         until(lambda: b"B " in seen.read_bytes())
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-
-
-def test_reload_looks_at_files_while_folders_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "gone").mkdir()
-    (tmp_path / "tasks.py").touch()
-    monkeypatch.chdir(tmp_path)
-    look = os.scandir
-
-    def remove_first(path: str) -> Any:
-        if Path(path).name == "gone":
-            Path(path).rmdir()
-        return look(path)
-
-    monkeypatch.setattr("os.scandir", remove_first)
-    assert [Path(path).name for path in _stamps()] == ["tasks.py"]

@@ -104,37 +104,17 @@ def others(root: Path, objects: ExitStack) -> Iterator[tuple[str, Any, dict[str,
     o = objects.enter_context(sej.Offset(root / "os", "reader"))
     yield "Offset", o, {"commit": lambda: o.commit(1), "reset": lambda: o.reset(0)}
     k = objects.enter_context(kestrel.Queue(root / "kestrel", "q"))
-    k.put(b"a")
-    k.put(b"b")
-    xid = k.reserve()
-    assert xid is not None
-    yield (
-        "kestrel.Queue",
-        k,
-        {
-            "put": lambda: k.put(b"x"),
-            "get": k.get,
-            "reserve": k.reserve,
-            "confirm": lambda: k.confirm(xid[0]),
-            "flush": k.flush,
-        },
-    )
     g = objects.enter_context(segmented.Queue(root / "segmented", "q"))
-    g.put(b"a")
-    g.put(b"b")
-    reader = g.reader()
+    for each in (k, g):
+        each.put(b"a")
+        each.put(b"b")
+    xid, reader = k.reserve(), g.reader()
     found = reader.get()
-    assert found is not None
-    yield (
-        "segmented.Queue",
-        g,
-        {
-            "put": lambda: g.put(b"x"),
-            "get": reader.get,
-            "commit": lambda: reader.commit(found.id),
-            "checkpoint": g.checkpoint,
-        },
-    )
+    assert xid is not None and found is not None
+    more: dict[str, Callable[[], object]] = {"reserve": k.reserve, "flush": k.flush}
+    yield "kestrel.Queue", k, {"put": lambda: k.put(b"x"), "get": k.get, "confirm": lambda: k.confirm(xid[0]), **more}
+    more = {"get": reader.get, "checkpoint": g.checkpoint}
+    yield "segmented.Queue", g, {"put": lambda: g.put(b"x"), "commit": lambda: reader.commit(found.id), **more}
 
 
 def main(root: Path) -> None:

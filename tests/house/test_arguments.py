@@ -10,7 +10,7 @@ import inspect
 import pickle
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, cast
@@ -25,6 +25,7 @@ import sej
 import sej.aio
 import shard
 import textqueue
+from hub.errors import UnavailableError
 from kestrel import segmented
 from sej.errors import SejError
 from sej.queue.journal_queue import JournalQueue
@@ -302,6 +303,19 @@ def test_nonsense_is_refused_by_the_call_and_the_error_names_the_argument(name: 
                     close()
     assert not wrong, "\n".join(wrong)
     assert tree(things.path) == before
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("pipeline.session")])
+def test_a_duration_may_be_a_text(name: str, things: Things) -> None:
+    case = CASES[name](things)
+    for parameter in inspect.signature(case.like or case.call).parameters.values():
+        if parameter.name.endswith(("_s", "timeout")):
+            assert re.search(r"\bSeconds\b|\bfloat \| str\b", str(parameter.annotation)), parameter
+            with suppress(UnavailableError):  # the duration was taken; no hub is there
+                result = case.call(**{**case.good, parameter.name: "0.01s"})
+                close = getattr(result, "close", None)
+                if close is not None and not inspect.iscoroutinefunction(close):
+                    close()
 
 
 @pytest.mark.parametrize("package", NO_INPUT, ids=lambda package: package.__name__)

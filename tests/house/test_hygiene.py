@@ -1,6 +1,9 @@
 """The tree stays small, self-contained and of one mind about formats."""
 
 import ast
+import doctest
+import importlib
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.house import ROOT, sources
+from tests.house.house import ROOT, has_compiler, python, sources
 
 MAX_FILE_BYTES = 1 << 20
 # Written so that this file does not find itself.
@@ -63,3 +66,20 @@ def test_nothing_outside_the_tree_is_named() -> None:
 def test_groups_of_tests_run_in_one_process(request: pytest.FixtureRequest) -> None:
     """What else pytest-xdist would pass over without a word: each process starts a Spark, and two builds collide."""
     assert request.node.nodeid.endswith("@of_one") or not request.config.getoption("loadgroup", False)
+
+
+WITH_EXAMPLES = [path for path in sources() if ">>> " in path.read_text()]
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in WITH_EXAMPLES])
+def test_the_examples_in_docstrings_are_true(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_compiled_codec_runs_where_it_can_be_built_unless_the_reference_is_requested(tmp_path: Path) -> None:
+    ask = "import sej.codec; print(sej.codec.IMPLEMENTATION)"
+    env = {"SEJ_CODEC": ""} if os.environ.get("SEJ_CODEC") else {}
+    assert python(ask, tmp_path, **env).stdout.strip() == ("c" if has_compiler(tmp_path) else "python")
+    assert python(ask, tmp_path, SEJ_CODEC="python").stdout.strip() == "python"

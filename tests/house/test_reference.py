@@ -140,12 +140,3 @@ def test_docstrings_name_what_calls_raise(package: str) -> None:
         if missing or not function.__doc__:
             silent.append(f"{package}.{name}: {', '.join(sorted(missing)) or 'no docstring'}")
     assert not silent, "a docstring, or its class, names what the call raises"
-
-
-@pytest.mark.parametrize("package", DOORS)
-def test_no_half_sentence_reads_as_a_type(package: str) -> None:
-    """The reference takes the text before a colon, in a property's first sentence, for the property's type."""
-    for name, function, owner in functions(package):
-        if owner and isinstance(inspect.getattr_static(owner, name.split(".")[-1]), property):
-            first = re.sub(r"`[^`]*`|:\w+:", "", (function.__doc__ or "").split("\n\n")[0])
-            assert ": " not in first, f"{package}.{name}: {first}"

@@ -7,11 +7,10 @@ import os
 import platform
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -34,7 +33,7 @@ _VALUE_BYTES_MAX: Final = 1 << 28
 _SURVIVES: Final[dict[Durability, str]] = {"buffer": "clean close", "os": "process death", "disk": "power loss"}
 
 Work = Callable[[int], object]
-Begin = Callable[[Path, bytes], AbstractContextManager[tuple[Work, Work]]]
+Begin = Callable[[Path, bytes, ExitStack], tuple[Work, Work]]
 
 
 class Measurement(NamedTuple):
@@ -66,53 +65,42 @@ def _nothing(count: int) -> None:
     """Do nothing: the operation needs no preparation."""
 
 
-@contextmanager
-def _writing(sync: Callable[[int], object], path: Path, value: bytes) -> Iterator[tuple[Work, Work]]:
-    fd = os.open(path / "file", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        yield _nothing, _each(lambda: (os.write(fd, value), sync(fd)))
-    finally:
-        os.close(fd)
+def _writing(sync: Callable[[int], object], path: Path, value: bytes, opened: ExitStack) -> tuple[Work, Work]:
+    fd = opened.enter_context((path / "file").open("ab", buffering=0)).fileno()
+    return _nothing, _each(lambda: (os.write(fd, value), sync(fd)))
 
 
-@contextmanager
-def _appending(durability: Durability, batch: int, path: Path, value: bytes) -> Iterator[tuple[Work, Work]]:
-    with sej.Writer(path / "j", durability=durability) as writer:
+def _appending(durability: Durability, batch: int, path: Path, value: bytes, opened: ExitStack) -> tuple[Work, Work]:
+    writer = opened.enter_context(sej.Writer(path / "j", durability=durability))
 
-        def batches(count: int) -> None:
-            for done in range(0, count, batch):
-                writer.append_many([value] * min(batch, count - done))
+    def batches(count: int) -> None:
+        for done in range(0, count, batch):
+            writer.append_many([value] * min(batch, count - done))
 
-        yield _nothing, batches if batch > 1 else _each(lambda: writer.append(value))
-
-
-@contextmanager
-def _scanning(path: Path, value: bytes) -> Iterator[tuple[Work, Work]]:
-    with sej.Writer(path / "j", durability="buffer") as writer, sej.Scanner(path / "j", 0) as scanner:
-
-        def prepare(count: int) -> None:
-            writer.append_many([value] * count)
-            writer.flush()
-
-        yield prepare, lambda count: sum(1 for _ in islice(scanner, count))
+    return _nothing, batches if batch > 1 else _each(lambda: writer.append(value))
 
 
-@contextmanager
-def _putting(path: Path, value: bytes) -> Iterator[tuple[Work, Work]]:
-    with sej.open_queue(path / "q") as queue:
-        yield _nothing, _each(lambda: queue.put(value))
+def _scanning(path: Path, value: bytes, opened: ExitStack) -> tuple[Work, Work]:
+    writer = opened.enter_context(sej.Writer(path / "j", durability="os"))
+    scanner = opened.enter_context(sej.Scanner(path / "j", 0))
+    return lambda count: writer.append_many([value] * count), lambda count: sum(1 for _ in islice(scanner, count))
 
 
-@contextmanager
-def _taking(path: Path, value: bytes) -> Iterator[tuple[Work, Work]]:
-    with sej.open_queue(path / "q") as queue:
+def _putting(path: Path, value: bytes, opened: ExitStack) -> tuple[Work, Work]:
+    queue = opened.enter_context(sej.open_queue(path / "q"))
+    return _nothing, _each(lambda: queue.put(value))
 
-        def take() -> None:
-            item = queue.get(timeout=0)
-            assert item is not None
-            item.done()
 
-        yield lambda count: queue.put_many([value] * count), _each(take)
+def _taking(path: Path, value: bytes, opened: ExitStack) -> tuple[Work, Work]:
+    queue = opened.enter_context(sej.open_queue(path / "q"))
+    return lambda count: queue.put_many([value] * count), lambda count: _take(queue, count)
+
+
+def _take(queue: sej.WorkQueue, count: int) -> None:
+    for _ in range(count):
+        item = queue.get(timeout=0)
+        assert item is not None
+        item.done()
 
 
 def _appends(operation: str, batch: int, *durabilities: Durability) -> Iterator[Measurement]:
@@ -122,11 +110,10 @@ def _appends(operation: str, batch: int, *durabilities: Durability) -> Iterator[
         yield Measurement(operation, words, _SURVIVES[kind], partial(_appending, kind, batch))
 
 
-_SYNC: Final[Callable[[int], object]] = os.fdatasync
 _PUT: Final = "put, one by one"
 MEASUREMENTS: Final = (
     Measurement(_PUT, "os.write", _SURVIVES["os"], partial(_writing, _nothing)),
-    Measurement(_PUT, f"os.write + os.{_SYNC.__name__}", _SURVIVES["disk"], partial(_writing, _SYNC)),
+    Measurement(_PUT, "os.write + os.fdatasync", _SURVIVES["disk"], partial(_writing, os.fdatasync)),
     *_appends(_PUT, 1, "buffer", "os", "disk"),
     Measurement(_PUT, "open_queue().put", _SURVIVES["os"], _putting),
     *_appends("put, batches of 1,000", _BATCH, "os", "disk"),
@@ -191,7 +178,8 @@ def _measured(chosen: list[Measurement], root: Path, value: bytes, round_s: floa
 def _rate(measurement: Measurement, path: Path, value: bytes, round_s: float) -> float:
     """Return items a second: calls of growing size until the time is up; the first one warms up."""
     handled, passed, count = 0, 0.0, _FIRST_COUNT
-    with measurement.begin(path, value) as (prepare, work):
+    with ExitStack() as opened:
+        prepare, work = measurement.begin(path, value, opened)
         prepare(1)
         work(1)
         while not handled or (passed < round_s and handled < _ROUND_ITEMS_MAX):
@@ -233,26 +221,14 @@ def _row(measurement: Measurement, rates: list[float], value_bytes: int) -> dict
 
 
 def _show(head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    title = f"{head['path']} ({head['file_system']}), items of {head['value_bytes']} bytes"
-    caption = f"Python {head['python']}, {head['cpus']} CPUs, load {head['load']:.1f}, codec {head['codec']}"
+    click.echo(f"{head['path']} ({head['file_system']}), items of {head['value_bytes']} bytes")
+    click.echo(f"Python {head['python']}, {head['cpus']} CPUs, load {head['load']:.1f}, codec {head['codec']}")
     if head["file_system"] in ("tmpfs", "ramfs"):
-        caption += "; this is memory, not a disk: nothing on it survives a power loss"
-    table = Table(title=title, caption=caption)
-    for name in ("operation", "call", "survives"):
-        table.add_column(name)
-    for name in ("a second", "MB/s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    before = rows[0]["operation"]
+        click.echo("this is memory, not a disk: nothing on it survives a power loss")
+    click.echo(f"\n{'operation':24} {'call':38} {'survives':14} {'a second':>11} {'MB/s':>9}")
     for row in rows:
-        if row["operation"] != before:
-            table.add_section()
-            before = row["operation"]
-        figures = (f"{row['rate']:,.0f}", f"{row['bytes_per_s'] / 1e6:,.2f}")
-        table.add_row(row["operation"], row["call"], row["survives"] or "", *figures)
-    (Console() if sys.stdout.isatty() else Console(width=120)).print(table)
+        figures = f"{row['rate']:11,.0f} {row['bytes_per_s'] / 1e6:9,.2f}"
+        click.echo(f"{row['operation']:24} {row['call']:38} {row['survives'] or '':14} {figures}")
 
 
 def _terminated(number: int, _: object) -> NoReturn:

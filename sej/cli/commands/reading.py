@@ -38,7 +38,7 @@ from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE, OVER
 from sej.errors import CorruptionError, NotAJournalError
 from sej.journal.directory import Directory, containing
 from sej.journal.gaps import read_gaps
-from sej.journal.recovery import corruption_at, find_damage, good_end
+from sej.journal.recovery import find_damage
 from sej.journal.segment import SegmentReader
 from sej.journal.view import Journal, SegmentInfo
 from sej.message import FIRST, Message, Start
@@ -59,10 +59,7 @@ def count(
 
     Example: sej count --start yesterday orders
     """
-    if start is None and end is None and not types:
-        messages = _count(directory)
-    else:
-        messages = sum(map(len, chosen(directory, start, end, types)))
+    messages = sum(map(len, chosen(directory, start, end, types)))
     click.echo(f'{{"messages": {messages}}}' if json else messages)
 
 
@@ -162,42 +159,6 @@ def dump(
     """
     messages = (message for message in segment_messages(segment) if lies_between(message, start, end))
     print_messages((message for message in messages if not types or message.type in types), form)
-
-
-def _count(path: Path) -> int:
-    """Count by walking frames; errors in the journal, and segments that retention removes, are left for a scanner."""
-    directory = Directory(path, OS)
-    directory.require()
-    total = 0
-    due: int | None = None
-    segments = directory.segments()
-    for at, segment in enumerate(segments):
-        if due not in (None, segment.first_offset):
-            return _count_slowly(path)
-        try:
-            file = OS.open(segment.path, "read")
-        except FileNotFoundError:
-            return _count_slowly(path)
-        try:
-            position, due = good_end(file, 0, segment.first_offset)
-            sealed = at < len(segments) - 1
-            damaged = find_damage(file, position, due) if sealed else corruption_at(file, position, due)
-        finally:
-            file.close()
-        if damaged is not None:
-            return _count_slowly(path)
-        total += due - segment.first_offset
-    return total
-
-
-def _count_slowly(path: Path) -> int:
-    from sej.reading.scanner import Scanner
-
-    with Scanner(path) as scanner:
-        total = 0
-        while batch := scanner.read(BATCH):
-            total += len(batch)
-        return total
 
 
 def segment_messages(path: Path) -> Iterator[Message]:

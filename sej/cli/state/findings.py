@@ -7,11 +7,11 @@ described.
 
 from __future__ import annotations
 
+import glob
 import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, NewType
 
@@ -27,7 +27,7 @@ from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.gaps import read_gaps
 from sej.journal.identity import journal_id
-from sej.journal.index import Block, IndexFile, read_blocks
+from sej.journal.index import IndexFile, read_blocks
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import kept_position
 from sej.journal.verify import Problem
@@ -49,7 +49,7 @@ _KINDS: Final = {
 """The advice about each kind of problem that a journal's check reports."""
 _FREE_BYTES: Final = 1 << 30
 _FREE_FILES: Final = 1000
-_CLOCK_S: Final = 60.0
+_CLOCK_NS: Final = 60 * 10**9
 _STUCK_S: Final = 60.0
 _QUICK_BYTES: Final = 16 * BLOCK_BYTES
 
@@ -161,16 +161,10 @@ def _locks(places: Directory) -> Iterator[Finding]:
     """Report the writer's lock, then those of readers and queues."""
     writer = holder_of(places.at("jnl.lck"))
     yield Finding("writer", "ok", f"held by {writer}" if writer else "no writer")
-    held = []
-    for folder, _, names in os.walk(places.at("ofs")):
-        for name in sorted(names):
-            if name.endswith(".lck"):
-                path = os.path.join(folder, name)
-                holder = holder_of(path)
-                if holder is not None:
-                    held.append(f"{os.path.relpath(path, places.path)} by {holder}")
+    locks = sorted(glob.glob(glob.escape(places.at("ofs")) + "/**/*.lck", recursive=True))
+    held = [f"{os.path.relpath(path, places.path)} by {holder}" for path in locks if (holder := holder_of(path))]
     if held:
-        yield Finding("locks", "ok", "; ".join(sorted(held)))
+        yield Finding("locks", "ok", "; ".join(held))
 
 
 def _permissions(places: Directory) -> Iterator[Finding]:
@@ -178,33 +172,15 @@ def _permissions(places: Directory) -> Iterator[Finding]:
         found = "the file system is read-only; only commands that read work"
         yield Finding("permissions", "problem", found)
         return
-    uid = os.stat(places.path).st_uid
-    denied, foreign = [], []
-    for folder, _, names in os.walk(places.path):
-        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-            denied.append(folder)
-        for name in names:
-            path = os.path.join(folder, name)
-            try:
-                owner = os.stat(path, follow_symlinks=False).st_uid
-            except FileNotFoundError:
-                continue  # removed or renamed since it was listed
-            if not os.access(path, os.R_OK | os.W_OK):
-                denied.append(path)
-            elif owner != uid:
-                foreign.append(path)
+    denied = [folder for folder, _, _ in os.walk(places.path) if not os.access(folder, os.R_OK | os.W_OK | os.X_OK)]
+    files = [os.path.join(folder, name) for folder, _, names in os.walk(places.path) for name in names]
+    denied += [path for path in files if os.path.lexists(path) and not os.access(path, os.R_OK | os.W_OK)]
     if denied:
         found = (
             f"this user cannot read or cannot write {counted(len(denied), 'path')}, the first is {denied[0]}; expected"
             " the user that writes the journal"
         )
         yield Finding("permissions", "problem", found)
-    elif foreign:
-        found = (
-            f"{counted(len(foreign), 'file')} belong to another user than the directory, the first is {foreign[0]};"
-            " expected one user that writes"
-        )
-        yield Finding("permissions", "note", found)
     else:
         yield Finding("permissions", "ok", "this user can read and write all files")
 
@@ -290,7 +266,7 @@ def _messages(
             yield Finding("foreign file", "problem", str(problem), do)
         elif problem.kind != "identity":  # reported by itself
             yield Finding("damage", "problem", str(problem), do)
-    lost = [] if writing else list(_lost(places, end))
+    lost = [] if writing else list(_lost(journal, places, end))
     yield from lost
     if not quick and not problems and all(one.level != "problem" for one in lost):
         yield Finding("damage", "ok", "none: every message was read")
@@ -309,13 +285,14 @@ def _end_of(journal: Journal) -> list[Problem]:
     return []
 
 
-def _lost(places: Directory, end: int) -> Iterator[Finding]:
+def _lost(journal: Journal, places: Directory, end: int) -> Iterator[Finding]:
     """Report whether messages are gone that were synced. Only the disk or a user can do this.
 
     The last segment is shorter than it was, or a torn tail begins before its synced end.
 
     Args:
-        places: the journal.
+        journal: the journal.
+        places: its directory.
         end: the offset after its last message.
     """
     for segment in places.segments()[-1:]:
@@ -327,7 +304,7 @@ def _lost(places: Directory, end: int) -> Iterator[Finding]:
         finally:
             file.close()
         on_disk = kept.lost or known
-        if on_disk is None or on_disk.offset <= end or (kept.lost is None and _is_damaged(places)):
+        if on_disk is None or on_disk.offset <= end or (kept.lost is None and _end_of(journal)):
             continue
         now = f"it has {size} bytes" if kept.lost else "a torn tail begins before that"
         lost = on_disk.offset - end
@@ -339,91 +316,40 @@ def _lost(places: Directory, end: int) -> Iterator[Finding]:
         yield Finding("lost messages", "problem" if lost > 1 else "note", found, do, {"messages": lost})
 
 
-def _is_damaged(places: Directory) -> bool:
-    """Return whether the bytes after the last good message are something else than a torn tail."""
-    try:
-        Tail(places).end_offset(judge=True)
-    except CorruptionError:
-        return True
-    return False
-
-
-@dataclass
-class _Times:
-    """The timestamps of a journal, from its index and the blocks that it lacks."""
-
-    newest: int = NO_TIMESTAMP
-    newest_at: int = 0
-    last: tuple[int, int] | None = None
-    disordered: int = 0
-    worst: int = 0
-    unindexed: int = 0
-
-    def add(self, block: Block) -> None:
-        """Compare a block with those before it."""
-        ends = ((self.newest, block.first_timestamp), (block.newest_timestamp, block.last_timestamp))
-        back = max((before - time_ns for before, time_ns in ends if time_ns != NO_TIMESTAMP), default=0)
-        if back > 0:
-            self.disordered, self.worst = self.disordered + block.messages, max(self.worst, back)
-        if block.newest_timestamp > self.newest:
-            self.newest, self.newest_at = block.newest_timestamp, block.first_offset
-        self.last = (block.next_offset - 1, block.last_timestamp)
-
-
-def _times_of(places: Directory, *, quick: bool) -> _Times:
-    times = _Times()
+def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Finding]:
+    """Compare the newest timestamp, and the last change of a segment, with this machine's clock."""
+    newest, unindexed = NO_TIMESTAMP, 0
     for segment in places.segments():
         try:
             file = OS.open(segment.path, "read")
         except FileNotFoundError:
             continue
-        try:
+        with file.closing():
             index = IndexFile(places, segment).load(file, segment.first_offset)
             rest = file.status().size - index.position
-            times.unindexed += max(rest - BLOCK_BYTES, 0)
-            behind = read_blocks(file, index.position, index.due) if not quick or rest <= _QUICK_BYTES else ()
-            for block in (*index.blocks, *behind):
-                times.add(block)
-        finally:
-            file.close()
-    return times
-
-
-def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Finding]:
-    """Compare timestamps with this machine's clock and with each other, block by block."""
+            unindexed += max(rest - BLOCK_BYTES, 0)
+            after = read_blocks(file, index.position, index.due) if not quick or rest <= _QUICK_BYTES else ()
+            newest = max(newest, *(block.newest_timestamp for block in (*index.blocks, *after)), NO_TIMESTAMP)
     now = time.time_ns()
-    times = _times_of(places, quick=quick)
     changed = max((segment.mtime_ns for segment in journal.segments), default=now)
-    if (changed - now) / 1e9 > _CLOCK_S:
+    if changed - now > _CLOCK_NS:
         found = (
             f"segments were changed at {iso_time(changed)}, {_apart(changed, now)} ahead of this machine's clock:"
             " retention by age and `sej stat --health` depend on it"
         )
         yield Finding("clock", "problem", found)
-    yield from _against_clock(times, now)
-    if times.disordered:
+    if newest - now > _CLOCK_NS:
         found = (
-            f"timestamps decrease by up to {times.worst / 1e9:.3f} s, within {times.disordered} messages: seeking by"
-            " time finds the first message at or after a time"
+            f"a message is dated {iso_time(newest)}, {_apart(newest, now)} in the future: this machine's clock or that"
+            " of the producer is wrong, and seeking by time stops at such a message"
         )
-        yield Finding("time order", "note", found)
-    if times.unindexed:
-        found = f"{human_size(times.unindexed)} are not indexed: opening and seeking read them"
-        yield Finding("index", "note", found, advice("index", places), {"bytes": times.unindexed})
-
-
-def _against_clock(times: _Times, now: int) -> Iterator[Finding]:
-    last, newest = times.last, times.newest
-    if last is not None and (last[1] - now) / 1e9 > _CLOCK_S:
-        found = f"this machine's clock is {_apart(last[1], now)} behind the last message, {last[0]}"
-        yield Finding("clock", "note", f"{found}: it or the producer's clock is wrong")
-    elif newest != NO_TIMESTAMP and (newest - now) / 1e9 > _CLOCK_S:
-        where = f"message {times.newest_at} or one soon after it is dated {iso_time(newest)}"
-        found = f"{where}, {_apart(newest, now)} in the future: seeking by time stops at such a message"
         yield Finding("clock", "note", found)
-    elif last is not None and last[1] != NO_TIMESTAMP:
-        age_s = (now - last[1]) / 1e9
-        yield Finding("clock", "ok", f"the last message is {human_duration(age_s)} old", values={"age_s": age_s})
+    elif newest != NO_TIMESTAMP:
+        values = {"age_s": (now - newest) / 1e9}
+        yield Finding("clock", "ok", f"the newest message is {_apart(now, newest)} old", values=values)
+    if unindexed:
+        found = f"{human_size(unindexed)} are not indexed: opening and seeking read them"
+        yield Finding("index", "note", found, advice("index", places), {"bytes": unindexed})
 
 
 def _apart(later: int, earlier: int) -> str:

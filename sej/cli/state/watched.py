@@ -23,8 +23,6 @@ from sej.system.disk import OS
 
 _AGAIN_LOOKS: Final = 32
 """A journal that looks unchanged is read again after this many samples: locks of other containers are not listed."""
-_LISTS_LOOKS: Final = 8
-"""A directory whose time did not change is listed again after this many samples: journals may have been completed."""
 
 
 class Sample(NamedTuple):
@@ -101,7 +99,7 @@ class Watched:
         self._tails: dict[str, Tail] = {}
         self._before: dict[str, Sample] = {}
         self._known: dict[str, _Known] = {}
-        self._lists: dict[Path, tuple[int, list[str]]] = {}
+        self._lists: dict[Path, list[str]] = {}
         self._looks = 0
 
     def look(self) -> list[Sample]:
@@ -116,21 +114,13 @@ class Watched:
         return list(self._before.values())
 
     def _journals(self, path: Path) -> list[str]:
-        """Return the journals below a path; the list is kept while the directory's time is the same.
-
-        If the path was removed, those that were there are returned, and each has an error.
-        """
-        changed = _mtime(str(path))
-        before = self._lists.get(path)
-        if before is None or before[0] != changed or self._looks % _LISTS_LOOKS == 0:
-            try:
-                found = journals_below(path)
-            except (SejError, OSError):
-                if before is None:
-                    raise
-                found = before[1]
-            before = self._lists[path] = changed, found
-        return before[1]
+        """Return the journals below a path; if it was removed, those that were there, so that each has an error."""
+        try:
+            self._lists[path] = journals_below(path)
+        except (SejError, OSError):
+            if path not in self._lists:
+                raise
+        return self._lists[path]
 
     def _sample(self, path: str, held: frozenset[tuple[int, int]] | None, at: int) -> Sample:
         before, known = self._before.get(path), self._known.get(path)
