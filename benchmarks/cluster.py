@@ -24,14 +24,10 @@ import numpy as np
 import pyspark
 
 import sej
-from benchmarks.data import folder
-from benchmarks.measure import Row, interleaved, row
-from benchmarks.sessions import start
+from benchmarks.measure import Row, folder, interleaved, row, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["run"]
 
 ROWS = int(os.environ.get("SEJ_BENCH_CLUSTER_ROWS", "2000000"))
 ROUNDS = 5
@@ -56,7 +52,7 @@ def run() -> list[Row]:
         work = Path(pyspark.__file__).with_name("work")  # where its workers write, whatever is set
         if not work.exists():
             stack.callback(shutil.rmtree, work, ignore_errors=True)
-        spark = start("local-cluster[2,1,1024]", where, {"spark.executor.memory": "1g", "spark.cores.max": "2"})
+        spark = start_session("local-cluster[2,1,1024]", where, {"spark.executor.memory": "1g", "spark.cores.max": "2"})
         stack.callback(spark.stop)
         plain = {"hub": stack.enter_context(_hub(root))}
         tls = {"hub": stack.enter_context(_hub(root, *_certificate(where))), "hubCa": str(where / "hub.pem")}

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import folder, fresh
-from benchmarks.measure import Row, interleaved, row, timed
+from benchmarks.measure import Row, folder, fresh, interleaved, row, timed
 
 KEY = b"k" * 13
 VALUE = b"v" * 100

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import folder
-from benchmarks.measure import Row, interleaved, row
+from benchmarks.measure import Row, folder, interleaved, row
 
 ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20

@@ -13,8 +13,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.data import folder
-from benchmarks.measure import Row, cpu_timed, interleaved, row, timed
+from benchmarks.measure import Row, cpu_timed, folder, interleaved, row, timed
 
 VALUE = b"v" * 100
 LONG_VALUE = b"v" * 1000

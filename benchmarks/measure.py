@@ -1,15 +1,22 @@
-"""Measuring fairly: interleaved rounds in one run, medians, ratios; what machine it was."""
+"""Measuring fairly: interleaved rounds in one run, medians, ratios; the machine, the files and the Spark sessions."""
 
 from __future__ import annotations
 
 import os
 import platform
+import random
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-__all__ = ["Row", "cpu_timed", "interleaved", "machine", "row", "timed"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_BATCH = 100_000
 
 
 class Row(NamedTuple):
@@ -73,3 +80,43 @@ def machine() -> dict[str, object]:
         "load": os.getloadavg()[0],
         "codec": IMPLEMENTATION,
     }
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """Create a folder for a section, and remove it afterwards."""
+    with tempfile.TemporaryDirectory(prefix="sej-bench-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def fresh(root: Path) -> Path:
+    """Create a new, empty folder below another one."""
+    return Path(tempfile.mkdtemp(dir=root))
+
+
+def fill(root: Path, rows: int) -> None:
+    """Append rows of 100 bytes with 200,000 different keys of 13 bytes to eight shards."""
+    import shard
+
+    rng = random.Random(1)
+    with shard.Writer(shard.Path(root, "bench", 3)) as writer:
+        for _ in range(0, rows, _BATCH):
+            blob = rng.randbytes(100 * _BATCH)
+            values = [blob[at : at + 100] for at in range(0, len(blob), 100)]
+            writer.append_many(values, [b"key%010d" % rng.randrange(200_000) for _ in range(_BATCH)])
+
+
+def start_session(master: str, folder: Path, conf: Mapping[str, str]) -> SparkSession:
+    """Start a session whose files are below a folder."""
+    import pipeline
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    quiet = {
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    return pipeline.session("benchmarks", master=master, conf={**quiet, **conf})

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import sej
-from benchmarks.data import folder, fresh
-from benchmarks.measure import Row, interleaved, row, timed
+from benchmarks.measure import Row, folder, fresh, interleaved, row, timed
 from benchmarks.queue_peers import BATCH, PEERS, VALUE
 from sej.system.watch import Watch
 

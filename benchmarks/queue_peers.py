@@ -15,8 +15,6 @@ from typing import Any
 
 import sej
 
-__all__ = ["PEERS", "VALUE", "Peer"]
-
 VALUE = b"v" * 100
 BATCH = 100
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import sej
 import shard
-from benchmarks.data import folder, fresh
-from benchmarks.measure import Row, interleaved, row, timed
+from benchmarks.measure import Row, folder, fresh, interleaved, row, timed
 
 BATCH = 4_000
 KEYS = [b"key %09d" % number for number in random.Random(64).sample(range(10**9), BATCH)]

@@ -19,14 +19,10 @@ from typing import TYPE_CHECKING, Any
 import pipeline
 import sej
 import shard
-from benchmarks.data import fill, folder
-from benchmarks.measure import Row
-from benchmarks.sessions import start
+from benchmarks.measure import Row, fill, folder, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["main", "run"]
 
 ROWS = int(os.environ.get("SEJ_BENCH_ROWS", "5000000"))
 ROUNDS = 3
@@ -40,7 +36,7 @@ STREAM_LIMIT_S = 40.0
 def run() -> list[Row]:
     """Everything; rows of (name, rate, ratio, target, ok)."""
     with folder() as where:
-        spark = start("local[2]", where, {"spark.driver.memory": "4g"})
+        spark = start_session("local[2]", where, {"spark.driver.memory": "4g"})
         try:
             fill(where / "tree", ROWS)
             journals = spark.read.format("sej").schema(FIVE).load(str(where / "tree"))

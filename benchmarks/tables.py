@@ -20,11 +20,8 @@ import pyarrow.parquet as pq
 
 import pipeline
 import sej
-from benchmarks.data import fill, folder
-from benchmarks.measure import Row, interleaved, row
+from benchmarks.measure import Row, fill, folder, interleaved, row
 from pipeline.columns import SEJ
-
-__all__ = ["run"]
 
 ROWS = int(os.environ.get("SEJ_BENCH_ROWS", "10000000"))
 ROUNDS = 3

@@ -9,8 +9,6 @@ import pyarrow as pa
 
 import pipeline
 
-__all__ = ["delays", "differences"]
-
 _FLIGHT = pl.Struct({"hour": pl.Int32, "carrier": pl.String, "dep_delay": pl.Int32})
 _GROUP = ("airport", "carrier", "hour")
 _COUNTS = ("flights", "cancelled", "without_tail_number", "delay_minutes")

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["delays", "late_flights", "read_flights"]
-
 _FLIGHT = """
     month INT, day INT, hour INT, minute INT, carrier STRING, flight INT, tailnum STRING, dest STRING,
     dep_delay INT, arr_delay INT, time_hour STRING

@@ -11,8 +11,6 @@ from demo.flights import AIRPORTS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["draw", "short"]
-
 _HOURS = range(5, 24)
 _FEW = 20
 """A cell of fewer flights says nothing."""

@@ -17,8 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["AIRPORTS", "Flight", "Totals", "airlines", "flights_of", "read_rows", "totals"]
-
 AIRPORTS: Final = {"EWR": "Newark", "JFK": "John F. Kennedy", "LGA": "LaGuardia"}
 LATE_MINUTES: Final = 360
 """A flight that left later than this is for a person to look at."""

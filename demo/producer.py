@@ -16,8 +16,6 @@ from collections.abc import Callable
 import shard
 from demo.flights import AIRPORTS, flights_of
 
-__all__ = ["BITS", "PREFIX", "produce", "run"]
-
 PREFIX = "flights"
 BITS = 2
 BATCH = 2000

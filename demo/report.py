@@ -21,8 +21,6 @@ from demo.review import HOW_TO_EDIT, Review
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Report"]
-
 _WORST = 12
 _ENOUGH = 100
 _ALL = "all"

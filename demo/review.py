@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from demo.flights import AIRPORTS
 from textqueue import MessageStatus, TextQueue
 
-__all__ = ["HOW_TO_EDIT", "Review", "fill"]
-
 HOW_TO_EDIT = """\
 Open it with any editor. Each flight is a line, and its first character says what became of it:
   -  to be looked at        change it to  =  when you are done,  or to  !  where it cannot be settled

@@ -3,8 +3,6 @@
 import os
 from typing import Final
 
-__all__ = ["REFERENCE", "examples"]
-
 REFERENCE: Final = os.environ.get("SEJ_CODEC") == "python"
 """Whether this is the pass of `make test` on the reference codec."""
 

@@ -27,8 +27,6 @@ from importlib import import_module
 from types import TracebackType
 from typing import IO, Final, Self
 
-__all__ = ["Forkserver", "Piped", "Program"]
-
 _REQUEST_BYTES: Final = 1 << 20
 _ANSWER_BYTES: Final = 100
 _TIMEOUT_S: Final = 60

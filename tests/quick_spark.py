@@ -3,8 +3,6 @@
 import sys
 from pathlib import Path
 
-__all__ = ["CONF", "JAVA_OPTIONS", "SHARED_CONF", "SHORT_LIFE", "archive"]
-
 SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 """Optimizing and verifying Spark's classes would take most of a short life."""
 

@@ -10,8 +10,6 @@ from typing import Final
 from xdist.scheduler.loadgroup import LoadGroupScheduling
 from xdist.workermanage import WorkerController
 
-__all__ = ["Neighbours"]
-
 _TOGETHER: Final = 16
 """So many tests of a file go to one process together. With more, one process still works when the others have ended."""
 

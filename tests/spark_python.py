@@ -25,8 +25,6 @@ from typing import Final
 
 from tests.forking import run_main
 
-__all__ = ["forking_python"]
-
 _REQUEST_BYTES: Final = 1 << 20
 _MODULES: Final = (
     "pandas",

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-__all__ = ["next_tick"]
-
 
 def next_tick(path: Path) -> None:
     """Wait until a write changes the time of the file: on many file systems it has ticks of 4 or 10 ms."""

@@ -13,8 +13,6 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-__all__ = ["add", "archives"]
-
 
 def archives(venv: Path) -> list[Path]:
     """Spark's archives of Python modules in an environment."""

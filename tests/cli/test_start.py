@@ -22,7 +22,7 @@ HEAVY = {
 OF_WRITERS = {"crc32c", "portalocker", "importlib.metadata"}
 OF_WAITING = {"ctypes"}
 OF_TEXT_QUEUES = {"subprocess"} | OF_WAITING
-OF_PACKAGES = {"shard", "hub", "pipeline", "kestrel", "xxhash", "importlib.metadata"} | OF_TEXT_QUEUES
+OF_PACKAGES = {"shard", "hub", "pipeline", "kestrel", "xxhash", "importlib.metadata", "concurrent"} | OF_TEXT_QUEUES
 OF_SQL = OF_PACKAGES - {"kestrel"} | {"pyarrow", "numpy", "concurrent"}
 
 

@@ -6,8 +6,6 @@ import signal
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["Ended", "bounded"]
-
 CPU_S = 20
 """An endless loop ends here, however loaded the machine is."""
 WAIT_S = 60

@@ -26,8 +26,6 @@ from typing import Any, Literal, NamedTuple
 
 from sej.system.disk import Disk, File, Mode, Status
 
-__all__ = ["Crash", "CrashDisk", "Fault", "FaultyDisk", "LostName"]
-
 _STATES_MAX = 4000
 _SAMPLE = _STATES_MAX if "SEJ_TORTURE_S" in os.environ else 12
 """How many states of one step are looked at; `make torture` looks at all."""

@@ -160,13 +160,6 @@ def test_commands_exist() -> None:
     assert not [wrong for page in PAGES for wrong in wrong_commands(page)]
 
 
-def test_units_call_commands_that_exist() -> None:
-    units = sorted((ROOT / "examples" / "systemd").glob("*.service"))
-    lines = [line for unit in units for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
-    assert len(lines) >= len(units) > 0
-    assert not [wrong for line in lines if (wrong := problem(shlex.split(line.removeprefix("ExecStart="))))]
-
-
 def test_a_wrong_command_is_found() -> None:
     assert problem(["sej", "no-such"]) == "sej no-such is no command"
     assert problem(["sej", "hub", "push", "--no-such"]) == "sej hub push has no option --no-such"

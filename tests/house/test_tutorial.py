@@ -100,11 +100,3 @@ def test_it_ends_with_a_question_to_spark(followed: tuple[Terminal, Path, dict[s
     shown = next(after[1] for block, after in pairwise(BLOCKS) if block[1].strip() == SPARK)
     assert shown in answer
     assert len(re.findall(r"^\| *customer \d\| +\d\| +10\|$", answer, re.MULTILINE)) == 10, answer
-
-
-def test_it_shows_each_of_its_parts() -> None:
-    lines = [line for language, code in BLOCKS if language == "sh" for line in code.splitlines()]
-    assert SPARK in lines
-    assert len(lines) > 20
-    assert len([language for language, _ in BLOCKS if language == "text"]) > 10
-    assert all(code.startswith("# ") for language, code in BLOCKS if language == "python")

@@ -7,8 +7,6 @@ import subprocess
 from tests.forking import Forkserver, Piped
 from tests.hub.support import ROOT
 
-__all__ = ["run", "start"]
-
 
 @functools.cache
 def _forkserver() -> Forkserver:

@@ -21,18 +21,6 @@ from typing import Any
 from sej.system.checksum import crc32c
 
 crc32c(bytes(1000))  # it may import a library at its first use: an interrupt within the import system is not the point
-__all__ = [
-    "KINDS",
-    "Interrupt",
-    "SwallowedError",
-    "free",
-    "interrupt",
-    "locked_below",
-    "open_below",
-    "places",
-    "uncollected",
-]
-
 _CHECKING = {
     number
     for name, number in dis.opmap.items()

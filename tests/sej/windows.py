@@ -14,8 +14,6 @@ import pytest
 from sej.journal.cursor import Cursor
 from sej.journal.segment import SegmentReader
 
-__all__ = ["BLOCK_BYTES", "INDEX_BYTES", "NEAR", "READ_BYTES", "WINDOWS", "shrunk", "small_windows"]
-
 WINDOWS: Final = {
     "sej.writing.end": ["_BUFFER_BYTES", "_BATCH_BYTES", "_INDEX_BYTES", "BLOCK_BYTES"],
     "sej.writing.exactly_once": ["_CHUNK_MESSAGES", "_CHUNK_BYTES"],

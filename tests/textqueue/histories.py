@@ -27,8 +27,6 @@ from unittest.mock import patch
 from tests.textqueue.claiming import takes_lines
 from textqueue import Claim, TextQueue
 
-__all__ = ["fault", "history", "reduced", "steady"]
-
 Step = tuple[Any, ...]
 
 WORKERS: Final = 3

@@ -16,8 +16,6 @@ from typing import Final
 
 from tests.cli.terminal import terminal
 
-__all__ = ["MISSING", "SAVERS", "Save", "Saver", "git"]
-
 Save = Callable[[bytes], None]
 Saver = Callable[[Path], AbstractContextManager[Save]]
 
