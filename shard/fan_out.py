@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
@@ -92,6 +91,8 @@ def each(indexes: Iterable[int], do: Callable[[int], object], *, threads: int = 
 
     if threads > 1 and len(left) > 1:
         # At the interpreter's end, or at the user's limit, no thread can be had.
+        from concurrent.futures import ThreadPoolExecutor  # here, because `sej --help` loads this module
+
         with suppress(RuntimeError), ThreadPoolExecutor(min(threads, len(left)), "sej-shard") as pool:
             list(pool.map(one, list(left)))
     for index in list(left):

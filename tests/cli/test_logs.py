@@ -50,13 +50,6 @@ def test_text_and_levels(tmp_path: Path) -> None:
     assert sej("--log-level", "loud", "count", tmp_path / "j").returncode == 2
 
 
-def test_a_program_without_logging_pays_nothing(tmp_path: Path) -> None:
-    torn(tmp_path / "j")
-    program = "import sej, sys; sej.Writer('j').close(); print('logging' in sys.modules)"
-    done = python(program, tmp_path, PYTHONPATH=ENV["PYTHONPATH"])
-    assert (done.stdout, done.stderr) == ("False\n", "")
-
-
 def test_a_program_that_does_not_configure_logging_sees_nothing(tmp_path: Path) -> None:
     torn(tmp_path / "j")
     program = "import logging, sej; sej.Writer('j').close()"
