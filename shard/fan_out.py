@@ -37,6 +37,8 @@ def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], float | Non
         TypeError: a writer has no such option.
         ValueError: durability or sync_interval_s is out of its range.
     """
+    import concurrent.futures.thread  # noqa: F401  not when this module is loaded, as `sej --help` does, nor at the end
+
     refuse_unknown("a writer", given, _KNOWN)
     check_writer_options(**given)
     options = dict(given)
