@@ -350,9 +350,9 @@ def _unsaved(
     return batch
 
 
-def row_of(data: bytes, add_time: int | None, expiry: int | None, *, now_ms: Callable[[], int]) -> Row:
-    """An item as a message; None or 0: no expiry, None: no add time."""
-    time_ms = now_ms() if add_time is None else min(max(add_time, _MIN_MS), _MAX_MS)
+def row_of(data: bytes, add_time: int, expiry: int | None) -> Row:
+    """An item as a message; None or 0: no expiry."""
+    time_ms = min(max(add_time, _MIN_MS), _MAX_MS)
     return Row(time_ms * _NS, b"expiry=%d" % expiry if expiry and expiry > 0 else b"", data)
 
 
@@ -362,13 +362,13 @@ def rows_of(
     """Items as messages.
 
     Args:
-        items: data, add time and expiry of each; as for :func:`row_of`.
+        items: data, add time and expiry of each; expiry as for :func:`row_of`.
         time_ms: the timestamp of items that have no add time.
         before_ms: an item whose expiry is below this has expired.
         expired: what to do with such items.
     """
     for data, add_time, expiry in items:
-        row = row_of(data, add_time, expiry, now_ms=lambda: time_ms)
+        row = row_of(data, time_ms if add_time is None else add_time, expiry)
         if expiry is not None and expiry < before_ms:
             if expired == "leave":
                 continue
@@ -376,8 +376,8 @@ def rows_of(
         yield row
 
 
-def fields_of(message: MessageLike, keys: str, now_ms: Callable[[], int]) -> Fields:
-    """A message as the fields of an item.
+def fields_of(message: MessageLike, keys: str, time_ms: int) -> Fields:
+    """A message as the fields of an item; time_ms: the add time of a message that has no timestamp.
 
     Raises:
         MoveError: it has a key or type, and keys is ``"refuse"``.
@@ -389,14 +389,14 @@ def fields_of(message: MessageLike, keys: str, now_ms: Callable[[], int]) -> Fie
             ' it with keys="drop" (--drop-keys) to leave them out'
         )
     expiry = min(int(match[1]), 2**63 - 1) if match else 0
-    return Fields(message.value, now_ms() if message.timestamp == -(2**63) else message.timestamp // _NS, expiry)
+    return Fields(message.value, time_ms if message.timestamp == -(2**63) else message.timestamp // _NS, expiry)
 
 
 def check_export(
     writer: WriterLike,
-    read_back: Callable[[int], Iterable[MessageLike]] | None,
+    read_back: object,
     expired: Expired,
-    now_ms: Callable[[], int],
+    now_ms: object,
 ) -> None:
     """Check the arguments that both formats' exports have.
 
@@ -412,7 +412,7 @@ def check_export(
     )
 
 
-def check_import(messages: Iterable[MessageLike], keys: str, now_ms: Callable[[], int]) -> None:
+def check_import(messages: Iterable[MessageLike], keys: str, now_ms: object) -> None:
     """Check the arguments that both formats' imports have.
 
     Raises:

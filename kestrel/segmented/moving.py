@@ -141,7 +141,7 @@ def import_(
         imported = Imported(directory, name, disk)
         state = progress.load()
         last = imported.load(_state(queue)) if state is None else None
-        items: Iterator[Fields] = (fields_of(message, keys, lambda: _NOW) for message in messages)
+        items: Iterator[Fields] = (fields_of(message, keys, _NOW) for message in messages)
         if last is not None:
             first, count, found = last
             left = _unless_same(queue, first, items)
@@ -159,15 +159,15 @@ def import_(
                     " same messages again, or remove this file to import all of them",
                     path=progress.path,
                 )
-            found = checksum([row_of(there.data, 0, there.expire_time, now_ms=now_ms)], found)[1]
+            found = checksum([row_of(there.data, 0, there.expire_time)], found)[1]
             count += 1
         while batch := list(islice(items, BATCH)):
-            rows = [row_of(item.data, 0, item.expiry, now_ms=now_ms) for item in batch]
+            rows = [row_of(item.data, 0, item.expiry) for item in batch]
             queue.restore(Item(0, item.add_time, item.expiry or None, 0, item.data) for item in batch)
             found = checksum(rows, found)[1]
             count += len(batch)
         queue.sync()
-        there_rows = (row_of(one.data, 0, one.expire_time, now_ms=now_ms) for one in queue.items_after(start))
+        there_rows = (row_of(one.data, 0, one.expire_time) for one in queue.items_after(start))
         moved = Moved(count, found, None, queue.damage)
         if checksum(there_rows) != (count, found):
             raise MoveError(

@@ -172,7 +172,7 @@ def import_(
             imported = Imported(directory, name, disk)
             last = imported.load(_files(storage))
             passed = _Passed(messages)
-            count, found = _stage(staged, (Item(*fields_of(message, keys, now_ms)) for message in passed), disk)
+            count, found = _stage(staged, (Item(*fields_of(message, keys, now_ms())) for message in passed), disk)
             mark = {"count": count, "checksum": found}
             if count and [count, passed.checksum] != last:
                 if _read(published, disk) != mark:
