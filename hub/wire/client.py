@@ -638,7 +638,7 @@ class Client:
 
 
 class JobCalls:
-    """Jobs that append to a client's journals, with offsets that the hub assigns; see :mod:`hub.jobs`.
+    """Jobs that append to a client's journals, with offsets that the hub assigns; see `hub/jobs.py`.
 
     Every call may be sent again after any failure.
 

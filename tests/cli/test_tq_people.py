@@ -125,6 +125,17 @@ def test_undo_takes_back_marks_and_appends(jobs: Path) -> None:
     assert jobs.read_bytes().endswith(b"\n#five\n")
 
 
+def test_undo_does_not_take_a_message_for_an_equal_one(jobs: Path) -> None:
+    jobs.write_bytes(b"-a\n-a\n")
+    with TextQueue(jobs) as q:
+        first, second = q.messages()
+        first.mark_as_cleared()
+        jobs.write_bytes(b"# above\n=a\n-a\n")
+        second.mark_as_critical_error()
+    assert sej("tq", "undo", jobs).returncode == 0
+    assert jobs.read_bytes() == b"# above\n=a\n-a\n", "it was queued before, not cleared"
+
+
 def test_undo_refuses_what_was_changed_since(jobs: Path) -> None:
     sej("tq", "done", jobs, name_of(jobs, "one"))
     changed = jobs.read_bytes().replace(b"=one", b"!one")

@@ -206,3 +206,9 @@ def test_the_spark_of_the_container_image_is_the_one_that_is_tested() -> None:
         r"^FROM apache/spark:(\d+\.\d+)\.", (ROOT / "docs" / "howto" / "cluster.md").read_text(), re.MULTILINE
     )
     assert tag is not None and tag[1] == version("pyspark").rpartition(".")[0]
+
+
+def test_every_promise_names_its_tests() -> None:
+    rows = re.findall(r"^\| [A-GP]\d+ \|.*$", (ROOT / "docs" / "guarantees.md").read_text(), re.MULTILINE)
+    assert len(rows) > 30
+    assert not [row for row in rows if "`tests/" not in row]
