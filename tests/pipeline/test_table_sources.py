@@ -247,7 +247,7 @@ def test_a_hub_sends_what_a_table_needs(tmp_path: Path) -> None:
         assert pipe.received - before < 2000
 
 
-def test_count_through_a_hub_without_the_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_through_a_hub_without_the_gaps(tmp_path: Path) -> None:
     path = tmp_path / "berlin.large"
     with sej.Writer(path, segment_bytes=2000) as writer:
         writer.append_many([b"x" * 50] * 100)
@@ -261,11 +261,6 @@ def test_count_through_a_hub_without_the_gaps(tmp_path: Path, monkeypatch: pytes
         assert table.count() == pipeline.count("berlin", hub=server.address) == left == table.to_arrow().num_rows
         assert pipeline.table("berlin", hub=server.address, where="offset >= 1").count() == left - 1
         assert pipeline.table("berlin", hub=server.address, where=f"offset >= {stop}").count() == 100 - stop
-        monkeypatch.setattr("hub.wire.reading._count", lambda *_: None)  # an older hub does not report it
-        monkeypatch.setattr("hub.wire.service.rows_response", lambda *_: None)
-        with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0") as older:
-            table = pipeline.table("berlin", hub=older.address)
-            assert table.count() == pipeline.count("berlin", hub=older.address) == left
 
 
 def test_wrong_arguments_of_a_count_through_a_hub() -> None:
