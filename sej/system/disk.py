@@ -673,7 +673,9 @@ def _mounts() -> Iterator[tuple[str, str]]:
     for line in _mount_table().split(b"\n"):
         fields, _, rest = line.partition(b" - ")
         if fields:
-            point = re.sub(rb"\\([0-7]{3})", lambda octal: bytes((int(octal[1], 8),)), fields.split(b" ")[4])
+            point = fields.split(b" ")[4]
+            if b"\\" in point:
+                point = re.sub(rb"\\([0-7]{3})", lambda octal: bytes((int(octal[1], 8),)), point)
             yield os.fsdecode(point), os.fsdecode(rest.split(b" ", 1)[0])
 
 
