@@ -9,13 +9,13 @@ from tools.weight import PACKAGES, WAYS, calls, sizes
 
 #             code    modules  cython  extensions  callables
 SIZES = {
-    "sej": (16_750, 128, 970, 1, 62),
+    "sej": (16_750, 126, 970, 1, 61),
     "shard": (3_000, 20, 170, 1, 8),
     "textqueue": (6_600, 50, 0, 0, 19),
-    "kestrel": (5_300, 40, 1_260, 1, 60),
-    "hub": (7_000, 55, 0, 0, 21),
-    "pipeline": (5_850, 51, 0, 0, 13),
-    "tests": (53_300, 338, 0, 0, 132),
+    "kestrel": (5_300, 40, 1_260, 1, 55),
+    "hub": (6_900, 43, 0, 0, 13),
+    "pipeline": (5_850, 51, 0, 0, 12),
+    "tests": (52_900, 338, 0, 0, 131),
 }
 CALLS = {
     "open a clean journal": (176, 24),
