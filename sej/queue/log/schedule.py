@@ -53,7 +53,7 @@ class Schedule:
     for when the first one is.
 
     Attributes:
-        lapsed: leased items whose time is over, or whose holder is dead.
+        lapsed: leased items whose time is over.
         earliest_ns: no other lease ends before this.
         ready: (-priority, offset) of the items that may be taken, the next one first: the keys of a dict, because an
             empty SortedSet costs a call of Python to find out.
@@ -104,7 +104,7 @@ class Schedule:
             self.earliest_ns = min(left, default=NEVER)
 
     def lapse(self, offsets: Iterable[int]) -> None:
-        """Add leased items whose time is over, or whose holder is dead."""
+        """Add leased items whose time is over."""
         for offset in offsets:
             self.lapsed.add(offset)
             self.ready[-self._leased[offset].priority, offset] = None
