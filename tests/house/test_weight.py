@@ -1,4 +1,4 @@
-"""What there is to carry has a ceiling. Whoever lands a cut lowers it; raising one needs a reason in the commit.
+"""What there is to carry has a ceiling. A commit that removes code lowers it; one that raises it says why.
 
 The figures are those of ``python -m tools.weight``.
 """
@@ -15,7 +15,7 @@ SIZES = {
     "kestrel": (5_300, 40, 1_260, 1, 55),
     "hub": (6_900, 43, 0, 0, 13),
     "pipeline": (5_850, 51, 0, 0, 12),
-    "tests": (52_900, 338, 0, 0, 131),
+    "tests": (52_960, 338, 0, 0, 131),
 }
 CALLS = {
     "open a clean journal": (176, 24),
