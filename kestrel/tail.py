@@ -183,7 +183,7 @@ def check_sync(sync: Sync) -> None:
 
 
 def _period(sync: Sync) -> float | None:
-    """Return the seconds between two syncs; None: there is none."""
+    """Return the seconds between two syncs; None: it does not sync by time."""
     if sync in ("never", "always"):
         return None
     try:

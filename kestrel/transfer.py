@@ -442,7 +442,7 @@ class Imported:
         self._disk = disk
 
     def load(self, queue: Any) -> Any:
-        """What an import stored that left the queue in this state; None if there is no such record.
+        """What an import stored that left the queue in this state; None if no record matches.
 
         Raises:
             MoveError: the record cannot be read.

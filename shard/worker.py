@@ -1,6 +1,6 @@
 """The worker: claims free shards, handles their messages, and shares the shards with other workers.
 
-There is no coordinator. A worker counts the live workers of its name by their lock files (:mod:`shard.claims`),
+Workers have no coordinator. A worker counts the live workers of its name by their lock files (:mod:`shard.claims`),
 computes its share, claims free shards by their readers' locks until it has that many, and releases those above its
 share. All of this relies on locks that end with their process; no clock decides which process is alive.
 

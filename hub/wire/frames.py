@@ -273,7 +273,7 @@ def bits_of(names: Iterable[str], since: int | None, until: int | None) -> int:
     """Return the columns of a request; 0 if whole messages are requested, or this machine cannot read columns.
 
     Raises:
-        ValueError: there is no column of this name.
+        ValueError: a name is not that of a column.
     """
     bits = COLUMNS["offset"]
     for name in names:

@@ -74,7 +74,7 @@ def count(
 
 def _count(extent: Extent | RemoteExtent, remote: Remote | None) -> int:
     count = extent.count(extent.first, extent.end)
-    if count is None:  # damaged, or an older hub
+    if count is None:  # damaged
         assert remote is not None
         count = sum(rows.found.messages for rows in read(remote, extent.slice(extent.first, extent.end), ()))
     return count

@@ -52,7 +52,7 @@ def extents_of(
         chosen: leave out journals that it does not take.
 
     Raises:
-        JournalNotFoundError: there is no such client; or as ``discover``.
+        JournalNotFoundError: the client does not exist; or as ``discover``.
     """
     listed: dict[Origin, Listed] = {}
     if remote is None:

@@ -130,7 +130,7 @@ class Journals:
         for extent in self._extents(chosen):
             refuse_deleted(extent, selection.start)
             count = extent.count(*self._bounds(extent, chosen))
-            if count is None:  # an older hub, damage, or a part of a journal with gaps
+            if count is None:  # damage, or a part of a journal with gaps
                 return None
             total += count
         return total

@@ -586,7 +586,7 @@ cdef class Buffer:
         return offset
 
     cdef int _drain_alone(self) except -1:
-        """Write the pending bytes: at once if no other thread exists and the writer has no more to do, else locked."""
+        """Write the pending bytes: immediately if no other thread exists and the writer has no more to do, else locked."""
         cdef int64_t size = self._used - self._drained, taken = 0
         if self._descriptor >= 0 and self._is_direct(size) and alone():
             taken = write(self._descriptor, self._data + self._drained, size)

@@ -4,7 +4,7 @@ It does not wait. :meth:`Cursor.read` returns existing messages, and an empty li
 twice and leaves none out without an error or a recorded gap, whatever writers and retention do in the meantime.
 At the end of a segment it looks for the segment that *contains* the next offset, comparing (device, inode), because a
 name may belong to another file by then. That segment usually starts with the next offset, so its name is known. The
-directory is listed only if there is no such file: at the end of the journal, at a gap, or inside a segment.
+directory is listed only if that file is missing: at the end of the journal, at a gap, or inside a segment.
 """
 
 from __future__ import annotations

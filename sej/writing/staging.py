@@ -36,7 +36,7 @@ def stage(disk: Disk, path: str, first: int, chunks: Iterable[BytesLike]) -> tup
     """Stage messages that are encoded with consecutive offsets from first on.
 
     Returns:
-        The number of messages, and the CRC32C of the file. If there are no messages, no file is left.
+        The number of messages, and the CRC32C of the file. Without messages, it leaves no file.
 
     Raises:
         DecodeError: a chunk does not consist of whole messages with these offsets; no file is left.

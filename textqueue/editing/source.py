@@ -31,7 +31,7 @@ from textqueue.ledger.sidecar import InTransit, real_path
 
 
 class ClaimLostError(MessageMovedError):
-    """Another worker has the message: the lease of a claim ended, or there was no claim. Nothing was written."""
+    """Another worker has the message: the claim's lease ended, or nothing was claimed. Nothing was written."""
 
 
 class Changes:

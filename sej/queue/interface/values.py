@@ -92,7 +92,7 @@ def _json(value: Any) -> bytes:
 MAX_HEADERS_BYTES: Final = 8192
 """The most bytes that the headers of an item have as JSON, in UTF-8."""
 TRACED: Final = "opentelemetry.context"
-"""This module is loaded if the program uses OpenTelemetry: otherwise there is no trace context."""
+"""This module is loaded if the program uses OpenTelemetry: otherwise messages have no trace context."""
 _NAME: Final = a(str)
 
 
