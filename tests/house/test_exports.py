@@ -76,6 +76,17 @@ def test_all_is_exact() -> None:
     assert not [problem for name in MODULES for problem in exports_problems(importlib.import_module(name))]
 
 
+def test_a_wrong_all_is_found() -> None:
+    module = types.ModuleType("wrong")
+    assert list(exports_problems(module)) == ["wrong has no __all__"]
+    vars(module).update(__all__=["none", "defined", "defined"], defined=defined, __file__=__file__)
+    assert [problem.split(" ", 1)[1].split(":")[0] for problem in exports_problems(module)] == [
+        "has a name twice",
+        "names what is not there",
+        "lacks public names, to be exported or to begin with _",
+    ]
+
+
 def accidents(package: str) -> list[str]:
     """The names that a package shows though its ``__all__`` has them not."""
     module = importlib.import_module(package)
