@@ -29,11 +29,11 @@ test: setup ## everything that must hold: the checks, all tests on both codecs, 
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint pure
 	$(JAVA) $(call PYTEST,2)
 
-check: setup ## the quick part: style, types, layers, exports
+check: check-setup ## the quick part: style, types, layers, exports
 	@$(MAKE) --no-print-directory lint
 	$(PY) -m pytest -q $(addprefix tests/house/test_,packages.py exports.py layers.py hygiene.py)
 
-.PHONY: lint pure
+.PHONY: lint pure check-setup
 pure:
 	SEJ_CODEC=python $(call PYTEST,1) -m "not spark and not torture and not both_codecs and not either_codec" $(CODEC_TESTS)
 
@@ -89,6 +89,11 @@ format: setup ## lay out the code as the checks want it
 setup: ## the environment in .venv (every target above does this first)
 	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -m tools.setup_venv $(VENV)
+
+# What `make check` needs, without Java, Chromium and Vim.
+check-setup:
+	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@$(PYTHON) -m tools.setup_venv --checks $(VENV)
 
 clean: ## remove what was built; .venv and pip's cache stay
 	rm -rf build dist wheelhouse docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

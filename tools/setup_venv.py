@@ -3,7 +3,8 @@
 Run by any Python >= 3.11 with nothing installed. Each step is remembered by the content of what it depends on, so
 pulling a change refreshes what the change touched and nothing else. pip keeps its cache.
 
-    python3 -m tools.setup_venv [.venv]
+    python3 -m tools.setup_venv [.venv]            everything that tests, demo and benchmarks need
+    python3 -m tools.setup_venv --checks [.venv]   only what `make check` needs: no Java, Chromium or Vim
 """
 
 import fcntl
@@ -26,7 +27,9 @@ PACKAGES = ("sej", "shard", "hub", "textqueue", "kestrel", "pipeline")
 
 def main() -> None:
     """Bring the environment up to date, step by step."""
-    venv = Path(sys.argv[1] if len(sys.argv) > 1 else ".venv").absolute()
+    arguments = sys.argv[1:]
+    only_checks = "--checks" in arguments
+    venv = Path(next((argument for argument in arguments if argument != "--checks"), ".venv")).absolute()
     os.chdir(ROOT)
     venv.mkdir(parents=True, exist_ok=True)
     with (venv / ".setup.lck").open("w") as lock:
@@ -52,31 +55,37 @@ def main() -> None:
             say("the compiled codec")
             compile_codec(python)
             stamps.keep("codec", codec)
-        archives = bytecode.archives(venv)
-        if stamps.differ("bytecode", content(archives)):
-            say("bytecode for Spark's Python processes, which start in half of the time with it")
-            run([str(python), "-W", "ignore", "-m", "tools.bytecode", *map(str, archives)])
-            stamps.keep("bytecode", content(archives))
-        chosen = java.choice()
-        if stamps.differ("java", chosen) or java.remembered(venv) is None:
-            say("a Java for Spark")
-            if java.remember(venv, python):
-                stamps.keep("java", chosen)
-        home = java.remembered(venv)
-        loaded = f"{content([Path('pyproject.toml'), Path(classes.__file__)])}{home}{venv}"
-        if home is not None and stamps.differ("classes", loaded):
-            say("an archive of Spark's classes, with which the JVMs of the tests start faster")
-            classes.make(venv, python, home)
-            stamps.keep("classes", loaded)
-        browser = chromium.choice()
-        if stamps.differ("chromium", browser) or chromium.remembered(venv) is None:
-            say("a Chromium for the tests of the web page")
-            if chromium.remember(venv):
-                stamps.keep("chromium", chromium.choice())
-        if shutil.which("vim") is None and stamps.differ("vim", sys.version):  # tried once
-            say("a Vim for the tests of text queues")
-            debian.install("vim")
-            stamps.keep("vim", sys.version)
+        if not only_checks:
+            prepare_tests(venv, python, stamps)
+
+
+def prepare_tests(venv: Path, python: Path, stamps: "Stamps") -> None:
+    """Get what only tests, demo and benchmarks use: Spark's Java, a browser, an editor."""
+    archives = bytecode.archives(venv)
+    if stamps.differ("bytecode", content(archives)):
+        say("bytecode for Spark's Python processes, which start in half of the time with it")
+        run([str(python), "-W", "ignore", "-m", "tools.bytecode", *map(str, archives)])
+        stamps.keep("bytecode", content(archives))
+    chosen = java.choice()
+    if stamps.differ("java", chosen) or java.remembered(venv) is None:
+        say("a Java for Spark")
+        if java.remember(venv, python):
+            stamps.keep("java", chosen)
+    home = java.remembered(venv)
+    loaded = f"{content([Path('pyproject.toml'), Path(classes.__file__)])}{home}{venv}"
+    if home is not None and stamps.differ("classes", loaded):
+        say("an archive of Spark's classes, with which the JVMs of the tests start faster")
+        classes.make(venv, python, home)
+        stamps.keep("classes", loaded)
+    browser = chromium.choice()
+    if stamps.differ("chromium", browser) or chromium.remembered(venv) is None:
+        say("a Chromium for the tests of the web page")
+        if chromium.remember(venv):
+            stamps.keep("chromium", chromium.choice())
+    if shutil.which("vim") is None and stamps.differ("vim", sys.version):  # tried once
+        say("a Vim for the tests of text queues")
+        debian.install("vim")
+        stamps.keep("vim", sys.version)
 
 
 class Stamps:
@@ -122,7 +131,9 @@ def make_venv(venv: Path) -> None:
 def install_all(python: Path) -> None:
     """The tools of the build, then everything else in one resolution, then the data set of the demo."""
     requires = tomllib.loads(Path("pyproject.toml").read_text())["build-system"]["requires"]
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-qq"]
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
+    if not sys.stdout.isatty():
+        pip.append("-qq")  # on a terminal, pip shows a bar for each download
     run([*pip, "--upgrade", "pip", *requires])
     run([*pip, "--no-build-isolation", "--editable", ".[dev]"])
     run([*pip, "--no-deps", FLIGHTS])
