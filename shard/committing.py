@@ -19,6 +19,7 @@ A decided job whose rows were lost stops every later job with a :class:`~shard.s
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -32,9 +33,9 @@ from sej.journal.directory import Directory, check_name
 from sej.journal.kept_offsets import kept_offsets
 from sej.journal.retention import Retention, clean
 from sej.journal.view import Journal
-from sej.system.disk import OS, read_small, replace_file
+from sej.system.disk import OS
 from sej.system.locks import Lock
-from sej.system.sealed import seal, unseal, whole
+from sej.system.sealed import SealedFile, whole
 from sej.writing.exactly_once import Batches
 from sej.writing.writer import Writer
 from shard.staging import Rows, StagedRowsError, check_rows, decided, forget, renumbered, sweep
@@ -169,7 +170,7 @@ def commit(target: Target, job: Job) -> bool:
             target.prepare()
         with _writers(target, job) as writers:
             _check_expected(target, job)
-            _replace(target, _decision(target, job.id), {**target.described(), **job._asdict()})
+            _decision(target, job.id).store({**target.described(), **job._asdict()})
             _apply(target, job, number, writers)
         return True
 
@@ -192,7 +193,7 @@ def last_number(target: Target, name: str) -> int | None:
 
 def is_decided(target: Target, job: str) -> bool:
     """Return whether a job's rows will be in the journals, whatever happens to its driver."""
-    return OS.status(_decision(target, job)) is not None
+    return OS.status(_decision(target, job).path) is not None
 
 
 def drop(target: Target, job: str) -> None:
@@ -257,7 +258,7 @@ def discard_dead_jobs(target: Target) -> list[Discarded]:
                         batch = Batches(its.directory(rows.shard)).last(job.name)
                         written = batch is not None and batch >= number
                         there, lost = there + written * rows.messages, lost + (not written) * rows.messages
-                OS.rename(_decision(target, name), os.path.join(target.staging, f"discarded-{name}.json"))
+                OS.rename(_decision(target, name).path, os.path.join(target.staging, f"discarded-{name}.json"))
                 OS.sync_dir(target.staging)
                 forget(target.staging, name)
                 found.append(Discarded(name, reason, there, lost))
@@ -311,8 +312,19 @@ def _due(job: Job, path: str) -> int:
     return (job.expected or {}).get(os.path.basename(path), 0)
 
 
-def _decision(target: Target, job: str) -> str:
-    return os.path.join(target.staging, f"job-{job}.json")
+def _file(target: Target, name: str, what: str, way_out: str) -> SealedFile:
+    path, temporary = os.path.join(target.staging, name), os.path.join(target.staging, "new")
+    return SealedFile(OS, path, what, way_out, temporary=temporary, max_bytes=_JSON_BYTES)
+
+
+def _decision(target: Target, job: str) -> SealedFile:
+    way_out = f"run `sej spark finish --discard {target.root}`, and run its job again"
+    return _file(target, f"job-{job}.json", "a readable decision", way_out)
+
+
+def _done(target: Target) -> SealedFile:
+    way_out = "move it away to continue without it"
+    return _file(target, "done.json", "a readable record of the numbers of jobs", way_out)
 
 
 def _locked(target: Target) -> Lock:
@@ -358,9 +370,11 @@ def _load(target: Target, name: str) -> tuple[Target, Job, int]:
     Raises:
         CorruptionError: the decision cannot be read.
     """
-    path = _decision(target, name)
-    found = _read(path)
-    try:
+    decision = _decision(target, name)
+    found = decision.load()
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, "this job was finished meanwhile", decision.path)
+    with decision.checking():
         its = target.again(found)
         rows = [
             Rows(whole(shard), _staged(its, str(file)), whole(count), *rest)
@@ -370,12 +384,6 @@ def _load(target: Target, name: str) -> tuple[Target, Job, int]:
         number = whole(job.number)
         if job.id != name:
             raise ValueError(f"it belongs to job {job.id!r}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(
-            f"this file is not a readable decision ({error}); run `sej spark finish --discard {target.root}`, and run"
-            " its job again",
-            path=path,
-        ) from error
     return its, job, number
 
 
@@ -425,8 +433,8 @@ def _apply(target: Target, job: Job, number: int, writers: Callable[[int], Abstr
         done[f"{_JOB}{job.id}"] = number
         for old in sorted((name for name in done if name.startswith(_JOB)), key=done.__getitem__)[:-_JOBS]:
             del done[old]
-    _replace(target, os.path.join(target.staging, "done.json"), done)
-    OS.unlink(_decision(target, job.id))
+    _done(target).store(done)
+    _decision(target, job.id).remove()
     forget(target.staging, job.id)
 
 
@@ -451,24 +459,6 @@ def _last(target: Target, job: Job) -> int:
 
 
 def _read_done(target: Target) -> dict[str, int]:
-    path = os.path.join(target.staging, "done.json")
-    try:
-        return {name: whole(number) for name, number in _read(path).items()}
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise CorruptionError(f"this file has no readable numbers of jobs ({error})", path=path) from error
-
-
-def _read(path: str) -> dict[str, Any]:
-    data = read_small(OS, path, _JSON_BYTES)
-    try:
-        return unseal(path, data)
-    except ValueError as error:
-        raise CorruptionError(
-            f"this file cannot be read ({error}); move it away to continue without it", path=path
-        ) from error
-
-
-def _replace(target: Target, path: str, content: dict[str, Any]) -> None:
-    replace_file(OS, os.path.join(target.staging, "new"), path, seal(path, content))
+    file = _done(target)
+    with file.checking():
+        return {name: whole(number) for name, number in (file.load() or {}).items()}

@@ -31,9 +31,9 @@ from sej.message import Message
 from sej.queue.journal_queue import JournalQueue
 from sej.reading.offset import Offset
 from sej.reading.scanner import Scanner
-from sej.system.disk import OS, Disk, read_small, replace_file
+from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
-from sej.system.sealed import seal, unseal, whole
+from sej.system.sealed import SealedFile, whole
 from shard.fan_out import too_many
 from shard.name_format import MAX_BITS, RESHARD_DIR
 from shard.names import TREE, Path
@@ -209,8 +209,7 @@ def _copied(
             )
     if progress is not None:
         progress(total, total)
-    path = _plan_path(target)
-    replace_file(disk, path + ".tmp", path, seal(path, asdict(plan)))
+    _plan_file(target, disk).store(asdict(plan))
     return plan
 
 
@@ -331,13 +330,11 @@ def load_plan(target: Path, disk: Disk) -> Plan | None:
     Raises:
         SejError: the file is not a plan.
     """
-    path = _plan_path(target)
-    try:
-        data = read_small(disk, path, _PLAN_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
+    file = _plan_file(target, disk)
+    row = file.load()
+    if row is None:
         return None
-    try:
-        row = unseal(path, data)
+    with file.checking():
         prefix, bits = row["source"]
         row["source"] = str(prefix), whole(bits, 0, MAX_BITS)
         row["copied"], row["ends"] = _numbers(row["copied"]), _numbers(row["ends"])
@@ -345,18 +342,22 @@ def load_plan(target: Path, disk: Disk) -> Plan | None:
         if row["route"] not in (*HASHES, FUNCTION):
             raise ValueError(f"route {row['route']!r}")
         return Plan(**row)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SejError(
-            f"this is not the plan of a reshard ({error}); remove {os.path.dirname(path)} and start again", path=path
-        ) from error
 
 
 def _numbers(row: dict[str, int]) -> dict[int, int]:
     return {int(index): whole(offset) for index, offset in row.items()}
 
 
-def _plan_path(target: Path) -> str:
-    return os.path.join(target.root, RESHARD_DIR, target.name, "plan.json")
+def _plan_file(target: Path, disk: Disk) -> SealedFile:
+    workshop = os.path.join(target.root, RESHARD_DIR, target.name)
+    return SealedFile(
+        disk,
+        os.path.join(workshop, "plan.json"),
+        "the plan of a reshard",
+        f"remove {workshop} and start again",
+        max_bytes=_PLAN_BYTES,
+        error=SejError,
+    )
 
 
 class _Hold:

@@ -34,12 +34,11 @@ from sej.codec import Buffer, measure, renumber
 from sej.codec.format import HEAD_SIZE
 from sej.errors import CorruptionError, DecodeError, LockedError, SejError
 from sej.system.checksum import crc32c
-from sej.system.disk import OS, read_small, replace_file
+from sej.system.disk import OS
 from sej.system.locks import Lock, is_running, process_host, process_start
-from sej.system.sealed import seal, unseal, whole
+from sej.system.sealed import SealedFile, seal, whole
 
 _BATCH_BYTES: Final = 1 << 20
-_OWNER_BYTES: Final = 1 << 16
 _CHUNK_BYTES: Final = 1 << 18
 """The bytes of one read: each chunk is still in the processor's cache when its messages are counted."""
 _FOREIGN_AGE_S: Final = 86_400.0
@@ -182,19 +181,17 @@ class _RowsFile:
 def identity(folder: str, *, create: bool = False) -> str | None:
     """Return the identity of a staging folder, 32 hexadecimal digits; None if it has none and ``create`` is False."""
     path = os.path.join(folder, "id")
-    if OS.status(path) is None:
-        if not create:
-            return None
+    file = SealedFile(OS, path, "the identity of a staging folder", "remove it, and run the job again")
+    found = file.load()
+    if found is None and not create:
+        return None
+    if found is None:
         OS.mkdir(folder, parents=True)
         with Lock(os.path.join(folder, "id.lck"), what="the identity of the staging folder").acquire(timeout=_LOCK_S):
-            if OS.status(path) is None:
-                replace_file(OS, os.path.join(folder, "id.new"), path, seal(path, {"id": uuid.uuid4().hex}))
-    try:
-        return str(unseal(path, read_small(OS, path, _OWNER_BYTES))["id"])
-    except (ValueError, KeyError) as error:
-        raise CorruptionError(
-            f"this file is not the identity of a staging folder ({error}); remove it, and run the job again", path=path
-        ) from error
+            found = file.load() or {"id": uuid.uuid4().hex}
+            file.store(found)
+    with file.checking():
+        return str(found["id"])
 
 
 def require_identity(folder: str, expected: str, task: str) -> None:
@@ -379,10 +376,11 @@ def _last_use(path: str) -> float:
 def _owner_is_gone(path: str, age_s: float) -> bool:
     with suppress(FileNotFoundError):
         try:
-            note = os.path.join(path, "owner.json")
-            found = unseal(note, read_small(OS, note, _OWNER_BYTES))
-            owner = Owner(str(found["host"]), whole(found["pid"]), found["start"])
-        except (FileNotFoundError, ValueError, KeyError, CorruptionError):
+            note = SealedFile(OS, os.path.join(path, "owner.json"), "the note of a driver", "remove it")
+            with note.checking():
+                found = note.load() or {}
+                owner = Owner(str(found["host"]), whole(found["pid"]), found["start"])
+        except CorruptionError:
             return age_s > _FOREIGN_AGE_S
         return owner.is_gone(age_s)
     return False

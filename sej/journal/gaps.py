@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from sej.codec.format import MAX_OFFSET
-from sej.errors import CorruptionError
 from sej.journal.directory import Directory
-from sej.system.disk import read_small, replace_file
-from sej.system.sealed import seal, unseal, whole
+from sej.system.sealed import SealedFile, whole
 
 _GAP_BYTES: Final = 1 << 16
 
@@ -92,25 +90,27 @@ def _names(directory: Directory) -> list[str]:
 
 
 def _read(directory: Directory, name: str) -> Gap:
-    path = directory.at("gaps", name)
-    data = read_small(directory.disk, path, _GAP_BYTES)
-    try:
-        row = unseal(path, data)
+    file = _file(directory, name)
+    row = file.load() or {}
+    with file.checking():
         start = whole(row["start"], 0, MAX_OFFSET - 1)
         kept = row["kept"]
         return Gap(start, whole(row["stop"], start + 1, MAX_OFFSET), str(row["reason"]), kept and str(kept))
-    except (ValueError, KeyError) as error:
-        raise CorruptionError(
-            f"this file is not a readable gap ({error}); move it to kept/ and run `sej repair`, which records the"
-            " gap again",
-            path=path,
-            position=0,
-        ) from error
+
+
+def _file(directory: Directory, name: str) -> SealedFile:
+    return SealedFile(
+        directory.disk,
+        directory.at("gaps", name),
+        "a readable gap",
+        "move it to kept/ and run `sej repair`, which records the gap again",
+        temporary=directory.at("tmp", name),
+        max_bytes=_GAP_BYTES,
+    )
 
 
 def record_gap(directory: Directory, gap: Gap) -> None:
     """Record a gap, durably."""
     for name in ("gaps", "tmp"):
         directory.disk.mkdir(directory.at(name))
-    name = _name(gap.start)
-    replace_file(directory.disk, directory.at("tmp", name), directory.at("gaps", name), seal(name, gap._asdict()))
+    _file(directory, _name(gap.start)).store(gap._asdict())

@@ -33,9 +33,9 @@ from sej.journal.recovery import keep
 from sej.journal.retention import readers_lock, remove_covered
 from sej.journal.salvage import Plan, Run, plan_between
 from sej.journal.writer_lock import WriterLock
-from sej.system.disk import File, Tolerated, read_small, replace_file
+from sej.system.disk import File, Tolerated
 from sej.system.logs import WARNING, record
-from sej.system.sealed import seal, unseal, whole
+from sej.system.sealed import SealedFile, whole
 
 _COPY_BYTES: Final = 1 << 20
 _INTENT_BYTES: Final = 1 << 26
@@ -212,8 +212,7 @@ def _rewrite(
             copy.close()
         names.append((name, group[0].first))
     directory.disk.mkdir(directory.at("txn"))
-    intent = {"segment": segment.first_offset, "runs": names, "last": last}
-    replace_file(directory.disk, directory.at("tmp", "repair"), directory.at("txn", "repair"), seal("repair", intent))
+    _intent(directory).store({"segment": segment.first_offset, "runs": names, "last": last})
     _finish_repair(directory)
 
 
@@ -225,6 +224,17 @@ def _copy(file: File, run: Run, target: File) -> None:
         position += len(data)
 
 
+def _intent(directory: Directory) -> SealedFile:
+    return SealedFile(
+        directory.disk,
+        directory.at("txn", "repair"),
+        "an intent of a repair",
+        "move it to kept/ and run `sej repair` again",
+        temporary=directory.at("tmp", "repair"),
+        max_bytes=_INTENT_BYTES,
+    )
+
+
 def finish_repair(directory: Directory) -> None:
     """Publish the runs that an intent names; called by a writer when it opens, under the lock."""
     if directory.disk.status(directory.at("txn", "repair")) is not None:
@@ -234,20 +244,14 @@ def finish_repair(directory: Directory) -> None:
 
 def _finish_repair(directory: Directory) -> None:
     disk = directory.disk
-    path = directory.at("txn", "repair")
-    data = read_small(disk, path, _INTENT_BYTES)
-    try:
-        intent = unseal(path, data)
-        damaged = directory.segment(whole(intent["segment"], 0, MAX_OFFSET))
-        runs = [(_staged(directory, first), directory.segment(first)) for first in _starts(intent["runs"])]
-        is_last = bool(intent["last"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptionError(
-            f"the intent of a repair cannot be read from this file ({error}); move it to kept/ and run `sej repair`"
-            " again",
-            path=path,
-            position=0,
-        ) from error
+    intent = _intent(directory)
+    found = intent.load()
+    if found is None:
+        return
+    with intent.checking():
+        damaged = directory.segment(whole(found["segment"], 0, MAX_OFFSET))
+        runs = [(_staged(directory, first), directory.segment(first)) for first in _starts(found["runs"])]
+        is_last = bool(found["last"])
     disk.unlink(IndexFile(directory, damaged).path)
     for staged, segment in reversed(runs):
         if disk.status(staged) is None:
@@ -274,7 +278,7 @@ def _finish_repair(directory: Directory) -> None:
             _reindex(directory, segment, file)
         finally:
             file.close()
-    disk.unlink(path)
+    intent.remove()
 
 
 def _starts(runs: Any) -> list[int]:

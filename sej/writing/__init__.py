@@ -18,5 +18,5 @@ The modules, in the order in which they are best read::
     last_segment, blocks               the file it appends to, and its index
     turn_lock                          the lock of many processes, one turn at a time
     opening                            take the lock, finish what a crash left, cut a torn tail
-    staging, exactly_once              rows in tmp/, and append_once
+    exactly_once                       append_once
 """

@@ -25,27 +25,27 @@ has two spans, and ``done`` lists both.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sej.checks import COUNT
-from sej.codec import decode_many, encode
-from sej.errors import BatchConflictError, CorruptionError, OffsetGapError, OffsetTooSmallError
+from sej.codec import Buffer, decode_many, measure, renumber
+from sej.errors import BatchConflictError, CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, check_name
 from sej.journal.segment import SegmentReader
 from sej.message import BytesLike, Message
 from sej.system.checksum import crc32c
-from sej.system.disk import read_small, replace_file
-from sej.system.sealed import seal, unseal
-from sej.writing.staging import encode_many, stage
+from sej.system.disk import Disk
+from sej.system.sealed import SealedFile
 
 _T = TypeVar("_T")
 
 KEPT_BATCHES: Final = 256
 """This many batches of a name are remembered. An older number is refused, so it is not appended a second time."""
-_TXN_BYTES: Final = 1 << 20
 _CHUNK_MESSAGES: Final = 4096
 _CHUNK_BYTES: Final = 1 << 20
 _UNKNOWN: Final = -1
@@ -145,7 +145,7 @@ class Batches:
         return end.changing(self._carry_out, end, {**intent, "crc32c": crc}).range
 
     def _carry_out(self, end: Appending, intent: dict[str, Any]) -> _Done:
-        self._replace(f"{intent['name']}.intent", intent)
+        self._store(f"{intent['name']}.intent", intent)
         return self._finish(end, intent, fresh=True)
 
     def find(self, name: str, number: int) -> range | None:
@@ -176,8 +176,9 @@ class Batches:
         """
         for entry in self._directory.names("txn"):
             if entry.endswith(".intent"):
-                intent = self._read(entry)
-                self._finish(end, intent)
+                intent = self._file(entry).load()
+                if intent is not None:
+                    self._finish(end, intent)
 
     def _finish(self, end: Appending, intent: dict[str, Any], *, fresh: bool = False) -> _Done:
         """Take steps 3 and 4, or those that are still missing.
@@ -212,33 +213,26 @@ class Batches:
             end.sync_now()
             done = _Done(number, count, intent["digest"], spans)
         self._close(name, done)
-        self._disk.unlink(self._directory.at("txn", f"{name}.intent"))
+        self._file(f"{name}.intent").remove()
         self._disk.unlink(staged)
         return done
 
     def _append_rest(self, end: Appending, staged: str, first: int, there: int) -> tuple[int, int]:
-        if not there and end.offset == first:  # the staged offsets are right, so nothing is decoded
-            return first, self._append_all(end, staged, first)
-        start = count = 0
-        for messages in self._rows(staged, first):
-            rest = messages[max(there - (messages[0].offset - first), 0) :]
-            if rest:
-                start = end.offset if not count else start
-                at = range(end.offset, end.offset + len(rest))
-                end.extend(b"".join(encode(offset, *row[1:]) for offset, row in zip(at, rest, strict=True)))
-                count += len(rest)
-        return start, count
-
-    def _append_all(self, end: Appending, staged: str, first: int) -> int:
-        count = 0
+        """Append the staged rows after those that are in the journal; return their first offset and their number."""
+        start = end.offset
         reader = SegmentReader(self._disk, staged, 0, first, chunk_bytes=_CHUNK_BYTES)
         try:
+            while reader.due < first + there:
+                reader.read(min(first + there - reader.due, _CHUNK_MESSAGES))
             while (found := reader.read_encoded(_CHUNK_BYTES))[1]:
-                end.extend(found[0])
-                count += found[1]
+                rows = bytearray(found[0])
+                at = reader.due - found[1]
+                if at != end.offset:  # a foreign writer has appended messages in between
+                    renumber(rows, 0, len(rows), at, end.offset)
+                end.extend(rows)
         finally:
             reader.close()
-        return count
+        return start, end.offset - start
 
     def _equal_prefix(self, staged: str, first: int, count: int, end: int) -> int:
         """Return how many of the staged rows are already in the journal at their offsets.
@@ -324,12 +318,10 @@ class Batches:
 
     def _load(self, name: str) -> list[_Done]:
         if name not in self._done:
-            entry = f"{name}.done"
-            there = self._disk.status(self._directory.at("txn", entry))
-            rows = [] if there is None else self._read(entry)["batches"]
+            found = self._file(f"{name}.done").load() or {"batches": ()}
             self._done[name] = [
                 _Done(number, count, digest, [(first, size) for first, size in spans])
-                for number, count, digest, spans in rows
+                for number, count, digest, spans in found["batches"]
             ]
         return self._done[name]
 
@@ -337,24 +329,78 @@ class Batches:
         known = [batch for batch in self._load(name) if batch.number != done.number]
         known = [*known, done][-KEPT_BATCHES:]
         self._done.pop(name, None)  # if the write is interrupted, the file is read again
-        self._replace(f"{name}.done", {"batches": known})
+        self._store(f"{name}.done", {"batches": known})
         self._done[name] = known
 
-    def _replace(self, entry: str, content: dict[str, Any]) -> None:
+    def _file(self, entry: str) -> SealedFile:
+        return SealedFile(
+            self._disk,
+            self._directory.at("txn", entry),
+            "a record of batches",
+            "move it away to continue without it",
+            temporary=self._directory.at("tmp", entry),
+        )
+
+    def _store(self, entry: str, content: dict[str, Any]) -> None:
         for directory in ("txn", "tmp"):
             self._disk.mkdir(self._directory.at(directory))
-        data = seal(entry, content)
-        replace_file(self._disk, self._directory.at("tmp", entry), self._directory.at("txn", entry), data)
+        self._file(entry).store(content)
 
-    def _read(self, entry: str) -> dict[str, Any]:
-        path = self._directory.at("txn", entry)
-        data = read_small(self._disk, path, _TXN_BYTES)
-        try:
-            return unseal(path, data)
-        except ValueError as error:
-            raise CorruptionError(
-                f"no batches can be read from this file ({error}): move it away to continue without it", path=path
-            ) from error
+
+def encode_many(
+    first: int,
+    values: Iterable[BytesLike],
+    keys: Iterable[BytesLike] | None,
+    type: int | Sequence[int],
+    timestamp: int | Sequence[int] | None,
+) -> tuple[bytes, range]:
+    """Encode messages with consecutive offsets from first on; return the bytes and the offsets."""
+    buffer = Buffer(first, _nothing, threading.Lock())
+    buffer.limit = buffer.batch_limit = 2**62
+    span = buffer.append_many(values, keys, type, timestamp)
+    with buffer.pending() as view:
+        return bytes(view), span
+
+
+def _nothing() -> None:
+    """Do nothing: no buffer here is ever full."""
+
+
+def stage(disk: Disk, path: str, first: int, chunks: Iterable[BytesLike]) -> tuple[int, int]:
+    """Stage messages that are encoded with consecutive offsets from first on.
+
+    Returns:
+        The number of messages, and the CRC32C of the file. Without messages, it leaves no file.
+
+    Raises:
+        DecodeError: a chunk does not consist of whole messages with these offsets; no file is left.
+    """
+    disk.mkdir(os.path.dirname(path))
+    disk.unlink(path)
+    file = disk.open(path, "new")  # this syncs the name, because an intent may refer to it
+    count = crc = 0
+    try:
+        for chunk in chunks:
+            run = measure(chunk, 0, len(chunk), first + count, max(len(chunk), 1))
+            if run.position != len(chunk):
+                raise DecodeError(
+                    f"a chunk must consist of whole messages with offsets from {first + count} on, got"
+                    f" {run.messages} such messages in {run.position} of {len(chunk)} bytes",
+                    position=run.position,
+                    offset=first + count,
+                )
+            file.write(chunk)
+            crc = crc32c(chunk, crc)
+            count += run.messages
+        file.sync()
+    except BaseException:
+        count = 0
+        raise
+    finally:
+        file.close()
+        if not count:
+            disk.unlink(path)
+    return count, crc
 
 
 def _digest(data: bytes, span: range) -> int:

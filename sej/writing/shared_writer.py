@@ -21,8 +21,8 @@ from sej.journal.retention import Retention
 from sej.message import BytesLike
 from sej.system.disk import OS, Disk
 from sej.writing.end import End
+from sej.writing.exactly_once import encode_many
 from sej.writing.opening import prepare
-from sej.writing.staging import encode_many
 from sej.writing.turn_lock import TurnLock
 from sej.writing.writer import check_options
 

@@ -20,10 +20,9 @@ from sej.journal.index import IndexFile
 from sej.journal.twin import read_kept
 from sej.reading.attempts import Attempts
 from sej.system.disk import OS
-from sej.system.sealed import unseal
+from sej.system.sealed import SealedFile, unseal
 from sej.writing.exactly_once import Batches
 from shard import Path as ShardPath
-from shard import committing
 from shard.records import read_record
 from shard.resharding import load_plan
 from tests.crash.bounded import bounded
@@ -145,7 +144,11 @@ def _progress(path: Path, name: str = "cars.export") -> Progress:
 
 def _job(path: Path) -> Any:
     (file,) = (path / "t" / ".staging").glob("job-*.json")
-    return committing._read(str(file))
+    return _sealed(file)
+
+
+def _sealed(file: Path) -> Any:
+    return SealedFile(OS, str(file), "readable", "remove it").load()
 
 
 READERS = [
@@ -161,7 +164,7 @@ READERS = [
     Reader(Journal, "j/txn/one.done", lambda path: Batches(_at(path)).find("one", 1)),
     Reader(Journal, "j/id", _identity),
     Reader(Journal, "j/idx/*.idx", _index, lambda found, sound: {*found} <= {*sound, None}),
-    Reader(Pending, "batch/txn/load.intent", lambda path: Batches(_at(path, "batch"))._read("load.intent")),
+    Reader(Pending, "batch/txn/load.intent", lambda path: _sealed(path / "batch" / "txn" / "load.intent")),
     Reader(Queues, "j/ofs/jobs.ofs", lambda path: read_kept(_at(path), "jobs")),
     Reader(Queues, "j/ofs/jobs.check", lambda path: read_kept(_at(path), "jobs")),
     Reader(Hubs, "hub/.merge/r.json", lambda path: read_vector(str(path / "hub"), "r", OS)),
@@ -177,7 +180,7 @@ READERS = [
     Reader(Kestrels, "to/cars.export", lambda path: _progress(path).load()),
     Reader(Kestrels, "to/cars.exported", lambda path: _progress(path, "cars.exported").finished()),
     Reader(Jobs, "t/.staging/job-*.json", _job),
-    Reader(Jobs, "t/.staging/done.json", lambda path: committing._read(str(path / "t" / ".staging" / "done.json"))),
+    Reader(Jobs, "t/.staging/done.json", lambda path: _sealed(path / "t" / ".staging" / "done.json")),
 ]
 
 

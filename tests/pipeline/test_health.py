@@ -15,7 +15,7 @@ from pipeline.options import WRITE, parse
 from pipeline.writing.target import Target
 from sej.system.locks import Lock
 from sej.system.sealed import unseal
-from shard.committing import ANONYMOUS, Job, _decision, _replace
+from shard.committing import ANONYMOUS, Job, _decision
 from shard.staging import Owner, Stage, StagedRowsError
 from tests.house.house import ROOT, run
 
@@ -43,7 +43,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     staged(target, "dead", GONE).finish()
     staged(target, "running", Owner.here()._replace(pid=os.getpid(), start=None)).finish()
     job = Job("decided", ANONYMOUS, 2**62, staged(target, "decided", GONE).finish())
-    _replace(target, _decision(target, "decided"), {"prefix": None, "bits": target.bits, **job._asdict()})
+    _decision(target, "decided").store({"prefix": None, "bits": target.bits, **job._asdict()})
     return target
 
 

@@ -28,7 +28,7 @@ from pipeline.schema import SCHEMA as ALL_COLUMNS
 from pipeline.writing.sink import SejWriter
 from pipeline.writing.target import Target
 from sej.system.locks import host_name, process_host
-from shard.committing import Job, _decision, _replace, commit, finish_dead_jobs
+from shard.committing import Job, _decision, commit, finish_dead_jobs
 from shard.staging import Owner, Rows, Stage, StagedRowsError, identity
 from tests.pipeline.conftest import fill
 
@@ -57,7 +57,7 @@ def lose(staged: Rows) -> None:
 
 
 def decide(target: Target, job: Job) -> None:
-    _replace(target, _decision(target, job.id), {"prefix": target.prefix, "bits": target.bits, **job._asdict()})
+    _decision(target, job.id).store({"prefix": target.prefix, "bits": target.bits, **job._asdict()})
 
 
 def decisions(target: Target) -> list[str]:
@@ -130,7 +130,7 @@ def test_a_decided_job_whose_rows_were_lost_is_reported_and_can_be_discarded(tar
 
 def test_a_decision_that_cannot_be_read_is_reported_and_can_be_discarded(target: Target) -> None:
     decide(target, Job("first", "app", 7, rows(target, "first")))
-    Path(_decision(target, "first")).write_bytes(b"{")
+    Path(_decision(target, "first").path).write_bytes(b"{")
     assert [row[1] for row in look(target.root)] == ["problem"]
     with pytest.raises(sej.CorruptionError):
         finish_dead_jobs(target)

@@ -216,7 +216,7 @@ def test_dead_job_is_finished_by_the_next(spark: SparkSession, tmp_path: Path) -
     save(numbers(spark, 10), root, bits=1)
     from pipeline.options import WRITE, parse
     from pipeline.writing.target import Target
-    from shard.committing import ANONYMOUS, Job, _replace
+    from shard.committing import ANONYMOUS, Job, _decision
     from shard.staging import Owner, Stage
 
     target = Target.of(str(root), parse(WRITE, {"bits": "1"}))
@@ -227,7 +227,7 @@ def test_dead_job_is_finished_by_the_next(spark: SparkSession, tmp_path: Path) -
     undecided.finish()
     job = Job("decided", ANONYMOUS, 2**62, decided.finish())
     decision = {"prefix": None, "bits": 1, **job._asdict()}
-    _replace(target, os.path.join(target.staging, "job-decided.json"), decision)
+    _decision(target, "decided").store(decision)
     save(numbers(spark, 5, 12), root, prefix="another", bits=2, txnAppId="other", txnVersion=0)
     assert tree_values(root) == wanted(17)
     assert sum(len(values(root / f"1.{index:03x}")) for index in range(2) if (root / f"1.{index:03x}").exists()) == 12
