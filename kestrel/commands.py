@@ -194,7 +194,7 @@ def _export(
 @click.option("--drop-keys", is_flag=True, help="Leave out keys and types, for which Kestrel has no place.")
 @click.pass_obj
 def import_(journals: JournalsLike, directory: Path, name: str, journal: Path, three: bool, drop_keys: bool) -> None:
-    """Add the messages of a SEJ journal to a queue: all, or none (with Kestrel 3, those before a refused one).
+    """Add the messages of a SEJ journal to a queue: all, or none.
 
     If it is cut short or fails, repeat the command. It adds nothing twice, unless the queue has changed meanwhile.
 

@@ -78,7 +78,7 @@ class Pinned:
             self._lock = self._disk.open(path, "read")
         except FileNotFoundError:
             return
-        if not self._lock.lock(exclusive=False):
+        if not self._lock.lock(exclusive=False, held=True):
             self.close()
             raise BusyError("the queue is open in another process or object; close it there", path=path)
 

@@ -1,15 +1,21 @@
-"""What both formats share in moving to SEJ journals and back: messages, progress, checksums, and the export.
+"""What both formats share in moving to SEJ journals and back: messages, checksums, the export, and the plan of a move.
 
 The mapping: the data is the value, the add time the timestamp, and an expiry, which SEJ does not have, is stored in
 the key as ``expiry=<ms>``, or as ``expired=<ms>`` if it had passed when the export began. SEJ's types and other keys
-have no place in Kestrel: importing them is refused unless they may be dropped. This module knows SEJ only by these
-methods: a writer with ``append_many`` and ``sync``, messages with ``timestamp``, ``type``, ``key`` and ``value``.
+have no place in Kestrel: importing them is refused unless they may be dropped.
+
+A move is decided before it acts, in a :class:`Plan`. A call that was cut short is finished by calling it again::
+
+    export   plan: what the queue holds, and the journal's next offset   then append; the offset says how far it is
+    import   stage all messages in ``kept/``; plan: their checksum, and where they will be   then add them
+
+The plan remains as the record of the move. So a repetition of a move that finished moves nothing.
+
+This module knows SEJ only by the methods of :class:`WriterLike` and :class:`MessageLike`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,15 +25,15 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 from kestrel.errors import Damage, MoveError
 from kestrel.files import KEPT, join
 from sej.checks import CALLABLE, ITERABLE, one_of, optional, require, with_methods
-from sej.system.disk import Disk, read_small, replace_file
-from sej.system.sealed import seal, unseal, whole
+from sej.system.disk import Disk, File, read_small, replace_file
+from sej.system.sealed import seal, unseal
 
 Expired = Literal["mark", "leave"]
 """What an export does with an item that has expired: its key says ``expired``, or it is left out."""
 
 BATCH: Final = 1000
-"""Messages between two syncs."""
-_PROGRESS_BYTES: Final = 1 << 26
+"""Messages that are moved together."""
+_PLAN_BYTES: Final = 1 << 26
 _NS: Final = 1_000_000
 _MAX_MS: Final = (2**63 - 1) // _NS
 _MIN_MS: Final = -(2**63) // _NS + 1
@@ -35,7 +41,14 @@ _EXPIRY_KEY: Final = re.compile(rb"(?:expiry|expired)=([0-9]{1,19})")
 
 
 class WriterLike(Protocol):
-    """What an export writes to; a ``sej.Writer`` is one. By its ``offset`` a resumed export repeats nothing."""
+    """What an export writes to: a ``sej.Writer``."""
+
+    path: str
+    """The journal, in which the plan is stored."""
+
+    @property
+    def offset(self) -> int:
+        """The next offset."""
 
     def append_many(
         self, values: Sequence[bytes], keys: Sequence[bytes] | None = None, *, timestamp: Sequence[int] | None = None
@@ -72,7 +85,7 @@ class Moved(NamedTuple):
     Attributes:
         count: how many items.
         checksum: CRC32 over all of them, see :func:`checksum`.
-        first_offset: the first one's offset in the SEJ journal; None if the writer has no ``offset``.
+        first_offset: of an export: the first one's offset in the SEJ journal.
         damage: what was unreadable in the Kestrel journal.
     """
 
@@ -104,125 +117,49 @@ class Fields(NamedTuple):
     expiry: int
 
 
-class Progress:
-    """How far an export is, in a small file that is replaced whole.
+class Source(Protocol):
+    """A queue that is read: a snapshot of its files."""
 
-    An export whose progress is in the SEJ journal leaves a second file, with ``ed`` at the end of its name: the caller
-    may not have learnt that the export finished, and then calls it again.
+    damage: list[Damage]
+
+    def written(self) -> list[tuple[str, int]]:
+        """Its files, and when each one was written last: it may be emptied and filled with equal items."""
+
+    def check(self) -> None:
+        """Make sure that no program has changed it."""
+
+
+class Plan:
+    """What a move has decided, in a small file that is replaced whole.
+
+    Attributes:
+        path: the file.
     """
 
-    def __init__(self, path: str, source: list[Any], disk: Disk, written: list[tuple[str, int]] | None = None) -> None:
-        """Name it.
-
-        Args:
-            path: the file.
-            source: what the queue holds, as JSON.
-            disk: the seam.
-            written: each file of the queue, and when it was written last: a queue that was emptied and filled again may
-                have the same source.
-        """
+    def __init__(self, path: str, disk: Disk) -> None:
         self.path = path
-        self._source = source
-        self._written = [list(one) for one in written or ()]
         self._disk = disk
-        self._time_ms: int | None = None
-
-    @classmethod
-    def of_export(
-        cls,
-        directory: str | os.PathLike[str],
-        name: str,
-        writer: WriterLike,
-        source: list[Any],
-        disk: Disk,
-        written: list[tuple[str, int]],
-    ) -> Progress:
-        """The progress of an export of ``name``: a file in the SEJ journal, because the queue is only read.
-
-        For a writer that has no directory of its own it is in the queue's ``kept/``; if it is there, any writer
-        continues it.
-        """
-        path = join(directory, os.path.join(KEPT, f"{name}.export"))
-        journal = getattr(writer, "path", None)
-        status = disk.status(journal) if isinstance(journal, str) else None
-        if disk.status(path) is None:
-            if status is not None and status.is_dir:
-                path = os.path.join(str(journal), f"{name}.export")
-            else:
-                disk.mkdir(os.path.dirname(path), parents=True)
-        return cls(path, source, disk, written)
 
     def load(self) -> dict[str, Any] | None:
-        """What a call that was cut short left; None if there was no such call."""
+        """What an earlier call has decided; None if there was no such call.
+
+        Raises:
+            MoveError: the file cannot be read.
+        """
         try:
-            data = read_small(self._disk, self.path, _PROGRESS_BYTES)
+            return unseal(self.path, read_small(self._disk, self.path, _PLAN_BYTES))
         except FileNotFoundError:
             return None
-        try:
-            found = unseal(self.path, data)
-            whole(found["count"])
-            if found["start"] is not None:
-                whole(found["start"])
-        except (ValueError, KeyError) as error:
+        except ValueError as error:
             raise MoveError(
-                f"this progress of an export or import cannot be read ({error}); remove it to start again",
+                f"this record of a move cannot be read ({error}); look for the items at their target: if they are"
+                " there, do not move them again, otherwise remove this file",
                 path=self.path,
             ) from error
-        if found["source"] != self._source:
-            raise MoveError(
-                "the queue was changed since an export that was cut short; to start again remove this file, and the"
-                f" {found['count']} items that were exported from offset {found['start']} on",
-                path=self.path,
-            )
-        return found
 
-    def finished(self) -> dict[str, Any] | None:
-        """What a call left that finished; None if there was none, or if the queue was written since."""
-        try:
-            found = unseal(self._record, read_small(self._disk, self._record, _PROGRESS_BYTES))
-            for name in ("start", "count", "checksum", "time"):
-                whole(found[name])
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError) as error:
-            raise MoveError(
-                f"this record of an export cannot be read ({error}); remove it to export all items again",
-                path=self._record,
-            ) from error
-        return found if (found["source"], found.get("written")) == (self._source, self._written) else None
-
-    def time_ms(self, now_ms: Callable[[], int]) -> int:
-        """When the first call began, ms since the epoch; so that every call finds the same items expired."""
-        state = self.load() or self.finished()
-        self._time_ms = now_ms() if state is None else whole(state.get("time", now_ms()))
-        return self._time_ms
-
-    def save(self, start: int | None, count: int) -> None:
-        """Store how far it is, durably."""
-        state = {"source": self._source, "start": start, "count": count}
-        if self._time_ms is not None:
-            state["time"] = self._time_ms
-        replace_file(self._disk, f"{self.path}.part", self.path, seal(self.path, state))
-
-    def finish(self, moved: Moved) -> None:
-        """Record that an export has finished, and remove the progress."""
-        if os.path.basename(os.path.dirname(self.path)) != KEPT and moved.first_offset is not None:
-            state = {"source": self._source, "start": moved.first_offset, "count": moved.count, "time": self._time_ms}
-            record = seal(self._record, {**state, "checksum": moved.checksum, "written": self._written})
-            replace_file(self._disk, f"{self._record}.part", self._record, record)
-        self.remove()
-
-    @property
-    def _record(self) -> str:
-        return f"{self.path}ed"
-
-    def remove(self) -> None:
-        """Remove the file, because the call has finished, and ``kept/`` if it was made for it."""
-        self._disk.unlink(self.path)
-        folder = os.path.dirname(self.path)
-        if os.path.basename(folder) == KEPT:
-            with contextlib.suppress(OSError):  # it holds other files
-                self._disk.rmdir(folder)
+    def save(self, decided: dict[str, Any]) -> None:
+        """Decide, durably."""
+        replace_file(self._disk, f"{self.path}.part", self.path, seal(self.path, decided))
 
 
 def checksum(messages: Iterable[MessageLike | Row], start: int = 0) -> tuple[int, int]:
@@ -249,105 +186,163 @@ def compare(moved: Moved, messages: Iterable[MessageLike], path: str) -> None:
         )
 
 
-def export_rows(
-    rows: Iterator[Row],
+def export_items(
+    items: Iterable[tuple[bytes, int | None, int | None]],
+    holds: list[Any],
+    source: Source,
+    plan: Plan,
     writer: WriterLike,
-    progress: Progress,
-    damage: list[Damage],
+    *,
+    expired: Expired,
+    grace_ms: int,
     read_back: Callable[[int], Iterable[MessageLike]] | None,
-    check: Callable[[], None],
+    now_ms: int,
 ) -> Moved:
-    """Append rows to a SEJ journal from where the progress says, in batches that are synced and stored as progress.
+    """Append what a queue holds to a SEJ journal, from where an earlier call stopped.
 
-    What read_back then reads from the first offset is compared with the rows, and the progress is removed. Without
-    read_back, messages that another program appended after a call that was cut short are taken for items. ``check``
-    raises if the queue was changed; it is called before each batch and after the last one.
-
-    If an earlier call finished and the queue is the same, nothing is appended: it may have failed at its very end.
+    Args:
+        items: data, add time and expiry of each item.
+        holds: what the queue holds, as JSON.
+        source: the queue.
+        plan: of this export.
+        writer: of the journal.
+        expired: what to do with expired items.
+        grace_ms: how long after its expiry an item expires.
+        read_back: reads the journal.
+        now_ms: the time; a call that continues takes that of the first call, so that it finds the same items expired.
     """
-    offset: int | None = getattr(writer, "offset", None)
-    state = progress.load()
-    last = progress.finished() if state is None else None
-    if last is not None and offset is not None and offset >= last["start"] + last["count"]:
-        return _finished(rows, last, progress.path, damage, check)
-    start = offset if state is None else state["start"]
-    count = 0 if state is None else state["count"]
-    unsaved = 0
-    if state is not None and offset is not None and start is not None:
-        # What was appended but not yet stored as progress is at most one batch; more is from another program.
-        if not count <= offset - start <= count + BATCH:
-            raise MoveError(
-                f"the SEJ journal ends at offset {offset}, an export that was cut short left it between {start + count}"
-                f" and {start + count + BATCH}; another program wrote to it; remove this file to export all items"
-                " after that",
-                path=progress.path,
-            )
-        unsaved = offset - start - count
-    done, found = checksum(islice(rows, count))
-    batch = _unsaved(rows, unsaved, (start or 0) + count, read_back, progress.path)
-    found = checksum(batch, found)[1]
-    done, count = done + len(batch), count + unsaved
-    if done < count:
+    written = [list(one) for one in source.written()]
+    decided = plan.load()
+    if decided is not None and decided["count"] is not None:
+        end = decided["start"] + decided["count"]
+        if (decided["holds"], decided["written"]) != (holds, written) or writer.offset < end:
+            decided = None  # it finished, and the queue or the journal is another one
+    if decided is None:
+        decided = {"holds": holds, "written": written, "start": writer.offset, "time": now_ms, "count": None}
+        plan.save(decided)
+    elif decided["holds"] != holds:
         raise MoveError(
-            f"{count} items were exported, and now the queue has {done}: it was changed in between; remove this file"
-            f" and the {count} messages that were appended, and start again",
-            path=progress.path,
+            "the queue was changed since an export that was cut short; to start again remove this file, and the"
+            f" messages that were appended from offset {decided['start']} on",
+            path=plan.path,
         )
-    if state is None:
-        progress.save(start, 0)
-    else:
-        writer.sync()  # the call that was cut short may have ended between an append and its sync
+    start = decided["start"]
+    rows = rows_of(items, decided["time"], decided["time"] + 1 - grace_ms, expired)
+    if decided["count"] is not None:
+        found = checksum(rows)
+        source.check()
+        if found != (decided["count"], decided["checksum"]):
+            raise MoveError(
+                f"this queue was exported from offset {start} on, with other options or another time; remove this file"
+                " to export it again",
+                path=plan.path,
+            )
+        return Moved(*found, start, source.damage)
+    there = writer.offset - start
+    count, found_sum = checksum(islice(rows, there)) if there >= 0 else (0, 0)
+    if count != there:
+        raise MoveError(
+            f"the SEJ journal has {there} messages since an export that was cut short began, and the queue has {count}"
+            " items: another program wrote to the journal; remove this file to export all items after its messages",
+            path=plan.path,
+        )
+    if read_back is not None and checksum(islice(read_back(start), there)) != (count, found_sum):
+        raise MoveError(
+            f"the {there} messages from offset {start} on are not the items of the queue; another program wrote to the"
+            " SEJ journal; remove this file to export all items after them",
+            path=plan.path,
+        )
     while batch := list(islice(rows, BATCH)):
-        check()
+        source.check()
         writer.append_many(
             [row.value for row in batch], [row.key for row in batch], timestamp=[row.timestamp for row in batch]
         )
-        writer.sync()
-        count += len(batch)
-        found = checksum(batch, found)[1]
-        progress.save(start, count)
-    check()
-    end: int | None = getattr(writer, "offset", None)
-    if end is not None and start is not None and end - start != count:
+        count, found_sum = count + len(batch), checksum(batch, found_sum)[1]
+    writer.sync()
+    source.check()
+    if writer.offset - start != count:
         raise MoveError(
-            f"{count} items were exported, and the SEJ journal grew by {end - start}: another program wrote to it;"
-            " export into a journal that no other program uses",
-            path=progress.path,
+            f"{count} items were exported, and the SEJ journal grew by {writer.offset - start}: another program wrote"
+            " to it; export into a journal that no other program uses",
+            path=plan.path,
         )
-    moved = Moved(count, found, start, damage)
-    if read_back is not None and start is not None:
-        compare(moved, islice(read_back(start), count), progress.path)
-    progress.finish(moved)
+    moved = Moved(count, found_sum, start, source.damage)
+    if read_back is not None:
+        compare(moved, islice(read_back(start), count), plan.path)
+    plan.save({**decided, "count": count, "checksum": found_sum})
     return moved
 
 
-def _finished(
-    rows: Iterator[Row], last: dict[str, Any], path: str, damage: list[Damage], check: Callable[[], None]
-) -> Moved:
-    """The result of a call that finished; nothing is appended again."""
-    found = checksum(rows)
-    check()
-    if found != (last["count"], last["checksum"]):
-        raise MoveError(
-            f"this queue was exported from offset {last['start']} on, with other options or another time; remove this"
-            " file to export it again",
-            path=f"{path}ed",
-        )
-    return Moved(*found, last["start"], damage)
+class Form(Protocol):
+    """How the items of an import are staged: as the format stores them."""
+
+    head: bytes
+
+    def encode(self, fields: Fields) -> bytes:
+        """The record of an item."""
+
+    def decode(self, file: File) -> Iterator[Fields]:
+        """The items of a staged file."""
 
 
-def _unsaved(
-    rows: Iterator[Row], count: int, offset: int, read_back: Callable[[int], Iterable[MessageLike]] | None, path: str
-) -> list[Row]:
-    """The rows that a call that was cut short appended at offset, and did not store as progress."""
-    batch = list(islice(rows, count))
-    if batch and read_back is not None and checksum(islice(read_back(offset), count)) != checksum(batch):
+class Staged(NamedTuple):
+    """The messages of an import, as items in a file in ``kept/``.
+
+    Attributes:
+        path: the file.
+        size: its bytes.
+        count: how many items.
+        messages: the CRC32 over the messages, with the times that a queue does not store exactly.
+        checksum: the CRC32 over the items, see :func:`checksum_of`.
+    """
+
+    path: str
+    size: int
+    count: int  # type: ignore[assignment]  # a tuple's own count has no use here
+    messages: int
+    checksum: int
+
+
+def plan_of_import(directory: str, name: str, disk: Disk) -> Plan:
+    """The plan of an import, next to its staged items."""
+    disk.mkdir(join(directory, KEPT))
+    return Plan(join(join(directory, KEPT), f"{name}.imported"), disk)
+
+
+def stage(plan: Plan, messages: Iterable[MessageLike], keys: str, time_ms: int, form: Form, disk: Disk) -> Staged:
+    """Write all messages to a file, durably, and compare what is read back; nothing of the queue is changed."""
+    path = plan.path.removesuffix("ed")
+    count, passed, found = 0, 0, 0
+    disk.unlink(path)  # after a crash inside a rename it may be a file of the queue as well
+    file = disk.open(path, "temp")
+    try:
+        file.write(form.head)
+        messages = iter(messages)
+        while batch := list(islice(messages, BATCH)):
+            passed = checksum(batch, passed)[1]
+            items = [fields_of(message, keys, time_ms) for message in batch]
+            file.write(b"".join(map(form.encode, items)))
+            found = checksum_of(items, found)[1]
+            count += len(items)
+        file.sync()
+        size = file.size()
+    finally:
+        file.close()
+    file = disk.open(path, "read")
+    try:
+        there = checksum_of(form.decode(file))
+    finally:
+        file.close()
+    if there != (count, found):
         raise MoveError(
-            f"the {count} messages from offset {offset} on are not the next items of the queue; another program wrote"
-            " to the SEJ journal; remove this file to export all items after them",
-            path=path,
+            f"{count} items were written, {there[0]} were read back, or their bytes differ; check the disk", path=path
         )
-    return batch
+    return Staged(path, size, count, passed, found)
+
+
+def checksum_of(items: Iterable[Fields], start: int = 0) -> tuple[int, int]:
+    """As :func:`checksum`, of items; without their add times, which a repetition may change."""
+    return checksum((row_of(item.data, 0, item.expiry) for item in items), start)
 
 
 def row_of(data: bytes, add_time: int, expiry: int | None) -> Row:
@@ -405,7 +400,7 @@ def check_export(
         ValueError: expired is another word.
     """
     require(
-        writer=(writer, with_methods("a writer", "append_many", "sync")),
+        writer=(writer, with_methods("a sej.Writer", "append_many", "sync")),
         read_back=(read_back, optional(CALLABLE)),
         expired=(expired, one_of(get_args(Expired))),
         now_ms=(now_ms, CALLABLE),
@@ -424,43 +419,3 @@ def check_import(messages: Iterable[MessageLike], keys: str, now_ms: object) -> 
 
 def _sum(start: int, timestamp: int, key: bytes, value: bytes) -> int:
     return zlib.crc32(value, zlib.crc32(b"%d %d %b" % (len(value), timestamp, key), start))
-
-
-_RECORD_BYTES: Final = 1 << 20
-
-
-class Imported:
-    """The record of one queue. The caller holds the queue's lock.
-
-    Attributes:
-        path: the file.
-    """
-
-    def __init__(self, directory: str | os.PathLike[str], name: str, disk: Disk) -> None:
-        """Name the file; nothing is opened."""
-        self.path = join(directory, os.path.join(KEPT, f"{name}.imported"))
-        self._disk = disk
-
-    def load(self, queue: Any) -> Any:
-        """What an import stored that left the queue in this state; None if no record matches.
-
-        Raises:
-            MoveError: the record cannot be read.
-        """
-        try:
-            found = unseal(self.path, read_small(self._disk, self.path, _RECORD_BYTES))
-            return found["messages"] if found["queue"] == queue else None
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError) as error:
-            raise MoveError(
-                f"this record of an import cannot be read ({error}); compare the queue with the messages: if they are"
-                " in the queue, do not import them again, otherwise remove this file",
-                path=self.path,
-            ) from error
-
-    def save(self, queue: Any, messages: Any) -> None:
-        """Record an import, durably: the state of the queue after it, and what names its messages. Both are JSON."""
-        replace_file(
-            self._disk, f"{self.path}.part", self.path, seal(self.path, {"queue": queue, "messages": messages})
-        )

@@ -1,43 +1,42 @@
 """Move the uncommitted items of a libkestrel reader into a SEJ journal, and messages into a queue.
 
-``kestrel.transfer`` describes the mapping of the fields. To finish an interrupted call, call it again. The written
-messages are counted, and their checksum is compared.
+``kestrel.transfer`` describes the mapping of the fields and the plan. To finish an interrupted call, call it again. The
+written messages are counted, and their checksum is compared.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
-from typing import Any, Final, Literal
+from itertools import islice
+from typing import Final, Literal
 from zlib import crc32
 
 from kestrel.errors import MissingError, MoveError
-from kestrel.files import KEPT, check_place, join, opening
+from kestrel.files import check_place, join, opening
 from kestrel.limits import wall_clock_ms
-from kestrel.segmented.codec import Item
-from kestrel.segmented.files import Bookmark
+from kestrel.segmented.codec import Item, encode_put
+from kestrel.segmented.files import Bookmark, Reading
+from kestrel.segmented.format import WRITER_MAGIC
 from kestrel.segmented.queue import Queue, refuse_kestrel_2
 from kestrel.segmented.snapshot import Snapshot
 from kestrel.transfer import (
     BATCH,
     Expired,
     Fields,
-    Imported,
     MessageLike,
     Moved,
-    Progress,
+    Plan,
     WriterLike,
     check_export,
     check_import,
-    checksum,
-    export_rows,
-    fields_of,
-    row_of,
-    rows_of,
+    checksum_of,
+    export_items,
+    plan_of_import,
+    stage,
 )
 from sej.checks import TEXT
-from sej.system.disk import OS, Disk
+from sej.system.disk import OS, Disk, File
 from sej.system.paths import absolute_path
 
 _NOW: Final = -1
@@ -92,15 +91,20 @@ def export(
             if reader not in readers:
                 raise MissingError(
                     f"the queue {name} has no reader {reader!r}; its readers are {sorted(readers)}",
-                    path=os.fspath(directory),
+                    path=directory,
                 )
             bookmark = readers[reader]
-            source = [snapshot.tail_id, bookmark.head, sorted(bookmark.done)]
-            progress = Progress.of_export(directory, f"{name}.read.{reader}", writer, source, disk, snapshot.written())
-            at = progress.time_ms(now_ms)
-            items = ((item.data, item.add_time, item.expire_time) for item in snapshot.items(bookmark))
-            rows = rows_of(items, at, at + 1, expired)  # an item expires at its time, not after it
-            return export_rows(rows, writer, progress, snapshot.damage, read_back, snapshot.check)
+            return export_items(
+                ((item.data, item.add_time, item.expire_time) for item in snapshot.items(bookmark)),
+                [snapshot.tail_id, bookmark.head, sorted(bookmark.done)],
+                snapshot,
+                Plan(join(writer.path, f"{name}.read.{reader}.exported"), disk),
+                writer,
+                expired=expired,
+                grace_ms=0,
+                read_back=read_back,
+                now_ms=now_ms(),
+            )
         finally:
             snapshot.close()
 
@@ -114,9 +118,10 @@ def import_(
     disk: Disk = OS,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> Moved:
-    """Put messages into a queue that no process has open, for all of its readers; those before a refused one are in.
+    """Put messages into a queue that no process has open, for all of its readers: all, or none if one is refused.
 
-    A second call with the same messages after it has finished adds nothing, as in :func:`kestrel.import_`.
+    A second call with the same messages after it has finished adds nothing, as in :func:`kestrel.import_`. After one
+    that was cut short it adds the rest.
 
     Args:
         directory: where the queue's files are; made if missing.
@@ -127,8 +132,9 @@ def import_(
         now_ms: the clock, for messages without a timestamp.
 
     Raises:
-        MoveError: a message has a key or type, the messages are not those of a call that was cut short, what was
-            written reads as something else, or the record of an import cannot be read.
+        MoveError: a message has a key or type, what was written reads as something else, or the record of an import
+            cannot be read.
+        TooLargeError: a message is over the limit for one.
         BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 2 queue.
     """
@@ -136,72 +142,66 @@ def import_(
     directory = absolute_path(directory)
     check_import(messages, keys, now_ms)
     with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
-        disk.mkdir(join(directory, KEPT))
-        progress = Progress(join(directory, join(KEPT, f"{name}.import")), ["messages"], disk)
-        imported = Imported(directory, name, disk)
-        state = progress.load()
-        last = imported.load(_state(queue)) if state is None else None
-        items: Iterator[Fields] = (fields_of(message, keys, _NOW) for message in messages)
-        if last is not None:
-            first, count, found = last
-            left = _unless_same(queue, first, items)
-            if left is None:
-                return Moved(count, found, None, queue.damage)
-            items = left
-        start = queue.tail_id if state is None else state["start"]
-        if state is None:
-            progress.save(start, 0)
-        count, found = 0, 0
-        for there, item in zip(queue.items_after(start), items, strict=False):
-            if there.data != item.data:
+        plan = plan_of_import(directory, name, disk)
+        form = _Form(queue)
+        staged = stage(plan, messages, keys, _NOW, form, disk)
+        start = _decide(queue, plan, [staged.count, staged.messages])
+        file = disk.open(staged.path, "read")
+        try:
+            items = form.decode(file)
+            there = checksum_of(_items_after(queue, start))
+            if there != checksum_of(islice(items, there[0])):
                 raise MoveError(
-                    f"item {there.id} of an import that was cut short differs from the message in its place; pass the"
-                    " same messages again, or remove this file to import all of them",
-                    path=progress.path,
+                    f"the items from {start + 1} on are not those that an import that was cut short has added; remove"
+                    " this file to import all of them",
+                    path=plan.path,
                 )
-            found = checksum([row_of(there.data, 0, there.expire_time)], found)[1]
-            count += 1
-        while batch := list(islice(items, BATCH)):
-            rows = [row_of(item.data, 0, item.expiry) for item in batch]
-            queue.restore(Item(0, item.add_time, item.expiry or None, 0, item.data) for item in batch)
-            found = checksum(rows, found)[1]
-            count += len(batch)
+            while batch := list(islice(items, BATCH)):
+                queue.restore(Item(0, item.add_time, item.expiry or None, 0, item.data) for item in batch)
+        finally:
+            file.close()
         queue.sync()
-        there_rows = (row_of(one.data, 0, one.expire_time) for one in queue.items_after(start))
-        moved = Moved(count, found, None, queue.damage)
-        if checksum(there_rows) != (count, found):
+        if checksum_of(_items_after(queue, start)) != (staged.count, staged.checksum):
             raise MoveError(
                 "the items that were read back differ from those written; check the disk, and do not remove the source",
-                path=progress.path,
+                path=plan.path,
             )
-        if count:
-            imported.save(_state(queue), [start, count, found])
-        progress.remove()
-        return moved
+        disk.unlink(staged.path)
+        return Moved(staged.count, staged.checksum, None, queue.damage)
 
 
-def _state(queue: Queue) -> list[Any]:
-    """The state of a queue, as JSON has it; an item that is put or committed changes it."""
-    marks = {reader: queue.reader(reader).bookmark for reader in queue.readers}
-    return [queue.tail_id, {name: [one.head, crc32(repr(sorted(one.done)).encode())] for name, one in marks.items()}]
+def _decide(queue: Queue, plan: Plan, messages: list[int]) -> int:
+    """The last id before the items of an import: that of an earlier call if it was cut short or nothing has changed."""
+    readers = {reader: queue.reader(reader).bookmark for reader in queue.readers}
+    marks = {name: [one.head, crc32(repr(sorted(one.done)).encode())] for name, one in readers.items()}
+    decided = plan.load()
+    if decided is not None and decided["messages"] == messages:
+        there = queue.tail_id - decided["start"]
+        if 0 <= there < messages[0] or (there == messages[0] and decided["readers"] == marks):
+            return int(decided["start"])
+    if messages[0]:
+        plan.save({"messages": messages, "start": queue.tail_id, "readers": marks})
+    return queue.tail_id
 
 
-def _unless_same(queue: Queue, start: int, fields: Iterator[Fields]) -> Iterator[Fields] | None:
-    """All of the messages; None if they are the items above an id. Those that were read are taken from the items."""
-    there = queue.items_after(start)
-    now = bytearray()  # of each message, whether it has no time
-    for field in fields:
-        item = next(there, None)
-        if item is None or _fields(item, field.add_time == _NOW) != field:
-            return chain(_again(queue, start, now), (field,), fields)
-        now.append(field.add_time == _NOW)
-    return None if next(there, None) is None else _again(queue, start, now)
+def _items_after(queue: Queue, number: int) -> Iterator[Fields]:
+    return (_fields(item) for item in queue.items_after(number))
 
 
-def _again(queue: Queue, start: int, now: bytearray) -> Iterator[Fields]:
-    """The items above an id as messages; now: of each one, whether its time is that of this import."""
-    return map(_fields, queue.items_after(start), now)
+def _fields(item: Item) -> Fields:
+    return Fields(item.data, item.add_time, item.expire_time or 0)
 
 
-def _fields(item: Item, now: int) -> Fields:
-    return Fields(item.data, _NOW if now else item.add_time, item.expire_time or 0)
+class _Form:
+    """A staged item is a PUT."""
+
+    head = WRITER_MAGIC
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def encode(self, item: Fields) -> bytes:
+        return encode_put(Item(0, item.add_time, item.expiry or None, 0, self._queue.checked(item.data)))
+
+    def decode(self, file: File) -> Iterator[Fields]:
+        return (_fields(item) for item in Reading(file).items())

@@ -372,6 +372,10 @@ class Queue(Puts):
             if not self._fuse.shut:
                 self._journal.sync()
 
+    def checked(self, data: bytes) -> bytes:
+        """An item, if the queue can take it; raises as :meth:`put_many`."""
+        return self._journal.limits.checked(data)
+
     def items_after(self, number: int) -> Iterator[Item]:
         """The items above an id that are in the files, committed or not; while the queue is not changed."""
         return self._journal.items_after(number)

@@ -186,17 +186,20 @@ class Storage:
             self._open_current()
         return self.pieces[-2]
 
-    def adopt(self, path: str) -> None:
+    def after_current(self) -> Piece:
+        """The place of a file whose items come after all others. Raises as ``Appender.append``."""
+        if self.size:
+            self.rotate()
+        stamp = max(self._now_ms(), max((piece.stamp or 0 for piece in self.pieces), default=0) + 1)
+        return Piece(join(self.directory, f"{self.name}.{stamp}"), stamp, 0)
+
+    def adopt(self, path: str, target: Piece) -> None:
         """Make a whole, synced file of operations the newest part of the journal. Raises as ``Appender.append``."""
         with self.tail.replacing():
-            self.tail.close_file()
-            self._rename_current()
-            stamp = max(self._now_ms(), (self.pieces[-1].stamp or 0) + 1)
-            target = join(self.directory, f"{self.name}.{stamp}")
-            self._disk.rename(path, target)
-            status = self._disk.status(target)
-            self.pieces.append(Piece(target, stamp, 0 if status is None else status.size))
-            self._open_current()
+            self._disk.rename(path, target.path)
+            status = self._disk.status(target.path)
+            target.size = 0 if status is None else status.size
+            self.pieces.insert(-1, target)
 
     def replace(self, last: Piece, content: Iterable[bytes]) -> None:
         """Put content in the place of all pieces up to last, a rotated one. Raises as ``Appender.append``."""
@@ -273,6 +276,7 @@ class Snapshot:
     Attributes:
         pieces: in the order of replay.
         fuse: as a storage has it; nothing here blows it.
+        damage: what a replay could not read.
     """
 
     def __init__(self, directory: str | os.PathLike[str], name: str, *, disk: Disk = OS, exclude: bool = False) -> None:
@@ -285,6 +289,7 @@ class Snapshot:
         self._pinned = Pinned(directory, name, look, disk, exclude=exclude)
         self.pieces = [Piece(path, None, size) for path, size in self._pinned.sizes.items()]
         self.fuse = Fuse(os.path.join(directory, name))
+        self.damage: list[Damage] = []
 
     def open(self, piece: Piece) -> File:
         """The open file of a piece, for its :meth:`release`."""

@@ -44,13 +44,15 @@ class TooLongError(BaseException):
 
 
 @contextmanager
-def killed(verb: str, pattern: str) -> Iterator[None]:
-    """Die instead of a call of the real disk whose first path matches; it must come."""
-    real = getattr(OsDisk, verb)
+def killed(verb: str, pattern: str, number: int = 1) -> Iterator[None]:
+    """Die instead of the n-th call of the real disk whose first path, or new name, matches; it must come."""
+    real, left = getattr(OsDisk, verb), [number]
 
     def call(disk: OsDisk, path: str | os.PathLike[str], *rest: Any) -> Any:
         if re.search(pattern, os.fspath(rest[0] if verb == "rename" else path)):
-            raise KilledError
+            left[0] -= 1
+            if not left[0]:
+                raise KilledError
         return real(disk, path, *rest)
 
     setattr(OsDisk, verb, call)
@@ -437,11 +439,11 @@ class Kestrels(World):
         with kestrel.Queue(path / "spool", "cars") as q:
             for item in self.items:
                 q.put(item)
-        with killed("unlink", r"cars\.export$"), sej.Writer(path / "to") as w:
+        with killed("rename", r"cars\.exported$", 2), sej.Writer(path / "to") as w:
             moving.export(path / "spool", "cars", w)
         with sej.Writer(path / "from") as w:
             w.append_many(self.items)
-        with killed("unlink", r"cars\.import\.due$"):
+        with killed("rename", r"cars\.\d+$"):
             self.bring(path)
 
     def bring(self, path: Path) -> None:

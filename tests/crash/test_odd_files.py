@@ -250,7 +250,7 @@ def test_every_package_refuses_what_is_not_a_file(tmp_path: Path, kind: str) -> 
         (tmp_path / "hub" / ".merge" / "r.json", lambda: hub.Merge(tmp_path / "hub", "r").close()),
         (tmp_path / ".jobs.tq.log", drain),
         (tmp_path / ".jobs.tq.drain", drain),
-        (tmp_path / "from" / "cars.export", export),
+        (tmp_path / "from" / "cars.exported", export),
     ]
     for path, act in uses:
         path.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from hub.merge import read_vector
-from kestrel.transfer import Progress
+from kestrel.transfer import Plan
 from pipeline.formats.textqueue import _read_ledger
 from sej.errors import SejError
 from sej.journal.directory import Directory
@@ -20,7 +20,7 @@ from sej.journal.index import IndexFile
 from sej.journal.twin import read_kept
 from sej.reading.attempts import Attempts
 from sej.system.disk import OS
-from sej.system.sealed import SealedFile, unseal
+from sej.system.sealed import SealedFile
 from sej.writing.exactly_once import Batches
 from shard import Path as ShardPath
 from shard.records import read_record
@@ -133,15 +133,6 @@ def _index(path: Path) -> list[Any]:
         file.close()
 
 
-def _progress(path: Path, name: str = "cars.export") -> Progress:
-    file = path / "to" / name
-    try:
-        found = unseal(file, file.read_bytes())
-    except ValueError:
-        found = {"source": []}
-    return Progress(str(path / "to" / "cars.export"), found["source"], OS, found.get("written"))
-
-
 def _job(path: Path) -> Any:
     (file,) = (path / "t" / ".staging").glob("job-*.json")
     return _sealed(file)
@@ -177,8 +168,8 @@ READERS = [
     Reader(Shards, "t/.reshard/n.1/plan.json", lambda path: load_plan(ShardPath(path / "t", "n", 1), OS)),
     Reader(Texts, ".drain.tq.drain", lambda path: read_intent(OS, str(path / ".drain.tq.drain"))),
     Reader(Texts, ".spark.tq.spark", lambda path: _read_ledger(str(path / ".spark.tq.spark"))),
-    Reader(Kestrels, "to/cars.export", lambda path: _progress(path).load()),
-    Reader(Kestrels, "to/cars.exported", lambda path: _progress(path, "cars.exported").finished()),
+    Reader(Kestrels, "to/cars.exported", lambda path: Plan(str(path / "to" / "cars.exported"), OS).load()),
+    Reader(Kestrels, "back/kept/cars.imported", lambda path: Plan(str(path / "back/kept/cars.imported"), OS).load()),
     Reader(Jobs, "t/.staging/job-*.json", _job),
     Reader(Jobs, "t/.staging/done.json", lambda path: _sealed(path / "t" / ".staging" / "done.json")),
 ]
