@@ -44,12 +44,11 @@ from sej.journal.segment import CHUNK_BYTES
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.reading.offset import Offset, read_offset
-from sej.system.disk import OS, Disk, is_scarce, read_small, replace_file
+from sej.system.disk import OS, Disk, is_scarce, read_small, replace_file, spare_files
 from sej.system.locks import Lock
 from sej.system.paths import absolute_path
 from sej.system.sealed import seal, unseal, whole
 from sej.system.watch import Watch, wait_any
-from shard.fan_out import spare_files
 
 _FOLDER: Final = ".merge"
 _FORMAT: Final = 1

@@ -18,7 +18,7 @@ from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.journal.directory import is_journal
 from sej.system.disk import OS, Disk, Status
 from sej.system.paths import Resolved, absolute_path
-from shard.name_format import RECORDS_DIR
+from shard.names import RECORDS_DIR
 
 MARKER: Final = ".hub"
 STAGING: Final = ".staging"

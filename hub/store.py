@@ -56,11 +56,10 @@ from sej.journal.end import Tail
 from sej.journal.medium import sync_up_to
 from sej.journal.view import Journal
 from sej.message import Message
-from sej.system.disk import OS, Disk
+from sej.system.disk import OS, Disk, spare_files
 from sej.system.locks import Lock
 from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
-from shard.fan_out import spare_files
 
 _log = logging.getLogger(__name__)
 _BytesLike = bytes | bytearray | memoryview

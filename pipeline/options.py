@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from sej.durations import parse_duration
 from sej.errors import SejError
-from shard.name_format import MAX_BITS
+from shard.routing import MAX_BITS
 
 
 class OptionError(SejError, ValueError):

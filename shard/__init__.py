@@ -3,15 +3,16 @@
 Public names are imported at their first use, so that importing ``shard`` is fast. The files of a sharded journal:
 docs/formats/shard.md. The modules, in the order in which they are best read::
 
-    names, name_format, trees              names of shards; what a root has, and new shards in it
-    routing, records                       the shard of a key; what is stored about a sharded journal
-    writer, fan_out                        a writer for all shards, calls on many of them, open files
-    scanner, sources                       all shards as one iterator
-    worker, claims, lagging                worker groups, and how far they are behind
+    routing                                the shard of a key
+    names, trees                           names of shards; what a root has, and new shards in it
+    records                                what is stored about a sharded journal
+    writer                                 a writer for all shards; the errors of many shards
+    scanner, sources                       all shards as one iterator; how far readers are behind
+    worker, claims                         worker groups
     resharding                             change the number of shards
     checking                               problems of a root
     committing, staging                    rows into many journals, all or none: staged and committed once
-    cli, errors                            sej shard; the errors
+    cli                                    sej shard
 """
 
 from __future__ import annotations
@@ -22,29 +23,27 @@ from sej.imports import lazily as _lazily
 
 if TYPE_CHECKING:
     from shard.checking import Problem, check
-    from shard.errors import RouteError, ShardsBrokenError, ShardsFailedError, ShardsLockedError
-    from shard.lagging import Lag, lag
     from shard.names import Path
     from shard.resharding import Resharded, reshard
-    from shard.routing import index_of
+    from shard.routing import RouteError, index_of
     from shard.scanner import Scanner
+    from shard.sources import Lag, lag
     from shard.trees import Found, Tree, TreeWatch, find, watch
     from shard.worker import Worker
-    from shard.writer import Writer
+    from shard.writer import ShardsBrokenError, ShardsFailedError, ShardsLockedError, Writer
 else:
     __getattr__, __dir__ = _lazily(
         __name__,
         {
             "shard.checking": ("Problem", "check"),
-            "shard.errors": ("RouteError", "ShardsBrokenError", "ShardsFailedError", "ShardsLockedError"),
-            "shard.lagging": ("Lag", "lag"),
             "shard.names": ("Path",),
             "shard.resharding": ("Resharded", "reshard"),
-            "shard.routing": ("index_of",),
+            "shard.routing": ("RouteError", "index_of"),
             "shard.scanner": ("Scanner",),
+            "shard.sources": ("Lag", "lag"),
             "shard.trees": ("Found", "Tree", "TreeWatch", "find", "watch"),
             "shard.worker": ("Worker",),
-            "shard.writer": ("Writer",),
+            "shard.writer": ("ShardsBrokenError", "ShardsFailedError", "ShardsLockedError", "Writer"),
         },
     )
 

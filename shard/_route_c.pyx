@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Hashing keys and grouping a batch by shard, compiled: same result and errors as ``_route_py``.
+"""Hashing keys and grouping a batch by shard, compiled: same result as ``shard.routing``.
 
-What this does not take (a bytearray, a key that is too long) it hands to the reference.
+What :func:`group` does not take (a bytearray, a key that is too long) is for the reference: it returns None.
 """
 
 from cython cimport binding
@@ -11,8 +11,6 @@ from libc.stdint cimport uint8_t, uint64_t
 
 from sej.codec._codec_c cimport Buffer
 from sej.codec._layout cimport MAX_KEY, MAX_VALUE
-
-from shard import _route_py as _reference
 
 cdef extern from *:
     """
@@ -90,11 +88,6 @@ cdef inline uint64_t hash_of(bint fnv, object key):
     return sej_hash(fnv, <const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
 
 
-def fnv(key):
-    """FNV-1a of the key in 32 bits, folded to 16; see the reference."""
-    return hash_of(True, key if PyBytes_CheckExact(key) else bytes(memoryview(key)))
-
-
 def group(values, keys, int bits, indexes, bint places=False, name="xxh64"):
     """Group a batch by shard, keeping the order within each; see the reference."""
     cdef Py_ssize_t place, count = len(values)
@@ -105,7 +98,7 @@ def group(values, keys, int bits, indexes, bint places=False, name="xxh64"):
     cdef dict found = {}
     cdef bint fnv = name == "fnv"
     if not 0 <= bits <= 10 or len(keys) != count or values.__class__ is not list or keys.__class__ is not list:
-        return _reference.group(values, keys, bits, indexes, places, name)
+        return None
     mask = (1 << bits) - 1
     value_list, key_list, groups = values, keys, [None] * <Py_ssize_t> (mask + 1)
     for place in range(count):
@@ -114,7 +107,7 @@ def group(values, keys, int bits, indexes, bint places=False, name="xxh64"):
             not PyBytes_CheckExact(value) or not PyBytes_CheckExact(key)
             or PyBytes_GET_SIZE(key) > MAX_KEY or PyBytes_GET_SIZE(value) > MAX_VALUE
         ):
-            return _reference.group(values, keys, bits, indexes, places, name)
+            return None
         index = hash_of(fnv, key) if indexes is None else <uint64_t> indexes[place]
         index &= mask
         parts = groups[index]

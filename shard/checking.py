@@ -13,8 +13,7 @@ from sej.checks import COUNT, DISK, PATH, one_of, optional, require
 from sej.errors import CorruptionError, FileTypeError, JournalNotFoundError, NotAJournalError
 from sej.journal.directory import Directory, is_journal
 from sej.system.disk import OS, Disk
-from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR, RECORDS_DIR
-from shard.names import Path, split_name
+from shard.names import CLIENT, HUB_MARKER, JOURNAL_DIR, RECORDS_DIR, Path, split_name
 from shard.records import read_record
 from shard.records import sample as some_messages
 from shard.trees import Layout, find

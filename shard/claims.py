@@ -26,7 +26,7 @@ from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
 from sej.system.logs import WARNING, record
 from sej.system.paths import absolute_path
-from shard.name_format import WORKERS_DIR
+from shard.names import WORKERS_DIR
 
 COMMIT_MESSAGES: Final = 1000
 """The offset is committed at least every this many messages, so a successor is careful for that many."""

@@ -19,10 +19,9 @@ from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS
 from shard.checking import check as check_root
-from shard.lagging import lag
-from shard.name_format import Hash
 from shard.names import Path
-from shard.routing import HASHES
+from shard.routing import HASHES, Hash
+from shard.sources import lag
 from shard.trees import find
 from shard.worker import Worker
 

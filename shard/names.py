@@ -1,4 +1,11 @@
-"""Names of shards: building, parsing, validating. No I/O.
+"""Names of shards: constants, building, parsing, validating. No I/O.
+
+Source: the SEJ document, "Sharding" and "Hub"::
+
+    [prefix].[shard-bit].[shard-index]     orders.3.005
+             [shard-bit].[shard-index]     3.005            no prefix
+    [prefix]                               orders           bit 0: one shard, named by its prefix
+    [client-id].[any of the above]         berlin.orders.3.005, in a hub's root
 
 A name must match in full: what the original accepts by accident (``../x``, a space, an accent) is refused here.
 """
@@ -6,13 +13,32 @@ A name must match in full: what the original accepts by accident (``../x``, a sp
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Final
 
 from sej.checks import PATH, TEXT, Rule, a, between, require
 from sej.errors import InvalidNameError
 from sej.system.paths import Resolved, absolute_path
-from shard.name_format import INDEX_DIGITS, MAX_BITS, PREFIX, SHARD, Hash
-from shard.routing import BytesLike, index_of
+from shard.routing import MAX_BITS, BytesLike, Hash, index_of
+
+INDEX_DIGITS: Final = 3
+PREFIX: Final = re.compile(r"[A-Za-z0-9_\-]*")
+SHARD: Final = re.compile(r"(?:([A-Za-z0-9_\-]+)\.)?([1-9a])\.([0-9a-f]{3})")
+"""prefix or nothing, bit, index; a name with bit 0 is a prefix and nothing else."""
+
+CLIENT: Final = re.compile(r"[0-9A-Za-z_\-]+(?:~[0-9A-Za-z_\-]+)*")
+"""A client in a hub's directory name; a dot of the client's id is ``~`` there."""
+JOURNAL_DIR: Final = re.compile(r"(?!.*\.\.)[0-9A-Za-z_.\-]+")
+
+HUB_MARKER: Final = ".hub"
+"""A hub's root has this file: names alone cannot distinguish it from a sharded journal."""
+WORKERS_DIR: Final = ".workers"
+RESHARD_DIR: Final = ".reshard"
+RECORDS_DIR: Final = ".shards"
+"""The record of a sharded journal, one file: the shards that were ever created.
+
+An unused shard does not exist, and is not missing.
+"""
 
 
 class Path:

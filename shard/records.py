@@ -28,10 +28,8 @@ from sej.reading.scanner import Scanner
 from sej.system.checksum import crc32c
 from sej.system.disk import OS, Disk, File, read_small
 from sej.system.paths import absolute_path
-from shard.errors import RouteError
-from shard.name_format import INDEX_DIGITS, RECORDS_DIR, Hash
-from shard.names import Path, split_name
-from shard.routing import HASHES, index_of
+from shard.names import INDEX_DIGITS, RECORDS_DIR, Path, split_name
+from shard.routing import HASHES, Hash, RouteError, index_of
 
 _LINE: Final = re.compile(rb"([0-9a-f]{3}) ([0-9a-f]{8})")
 _ROUTE: Final = re.compile(rb"route (xxh64|fnv) ([0-9a-f]{8})")

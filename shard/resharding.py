@@ -16,13 +16,13 @@ from __future__ import annotations
 import errno
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from sej.checks import DISK, PROGRESS, require
-from sej.errors import JournalNotFoundError, LockedError, OffsetBeyondEndError, OffsetTooSmallError, SejError
+from sej.errors import JournalNotFoundError, OffsetBeyondEndError, SejError
 from sej.journal.directory import Directory, check_name, is_journal
 from sej.journal.kept_offsets import kept_offsets
 from sej.journal.medium import sync_up_to
@@ -34,18 +34,15 @@ from sej.reading.scanner import Scanner
 from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
 from sej.system.sealed import SealedFile, whole
-from shard.fan_out import too_many
-from shard.name_format import MAX_BITS, RESHARD_DIR
-from shard.names import TREE, Path
+from shard.names import RESHARD_DIR, TREE, Path
 from shard.records import Records, read_record
-from shard.routing import HASHES, Route, check_route, group, routed
+from shard.routing import HASHES, MAX_BITS, Route, check_route, group, routed
 from shard.writer import Writer
 
 FUNCTION: Final = "function"
 """The route of a plan whose copies a function of the user routed."""
 _BATCH: Final = 1 << 13
 _PLAN_BYTES: Final = 1 << 26
-_READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 Progress = Callable[[int, int], object]
 """A function that is called with the messages copied and the messages in total."""
@@ -141,8 +138,8 @@ def reshard(
                     path=there[0],
                 )
             _remove(os.path.join(workshop, "tree"), disk)
-            with _Hold(source, disk) as hold:
-                plan = _copied(source, target, route, progress, disk, hold, writer_options)
+            with ExitStack() as locked:
+                plan = _copied(source, target, route, progress, disk, locked, writer_options)
                 _publish(plan, target, disk)
         else:
             _require_same(plan, source, route, disk, workshop)
@@ -173,7 +170,7 @@ def _copied(
     route: Route | None,
     progress: Progress | None,
     disk: Disk,
-    hold: _Hold,
+    locked: ExitStack,
     options: dict[str, Any],
 ) -> Plan:
     """Copy all shards and decide; the plan is durable when this returns."""
@@ -184,7 +181,7 @@ def _copied(
     unread: dict[str, dict[int, int]] = {}
     done = total = 0
     with Writer(staging(target), chosen, disk=disk, **options) as writer:
-        while fresh := hold.extend():
+        while fresh := _lock_new(source, plan.copied, locked, disk):
             is_first, first = not plan.copied, dict[int, int]()
             for index in fresh:
                 _refuse_queues(source, index, disk)
@@ -198,11 +195,15 @@ def _copied(
             if is_first:
                 plan.places = {reader: {} for reader in unread}
             for index in fresh:
-                for batch in _batches(source, index, first[index], plan.copied[index], disk):
-                    _place(plan, index, batch, chosen, unread, writer)
-                    done += len(batch)
-                    if progress is not None:
-                        progress(done, total)
+                with Scanner(source.dir(index), first[index], disk=disk) as scanner:
+                    while scanner.offset < plan.copied[index]:
+                        batch = scanner.read(min(_BATCH, plan.copied[index] - scanner.offset))
+                        if not batch:
+                            break
+                        _place(plan, index, batch, chosen, unread, writer)
+                        done += len(batch)
+                        if progress is not None:
+                            progress(done, total)
         if not plan.copied:
             raise JournalNotFoundError(
                 f"there is no shard of {source.name} here; check the root, the prefix and the bits", path=source.root
@@ -211,22 +212,6 @@ def _copied(
         progress(total, total)
     _plan_file(target, disk).store(asdict(plan))
     return plan
-
-
-def _batches(source: Path, index: int, start: int, end: int, disk: Disk) -> Iterator[list[Message]]:
-    try:
-        with Scanner(source.dir(index), start, disk=disk) as scanner:
-            while start < end and (batch := scanner.read(min(_BATCH, end - start))):
-                start = batch[-1].offset + 1
-                yield batch
-    except OffsetTooSmallError as error:
-        raise OffsetTooSmallError(
-            f"messages of the source were deleted before they were copied ({error.reason}); stop the program that"
-            " cleans the source, and start again",
-            first_available=error.first_available,
-            path=error.path,
-            offset=error.offset,
-        ) from error
 
 
 def _place(
@@ -360,57 +345,26 @@ def _plan_file(target: Path, disk: Disk) -> SealedFile:
     )
 
 
-class _Hold:
-    """The writer locks of all shards of the source, until the block ends: no process can append in the meantime.
+def _lock_new(source: Path, known: Collection[int], locked: ExitStack, disk: Disk) -> list[int]:
+    """Lock the shards of the source that are not known yet, and return them: no process can append until the end.
 
-    If this process may not write, a shared lock on the existing file has the same effect; if none exists, no writer
-    of this user can start either.
+    Raises:
+        LockedError: a writer has one of them.
     """
-
-    def __init__(self, path: Path, disk: Disk) -> None:
-        self._path = path
-        self._disk = disk
-        self._held: set[int] = set()
-        self._stack = ExitStack()
-
-    def extend(self) -> list[int]:
-        """Lock the shards that are not locked yet, and return them.
-
-        Raises:
-            LockedError: a writer has one of them.
-        """
-        fresh = [
-            i for i in range(self._path.count) if i not in self._held and is_journal(self._disk, self._path.dir(i))
-        ]
-        for index in fresh:
-            lock = os.path.join(self._path.dir(index), "jnl.lck")
-            what = f"the writer lock of shard {index:03x} of the source (stop its writer first)"
-            try:
-                self._stack.enter_context(Lock(lock, what=what, disk=self._disk))
-            except OSError as error:
-                if error.errno in _READ_ONLY:
-                    self._share(lock, what)
-                else:
-                    raise too_many(error, "a reshard holds a lock in every shard of the source") or error from None
-            self._held.add(index)
-        return fresh
-
-    def _share(self, path: str, what: str) -> None:
+    fresh = [index for index in range(source.count) if index not in known and is_journal(disk, source.dir(index))]
+    for index in fresh:
+        what = f"the writer lock of shard {index:03x} of the source (stop its writer first)"
         try:
-            file = self._disk.open(path, "read")
-        except FileNotFoundError:
-            return
-        if not file.lock(exclusive=False):
-            file.close()
-            holder = Lock(path, disk=self._disk).holder()
-            raise LockedError(f"{what} is held by {holder or 'another process'}", path=path, holder=holder)
-        self._stack.callback(file.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+            locked.enter_context(Lock(os.path.join(source.dir(index), "jnl.lck"), what=what, disk=disk))
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            raise SejError(
+                "this process cannot open more files: a reshard holds a lock in every shard of the source; raise its"
+                " limit with ulimit -n",
+                path=error.filename,
+            ) from None
+    return fresh
 
 
 def _refuse_queues(path: Path, index: int, disk: Disk) -> None:

@@ -1,4 +1,4 @@
-"""The shards that a scanner or a worker reads: a position in each, few of them open, one wait for all.
+"""The shards that a scanner or a worker reads: a position in each, few of them open, one wait for all; and the lag.
 
 Waiting uses the process's one inotify instance, with a watch on each shard's ``jnl/`` and one on the root, so that new
 shards are added.
@@ -6,20 +6,30 @@ shards are added.
 
 from __future__ import annotations
 
+import os
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal
 
+from sej.checks import CALLABLE, DISK, require
+from sej.codec.format import NO_TIMESTAMP
+from sej.errors import OffsetBeyondEndError
 from sej.journal.cursor import Cursor
-from sej.journal.directory import Directory, is_journal
+from sej.journal.directory import Directory, check_name, containing, is_journal
 from sej.journal.end import Tail
 from sej.journal.gaps import Gap
-from sej.journal.segment import CHUNK_BYTES
+from sej.journal.index import IndexFile
+from sej.journal.segment import CHUNK_BYTES, SegmentReader
 from sej.journal.view import Journal
 from sej.message import FIRST, Message, Start
-from sej.system.disk import Disk
+from sej.reading.offset import read_offset
+from sej.system.disk import OS, Disk
 from sej.system.watch import Watch, wait_any
-from shard.names import Path
+from shard.names import TREE, Path
+from shard.trees import Arrivals
 
 
 class Source:
@@ -79,9 +89,8 @@ class Sources:
         self._chunk_bytes = chunk_bytes
         self._disk = disk
         self._open: OrderedDict[int, Source] = OrderedDict()
-        self._root: Watch | None = None
+        self._arrivals: Arrivals | None = None
         self._woken = False
-        self._growing: dict[int, Watch] = {}
         self.there: dict[int, Source] = {}
 
     def join(self, index: int, offset: int | Start) -> Source | None:
@@ -106,7 +115,7 @@ class Sources:
         )
         cursor.check_available()
         source = self.there[index] = Source(index, directory, cursor)
-        if self._root is not None:
+        if self._arrivals is not None:
             source.watch = Watch(directory.jnl)
         return source
 
@@ -135,39 +144,29 @@ class Sources:
 
     def watch(self) -> None:
         """Start watching; later changes end :meth:`wait`."""
-        if self._root is None:
-            root = self._path.root
-            self._root = Watch(root)
+        if self._arrivals is None:
+            self._arrivals = Arrivals(self._path.root, self._disk)
             for source in self.there.values():
                 source.watch = Watch(source.directory.jnl)
 
     @property
     def watched(self) -> bool:
         """True if :meth:`watch` was called."""
-        return self._root is not None
+        return self._arrivals is not None
 
     def missing(self, indexes: Iterable[int]) -> list[int]:
         """Return the shards that still do not exist.
 
         One that is being created ends :meth:`wait` when it is complete.
         """
-        absent = []
-        for index in indexes:
-            path = self._path.dir(index)
-            if is_journal(self._disk, path):
-                growing = self._growing.pop(index, None)
-                if growing is not None:
-                    growing.close()
-                continue
-            absent.append(index)
-            if self._root is not None and self._disk.status(path) is None:
-                if index in self._growing:
-                    self._growing.pop(index).close()
-            elif self._root is not None and index not in self._growing:
-                self._growing[index] = Watch(path)
-                if is_journal(self._disk, path):  # it was created between the two checks
-                    absent.pop()
-        return absent
+        left = {os.path.basename(self._path.dir(index)): index for index in indexes}
+        if self._arrivals is not None:
+            found = self._arrivals.look(left)
+        else:
+            found = [name for name, index in left.items() if is_journal(self._disk, self._path.dir(index))]
+        for name in found:
+            del left[name]
+        return list(left.values())
 
     def wait(self, timeout: float | None) -> tuple[list[int], bool]:
         """Wait for changes.
@@ -179,28 +178,115 @@ class Sources:
             The shards to read again, and whether to check for new shards.
         """
         self.watch()
-        assert self._root is not None
+        assert self._arrivals is not None
         if self._woken:
             return [], False
         owner: dict[Watch, int] = {}
         for source in self.there.values():
             if source.watch is not None:
                 owner[source.watch] = source.index
-        found = wait_any([self._root, *self._growing.values(), *owner], timeout)
+        found = wait_any([*self._arrivals.watches, *owner], timeout)
         fresh = [owner[watch] for watch in found if watch in owner]
         return fresh, len(fresh) < len(found)
 
     def wake(self) -> None:
         """End a wait in another thread, and every later one immediately."""
         self._woken = True
-        if self._root is not None:
-            self._root.wake()
+        if self._arrivals is not None:
+            self._arrivals.wake()
 
     def close(self) -> None:
         """Close everything."""
         for index in list(self.there):
             self.remove(index)
-        for watch in (*self._growing.values(), *([self._root] if self._root else [])):
-            watch.close()
-        self._growing.clear()
-        self._root = None
+        if self._arrivals is not None:
+            self._arrivals.close()
+            self._arrivals = None
+
+
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a reader is behind in one shard.
+
+    Attributes:
+        index: the shard.
+        offset: the next offset of the reader; the first existing one if it never committed.
+        end_offset: the offset of the next message.
+        messages: how many messages it has not read.
+        bytes: how many bytes of the segments these take.
+        seconds: how old the oldest of them is; 0.0 if none exists, or if it has no timestamp.
+    """
+
+    index: int
+    offset: int
+    end_offset: int
+    messages: int
+    bytes: int
+    seconds: float
+
+
+def lag(path: Path, name: str, *, now_ns: Callable[[], int] = time.time_ns, disk: Disk = OS) -> list[Lag]:
+    """Return how far a reader is behind, in every shard: the row at i is shard i. A missing shard has no lag.
+
+    Args:
+        path: the sharded journal.
+        name: the reader's name, as passed to :class:`shard.Worker`.
+        now_ns: the clock for ages.
+        disk: the disk.
+
+    Raises:
+        CorruptionError: a shard cannot be read from the reader's offset on.
+        OffsetBeyondEndError: a kept offset is past the end of its shard.
+        InvalidNameError: the name is not a reader's.
+    """
+    require(path=(path, TREE), disk=(disk, DISK), now_ns=(now_ns, CALLABLE))
+    check_name(name, "a reader's name")
+    now = now_ns()
+    return [_lag(path, index, name, now, disk) for index in range(path.count)]
+
+
+def _lag(path: Path, index: int, name: str, now: int, disk: Disk) -> Lag:
+    while True:
+        with suppress(FileNotFoundError):  # retention or a merge removed the segment in the meantime
+            return _lag_now(path, index, name, now, disk)
+
+
+def _lag_now(path: Path, index: int, name: str, now: int, disk: Disk) -> Lag:
+    if not is_journal(disk, path.dir(index)):
+        return Lag(index, 0, 0, 0, 0, 0.0)
+    directory = Directory(path.dir(index), disk)
+    kept = read_offset(directory.path, name, disk=disk)
+    end = Tail(directory).end_offset()
+    segments = directory.segments()
+    first = segments[0].first_offset if segments else 0
+    offset = first if kept is None else kept
+    if offset > end:
+        raise OffsetBeyondEndError(
+            f"reader {name!r} is at offset {offset}, but the journal ends at {end}: it lost messages or was replaced;"
+            " move the reader with `sej reset`",
+            path=directory.path,
+            offset=offset,
+        )
+    if offset >= end:
+        return Lag(index, offset, end, 0, 0, 0.0)
+    there = max(offset, first)  # messages that retention removed are not counted
+    at = containing(segments, there)
+    reader = SegmentReader(disk, segments[at].path, 0, segments[at].first_offset)
+    try:
+        block_index = IndexFile(directory, segments[at]).load(reader.file, segments[at].first_offset)
+        reader.skip(*block_index.before_offset(there))
+        while reader.due < there and reader.read(there - reader.due):
+            pass
+        size = reader.status().size - reader.position
+        oldest = reader.read(1)
+    finally:
+        reader.close()
+    for segment in segments[at + 1 :]:
+        status = disk.status(segment.path)
+        size += 0 if status is None else status.size
+    stamp = oldest[0].timestamp if oldest else NO_TIMESTAMP
+    seconds = 0.0 if stamp == NO_TIMESTAMP else max(now - stamp, 0) / _NS
+    return Lag(index, offset, end, end - there, size, seconds)

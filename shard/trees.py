@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
@@ -20,8 +20,7 @@ from sej.journal.directory import is_journal, journals_in
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
-from shard.name_format import CLIENT, HUB_MARKER, JOURNAL_DIR
-from shard.names import Path, split_name
+from shard.names import CLIENT, HUB_MARKER, JOURNAL_DIR, Path, split_name
 
 Layout = Literal["directory", "shards", "hub"]
 
@@ -50,6 +49,7 @@ class Found:
         return os.path.basename(self.path)
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Tree:
     """All SEJ directories under a root, in the order of their names: a sequence of :class:`Found`.
 
@@ -59,13 +59,9 @@ class Tree:
         entries: the directories.
     """
 
-    __slots__ = ("entries", "layout", "root")
-
-    def __init__(self, root: str, layout: Layout, entries: tuple[Found, ...]) -> None:
-        """Store the entries."""
-        self.root = root
-        self.layout = layout
-        self.entries = entries
+    root: str
+    layout: Layout
+    entries: tuple[Found, ...]
 
     @property
     def paths(self) -> list[Path]:
@@ -157,6 +153,55 @@ def _recognize(root: str, disk: Disk) -> Layout:
     return "shards" if all(split_name(name) for name in journals_in(disk, root)) else "hub"
 
 
+class Arrivals:
+    """Notices directories below a root that become SEJ directories.
+
+    A directory may exist for a moment without its ``jnl/``. Then it is watched, so that the wait ends with ``jnl/``.
+    """
+
+    def __init__(self, root: str, disk: Disk) -> None:
+        """Begin to watch the root."""
+        self._root = root
+        self._disk = disk
+        self._root_watch = Watch(root)
+        self._growing: dict[str, Watch] = {}
+
+    @property
+    def watches(self) -> list[Watch]:
+        """What a wait for new directories waits for."""
+        return [self._root_watch, *self._growing.values()]
+
+    def look(self, names: Iterable[str]) -> list[str]:
+        """Return those of the directories that are SEJ directories now."""
+        found, growing = [], dict[str, Watch]()
+        for name in names:
+            path = os.path.join(self._root, name)
+            there = self._disk.status(path)
+            if there is None or not there.is_dir:
+                continue
+            if not is_journal(self._disk, path):
+                growing[name] = self._growing.pop(name) if name in self._growing else Watch(path)
+            if name not in growing or is_journal(self._disk, path):  # it may have been created before the watch
+                found.append(name)
+        self._close_growing()
+        self._growing = growing
+        return found
+
+    def wake(self) -> None:
+        """End a wait in another thread."""
+        self._root_watch.wake()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._root_watch.close()
+        self._close_growing()
+
+    def _close_growing(self) -> None:
+        for watch in self._growing.values():
+            watch.close()
+        self._growing = {}
+
+
 class TreeWatch:
     """Iterates over the SEJ directories that appear under a root after this object was created; :meth:`stop` ends it.
 
@@ -194,15 +239,14 @@ class TreeWatch:
         if disk.status(path) is None:
             raise JournalNotFoundError("the path does not exist; create the directory before watching it", path=path)
         self._disk = disk
-        self._root_watch = Watch(path)
-        self._growing: dict[str, Watch] = {}
+        self._arrivals = Arrivals(path, disk)
         self._stopped = self._closed = False
         self._refused: list[NotAJournalError] = []
         self.timeout = timeout
         try:
             self.tree: Tree = find(path, layout=layout, disk=disk)
         except BaseException:
-            self._root_watch.close()
+            self._arrivals.close()
             raise
         self._known = {found.name for found in self.tree}
         self._layout: Layout = self.tree.layout
@@ -232,7 +276,7 @@ class TreeWatch:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return []
-            wait_any([self._root_watch, *self._growing.values()], left)
+            wait_any(self._arrivals.watches, left)
 
     def __iter__(self) -> Iterator[Found]:
         """Yield new directories, until :meth:`stop` or the timeout."""
@@ -242,16 +286,13 @@ class TreeWatch:
     def stop(self) -> None:
         """End a wait and the iteration, from any thread."""
         self._stopped = True
-        self._root_watch.wake()
+        self._arrivals.wake()
 
     def close(self) -> None:
         """Stop watching."""
         self.stop()
         self._closed = True
-        self._root_watch.close()
-        for growing in self._growing.values():
-            growing.close()
-        self._growing.clear()
+        self._arrivals.close()
 
     def __enter__(self) -> Self:
         """Return the watch."""
@@ -267,26 +308,12 @@ class TreeWatch:
         found: list[Found] = []
         names = self._disk.list(self.tree.root)
         self._known.intersection_update(names)  # a removed and re-created one is new
-        for name in self._growing.keys() - names:
-            self._growing.pop(name).close()
-        for name in names:
-            if name in self._known or name.startswith("."):
-                continue
-            path = os.path.join(self.tree.root, name)
-            there = self._disk.status(path)
-            if there is None or not there.is_dir:
-                continue
-            if name not in self._growing and not is_journal(self._disk, path):
-                self._growing[name] = Watch(path)  # jnl/ may be created in a moment and must wake the wait
-            if is_journal(self._disk, path):
-                self._known.add(name)
-                try:
-                    found.append(entry(self.tree.root, name, self._layout))
-                except NotAJournalError as error:
-                    self._refused.append(error)
-                growing = self._growing.pop(name, None)
-                if growing is not None:
-                    growing.close()
+        for name in self._arrivals.look(name for name in names if name not in self._known and not name.startswith(".")):
+            self._known.add(name)
+            try:
+                found.append(entry(self.tree.root, name, self._layout))
+            except NotAJournalError as error:
+                self._refused.append(error)
         return found
 
 

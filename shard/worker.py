@@ -26,10 +26,9 @@ from sej.durations import Seconds, seconds
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Start
-from sej.system.disk import OS, Disk
+from sej.system.disk import OS, Disk, spare_files
 from sej.system.logs import INFO, record
 from shard.claims import Claim, Handler, LiveWorker, Terms
-from shard.fan_out import spare_files
 from shard.names import TREE, Path
 from shard.sources import Sources
 

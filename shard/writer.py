@@ -10,28 +10,56 @@ shards hold files and locks: the least recently used one is synced and closed, a
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from sej.checks import POSITIVE, refuse_pickling, require, require_messages
+from sej.checks import POSITIVE, refuse_pickling, refuse_unknown, require, require_messages
 from sej.codec import encode
 from sej.codec.format import MAX_TIMESTAMP, MAX_TYPE, NO_TIMESTAMP
-from sej.errors import ClosedError, InvalidMessageError
+from sej.errors import ClosedError, InvalidMessageError, LockedError, SejError, WriterFailedError
 from sej.message import Message
-from sej.system.disk import OS
+from sej.system.disk import OS, spare_files
 from sej.system.lifecycle import Lifecycle
 from sej.writing.writer import Writer as ShardWriter
-from shard.errors import shards_failed
-from shard.fan_out import THREADS, BackgroundSync, check_options, each, spare_files
-from shard.name_format import Hash
+from sej.writing.writer import check_options
 from shard.names import TREE, Path
 from shard.records import Records, choose_hash, refuse_second, remember_hash
-from shard.routing import Appender, BytesLike, Function, Route, check_route, group, index_of, routed
+from shard.routing import Appender, BytesLike, Function, Hash, Route, check_route, group, index_of, routed
 
+_T = TypeVar("_T")
+
+_THREADS: Final = 8
 _FILES_A_SHARD: Final = 4
 _NOT_GIVEN: Final = -1
+_OPTIONS: Final = {
+    name: option
+    for name, option in inspect.signature(ShardWriter).parameters.items()
+    if option.kind is inspect.Parameter.KEYWORD_ONLY
+}
+
+
+class ShardsFailedError(SejError):
+    """An operation failed in some shards; the others completed their part.
+
+    Attributes:
+        errors: the errors, by the shard's index.
+        appended: the offsets that the other shards assigned, by index; empty if nothing was to be appended.
+    """
+
+    errors: Mapping[int, BaseException]
+    appended: Mapping[int, range]
+
+
+class ShardsLockedError(ShardsFailedError, LockedError):
+    """Other processes hold all the shards that failed."""
+
+
+class ShardsBrokenError(ShardsFailedError, WriterFailedError):
+    """A write or sync failed in all the shards that failed: reopen the writer."""
 
 
 class Writer:
@@ -64,7 +92,7 @@ class Writer:
                 NO_TIMESTAMP.
             max_open: the most shards that hold files and locks at one time; fewer if the process cannot open four
                 files for each.
-            writer_options: for every shard's :class:`sej.Writer`; under ``"interval"`` one thread syncs them all.
+            writer_options: for every shard's :class:`sej.Writer`; under ``"interval"`` each open shard has a thread.
 
         Raises:
             NotAJournalError: the root is a file.
@@ -76,8 +104,12 @@ class Writer:
         path = path.absolute()
         check_route("route", route)
         require(max_open=(max_open, POSITIVE))
+        import concurrent.futures.thread  # noqa: F401  `sej --help` needs no threads; at the end it is too late
+
+        refuse_unknown("a writer", writer_options, _OPTIONS)
+        check_options(**writer_options)
         self.path = path
-        self._options, interval_s = check_options(writer_options)
+        self._options = writer_options
         self._route = route if callable(route) else None
         disk = writer_options.get("disk", OS)
         refuse_second(path, disk)
@@ -90,11 +122,9 @@ class Writer:
         self._open: OrderedDict[int, ShardWriter] = OrderedDict()
         self._closed: dict[int, int] = {}
         """The offset of the next message in each shard that was closed to make room."""
-        self._using: dict[int, int] = {}
         self._life = Lifecycle("the writer", path.root)
         self._unclosed: dict[int, BaseException] = {}
         self._records.prepare()
-        self._background = None if interval_s is None else BackgroundSync(self._sync_open, interval_s)
         self._direct = None
         if self._route is None and not self._crowded:  # else an append changes which shards are open
             self._direct = Appender(path.bits, self._hash, self.append, self._life.inside_test())
@@ -132,11 +162,7 @@ class Writer:
             index = routed(self._route, [message], self.path.bits)[0]
         if self._is_new(index):
             encode(0, NO_TIMESTAMP if timestamp is None else timestamp, type, key, value)
-        writer = self._pin(index)
-        try:
-            return index, writer.append(value, key, type, timestamp)
-        finally:
-            self._unpin(index)
+        return index, self._in_shard(index, lambda writer: writer.append(value, key, type, timestamp))
 
     def append_many(
         self,
@@ -179,15 +205,11 @@ class Writer:
             part, names, places = groups[index]
             kind = [kinds[place] for place in places] if isinstance(kinds, list) else kinds
             at = [stamps[place] for place in places] if isinstance(stamps, list) else stamps
-            writer = self._pin(index)
-            try:
-                appended[index] = writer.append_many(part, names, kind, at)
-            finally:
-                self._unpin(index)
+            appended[index] = self._in_shard(index, lambda writer: writer.append_many(part, names, kind, at))
 
         # Open shards first: none is opened twice for one batch. Under "disk" each waits for its own disk.
         order = sorted(groups, key=self._is_new)
-        errors = each(order, put, threads=THREADS if self._options.get("durability") == "disk" else 1)
+        errors = each(order, put, threads=_THREADS if self._options.get("durability") == "disk" else 1)
         if errors:
             raise shards_failed("appending", self.path.root, errors, appended)
         return appended
@@ -214,11 +236,7 @@ class Writer:
         if self._is_new(index):
             for message in messages:
                 encode(0, message.timestamp, message.type, message.key, message.value)
-        writer = self._pin(index)
-        try:
-            return writer.append_messages(messages)
-        finally:
-            self._unpin(index)
+        return self._in_shard(index, lambda writer: writer.append_messages(messages))
 
     def _remember(self) -> None:
         """Before the first append, store the hash: another program must not route by another one."""
@@ -257,7 +275,7 @@ class Writer:
         Raises:
             ShardsFailedError: some shards failed; the others are durable.
         """
-        self._raise("syncing", self._sync_open())
+        self._raise("syncing", self._each_open(ShardWriter.sync))
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -299,8 +317,6 @@ class Writer:
                 self._direct.forget()
 
     def _release(self) -> None:
-        if self._background is not None:
-            self._unclosed |= self._background.stop()
         self._unclosed |= each(self._open, lambda index: self._open[index].close())
         self._records.close()
 
@@ -323,8 +339,8 @@ class Writer:
         """Return whether the first message creates this shard: a refused one must not."""
         return index not in self._open and index not in self._closed
 
-    def _pin(self, index: int) -> ShardWriter:
-        """Return a shard's writer, which stays open until it is unpinned."""
+    def _in_shard(self, index: int, do: Callable[[ShardWriter], _T]) -> _T:
+        """Do something with a shard's writer. If shards have to take turns, none is closed in the meantime."""
         self._life.require_outside()
         with self._life.mutex:
             self._life.require()
@@ -334,26 +350,18 @@ class Writer:
                 if self._remembered:
                     self._append_directly(index, writer)
             if self._crowded:
-                self._use(index)
-            return writer
+                self._open.move_to_end(index)
+                return do(writer)
+        return do(writer)
 
     def _append_directly(self, index: int, writer: ShardWriter) -> None:
         """Append messages of this shard without Python code from now on. The hash has to be stored before."""
         if self._direct is not None and writer.durability != "disk":
             self._direct.open(index, writer.tail.buffer)
 
-    def _use(self, index: int) -> None:
-        self._open.move_to_end(index)
-        self._using[index] = self._using.get(index, 0) + 1
-
-    def _unpin(self, index: int) -> None:
-        if self._crowded:
-            with self._life.mutex:
-                self._using[index] -= 1
-
     def _open_shard(self, index: int) -> ShardWriter:
         """Open a shard; close the least recently used ones first."""
-        for other in [other for other in self._open if not self._using.get(other)]:
+        for other in list(self._open):
             if len(self._open) < self._max_open:
                 break
             self._close_shard(other)
@@ -378,10 +386,6 @@ class Writer:
         if errors:
             raise shards_failed(what, self.path.root, errors)
 
-    def _sync_open(self) -> dict[int, BaseException]:
-        """Sync every open shard; return the errors. The closed ones are durable."""
-        return self._each_open(ShardWriter.sync)
-
     def _each_open(self, do: Callable[[ShardWriter], None]) -> dict[int, BaseException]:
         """Do something to every open shard; one that is closed meanwhile, to make room, is synced."""
         self._require()
@@ -404,6 +408,29 @@ class Writer:
         self._life.require()
 
 
+def each(indexes: Iterable[int], do: Callable[[int], object], *, threads: int = _THREADS) -> dict[int, BaseException]:
+    """Do something to many shards, several concurrently; return what went wrong, by shard."""
+    errors: dict[int, BaseException] = {}
+    left = dict.fromkeys(indexes)
+
+    def one(index: int) -> None:
+        left.pop(index)
+        try:
+            do(index)
+        except Exception as error:
+            errors[index] = error
+
+    if threads > 1 and len(left) > 1:
+        # At the interpreter's end, or at the user's limit, no thread can be started.
+        from concurrent.futures import ThreadPoolExecutor
+
+        with suppress(RuntimeError), ThreadPoolExecutor(min(threads, len(left)), "sej-shard") as pool:
+            list(pool.map(one, list(left)))
+    for index in list(left):
+        one(index)
+    return errors
+
+
 def _column(name: str, given: int | Iterable[int], count: int, low: int, high: int) -> int | list[int]:
     """Return the types or timestamps of a batch: one number, or a list of as many as there are messages."""
     column = [given] if isinstance(given, int) else list(given)
@@ -416,3 +443,26 @@ def _column(name: str, given: int | Iterable[int], count: int, low: int, high: i
             if not low <= number <= high:
                 raise InvalidMessageError(f"{name} must be {low} to {high}, got {number}; nothing was appended")
     return column[0] if isinstance(given, int) else column
+
+
+def shards_failed(
+    what: str, path: str, errors: Mapping[int, BaseException], appended: Mapping[int, range] | None = None
+) -> ShardsFailedError:
+    """Return the error for failures in some shards, of the most specific class that fits all of them."""
+    kind: type[ShardsFailedError] = ShardsFailedError
+    if all(isinstance(error, LockedError) for error in errors.values()):
+        kind = ShardsLockedError
+    elif all(isinstance(error, WriterFailedError) for error in errors.values()):
+        kind = ShardsBrokenError
+    numbers = ", ".join(f"{index:03x}" for index in sorted(errors))
+    first = errors[min(errors)]
+    rest = f" (and {len(errors) - 1} more: see .errors)" if len(errors) > 1 else ""
+    error = kind.__new__(kind)
+    SejError.__init__(
+        error, f"{what} failed in shard {numbers}; the other shards completed their part. {first}{rest}", path=path
+    )
+    error.errors = dict(errors)
+    error.appended = dict(appended or {})
+    if isinstance(error, LockedError):
+        error.holder = first.holder if isinstance(first, LockedError) else None
+    return error

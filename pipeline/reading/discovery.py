@@ -22,8 +22,7 @@ from sej.journal.identity import journal_id
 from sej.journal.segment import Place
 from sej.system.disk import OS
 from sej.system.paths import absolute_path
-from shard.name_format import RECORDS_DIR
-from shard.names import split_name
+from shard.names import RECORDS_DIR, split_name
 
 Layout = Literal["directory", "shards", "hub"]
 _LAYOUTS: Final = ("directory", "shards", "hub")

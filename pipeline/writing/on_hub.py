@@ -20,8 +20,8 @@ from pipeline.connection import Line, Remote
 from pipeline.options import OptionError, Options
 from sej.codec import Buffer
 from sej.system.checksum import crc32c
-from shard.name_format import Hash
 from shard.names import Path
+from shard.routing import Hash
 
 if TYPE_CHECKING:
     from hub.wire import Client

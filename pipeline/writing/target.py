@@ -14,9 +14,9 @@ from sej.journal.directory import Directory, journals_in
 from sej.system.disk import OS
 from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
-from shard.name_format import Hash
 from shard.names import Path
 from shard.records import Records, choose_hash, refuse_second, remember_hash
+from shard.routing import Hash
 
 _OPEN_MAX: Final = 256
 

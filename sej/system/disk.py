@@ -70,6 +70,7 @@ __all__ = [
     "read_small",
     "read_start",
     "replace_file",
+    "spare_files",
     "way_out",
 ]
 
@@ -611,6 +612,22 @@ def replace_file(
     if before_rename is not None:
         before_rename(status)
     disk.rename(temporary, path)
+
+
+_OTHERS: Final = 64
+"""Files for other uses in this process, if it has not more of them already."""
+_ANY: Final = 1 << 20
+
+
+def spare_files() -> int:
+    """Return how many more files this process can open, at least 1; some are left for other uses."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = 0
+    with suppress(OSError):  # without /proc
+        held = len(os.listdir("/proc/self/fd"))
+    return _ANY if soft == resource.RLIM_INFINITY else max(soft - max(_OTHERS, held + _OTHERS // 2), 1)
 
 
 _LOCAL: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "nilfs2", "ntfs3",

@@ -7,7 +7,7 @@ import pytest
 import xxhash
 
 import shard
-from shard import name_format
+from shard import names, routing
 from shard.names import split_name
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "formats" / "shard.md").read_text()
@@ -25,7 +25,7 @@ def test_there_are_rows() -> None:
 def test_keys_are_routed_as_the_table_says(row: tuple[str, str, str, str, str]) -> None:
     shown, digest, signed, of_8, of_1024 = row
     key = b"" if shown == "(empty)" else shown.strip("`").encode()
-    assert xxhash.xxh64_hexdigest(key, name_format.HASH_SEED) == digest
+    assert xxhash.xxh64_hexdigest(key, routing.HASH_SEED) == digest
     assert int(digest, 16) - (int(signed) % 2**64) == 0
     assert (shard.index_of(key, 3), shard.index_of(key, 10)) == (int(of_8), int(of_1024))
 
@@ -52,10 +52,10 @@ def test_names_mean_what_the_page_says(row: tuple[str, str, str, str]) -> None:
 
 def test_every_file_next_to_the_shards_is_named() -> None:
     for directory in (
-        name_format.HUB_MARKER,
-        name_format.WORKERS_DIR,
-        name_format.RESHARD_DIR,
-        name_format.RECORDS_DIR,
+        names.HUB_MARKER,
+        names.WORKERS_DIR,
+        names.RESHARD_DIR,
+        names.RECORDS_DIR,
     ):
         assert f"`{directory}" in PAGE
-    assert f"seed {name_format.HASH_SEED}" in PAGE
+    assert f"seed {routing.HASH_SEED}" in PAGE

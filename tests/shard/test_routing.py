@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import sej
 import shard
 from sej import codec
-from shard import _route_py, routing
-from shard.name_format import Hash
+from shard import routing
+from shard.routing import Hash
 
 Group = Callable[..., dict[int, tuple[list[bytes], list[bytes], list[int]]]]
 TABLE = FilePath(__file__).parent.parent / "golden" / "shard" / "xxhash64.tsv"
@@ -33,7 +33,7 @@ def test_index_is_the_low_bits_of_sparks_hash(bits: int) -> None:
         assert shard.index_of(bytes.fromhex(key), bits) == int(value) & (2**bits - 1), key
 
 
-@pytest.mark.parametrize("group", [_route_py.group, routing.group])
+@pytest.mark.parametrize("group", [routing.GROUP, routing.group])
 def test_grouping_uses_the_same_hash(group: Group) -> None:
     keys = [bytes.fromhex(key) for key, _ in ROWS]
     values = [b"%d" % place for place in range(len(keys))]
@@ -61,10 +61,10 @@ BATCHES = st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=127)), ma
 def test_the_twins_group_alike(batch: list[tuple[bytes, bytes]], bits: int, own: bool, places: bool) -> None:
     values, keys = [value for value, _ in batch], [key for _, key in batch]
     indexes = [len(key) & (2**bits - 1) for key in keys] if own else None
-    assert routing.group(values, keys, bits, indexes, places) == _route_py.group(values, keys, bits, indexes, places)
+    assert routing.group(values, keys, bits, indexes, places) == routing.GROUP(values, keys, bits, indexes, places)
 
 
-@pytest.mark.parametrize("group", [_route_py.group, routing.group], ids=["python", "chosen"])
+@pytest.mark.parametrize("group", [routing.GROUP, routing.group], ids=["python", "chosen"])
 @pytest.mark.parametrize(
     ("values", "keys", "error", "words"),
     [
@@ -99,7 +99,7 @@ def test_a_batch_is_what_one_batch_a_shard_would_have_written(
     types = [kind for _, _, (kind, _) in batch] if columns else 7
     times = [stamp for _, _, (_, stamp) in batch] if columns else -5
     indexes = [len(key) & (2**bits - 1) for key in keys] if own else None
-    groups = _route_py.group(values, keys, bits, indexes, True, route)
+    groups = routing.GROUP(values, keys, bits, indexes, True, route)
     with tempfile.TemporaryDirectory() as folder:
         path = shard.Path(folder, "o", bits)
         with shard.Writer(path, (lambda message: len(message.key)) if own else route) as writer:
@@ -121,7 +121,7 @@ def test_a_batch_is_what_one_batch_a_shard_would_have_written(
 KEYS = [b"key-%d" % number for number in range(20)]
 
 
-@pytest.mark.parametrize("appender", [_route_py.Appender, routing.Appender], ids=["python", "chosen"])
+@pytest.mark.parametrize("appender", [routing.APPENDER, routing.Appender], ids=["python", "chosen"])
 @pytest.mark.parametrize("trouble", ["not open", "under way", "forgotten", "not bytes"])
 def test_a_shard_with_something_else_to_do_is_left_to_the_owner(appender: type[routing.Appender], trouble: str) -> None:
     index = routing.index_of(KEYS[0], 3)

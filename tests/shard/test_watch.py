@@ -92,10 +92,10 @@ def test_what_came_and_went_is_watched_no_more(tmp_path: FilePath) -> None:
         for _ in range(3):
             (tmp_path / "passing").mkdir()
             assert new.read() == []
-            assert len(new._growing) == 1
+            assert len(new._arrivals._growing) == 1
             (tmp_path / "passing").rmdir()
             assert new.read() == []
-            assert not new._growing
+            assert not new._arrivals._growing
 
 
 def test_a_relative_root_means_the_directory_of_the_making(tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch) -> None:
