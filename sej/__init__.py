@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from sej.journal.view import Journal
     from sej.message import FIRST, LAST, NO_TIMESTAMP, Message
     from sej.queue.adapter import AsyncQueue, QueueAdapter
-    from sej.queue.backends import open_queue
-    from sej.queue.interface.item import Item
-    from sej.queue.interface.queue import WorkQueue
+    from sej.queue.interface.queue import Item, WorkQueue, open_queue
     from sej.queue.interface.values import QueuedItem, Stats
     from sej.queue.work import work
     from sej.reading.consumer import Consumer
@@ -58,7 +56,6 @@ if TYPE_CHECKING:
     from sej.writing.writer import Writer
 else:
     __getattr__, __dir__ = _lazily(__name__, {
-        "sej.queue.backends": ("open_queue",),
         "sej.reading.consumer": ("Consumer",),
         "sej.reading.dead_letters": ("DeadLetter", "dead_letters"),
         "sej.errors": (
@@ -79,8 +76,7 @@ else:
         "sej.reading.scanner": ("Scanner",),
         "sej.writing.shared_writer": ("SharedWriter",),
         "sej.journal.verify": ("Problem",),
-        "sej.queue.interface.item": ("Item",),
-        "sej.queue.interface.queue": ("WorkQueue",),
+        "sej.queue.interface.queue": ("Item", "WorkQueue", "open_queue"),
         "sej.queue.interface.values": ("QueuedItem", "Stats"),
         "sej.writing.writer": ("Writer",),
         "sej.queue.work": ("work",),

@@ -19,8 +19,7 @@ from sej.checks import POSITIVE_SECONDS, SECONDS, optional, options_of, reason_o
 from sej.durations import Seconds, seconds
 from sej.errors import InvalidMessageError
 from sej.queue.interface.held import HeldItem, HoldingQueue
-from sej.queue.interface.item import Item
-from sej.queue.interface.queue import OPENING, WorkQueue, require_known
+from sej.queue.interface.queue import OPENING, Item, WorkQueue, require_known
 from sej.queue.interface.values import Backoff, PutOptions, Stats
 from sej.system.disk import OS
 from sej.system.paths import absolute_name

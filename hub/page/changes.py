@@ -21,8 +21,8 @@ from sej.cli.state.readers import readers_of
 from sej.journal.directory import Directory
 from sej.journal.kept_offsets import check_reader
 from sej.journal.view import Journal
-from sej.queue.backends import open_queue
-from sej.queue.items.look import QueueLook
+from sej.queue.interface.queue import open_queue
+from sej.queue.look import QueueLook
 from sej.system.disk import OS
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.message import Message
-from sej.queue.disk.log import queue_names
+from sej.queue.log.file import queue_names
 from sej.reading.scanner import Scanner
 from sej.system.disk import OS
 

@@ -12,7 +12,7 @@ from hub.page.journal import cells
 from hub.page.places import text_queues_of
 from hub.page.views import Context, MissingError, View, address
 from sej.queue.interface.values import QueuedItem
-from sej.queue.items.look import QueueLook
+from sej.queue.look import QueueLook
 from textqueue.format.grammar import CONTROLS, MessageStatus
 from textqueue.queue import TextQueue
 from textqueue.reading.checker import check

@@ -23,7 +23,7 @@ from sej.cli.state.findings import Finding
 from sej.cli.state.readers import stuck
 from sej.cli.state.watched import Sample, Watched
 from sej.errors import SejError
-from sej.queue.items.look import QueueLook
+from sej.queue.look import QueueLook
 
 LENGTH: Final = 120
 """Numbers in the history of a series."""

@@ -2,13 +2,16 @@
 
 The modules and rooms, in the order in which they are best read. Each imports only from those below it::
 
-    journal_queue                      the queue on a journal, composed of items, disk and log
-    backends                           open_queue: which backend a path has
+    journal_queue                      the queue on a journal, composed of the parts below
+    keyed_take, take                   which items come next, and how many; keyed_take: in the order of keys
+    put                                an item is a message, and a record if it has options
+    item                               an item is a message and its lease; done, retry, fail, extend
+    core                               one open queue: its files, its locks, and calls under them
+    look                               lists items without a lock
+    dead_letters                       items that were given up, and redrive
+    log                                the state log: its bytes, its state, its file and locks
     work, adapter                      worker loops; the interfaces of queue.Queue and asyncio
-    items                              what happens to items: put, take, ack, remove, look
-    disk                               the log on disk, the lock, dead processes, messages by offset
-    log                                the log's bytes and the state that they add up to, without I/O
-    interface                          what every queue and every item can do
+    interface                          what every queue and every item can do; open_queue
 
-``work``, ``adapter`` and ``backends`` use the interface alone, as do the queues of other packages.
+``work`` and ``adapter`` use the interface alone, as do the queues of other packages.
 """

@@ -18,8 +18,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from sej.checks import FLAG, WAIT, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidMessageError, LeaseLostError, QueueFullError
-from sej.queue.interface.item import Item
-from sej.queue.interface.queue import WorkQueue, require_queue
+from sej.queue.interface.queue import Item, WorkQueue, require_queue
 from sej.queue.interface.values import Stats
 
 _SLICE_S: Final = 0.5

@@ -1,7 +1,7 @@
 """The work queue on a journal: any number of processes and threads put, take and end items.
 
-The messages stay in the journal. The shared writer puts (:mod:`sej.queue.items.put`). The state log records the holders
-of items (:mod:`sej.queue.disk.log`); every operation first reads its new records, under the queue's lock. A lease is
+The messages stay in the journal. The shared writer puts (:mod:`sej.queue.put`). The state log records the holders
+of items (:mod:`sej.queue.log.file`); every operation first reads its new records, under the queue's lock. A lease is
 fenced by its attempt: a later delivery of the same item has a higher one, and the earlier holder's ``done`` raises
 :class:`~sej.LeaseLostError`.
 
@@ -42,15 +42,14 @@ from sej.durations import Seconds, seconds
 from sej.errors import QueueFullError
 from sej.journal.directory import Directory
 from sej.message import FIRST, Start
-from sej.queue.interface.item import Item
-from sej.queue.interface.queue import CAPABILITIES, OPENING, WorkQueue, require_listing
+from sej.queue.core import ON_DEAD, ORDERS, Delivery, Opening, QueueCore
+from sej.queue.interface.queue import CAPABILITIES, OPENING, Item, WorkQueue, require_listing
 from sej.queue.interface.values import Backoff, PutOptions, QueuedItem, Stats
-from sej.queue.items.core import ON_DEAD, ORDERS, Delivery, Opening, QueueCore
-from sej.queue.items.item import JournalItem, end_all
-from sej.queue.items.look import QueueLook, counted
-from sej.queue.items.put import Putter
-from sej.queue.items.take import PROBE_NS, Flow, Taker, parse_rate, require_rate
+from sej.queue.item import JournalItem, end_all
 from sej.queue.log.format import MAX_ATTEMPT, PAUSE, headers_of
+from sej.queue.look import QueueLook, counted
+from sej.queue.put import Putter
+from sej.queue.take import PROBE_NS, Flow, Taker, parse_rate, require_rate
 from sej.system.clock import SYSTEM, Clock, span_ns
 from sej.system.disk import OS, Disk, full_disk_advice
 from sej.system.watch import Watch
@@ -243,7 +242,7 @@ class JournalQueue(WorkQueue):
         now = self._clock.boot_ns()  # under the lock, and after what may take long: leases begin now
         taker = self._taker
         if taker.keyed != (log.state.order is not None):  # the first call, or another process has converted the queue
-            from sej.queue.items.keyed_take import KeyedTaker
+            from sej.queue.keyed_take import KeyedTaker
 
             taker = self._taker = (Taker if taker.keyed else KeyedTaker)(core, taker.flow)
         found = taker.take(n, now, max_bytes)

@@ -32,8 +32,7 @@ from sej.checks import (
 )
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError, SejError
-from sej.queue.interface.item import Item
-from sej.queue.interface.queue import WorkQueue, require_queue
+from sej.queue.interface.queue import Item, WorkQueue, require_queue
 from sej.queue.interface.values import handled_under
 from sej.system.signals import set_from_handler
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from sej.queue.backends import open_queue
+from sej.queue.interface.queue import open_queue
 
 
 def main(path: str, report: str) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import sej
-from sej.queue.backends import BACKENDS
-from sej.queue.interface.queue import CAPABILITIES
+from sej.queue.interface.queue import BACKENDS, CAPABILITIES
 
 ROOT = Path(__file__).parent.parent.parent
 PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestrel": "jobs"}

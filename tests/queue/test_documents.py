@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.backend import KestrelWorkQueue, SegmentedWorkQueue
-from sej.queue.backends import BACKENDS
-from sej.queue.interface.queue import CAPABILITIES
+from sej.queue.interface.queue import BACKENDS, CAPABILITIES
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import (
     DONE,

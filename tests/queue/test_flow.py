@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.queue.items.look import QueueLook
-from sej.queue.items.take import parse_rate
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import RATE
+from sej.queue.look import QueueLook
+from sej.queue.take import parse_rate
 from tests.queue.support import FakeClock, kill, move, opened
 from tests.sej.hooks import until
 

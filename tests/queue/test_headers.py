@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import sej
 from sej.queue.interface.values import MAX_HEADERS_BYTES
-from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import HEADERS, RECORD_SIZE, in_parts, packed_headers
+from sej.queue.look import QueueLook
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
 

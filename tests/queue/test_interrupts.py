@@ -192,7 +192,7 @@ def test_a_redrive_whose_exit_is_interrupted_releases_the_reader(
             raise Interrupt
 
     stage = Stage(tmp_path)
-    monkeypatch.setattr("sej.queue.items.dead_letters.Offset", Interrupted)
+    monkeypatch.setattr("sej.queue.dead_letters.Offset", Interrupted)
     with pytest.raises(Interrupt) as caught:
         stage.q.redrive()
     assert not [name for name in locked_below(stage.path) if "redrive" in name], caught

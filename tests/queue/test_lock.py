@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sej.journal.directory import Directory
-from sej.queue.disk.lock import QueueLock
+from sej.queue.log.lock import QueueLock
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import sej
-from sej.queue.items.dead_letters import redrive_reader
-from sej.queue.items.look import QueueLook
+from sej.queue.dead_letters import redrive_reader
 from sej.queue.journal_queue import JournalQueue
+from sej.queue.look import QueueLook
 from sej.system.disk import OS, File, Mode
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.queue.support import NS, FakeClock, kill, move, opened

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.queue.items import keyed_take
-from sej.queue.items.look import QueueLook
+from sej.queue import keyed_take
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import KEY, PARK, RECORD_SIZE, read_fields
+from sej.queue.look import QueueLook
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, move, opened, taken_after_waiting
 from tests.queue.test_dedupe import DiedError, dies_before_the_message

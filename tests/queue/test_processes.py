@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.queue.backends import open_queue
-from sej.queue.items.look import QueueLook
+from sej.queue.interface.queue import open_queue
+from sej.queue.look import QueueLook
 from sej.writing.shared_writer import SharedDurability
 from tests.crash.harness import fork
 from tests.sej.interrupts import locked_below

@@ -20,9 +20,9 @@ import pytest
 
 import sej
 from sej.cli.commands.offsets import move_reader
-from sej.queue.items.look import QueueLook
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import RECORD_SIZE
+from sej.queue.look import QueueLook
 from sej.system.clock import SYSTEM
 from sej.system.disk import OS
 from sej.system.locks import Lock

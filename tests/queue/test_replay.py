@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from sortedcontainers import SortedDict
 
 import sej
-from sej.queue.disk import log as queue_log
-from sej.queue.items.look import QueueLook
+from sej.queue.log import file as queue_log
 from sej.queue.log import format as made
 from sej.queue.log import state as queue_state
 from sej.queue.log.format import CHECK, KINDS, RECORD_BODY, RECORD_SIZE
 from sej.queue.log.state import QueueState
+from sej.queue.look import QueueLook
 from sej.system.checksum import crc32c
 from tests.queue.support import FakeClock, kill, opened
 
@@ -66,7 +66,7 @@ def test_only_records_change_a_state() -> None:
     assigned = rf"state\.({fields})(\[[^]]*\])? [-+|&]?= |del .*state\.({fields})"
     called = rf"state\.({fields})\.({change})\("
     for path in Path(queue_state.__file__).parent.glob("*.py"):
-        if path.name != "state.py":
+        if path.name not in ("state.py", "file.py"):  # file.py begins and ends a recovery
             assert not re.findall(rf"{assigned}|{called}", path.read_text()), path.name
 
 

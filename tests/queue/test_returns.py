@@ -248,7 +248,7 @@ def test_items_that_cannot_become_dead_letters_do_not_block_the_others(tmp_path:
 def test_a_locked_journal_of_dead_letters_does_not_stop_a_get(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sej.queue.items.dead_letters._LOCK_S", 0.0)
+    monkeypatch.setattr("sej.queue.dead_letters._LOCK_S", 0.0)
     with opened(tmp_path, clock, max_attempts=1, lease_s=10) as q, sej.Writer(q.dead_letter):
         q.put_many([b"a", b"b"])
         item = take(q)

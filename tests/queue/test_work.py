@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.queue.items.item import JournalItem
+from sej.queue.item import JournalItem
 from sej.queue.journal_queue import JournalQueue
 from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import until

@@ -3,7 +3,7 @@
 import sys
 
 import sej
-from sej.queue.backends import open_queue
+from sej.queue.interface.queue import open_queue
 
 
 def put(path: str, name: str, durability: str, process: str) -> None:

@@ -22,7 +22,7 @@ WINDOWS: Final = {
     "sej.journal.view": ["_BACK_BYTES", "_SCAN_MESSAGES"],
     "sej.journal.retention": ["_COPY_BYTES"],
     "sej.writing.opening": ["_SYNC_BYTES", "BLOCK_BYTES"],
-    "sej.queue.disk.reader": ["_SKIP"],
+    "sej.queue.log.reader": ["_SKIP"],
     "sej.journal.recovery": ["_WINDOW_BYTES", "_FIRST_WINDOW_BYTES"],
     "sej.journal.repair": ["_COPY_BYTES", "_NEAR_BYTES"],
     "sej.journal.salvage": ["_STEP_BYTES"],

@@ -202,7 +202,7 @@ def move_reader(directory: Path, name: str, target: int) -> str | None:
         InvalidNameError: it is a work queue.
         LockedError: the reader runs.
     """
-    from sej.queue.disk.log import queue_names
+    from sej.queue.log.file import queue_names
 
     require_movable(directory, name, target)
     aside = None

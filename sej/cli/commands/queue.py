@@ -25,8 +25,7 @@ from sej.cli.shared.parameters import AGE, DURATION, PATH, IntRange, ProgramComm
 from sej.cli.shared.places import Place, placed_command
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message
-from sej.queue.interface.item import Item
-from sej.queue.interface.queue import WorkQueue
+from sej.queue.interface.queue import Item, WorkQueue
 from sej.system.signals import set_from_handler
 
 _SLICE_S: Final = 0.5

@@ -23,7 +23,7 @@ from sej.queue.interface.queue import WorkQueue
 from sej.queue.interface.values import STATES, QueuedItem
 
 if TYPE_CHECKING:
-    from sej.queue.items.look import QueueLook
+    from sej.queue.look import QueueLook
 
 _OFFSET: Final = click.argument("offset", type=IntRange(min=0))
 
@@ -32,7 +32,7 @@ _OFFSET: Final = click.argument("offset", type=IntRange(min=0))
 def _looked_at(place: Place) -> Iterator[QueueLook | WorkQueue]:
     """Open a queue for reading only, if its backend can."""
     if place.backend == "journal":
-        from sej.queue.items.look import QueueLook
+        from sej.queue.look import QueueLook
 
         place.require()
         yield QueueLook(place.path, place.name)

@@ -14,8 +14,7 @@ from sej.cli.shared.parameters import PATH
 from sej.journal.directory import Directory, is_journal
 from sej.journal.end import Tail
 from sej.journal.view import Journal
-from sej.queue.backends import BACKENDS, open_queue
-from sej.queue.interface.queue import WorkQueue, require_known
+from sej.queue.interface.queue import BACKENDS, WorkQueue, open_queue, require_known
 from sej.system.disk import OS
 
 
@@ -47,7 +46,7 @@ class Place(NamedTuple):
         """Raise an error if the queue does not exist."""
         self._require_path()
         if self.backend == "journal":
-            from sej.queue.disk.log import queue_names
+            from sej.queue.log.file import queue_names
 
             directory = Directory(self.path, OS)
             directory.require()

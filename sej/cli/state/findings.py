@@ -357,7 +357,7 @@ def _apart(later: int, earlier: int) -> str:
 
 
 def _readers(journal: Journal) -> Iterator[Finding]:
-    from sej.queue.disk.log import queue_names
+    from sej.queue.log.file import queue_names
 
     places = Directory(journal.path, OS)
     tail, queues = Tail(places), queue_names(places)
@@ -393,7 +393,7 @@ def _readers(journal: Journal) -> Iterator[Finding]:
 
 def _queue_logs(places: Directory) -> Iterator[Finding]:
     """Report what an opening would: good records after bad bytes, which are not a torn tail."""
-    from sej.queue.disk.log import queue_names
+    from sej.queue.log.file import queue_names
 
     for name in sorted(queue_names(places)):
         path = places.at("ofs", f"{name}.queue")

@@ -16,8 +16,7 @@ from typing import Any
 from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, reason_of, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError
-from sej.queue.interface.item import Item
-from sej.queue.interface.queue import WorkQueue
+from sej.queue.interface.queue import Item, WorkQueue
 from sej.queue.interface.values import decoded
 from sej.system.watch import Watch
 

@@ -1,7 +1,11 @@
-"""The interface of every work queue: items are put, taken under a lease, and ended.
+"""The interface of every work queue: items are put, taken under a lease, and ended; and what opens one.
 
-:mod:`sej.queue.backends` opens backends. This module imports only the lowest layers: errors, file watching and the
-standard library, so that every package can build on it.
+This module imports only the lowest layers: errors, file watching and the standard library, so that every package can
+build on it.
+
+A backend is a package's storage for a queue: a SEJ directory, a ``.tq`` file, a Kestrel journal. It is a function
+``(path, name, **options) -> WorkQueue``, registered in the entry-point group ``sej.backends`` under the name that
+``open_queue(..., backend=)`` takes.
 
 With every backend, an item that was put is delivered until it is done or given up, and no other worker gets an item
 during its lease. An operation that a backend does not support raises :class:`~sej.UnsupportedError` and is not in its
@@ -10,10 +14,12 @@ during its lease. An operation that a backend does not support raises :class:`~s
 
 from __future__ import annotations
 
+import importlib
+import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from sys import modules
 from typing import Any, ClassVar, Final, Self
@@ -23,8 +29,10 @@ from sej.checks import (
     FLAG,
     ITERABLE,
     OFFSET,
+    PATH,
     POSITIVE,
     SECONDS,
+    TEXT,
     WAIT,
     a,
     between,
@@ -36,7 +44,6 @@ from sej.checks import (
 )
 from sej.durations import Seconds, seconds
 from sej.errors import LeaseLostError, QueueNotFoundError, UnsupportedError
-from sej.queue.interface.item import Item
 from sej.queue.interface.values import (
     PLAIN,
     STATES,
@@ -48,7 +55,103 @@ from sej.queue.interface.values import (
     check_headers,
     with_trace,
 )
+from sej.queue.interface.values import serializer as serializer_of
+from sej.system.disk import OS
 from sej.system.watch import Watch, wait_any
+
+
+class Item(ABC):
+    """One item, leased to the worker that took it.
+
+    End it with :meth:`done`, :meth:`retry` or :meth:`fail`, or use it as a context manager: ``done`` if the block
+    succeeds, ``retry`` if it raises (the exception propagates). ``async with`` does the same in a thread. All of them
+    raise :class:`~sej.LeaseLostError` if another worker may have the item, or if it was ended before.
+    """
+
+    __reduce__ = refuse_pickling
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def value(self) -> Any:
+        """The value that was put, as bytes or as an object of the queue's serializer."""
+
+    @property
+    @abstractmethod
+    def key(self) -> bytes:
+        """The key that was put; empty if the backend has no keys."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that were put, a new dict at each access; empty if there are none."""
+        return {}
+
+    @property
+    @abstractmethod
+    def message(self) -> Any:
+        """The backend's own object, a :class:`sej.Message` on a journal."""
+
+    @property
+    @abstractmethod
+    def attempts(self) -> int:
+        """The number of attempts, including this one; at first 1."""
+
+    @property
+    @abstractmethod
+    def ended(self) -> bool:
+        """True if done, retry or fail was called."""
+
+    @abstractmethod
+    def done(self) -> None:
+        """Mark the item done: it is not delivered again."""
+
+    @abstractmethod
+    def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
+        """Return the item to the queue; after max_attempts it becomes a dead letter.
+
+        Args:
+            delay_s: seconds until it may be taken again; None: longer with each attempt, with jitter, if the backend
+                supports delays.
+            reason: what went wrong, for the dead letter: a text, or an exception with its traceback.
+        """
+
+    def give_back(self) -> None:
+        """Return the item to the queue immediately, not as an attempt if the backend can tell."""
+        self.retry(0.0)
+
+    @abstractmethod
+    def fail(self, reason: str | BaseException = "") -> None:
+        """Give the item up: it becomes a dead letter, with the reason as for :meth:`retry`."""
+
+    @abstractmethod
+    def extend(self, lease_s: Seconds) -> None:
+        """Extend the lease to ``lease_s`` seconds from now."""
+
+    def __enter__(self) -> Self:
+        """Return the item."""
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Call done, or retry after an exception; nothing if the block has ended the item itself."""
+        if self.ended:
+            return
+        if error is None:
+            self.done()
+            return
+        with suppress(LeaseLostError):  # the exception propagates, and another worker has the item
+            self.retry(reason=error)
+
+    async def __aenter__(self) -> Self:
+        """Return the item."""
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """End the item in a thread, as the end of a ``with`` block does."""
+        import asyncio
+
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
+
 
 OPENING: Final = ("backend", "serializer")
 """The options of :func:`sej.open_queue` that no backend gets; an error that lists the others names them too."""
@@ -530,3 +633,81 @@ def require_listing(state: str | None, limit: int | None, after: int | None) -> 
         limit=(limit, optional(POSITIVE)),
         after=(after, optional(OFFSET)),
     )
+
+
+_TEXT: Final = ".tq"
+BACKENDS: Final = {
+    "journal": "sej.queue.journal_queue:open_backend",
+    "kestrel": "kestrel.backend:open_kestrel",
+    "libkestrel": "kestrel.backend:open_libkestrel",
+    "textqueue": "textqueue.backend:open_backend",
+}
+"""The backends of this distribution, as in its entry points.
+
+Listed here because reading the metadata of all installed packages takes longer than opening a queue.
+"""
+
+
+def open_queue(
+    path: str | os.PathLike[str],
+    name: str = "queue",
+    *,
+    backend: str | None = None,
+    serializer: str | None = None,
+    create: bool | None = None,
+    **options: Any,
+) -> WorkQueue:
+    """Open a work queue.
+
+    Args:
+        path: a SEJ directory (created if missing), a ``.tq`` file, or the path of another backend.
+        name: the queue's name: several queues over one journal each get every message.
+        backend: None: a ``.tq`` file, or a directory of them that is not a journal, is ``"textqueue"``. Everything else
+            is ``"journal"``.
+        serializer: ``"json"``, ``"msgspec"``, ``"pickle"``, or None: values are bytes.
+        create: whether to create a missing queue. None: only if the journal has no queue yet, because every message is
+            delivered again to a second queue; True: create it; False: create nothing.
+        options: the backend's own: ``lease_s``, ``max_attempts`` and others; see
+            :class:`sej.queue.journal_queue.JournalQueue` for the journal's.
+
+    Raises:
+        TypeError: an argument has the wrong type, or the backend has no such option.
+        ValueError: an argument is out of its range, or there is no such backend or serializer.
+        ImportError: the serializer's package is not installed.
+        QueueNotFoundError: there is no queue of this name, and ``create`` does not allow creating it.
+        SejError: as the backend.
+    """
+    require(path=(path, PATH), name=(name, TEXT), backend=(backend, optional(TEXT)), create=(create, optional(FLAG)))
+    if create is not None:
+        options["create"] = create  # not passed to a backend that may not have the option
+    kind = backend or ("textqueue" if _is_text(os.fspath(path)) else "journal")
+    found = serializer_of(serializer)
+    queue = _factory(kind)(os.fspath(path), name, **options)
+    queue.serializer = found
+    return queue
+
+
+def _is_text(path: str) -> bool:
+    """Whether it is a ``.tq`` file, or a directory of them."""
+    if path.endswith(_TEXT):
+        return True
+    status = OS.status(path)
+    if status is None or not status.is_dir:
+        return False
+    names = OS.list(path)
+    return "jnl" not in names and any(name.endswith(_TEXT) and not name.startswith(".") for name in names)
+
+
+def _factory(kind: str) -> Callable[..., WorkQueue]:
+    target = BACKENDS.get(kind)
+    if target is None:
+        from importlib.metadata import entry_points
+
+        registered = {point.name: point.value for point in entry_points(group="sej.backends")}
+        target = registered.get(kind)
+        if target is None:
+            known = ", ".join(sorted({*BACKENDS, *registered}))
+            raise ValueError(f"backend must be one of {known}, or one of an installed package, got {kind!r}")
+    module, _, function = target.partition(":")
+    factory: Callable[..., WorkQueue] = getattr(importlib.import_module(module), function)
+    return factory

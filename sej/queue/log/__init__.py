@@ -1,9 +1,11 @@
-"""The state log of a queue on a journal: its bytes, and the state that its records add up to. No I/O.
+"""The state log of a queue on a journal: its bytes, the state that its records add up to, its file and its locks.
 
 The modules, in the order in which they are best read::
 
-    format                             the layout and the kinds of records, as bytes and back
-    state                              who holds what, what waits, what is done
-    schedule, key_order                parts of the state: times, the order of keys
-    snapshot                           a state as records, without its history
+    format                             the layout and the kinds of records, as bytes and back; no I/O, as below
+    state                              who holds what, what waits, what is done; a state as records, without its history
+    order                              the parts of the state for times and for the order of keys
+    file                               reads the log, appends to it, writes it again without its history
+    lock                               the queue's lock; which processes are alive
+    reader                             messages by offset; compares the log with the journal; finds parked items
 """

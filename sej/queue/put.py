@@ -15,8 +15,8 @@ from typing import NamedTuple
 from sej.codec import decode_many
 from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
+from sej.queue.core import QueueCore
 from sej.queue.interface.values import PutOptions
-from sej.queue.items.core import QueueCore
 from sej.queue.log.format import (
     BACK,
     BLOCK,
@@ -33,8 +33,7 @@ from sej.queue.log.format import (
     message_check,
     packed_headers,
 )
-from sej.queue.log.key_order import key_hash
-from sej.queue.log.schedule import NEVER
+from sej.queue.log.order import NEVER, key_hash
 from sej.queue.log.state import QueueState, hashed, requeue_key
 from sej.reading.dead_letters import DeadLetter
 from sej.system.clock import span_ns

@@ -1,4 +1,4 @@
-"""Take items in the order of their keys; the rules are in :mod:`sej.queue.log.key_order`.
+"""Take items in the order of their keys; the rules are in :mod:`sej.queue.log.order`.
 
 The next item is the head of a free key, by priority, then by offset. Heads come from three places:
 
@@ -25,12 +25,11 @@ from typing import Final
 
 from sej.errors import SejError
 from sej.message import Message
-from sej.queue.disk.parked import UnfinishedError
-from sej.queue.items.core import QueueCore
-from sej.queue.items.take import Flow, Found, Taker
+from sej.queue.core import QueueCore
 from sej.queue.log.format import DONE, PARK, PICK, SCAN, stamp_of
-from sej.queue.log.key_order import KeyOrder, key_hash
-from sej.queue.log.schedule import NEVER
+from sej.queue.log.order import NEVER, KeyOrder, key_hash
+from sej.queue.log.reader import UnfinishedError
+from sej.queue.take import Flow, Found, Taker
 from sej.system.disk import of_system
 
 _MESSAGES: Final = 4096

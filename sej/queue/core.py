@@ -16,15 +16,14 @@ from typing import Any, Final, TypeVar
 from sej.errors import InvalidNameError, LockedError, LockLostError
 from sej.journal.directory import Directory, check_name
 from sej.message import Start
-from sej.queue.disk.lock import Holders
-from sej.queue.disk.log import QueueLog, queue_names, register_queue
-from sej.queue.disk.parked import ParkedItems, missing_keys, parked_offsets
-from sej.queue.disk.reader import MessageReader
+from sej.queue.dead_letters import DeadLetterJournal
 from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import Backoff
-from sej.queue.items.dead_letters import DeadLetterJournal
+from sej.queue.log.file import QueueLog, queue_names, register_queue
 from sej.queue.log.format import BLOCK, FREE, ORDER, WAIT
-from sej.queue.log.key_order import KeyOrder
+from sej.queue.log.lock import Holders
+from sej.queue.log.order import KeyOrder
+from sej.queue.log.reader import MessageReader, ParkedItems, missing_keys, parked_offsets
 from sej.queue.log.state import QueueState
 from sej.reading.dead_letters import letters_path
 from sej.system.clock import Clock

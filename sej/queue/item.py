@@ -13,10 +13,9 @@ from sej.checks import POSITIVE_SECONDS, SECONDS, a, reason_of
 from sej.durations import Seconds, seconds
 from sej.errors import LeaseLostError
 from sej.message import Message
+from sej.queue.core import QueueCore
 from sej.queue.interface.held import QueueItem
-from sej.queue.interface.item import Item
-from sej.queue.interface.queue import WorkQueue
-from sej.queue.items.core import QueueCore
+from sej.queue.interface.queue import Item, WorkQueue
 from sej.queue.log.format import DONE, EXTEND, WAIT, one_done, reason_kept, stamp_of
 from sej.system.clock import span_ns
 

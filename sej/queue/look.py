@@ -20,16 +20,14 @@ from sej.errors import JournalNotFoundError, OffsetTooSmallError
 from sej.journal.directory import Directory
 from sej.journal.end import Tail
 from sej.journal.view import Journal
-from sej.queue.disk.lock import Holders, restarted
-from sej.queue.disk.log import queue_names
-from sej.queue.disk.parked import parked_offsets
-from sej.queue.disk.reader import MessageReader
+from sej.queue.dead_letters import letters_left, letters_lost
 from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import QueuedItem, Serializer, Stats
-from sej.queue.items.dead_letters import letters_left, letters_lost
+from sej.queue.log.file import queue_names
 from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
-from sej.queue.log.key_order import key_hash
-from sej.queue.log.schedule import NEVER, Lease, Waiting
+from sej.queue.log.lock import Holders, restarted
+from sej.queue.log.order import NEVER, Lease, Waiting, key_hash
+from sej.queue.log.reader import MessageReader, parked_offsets
 from sej.queue.log.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
 from sej.system.clock import SYSTEM, Clock

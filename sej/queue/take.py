@@ -20,9 +20,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from sej.checks import TEXT
 from sej.errors import OffsetTooSmallError, SejError
 from sej.message import NO_TIMESTAMP, Message
-from sej.queue.disk.parked import parked_offsets
-from sej.queue.items.core import QueueCore
-from sej.queue.items.put import set_aside
+from sej.queue.core import QueueCore
 from sej.queue.log.format import (
     BLOCK,
     DONE,
@@ -36,8 +34,10 @@ from sej.queue.log.format import (
     message_check,
     stamp_of,
 )
-from sej.queue.log.key_order import key_hash
+from sej.queue.log.order import key_hash
+from sej.queue.log.reader import parked_offsets
 from sej.queue.log.state import QueueState
+from sej.queue.put import set_aside
 from sej.system.clock import LONGEST_NS
 from sej.system.disk import of_system
 

@@ -13,7 +13,7 @@ from sej.errors import JournalNotFoundError, LockedError, OffsetTooSmallError, S
 from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.message import Message
-from sej.queue.disk.log import QueueLog
+from sej.queue.log.file import QueueLog
 from sej.queue.log.format import BACK, DEAD, PICK, exhausted, headers_of, message_check, stamp_of
 from sej.queue.log.state import QueueState
 from sej.reading.dead_letters import DeadLetter, append_dead_letter, dead_letters, source_of, sync_dead_letters

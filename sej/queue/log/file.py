@@ -52,9 +52,6 @@ from sej.journal.retention import readers_lock
 from sej.journal.twin import drop_twin, keep_offset, lowest_kept, may_have_twin, twin_path
 from sej.journal.view import Journal
 from sej.message import FIRST, Start
-from sej.queue.disk.lock import Holders, QueueLock, restarted
-from sej.queue.disk.parked import missing_keys, parked_offsets
-from sej.queue.disk.reader import MessageReader, holds, proven
 from sej.queue.interface.queue import require_known
 from sej.queue.log.format import (
     KEPT,
@@ -67,10 +64,10 @@ from sej.queue.log.format import (
     message_check,
     read_head,
 )
-from sej.queue.log.key_order import KeyOrder
-from sej.queue.log.schedule import NEVER
-from sej.queue.log.snapshot import snapshot
-from sej.queue.log.state import QueueState, WrongRecordError
+from sej.queue.log.lock import Holders, QueueLock, restarted
+from sej.queue.log.order import NEVER, KeyOrder
+from sej.queue.log.reader import MessageReader, holds, missing_keys, parked_offsets, proven
+from sej.queue.log.state import QueueState, WrongRecordError, snapshot
 from sej.reading.offset import read_offset
 from sej.system.clock import Clock
 from sej.system.disk import File, Tolerated, is_full, of_system, replace_file, way_out
