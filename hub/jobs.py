@@ -38,7 +38,7 @@ from sej.system.disk import OS, Disk
 from sej.writing.writer import Writer
 from shard.committing import ANONYMOUS, Job, Target, check_job_name, commit, drop, finish_dead_jobs
 from shard.names import Path
-from shard.staging import Owner, Rows, StagedRowsError, check_rows, is_aborted, note_abort, prepare_task
+from shard.staging import Owner, Rows, StagedRowsError, check_rows, prepare_task
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class Jobs:
         with self._locks[crc32(path.encode()) % _LOCKS], ExitStack() as admitted:
             there = OS.status(path)
             whose = self._id(client, job)
-            if whose in self._aborted or (there is None and is_aborted(self._staging, whose)):
+            if whose in self._aborted:
                 raise StagedRowsError(f"job {job} was aborted; this task is not needed any more")
             size = 0 if there is None else there.size
             if position > size:
@@ -255,7 +255,6 @@ class Jobs:
             self._aborted[whose] = None
             while len(self._aborted) > _ABORTED:
                 self._aborted.popitem(last=False)
-        note_abort(self._staging, whose)  # a process that replaces this one refuses its tasks too
         drop(target_of(self._store), whose)  # a commit whose caller has given up may just be running
 
     @property

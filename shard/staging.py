@@ -6,7 +6,6 @@ A task writes one file for each shard, in a folder of its own below the staging 
         task-<job>-<uuid>/owner.json    the job's driver: host, process and start of Spark's driver
         task-<job>-<uuid>/005.rows      encoded messages, offsets counted from 0
         job-<job>.json                  the decision: these files will be in the journals
-        aborted-<job>                   tasks of this job that still run are refused; removed a day later
         done.json                       the last number of each name that is in the journals
         commit.lck                      one commit at a time
         id, id.lck                      16 random bytes, which show a task that it sees the driver's disk
@@ -30,9 +29,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from sej.codec import Buffer, measure, renumber
-from sej.codec.format import HEAD_SIZE
-from sej.errors import CorruptionError, DecodeError, LockedError, SejError
+from sej.codec import Buffer, renumber
+from sej.errors import CorruptionError, LockedError, SejError
+from sej.journal.segment import SegmentReader
 from sej.system.checksum import crc32c
 from sej.system.disk import OS
 from sej.system.locks import Lock, is_running, process_host, process_start
@@ -222,82 +221,48 @@ def check_rows(rows: Collection[Rows]) -> None:
 def _check(rows: Rows) -> None:
     if OS.status(rows.path) is None:
         raise StagedRowsError(f"the driver cannot see the rows of task {rows.task}: {_SHARED}", path=rows.path)
-    size, crc, messages = _contents(rows.path)
-    if (size, crc) != (rows.size, rows.crc32c):
-        raise StagedRowsError(
-            f"the rows of task {rows.task} changed after they were staged: expected {rows.size} bytes with checksum"
-            f" {rows.crc32c:08x}, got {size} bytes with {crc:08x}; check the disk, and run the job again",
-            path=rows.path,
-        )
-    if messages != rows.messages:  # the bytes are those of the task, so they never were these messages
-        raise StagedRowsError(
-            f"the rows of task {rows.task} are not the {rows.messages} messages that it reported; correct the program"
-            " that staged them, and run the job again",
-            path=rows.path,
-        )
-
-
-def _contents(path: str) -> tuple[int, int, int]:
-    """Return size, CRC32C and number of messages of a file; -1 if it has anything else than whole messages."""
-    position = crc = messages = 0
-    chunk = bytearray(_CHUNK_BYTES)
-    file = OS.open(path, "read")
+    crc = messages = 0
+    reader = SegmentReader(OS, rows.path, 0, 0, chunk_bytes=_CHUNK_BYTES)
     try:
-        while used := file.read_into(memoryview(chunk), position):
-            data = memoryview(chunk)[:used]
-            if messages >= 0:
-                try:
-                    run = measure(data, 0, used, messages, used)
-                except DecodeError:
-                    messages = -1
-                else:
-                    if run.messages:
-                        messages, used = messages + run.messages, run.position
-                    elif used == len(chunk):  # one message is larger than the chunk
-                        chunk = bytearray(2 * used)
-                        continue
-                    else:
-                        messages = -1
-            crc = crc32c(data[:used], crc)
-            position += used
+        with suppress(CorruptionError):  # the rest is no message
+            while (found := reader.read_encoded(_CHUNK_BYTES))[1]:
+                crc = crc32c(found[0], crc)
+                messages += found[1]
+        size = reader.status().size
     finally:
-        file.close()
-    return position, crc, messages
+        reader.close()
+    if (messages, size, crc) != (rows.messages, rows.size, rows.crc32c):
+        raise StagedRowsError(
+            f"the rows of task {rows.task} are not the {rows.messages} messages that it reported: expected {rows.size}"
+            f" bytes with checksum {rows.crc32c:08x}, got {messages} messages in {size} bytes with {crc:08x}; check"
+            " the disk, and the program that staged them, and run the job again",
+            path=rows.path,
+        )
 
 
-def renumbered(files: list[Rows], first: int) -> Iterator[memoryview]:
-    """Yield the messages of files one after the other, with consecutive offsets from ``first`` on.
-
-    They are yielded in chunks. A chunk is valid until the next one is requested.
+def renumbered(files: list[Rows], first: int) -> Iterator[bytearray]:
+    """Yield the messages of files one after the other, in chunks, with consecutive offsets from ``first`` on.
 
     Raises:
         CorruptionError: a file does not hold the messages that its task reported.
     """
-    chunk = bytearray(_CHUNK_BYTES)
     for rows in files:
-        staged = position = 0
-        file = OS.open(rows.path, "read")
+        reader = SegmentReader(OS, rows.path, 0, 0, chunk_bytes=_CHUNK_BYTES)
         try:
-            while used := file.read_into(memoryview(chunk), position):
-                count, end = renumber(chunk, 0, used, staged, first + staged) if used >= HEAD_SIZE else (0, 0)
-                if count:
-                    staged += count
-                    position += end
-                    yield memoryview(chunk)[:end]
-                elif used == len(chunk):  # one message is larger than the chunk
-                    chunk = bytearray(2 * used)
-                else:
-                    break
+            while (found := reader.read_encoded(_CHUNK_BYTES))[1]:
+                chunk, staged = bytearray(found[0]), reader.due - found[1]
+                renumber(chunk, 0, len(chunk), staged, first + staged)
+                yield chunk
         finally:
-            file.close()
-        if staged != rows.messages:
+            reader.close()
+        if reader.due != rows.messages:
             raise CorruptionError(
-                f"{rows.messages} messages were staged here, but only {staged} can be read, so the job cannot be"
+                f"{rows.messages} messages were staged here, but only {reader.due} can be read, so the job cannot be"
                 " finished; run it again",
                 path=rows.path,
-                position=position,
+                position=reader.position,
             )
-        first += staged
+        first += reader.due
 
 
 def forget(folder: str, job: str) -> None:
@@ -306,21 +271,6 @@ def forget(folder: str, job: str) -> None:
         for name in os.listdir(folder):
             if name.startswith(f"task-{job}-"):
                 shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-
-
-def note_abort(folder: str, job: str) -> None:
-    """Note that a job was aborted, for every process; if this fails, rows that its tasks still write stay for a day."""
-    with suppress(OSError):
-        OS.open(_aborted(folder, job), "append").close()
-
-
-def is_aborted(folder: str, job: str) -> bool:
-    """Return whether a job was aborted in the last day."""
-    return OS.status(_aborted(folder, job)) is not None
-
-
-def _aborted(folder: str, job: str) -> str:
-    return os.path.join(folder, f"aborted-{job}")
 
 
 def decided(folder: str) -> list[str]:
@@ -341,12 +291,7 @@ def sweep(folder: str, keep: Collection[str] = ()) -> int:
     """
     gone = 0
     with suppress(FileNotFoundError):
-        there = os.listdir(folder)
-        for name in there:
-            path = os.path.join(folder, name)
-            if name.startswith("aborted-") and time.time() - os.stat(path).st_mtime > _FOREIGN_AGE_S:
-                os.unlink(path)
-        names = [name for name in there if name.startswith("task-")]
+        names = [name for name in os.listdir(folder) if name.startswith("task-")]
         used: dict[str, float] = {}
         for name in names:  # while a task of a job writes, the rows of its other tasks are needed
             used[_job_of(name)] = max(used.get(_job_of(name), 0.0), _last_use(os.path.join(folder, name)))
