@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple, get_args
 
 from sej.checks import COUNT, DISK, PATH, one_of, optional, require
-from sej.errors import CorruptionError, FileTypeError, JournalNotFoundError, NotAJournalError
+from sej.errors import CorruptionError, FileTypeError
 from sej.journal.directory import Directory, is_journal
 from sej.system.disk import OS, Disk
 from shard.names import CLIENT, HUB_MARKER, JOURNAL_DIR, RECORDS_DIR, Path, split_name
 from shard.records import read_record
 from shard.records import sample as some_messages
-from shard.trees import Layout, find
+from shard.trees import Layout, existing, find
 
 _Kind = Literal[
     "bit counts",
@@ -79,43 +79,44 @@ def check(
         sample=(sample, COUNT),
         disk=(disk, DISK),
     )
-    path = os.fspath(root)
-    there = disk.status(path)
-    if there is None:
-        raise JournalNotFoundError(
-            "the path does not exist; expected a SEJ directory or a directory of them", path=path
-        )
-    if not there.is_dir:
-        raise NotAJournalError("this is a file; expected a SEJ directory or a directory of them", path=path)
-    if layout not in (None, "shards", "hub") or (layout is None and is_journal(disk, path)):
+    path = existing(root, disk)
+    if layout == "directory" or (layout is None and is_journal(disk, path)):
         find(path, layout="directory", disk=disk)
         return [*_inside(path, disk)]
-    found, problems = _journals(path, disk)
-    closed = [os.path.basename(problem.path) for problem in problems]
+    found, closed, problems = list[str](), list[str](), list[Problem]()
+    for name in disk.list(path):
+        place = os.path.join(path, name)
+        try:
+            if name.startswith("."):
+                continue
+            if is_journal(disk, place):
+                found.append(name)
+                problems += _inside(place, disk)
+            else:
+                problems.append(_foreign(place, disk))
+        except PermissionError as error:
+            closed.append(name)
+            problems.append(_unreadable(place, error))
+    others = [name for name in found if split_name(name) is None]
+    marked = disk.status(os.path.join(path, HUB_MARKER)) is not None
     if layout is None:
-        layout = _layout(path, found, disk)
-        problems += _doubt(path, found, layout, disk)
-    problems += _names(path, found, layout)
-    problems += _foreign(path, {*found, *closed}, disk)
+        layout = _layout(path, found, others, marked, disk)
+        if layout == "hub" and not marked and 0 < len(others) < len(found):
+            problems.append(_doubt(path, found, others))
     for name in found:
-        problems += _inside(os.path.join(path, name), disk)
+        if layout == "shards" and name in others:
+            reason = (
+                "this SEJ directory has no shard name ([prefix.]bit.index, index below 2**bit, or a prefix alone),"
+                " and `find` and readers refuse this root; rename it or move it out"
+            )
+            problems.append(Problem("bad name", os.path.join(path, name), reason))
+        elif layout == "hub" and not _fits_hub(name):
+            reason = "a SEJ directory in a hub's root must be named client.journal; move it out"
+            problems.append(Problem("bad name", os.path.join(path, name), reason))
     if layout == "shards":
         problems += _trees(path, [*found, *closed], disk)
         problems += _split_keys(path, found, sample, disk) if sample else []
     return sorted(problems, key=lambda problem: (problem.path, problem.kind))
-
-
-def _journals(root: str, disk: Disk) -> tuple[list[str], list[Problem]]:
-    """Return the names of the SEJ directories, and the problems of unreadable ones."""
-    found, problems = [], []
-    for name in disk.list(root):
-        path = os.path.join(root, name)
-        try:
-            if not name.startswith(".") and is_journal(disk, path):
-                found.append(name)
-        except PermissionError as error:
-            problems.append(_unreadable(path, error))
-    return found, problems
 
 
 def _unreadable(path: str, error: OSError) -> Problem:
@@ -142,26 +143,22 @@ def _inside(path: str, disk: Disk) -> Iterator[Problem]:
         )
 
 
-def _layout(root: str, names: list[str], disk: Disk) -> Layout:
+def _layout(root: str, names: list[str], others: list[str], marked: bool, disk: Disk) -> Layout:
     """Return the layout like ``find``, but one journal with another name does not turn a sharded journal into a hub."""
-    if disk.status(os.path.join(root, HUB_MARKER)) is not None:
-        return "hub"
-    others = [name for name in names if split_name(name) is None]
-    if not others or (len(others) < len(names) and disk.status(os.path.join(root, RECORDS_DIR)) is not None):
+    recorded = len(others) < len(names) and disk.status(os.path.join(root, RECORDS_DIR)) is not None
+    if not marked and (not others or recorded):
         return "shards"
-    return "hub" if all(_fits_hub(name) for name in (others if len(others) == len(names) else names)) else "shards"
+    return "hub" if marked or all(_fits_hub(name) for name in names) else "shards"
 
 
-def _doubt(root: str, names: list[str], layout: Layout, disk: Disk) -> Iterator[Problem]:
-    others = [name for name in names if split_name(name) is None]
-    if layout == "hub" and 0 < len(others) < len(names) and disk.status(os.path.join(root, HUB_MARKER)) is None:
-        yield Problem(
-            "layout",
-            root,
-            f"{len(names) - len(others)} SEJ directories have shard names and {len(others)} have not ({others[0]!r}"
-            f" for one), so this is read as a hub; if it is one, create an empty file {HUB_MARKER!r} in it; if it is"
-            " a sharded journal, move the others out",
-        )
+def _doubt(root: str, names: list[str], others: list[str]) -> Problem:
+    return Problem(
+        "layout",
+        root,
+        f"{len(names) - len(others)} SEJ directories have shard names and {len(others)} have not ({others[0]!r}"
+        f" for one), so this is read as a hub; if it is one, create an empty file {HUB_MARKER!r} in it; if it is"
+        " a sharded journal, move the others out",
+    )
 
 
 def _fits_hub(name: str) -> bool:
@@ -169,38 +166,15 @@ def _fits_hub(name: str) -> bool:
     return bool(dot and CLIENT.fullmatch(client) and JOURNAL_DIR.fullmatch(journal))
 
 
-def _names(root: str, names: list[str], layout: Layout) -> Iterator[Problem]:
-    for name in names:
-        path = os.path.join(root, name)
-        if layout == "shards" and split_name(name) is None:
-            yield Problem(
-                "bad name",
-                path,
-                "this SEJ directory has no shard name ([prefix.]bit.index, index below 2**bit, or a prefix alone),"
-                " and `find` and readers refuse this root; rename it or move it out",
-            )
-        elif layout == "hub" and not _fits_hub(name):
-            yield Problem("bad name", path, "a SEJ directory in a hub's root must be named client.journal; move it out")
-
-
-def _foreign(root: str, found: set[str], disk: Disk) -> Iterator[Problem]:
-    for name in disk.list(root):
-        if name.startswith(".") or name in found:
-            continue
-        path = os.path.join(root, name)
-        there = disk.status(path)
-        if there is None:
-            yield Problem("foreign file", path, "this symbolic link is broken; restore its target")
-        elif not there.is_dir:
-            yield Problem("foreign file", path, "only SEJ directories belong here, and readers ignore it; move it out")
-        elif split_name(name) is not None and "." in name:
-            yield Problem(
-                "foreign directory", path, "it has a shard name but no jnl/: its messages are lost or elsewhere"
-            )
-        else:
-            yield Problem(
-                "foreign directory", path, "it has no jnl/, so it is not a SEJ directory and readers ignore it"
-            )
+def _foreign(path: str, disk: Disk) -> Problem:
+    there, name = disk.status(path), os.path.basename(path)
+    if there is None:
+        return Problem("foreign file", path, "this symbolic link is broken; restore its target")
+    if not there.is_dir:
+        return Problem("foreign file", path, "only SEJ directories belong here, and readers ignore it; move it out")
+    if split_name(name) is not None and "." in name:
+        return Problem("foreign directory", path, "it has a shard name but no jnl/: its messages are lost or elsewhere")
+    return Problem("foreign directory", path, "it has no jnl/, so it is not a SEJ directory and readers ignore it")
 
 
 def _record(tree: Path, what: str) -> Problem:

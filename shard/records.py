@@ -26,7 +26,7 @@ from sej.journal.view import Journal
 from sej.message import Message
 from sej.reading.scanner import Scanner
 from sej.system.checksum import crc32c
-from sej.system.disk import OS, Disk, File, read_small
+from sej.system.disk import OS, Disk, read_small
 from sej.system.paths import absolute_path
 from shard.names import INDEX_DIGITS, RECORDS_DIR, Path, split_name
 from shard.routing import HASHES, Hash, RouteError, index_of
@@ -37,62 +37,56 @@ _TRIES: Final = 3
 _MAX_BYTES: Final = 1 << 20
 
 
-class Records:
-    """Writes the record of one sharded journal; any number of processes may."""
+def prepare(path: Path, disk: Disk = OS) -> None:
+    """Create the root of a sharded journal.
 
-    def __init__(self, path: Path, disk: Disk = OS) -> None:
-        """Set the sharded journal; nothing is read."""
-        self._path = path
-        self._disk = disk
-        self._file: File | None = None
+    Raises:
+        NotAJournalError: it is a file.
+    """
+    there = disk.status(path.root)
+    if there is not None and not there.is_dir:
+        raise NotAJournalError("this is a file; expected a directory for the shards", path=path.root)
+    disk.mkdir(os.path.join(path.root, RECORDS_DIR), parents=True)
 
-    def prepare(self) -> None:
-        """Create the root.
 
-        Raises:
-            NotAJournalError: it is a file.
-        """
-        there = self._disk.status(self._path.root)
-        if there is not None and not there.is_dir:
-            raise NotAJournalError("this is a file; expected a directory for the shards", path=self._path.root)
-        self._disk.mkdir(os.path.join(self._path.root, RECORDS_DIR), parents=True)
+def record_shard(path: Path, index: int, disk: Disk = OS) -> None:
+    """Record a shard that is about to be created."""
+    if disk.status(path.dir(index)) is None:
+        _append(path, b"%0*x" % (INDEX_DIGITS, index), disk)
 
-    def add(self, index: int) -> None:
-        """Record a shard that is about to be created."""
-        if self._disk.status(self._path.dir(index)) is not None:
+
+def remember_hash(path: Path, name: Hash, disk: Disk = OS) -> None:
+    """Store the hash of a sharded journal; the first one that is stored counts.
+
+    Raises:
+        RouteError: another process stored another hash first.
+        CorruptionError: the record cannot be read again after the line was written.
+    """
+    for _ in range(_TRIES if path.bits else 0):
+        record = read_record(path, disk)
+        if record is not None and record.route is not None:
+            _require_same(path, name, record.route)
             return
-        self._append(b"%0*x" % (INDEX_DIGITS, index))
-
-    def remember(self, name: Hash) -> Hash:
-        """Store the hash of the keys; returns the one that counts, which another process may have stored before.
-
-        Raises:
-            CorruptionError: the record cannot be read again after the line was written.
-        """
-        for _ in range(_TRIES):
-            record = read_record(self._path, self._disk)
-            if record is not None and record.route is not None:
-                self.close()
-                return record.route
-            self.prepare()
-            file = self._append(b"route " + name.encode())  # a torn line before it spoils the first attempt
-            file.sync()  # a message must not survive the name of the hash that routed it
+        prepare(path, disk)
+        _append(path, b"route " + name.encode(), disk)  # a torn line before it spoils the first attempt
+    if path.bits:
         raise CorruptionError(
-            "the route was written to this record and cannot be read from it; move the record away",
-            path=os.path.join(self._path.root, RECORDS_DIR, self._path.name),
+            "the route was written to this record and cannot be read from it; move the record away", path=_at(path)
         )
 
-    def _append(self, content: bytes) -> File:
-        if self._file is None:
-            self._file = self._disk.open(os.path.join(self._path.root, RECORDS_DIR, self._path.name), "append")
-        self._file.write(b"%s %08x\n" % (content, _check(self._path, content)))
-        return self._file
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+def _at(path: Path) -> str:
+    return os.path.join(path.root, RECORDS_DIR, path.name)
+
+
+def _append(path: Path, content: bytes, disk: Disk) -> None:
+    file = disk.open(_at(path), "append")
+    try:
+        file.write(b"%s %08x\n" % (content, _check(path, content)))
+        if content.startswith(b"route"):
+            file.sync()  # a message must not survive the name of the hash that routed it
+    finally:
+        file.close()
 
 
 class Record(NamedTuple):
@@ -117,7 +111,7 @@ def read_record(path: Path, disk: Disk = OS) -> Record | None:
         CorruptionError: it is larger than any record.
     """
     try:
-        data = read_small(disk, os.path.join(absolute_path(path.root), RECORDS_DIR, path.name), _MAX_BYTES)
+        data = read_small(disk, absolute_path(_at(path)), _MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     found = Record(set(), 0, None)
@@ -143,7 +137,7 @@ def refuse_second(path: Path, disk: Disk = OS) -> None:
         RouteError: it has: each key would have two shards.
     """
     status = disk.status(path.root)
-    if status is None or not status.is_dir or disk.status(os.path.join(path.root, RECORDS_DIR, path.name)) is not None:
+    if status is None or not status.is_dir or disk.status(_at(path)) is not None:
         return
     parts = (split_name(name) for name in journals_in(disk, path.root))
     counts = {part[1] for part in parts if part is not None and part[0] == path.prefix}
@@ -207,16 +201,6 @@ def choose_hash(path: Path, wanted: Hash | None, disk: Disk = OS, *, replaces: b
             path=path.dir(index),
         )
     return chosen
-
-
-def remember_hash(path: Path, name: Hash, disk: Disk = OS) -> None:
-    """Store the hash of a sharded journal; the first one that is stored counts.
-
-    Raises:
-        RouteError: another process stored another hash first.
-    """
-    if path.bits:
-        _require_same(path, name, Records(path, disk).remember(name))
 
 
 def sample(directory: str, count: int, disk: Disk = OS) -> Iterator[Message]:

@@ -35,7 +35,7 @@ from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
 from sej.system.sealed import SealedFile, whole
 from shard.names import RESHARD_DIR, TREE, Path
-from shard.records import Records, read_record
+from shard.records import prepare, read_record, record_shard, remember_hash
 from shard.routing import HASHES, MAX_BITS, Route, check_route, group, routed
 from shard.writer import Writer
 
@@ -238,12 +238,10 @@ def _place(
 def _publish(plan: Plan, target: Path, disk: Disk) -> None:
     """Store the readers' offsets, then move the shards into place. Completed steps are not repeated."""
     tree = staging(target)
-    records = Records(target, disk)
-    records.prepare()
-    if target.bits:
-        for route in HASHES:
-            if route == plan.route:
-                records.remember(route)
+    prepare(target, disk)
+    for route in HASHES:
+        if route == plan.route:
+            remember_hash(target, route, disk)
     for index in sorted(plan.ends):
         built, place = tree.dir(index), target.dir(index)
         if not is_journal(disk, built):
@@ -260,9 +258,8 @@ def _publish(plan: Plan, target: Path, disk: Disk) -> None:
                 kept.reset(plan.places[name].get(index, plan.ends[index]))
         if disk.status(place) is not None:
             raise SejError("another process has created this shard of the target; move it away", path=place)
-        records.add(index)
+        record_shard(target, index, disk)
         disk.rename(built, place)
-    records.close()
 
 
 def _require_same(plan: Plan, source: Path, route: Route | None, disk: Disk, workshop: str) -> None:

@@ -101,14 +101,7 @@ def find(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: Di
         NotAJournalError: it is a file, or it holds a SEJ directory whose name fits no layout.
     """
     require(root=(root, PATH), layout=(layout, optional(one_of(get_args(Layout)))), disk=(disk, DISK))
-    path = os.fspath(root)
-    there = disk.status(path)
-    if there is None:
-        raise JournalNotFoundError(
-            "the path does not exist; shard.Writer creates the root, reading does not", path=path
-        )
-    if not there.is_dir:
-        raise NotAJournalError("this is a file; expected a SEJ directory or a directory of them", path=path)
+    path = existing(root, disk)
     if layout is None:
         layout = _recognize(path, disk)
     if layout == "directory":
@@ -118,6 +111,24 @@ def find(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: Di
             )
         return Tree(path, layout, (Found(path, None, None, None, None),))
     return Tree(path, layout, tuple(entry(path, name, layout) for name in journals_in(disk, path)))
+
+
+def existing(root: str | os.PathLike[str], disk: Disk) -> str:
+    """Return the path of a root.
+
+    Raises:
+        JournalNotFoundError: it does not exist.
+        NotAJournalError: it is a file.
+    """
+    path = os.fspath(root)
+    there = disk.status(path)
+    if there is None:
+        raise JournalNotFoundError(
+            "the path does not exist; expected a SEJ directory or a directory of them", path=path
+        )
+    if not there.is_dir:
+        raise NotAJournalError("this is a file; expected a SEJ directory or a directory of them", path=path)
+    return path
 
 
 def entry(root: str, name: str, layout: Layout) -> Found:
@@ -236,8 +247,7 @@ class TreeWatch:
         timeout = seconds("timeout", timeout)
         require(root=(root, PATH), timeout=(timeout, WAIT), disk=(disk, DISK))
         path = absolute_path(root)
-        if disk.status(path) is None:
-            raise JournalNotFoundError("the path does not exist; create the directory before watching it", path=path)
+        existing(path, disk)
         self._disk = disk
         self._arrivals = Arrivals(path, disk)
         self._stopped = self._closed = False

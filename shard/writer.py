@@ -27,7 +27,7 @@ from sej.system.lifecycle import Lifecycle
 from sej.writing.writer import Writer as ShardWriter
 from sej.writing.writer import check_options
 from shard.names import TREE, Path
-from shard.records import Records, choose_hash, refuse_second, remember_hash
+from shard.records import choose_hash, prepare, record_shard, refuse_second, remember_hash
 from shard.routing import Appender, BytesLike, Function, Hash, Route, check_route, group, index_of, routed
 
 _T = TypeVar("_T")
@@ -117,14 +117,13 @@ class Writer:
         self._remembered = callable(route)
         self._max_open = max(min(max_open, spare_files() // _FILES_A_SHARD), 1)
         self._crowded = path.count > self._max_open
-        self._records = Records(path, disk)
         self._disk = disk
         self._open: OrderedDict[int, ShardWriter] = OrderedDict()
         self._closed: dict[int, int] = {}
         """The offset of the next message in each shard that was closed to make room."""
         self._life = Lifecycle("the writer", path.root)
         self._unclosed: dict[int, BaseException] = {}
-        self._records.prepare()
+        prepare(path, disk)
         self._direct = None
         if self._route is None and not self._crowded:  # else an append changes which shards are open
             self._direct = Appender(path.bits, self._hash, self.append, self._life.inside_test())
@@ -318,7 +317,6 @@ class Writer:
 
     def _release(self) -> None:
         self._unclosed |= each(self._open, lambda index: self._open[index].close())
-        self._records.close()
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -365,7 +363,7 @@ class Writer:
             if len(self._open) < self._max_open:
                 break
             self._close_shard(other)
-        self._records.add(index)
+        record_shard(self.path, index, self._disk)
         writer = self._open[index] = ShardWriter(self.path.dir(index), **self._options)
         self._closed.pop(index, None)
         return writer

@@ -15,7 +15,7 @@ from sej.system.disk import OS
 from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
 from shard.names import Path
-from shard.records import Records, choose_hash, refuse_second, remember_hash
+from shard.records import choose_hash, prepare, record_shard, refuse_second, remember_hash
 from shard.routing import Hash
 
 _OPEN_MAX: Final = 256
@@ -134,7 +134,7 @@ class Target(NamedTuple):
         if tree is None:
             self.open(0).close()
         else:
-            Records(tree).prepare()
+            prepare(tree)
 
     def open(self, shard: int) -> Writer:
         """Open a journal's writer; the journal is created if it is missing.
@@ -144,10 +144,8 @@ class Target(NamedTuple):
         """
         tree = self.tree
         if tree is not None:
-            records = Records(tree)
-            records.prepare()
-            records.add(shard)
-            records.close()
+            prepare(tree)
+            record_shard(tree, shard)
         path = self.directory(shard).path
         return Writer(path, segment_bytes=self.segment_bytes, lock_timeout=self.lock_timeout)
 
