@@ -219,61 +219,35 @@ class LiveWorker:
             LockedError: there is none.
         """
         self._disk = disk
-        self._workers = name
-        self._directory = _directory(root, name)
-        self._take()
-
-    def _take(self) -> None:
-        what = f"a lock file of the workers {self._workers!r}"
-        self._disk.mkdir(self._directory, parents=True)
+        self._directory = os.path.join(absolute_path(root), WORKERS_DIR, check_name(name, "a worker's name"))
+        disk.mkdir(self._directory, parents=True)
         for number in range(_MAX_WORKERS):
             self._name = f"{number:04d}.slot"
-            lock = Lock(os.path.join(self._directory, self._name), what=what, disk=self._disk)
             try:
-                self._lock = lock.acquire()
+                self._lock = Lock(os.path.join(self._directory, self._name), disk=disk).acquire()
             except LockedError:
                 continue
             return
         raise LockedError(
-            f"all {_MAX_WORKERS} lock files of the workers {self._workers!r} are held; stop some of them",
-            path=self._directory,
+            f"all {_MAX_WORKERS} lock files of the workers {name!r} are held; stop some of them", path=self._directory
         )
 
-    @property
-    def number(self) -> int:
-        """The number of the lock file."""
-        return int(self._name[:4])
-
     def rank(self) -> WorkerRank:
-        """Return this worker's rank among the live ones. If its lock file was removed, it takes another one."""
+        """Return this worker's rank among the live ones."""
+        alive = {name for name in self._disk.list(self._directory) if _NAME.fullmatch(name) and self._is_held(name)}
+        return WorkerRank(sorted(alive | {self._name}).index(self._name), len(alive | {self._name}))
+
+    def _is_held(self, name: str) -> bool:
+        """Return whether a process holds a lock file; by a shared lock, so that two tests do not see each other."""
         try:
-            self._lock.check()
-        except LockLostError:
-            self._lock.release()
-            self._take()
-        alive = [
-            name
-            for name in self._disk.list(self._directory)
-            if name == self._name or (_NAME.fullmatch(name) and _held(self._disk, os.path.join(self._directory, name)))
-        ]
-        return WorkerRank(alive.index(self._name), len(alive))
+            file = self._disk.open(os.path.join(self._directory, name), "read")
+        except FileNotFoundError:  # removed since it was listed
+            return False
+        try:
+            return name == self._name or not file.lock(exclusive=False)
+        finally:
+            file.close()
 
     def release(self) -> None:
         """Release the lock: the worker is no longer live."""
         self._lock.release()
-
-
-def _directory(root: str, name: str) -> str:
-    return os.path.join(absolute_path(root), WORKERS_DIR, check_name(name, "a worker's name"))
-
-
-def _held(disk: Disk, path: str) -> bool:
-    """Return whether a process holds a lock file; tested by a shared lock, so that two tests do not see each other."""
-    try:
-        file = disk.open(path, "read")
-    except FileNotFoundError:  # removed since it was listed
-        return False
-    try:
-        return not file.lock(exclusive=False)
-    finally:
-        file.close()

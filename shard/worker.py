@@ -231,7 +231,7 @@ class Worker:
                 return 0
             done = claim.handle(handler, batch, lambda: self._stopped or time.monotonic() >= until)
         except LockLostError:
-            self._forget(index, sources)  # another worker may have it and handles messages that were not committed
+            self._release([index], sources)  # another worker may have it and handles messages that were not committed
             return 0
         if claim.done != source.offset:
             sources.remove(index)
@@ -298,9 +298,6 @@ class Worker:
         self._row = deque(index for index in self._row if index in self._claims)
         if errors:
             raise errors[0]
-
-    def _forget(self, index: int, sources: Sources) -> None:
-        self._release([index], sources)
 
     def _catch_sigterm(self) -> Any:
         """Let SIGTERM stop the worker; return the previous handler, or None outside the main thread."""
