@@ -1,9 +1,8 @@
 """Journals that are sampled repeatedly: ``sej top`` and the web page share this.
 
 Most samples of most journals equal the one before. So a sample of a journal first looks at what changes with every
-append, commit and lock: the times of its directories, the size of the last segment, and the system's table of locks.
-Only if one of them differs is the journal read again. If the table lacks a lock that is held, as in some containers,
-every sample reads that journal.
+append, commit and lock: the times of its directories and lock files, the size of the last segment, and the system's
+table of locks. Only if one of them differs is the journal read again.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from sej.system.disk import OS
 
 _AGAIN_LOOKS: Final = 32
 """A journal that looks unchanged is read again after this many samples: locks of other containers are not listed."""
+_State = list[tuple[int, int, int, bool] | None]
 
 
 class Sample(NamedTuple):
@@ -76,20 +76,6 @@ SORTS: Final[dict[str, Callable[[Sample], Any]]] = {
 """The orders of a list of samples."""
 
 
-class _Known(NamedTuple):
-    """What a journal looked like when it was last read.
-
-    Attributes:
-        last: the path of its last segment; empty if there is none.
-        times: its directories and its last segment, as :func:`_times` returns them.
-        locks: by the path of each lock file: its device and inode, its time, and whether it was locked.
-    """
-
-    last: str
-    times: object
-    locks: dict[str, tuple[tuple[int, int], int, bool] | None]
-
-
 class Watched:
     """The journals below some paths, and their previous sample. Use it from one thread."""
 
@@ -98,7 +84,7 @@ class Watched:
         self.paths = tuple(paths)
         self._tails: dict[str, Tail] = {}
         self._before: dict[str, Sample] = {}
-        self._known: dict[str, _Known] = {}
+        self._states: dict[str, _State] = {}
         self._lists: dict[Path, list[str]] = {}
         self._looks = 0
 
@@ -110,7 +96,7 @@ class Watched:
         self._before = {path: self._sample(path, held, at) for at, path in enumerate(found)}
         for gone in self._tails.keys() - found.keys():
             del self._tails[gone]
-            self._known.pop(gone, None)
+            self._states.pop(gone, None)
         return list(self._before.values())
 
     def _journals(self, path: Path) -> list[str]:
@@ -123,20 +109,19 @@ class Watched:
         return self._lists[path]
 
     def _sample(self, path: str, held: frozenset[tuple[int, int]] | None, at: int) -> Sample:
-        before, known = self._before.get(path), self._known.get(path)
-        if before is not None and known is not None and held is not None and (self._looks + at) % _AGAIN_LOOKS:
-            same = all(_lock_state(file, held) == state for file, state in known.locks.items())
-            if same and _times(path, known.last) == known.times:
-                return _unchanged(before)
-        return self._read(path, held)
+        state = None if held is None else _state(path, held)
+        before, known = self._before.get(path), self._states.pop(path, None)
+        if state is not None:
+            self._states[path] = state
+        if before is not None and known is not None and known == state and (self._looks + at) % _AGAIN_LOOKS:
+            return _unchanged(before)
+        return self._read(path)
 
-    def _read(self, path: str, held: frozenset[tuple[int, int]] | None) -> Sample:
+    def _read(self, path: str) -> Sample:
         places = Directory(path, OS)
         now = time.time_ns()
-        self._known.pop(path, None)
         try:
             journal = Journal(path)
-            known = None if held is None else _look(path, held)
             segments = journal.segments
             first = segments[0].first_offset if segments else 0
             end = self._tails.setdefault(path, Tail(places)).end_offset()
@@ -145,10 +130,8 @@ class Watched:
             readers = readers_of(journal, (first, end))
             writer = holder_of(places.at("jnl.lck"))
         except (SejError, OSError) as error:
+            self._states.pop(path, None)
             return Sample(path, now, error=str(error))
-        running = sum(reader.holder is not None for reader in readers) + (writer is not None)
-        if known is not None and running <= sum(state is not None and state[2] for state in known.locks.values()):
-            self._known[path] = known
         before = self._before.get(path, Sample(path, now, error="not sampled yet"))
         passed = 0.0 if before.error is not None else (now - before.time_ns) / 1e9
         old_offsets = {reader.name: reader.offset for reader, _ in before.readers}
@@ -189,40 +172,25 @@ def _unchanged(before: Sample) -> Sample:
     )
 
 
-def _look(path: str, held: frozenset[tuple[int, int]]) -> _Known:
-    """Look at a journal before it is read: a change in between is then found by the next sample."""
-    folder = os.path.join(path, "jnl")
-    last = max(os.listdir(folder), default="")
-    last = last and os.path.join(folder, last)
-    times = _times(path, last)
-    files = [os.path.join(path, "jnl.lck")]
-    ofs = os.path.join(path, "ofs")
-    if os.path.isdir(ofs):
-        files += [os.path.join(ofs, name) for name in os.listdir(ofs) if name.endswith(".lck")]
-    return _Known(last, times, {file: _lock_state(file, held) for file in files})
+def _state(path: str, held: frozenset[tuple[int, int]]) -> _State:
+    """Return what changes with every append, commit, lock and removed segment. Take it before the journal is read."""
+    ofs, jnl = os.path.join(path, "ofs"), os.path.join(path, "jnl")
+    last = max(_names(jnl), default="")
+    locks = [os.path.join(ofs, name) for name in _names(ofs) if name.endswith(".lck")]
+    files = [path, ofs, jnl, os.path.join(jnl, last), os.path.join(path, "jnl.lck"), *locks]
+    return [_look(file, held) for file in files]
 
 
-def _lock_state(file: str, held: frozenset[tuple[int, int]]) -> tuple[tuple[int, int], int, bool] | None:
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # reading the journal reports what is wrong
+        return []
+
+
+def _look(file: str, held: frozenset[tuple[int, int]]) -> tuple[int, int, int, bool] | None:
     try:
         status = os.stat(file)
-    except OSError:  # reading the journal reports what is wrong
+    except OSError:
         return None
-    identity = status.st_dev, status.st_ino
-    return identity, status.st_mtime_ns, identity in held
-
-
-def _times(path: str, last: str) -> object:
-    """Return what changes with every append, commit, new lock file and removed segment."""
-    folders = _mtime(path), _mtime(f"{path}/jnl"), _mtime(f"{path}/ofs")
-    try:
-        status = os.stat(last) if last else None
-    except OSError:
-        return None, folders
-    return (status and (status.st_size, status.st_mtime_ns, status.st_ino)), folders
-
-
-def _mtime(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return -1
+    return status.st_ino, status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino) in held
