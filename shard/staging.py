@@ -224,7 +224,7 @@ def _check(rows: Rows) -> None:
     crc = messages = 0
     reader = SegmentReader(OS, rows.path, 0, 0, chunk_bytes=_CHUNK_BYTES)
     try:
-        with suppress(CorruptionError):  # the rest is no message
+        with suppress(CorruptionError):  # the rest is not a message
             while (found := reader.read_encoded(_CHUNK_BYTES))[1]:
                 crc = crc32c(found[0], crc)
                 messages += found[1]
