@@ -128,9 +128,7 @@ def serve(
         if page is not None:
             from hub.page.serving import PageServer
 
-            shown = PageServer(
-                [store.root], port=page, tokens=tokens, allow_changes=allow_changes, counts=server.counts
-            )
+            shown = PageServer([store.root], port=page, tokens=tokens, allow_changes=allow_changes, hub=server)
             click.echo(f"the page is at {stack.enter_context(shown).url}", err=True)
         click.echo(f"serving {root} on {server.address}")
         wait_for_signal(stop)

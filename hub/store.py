@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from hub.batch import Batch, compare
 from hub.errors import DiskLowError, GapError, UnavailableError
@@ -153,6 +153,14 @@ class Counts(NamedTuple):
     answer_bytes: int
     answer_peak_bytes: int
     answers_waiting: int
+
+
+class Counting(Protocol):
+    """A server that counts."""
+
+    def counts(self) -> Counts:
+        """Return what it has counted."""
+        ...
 
 
 class Store:

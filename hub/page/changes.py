@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from hub.page.journal import cells
-from hub.page.views import Context, MissingError, View, address, number_in
+from hub.page.views import Context, MissingError, PageFunction, View, address, number_in
 from sej.cli.commands.offsets import describe_reset, move_reader, require_movable, reset_target
 from sej.cli.state.readers import readers_of
 from sej.journal.directory import Directory
@@ -43,7 +43,7 @@ def reader(context: Context, query: _Query) -> View:
         target = _target(path, place)
         require_movable(Path(path), name, target)
         values |= {"preview": describe_reset(Journal(path), offset, target), "target": target}
-    return View("change_reader.html", f"Move reader {name}", {}, values, _trail(path))
+    return View("change_reader.html", f"Move reader {name}", values, _trail(path))
 
 
 def change_reader(context: Context, form: _Query, who: str) -> str:
@@ -82,7 +82,7 @@ def dead_letter(context: Context, query: _Query) -> View:
         "reason": found.reason,
     }
     trail = [*_trail(path), (_queue_address(path, name), name)]
-    return View("change_dead_letter.html", f"Dead letter {offset}", {}, values, trail)
+    return View("change_dead_letter.html", f"Dead letter {offset}", values, trail)
 
 
 def change_dead_letter(context: Context, form: _Query, who: str) -> str:
@@ -110,7 +110,7 @@ def pause(context: Context, query: _Query) -> View:
     stats = QueueLook(path, name).stats()
     values = {"path": path, "name": name, "stats": stats}
     trail = [*_trail(path), (_queue_address(path, name), name)]
-    return View("change_pause.html", f"{'Resume' if stats.paused else 'Pause'} queue {name}", {}, values, trail)
+    return View("change_pause.html", f"{'Resume' if stats.paused else 'Pause'} queue {name}", values, trail)
 
 
 def change_pause(context: Context, form: _Query, who: str) -> str:
@@ -135,7 +135,9 @@ def change_pause(context: Context, form: _Query, who: str) -> str:
     return _queue_address(path, name)
 
 
-CHANGES: Final[Mapping[str, tuple[Callable[[Context, _Query], View], Callable[[Context, _Query, str], str]]]] = {
+ChangeFunction = Callable[[Context, _Query, str], str]
+"""A function of the context, of the fields of the form, and of the viewer's name."""
+CHANGES: Final[Mapping[str, tuple[PageFunction, ChangeFunction]]] = {
     "change/reader": (reader, change_reader),
     "change/dead-letter": (dead_letter, change_dead_letter),
     "change/pause": (pause, change_pause),

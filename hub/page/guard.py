@@ -25,7 +25,6 @@ import hmac
 import re
 import secrets
 import time
-from http.cookies import CookieError, SimpleCookie
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -37,12 +36,12 @@ from hub.errors import AccessError, UnavailableError
 from hub.tokens import Tokens
 
 LOGIN: Final = "/login"
+STATIC: Final = "/static/"
 _TOKEN: Final = "sej-token"
 _BROWSER: Final = "sej-browser"
 _HOST: Final = re.compile(r"([0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _FORM_BYTES: Final = 1 << 16
-_STATIC: Final = "/static/"
 HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
@@ -101,7 +100,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
-        cookies = _cookies(request)
+        cookies = request.cookies
         browser = cookies.get(_BROWSER) or secrets.token_urlsafe(32)
 
         async def guarded(message: Message) -> None:
@@ -132,7 +131,7 @@ class Guard:
             return _refused(403, "the request comes from another site")
         request.scope["viewer"] = Viewer("", False, self._proof(browser))
         path: str = request.scope["path"]  # not request.url: older versions of Starlette parse it with the header Host
-        if path.startswith(_STATIC):
+        if path.startswith(STATIC):
             return None
         if path == LOGIN:
             return await self._log_in(request) if posting else None
@@ -145,7 +144,6 @@ class Guard:
                 return _refused(401, f"{error}; `sej hub token --view NAME` makes a token")
             return RedirectResponse(LOGIN, 303)
         request.scope["viewer"] = viewer
-        request.scope["admitted"] = lambda: self._still_admits(request, cookies, browser)
         if posting:
             return await self._may_post(request, viewer)
         return None
@@ -193,14 +191,6 @@ class Guard:
         name, role = self._person(token)
         return Viewer(name, self._allow_changes and role == "change", self._proof(browser))
 
-    def _still_admits(self, request: Request, cookies: dict[str, str], browser: str) -> bool:
-        """Return whether the token of an open stream is still valid."""
-        try:
-            self._admit(request, cookies, browser)
-        except (AccessError, UnavailableError):
-            return False
-        return True
-
     def _person(self, token: str) -> tuple[str, str]:
         """Return the name and the role of a token.
 
@@ -238,14 +228,6 @@ async def _form(request: Request) -> dict[str, str] | None:
         if len(data) > _FORM_BYTES:
             return None
     return dict(parse_qsl(data.decode("utf-8", "replace"), keep_blank_values=True))
-
-
-def _cookies(request: Request) -> dict[str, str]:
-    try:
-        found = SimpleCookie(request.headers.get("cookie", ""))
-    except CookieError:
-        return {}
-    return {name: morsel.value for name, morsel in found.items()}
 
 
 def _name_in(host: str) -> str:

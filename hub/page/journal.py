@@ -1,13 +1,16 @@
-"""A journal: its state, segments and readers, its messages, and what is wrong with it."""
+"""A journal: its state, segments and readers, its messages and work queues, what is wrong with it; and a text queue."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, Final
 
+from hub.page.sampler import text_queues_of
 from hub.page.views import Context, MissingError, View, address, number_in
 from sej.cli.commands.stat import journal_row
 from sej.cli.shared.options import good_end_of
@@ -17,9 +20,15 @@ from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.message import Message
+from sej.queue.interface.values import QueuedItem
 from sej.queue.log.file import queue_names
+from sej.queue.look import QueueLook
 from sej.reading.scanner import Scanner
 from sej.system.disk import OS
+from textqueue.format.grammar import CONTROLS, MessageStatus
+from textqueue.queue import TextQueue
+from textqueue.reading.checker import check
+from textqueue.reading.details import details
 
 _SEGMENTS: Final = 20
 _NEWEST: Final = 20
@@ -31,6 +40,11 @@ PREVIEW_BYTES: Final = 160
 _VIEW_BYTES: Final = 1 << 16
 _HEX_BYTES: Final = 1 << 12
 _HEX_LINE: Final = 16
+_ITEMS: Final = 50
+_NEXT: Final = 20
+_SHOWN: Final = 1000
+_STATUS_MARKS: Final = {control.status: chr(control.byte) for control in CONTROLS if control.status is not None}
+_VALUE_CHARS: Final = 2000
 
 
 def journal(context: Context, query: Mapping[str, str]) -> View:
@@ -40,27 +54,21 @@ def journal(context: Context, query: Mapping[str, str]) -> View:
     row = journal_row(there)
     segments = there.segments
     taken = context.sampler.round
-    sample = taken.samples.get(path)
-    lags = {reader["name"]: context.sampler.lags(path, reader["name"]) for reader in row["readers"]}
-    queues = queue_names(Directory(path, OS))
     problems = taken.problems.get(path, [])
     values: dict[str, Any] = {
         "path": path,
         "row": row,
-        "queues": queues,
-        "problems": problems,
-        "sample": sample,
+        "queues": queue_names(Directory(path, OS)),
+        "problems": [(path, problems)] if problems else [],
+        "sample": taken.samples.get(path),
         "rates": context.sampler.rates(path),
+        "lags": {reader["name"]: context.sampler.lags(path, reader["name"]) for reader in row["readers"]},
         "changes": context.allow_changes,
+        "segments": segments[-_SEGMENTS:][::-1],
+        "count": len(segments),
+        "messages": _newest(there, row["end_offset"]),
     }
-    parts = {
-        "problems": context.render("_problems.html", {"problems": [(path, problems)] if problems else []}),
-        "facts": context.render("_journal_facts.html", values),
-        "readers": context.render("_readers.html", values | {"lags": lags}),
-        "segments": context.render("_segments.html", {"segments": segments[-_SEGMENTS:][::-1], "count": len(segments)}),
-    }
-    parts["messages"] = context.render("_messages.html", {"path": path, "messages": _newest(there, row["end_offset"])})
-    return View("journal.html", path, parts, values, [("/", "Overview")])
+    return View("journal.html", path, values, [("/", "Overview")], live=True)
 
 
 def _newest(there: Journal, end: int) -> list[dict[str, Any]]:
@@ -121,7 +129,7 @@ def messages(context: Context, query: Mapping[str, str]) -> View:
         "before": max(first, offset - _PAGE) if offset > first and not key else None,
         "read": following - offset,
     }
-    return View("messages.html", f"Messages of {path}", {}, values, _trail(path))
+    return View("messages.html", f"Messages of {path}", values, _trail(path))
 
 
 def message_at(context: Context, query: Mapping[str, str]) -> tuple[str, Message]:
@@ -158,14 +166,14 @@ def message(context: Context, query: Mapping[str, str]) -> View:
         "first": there.first_offset,
         "end": good_end_of(there),
     }
-    return View("message.html", f"Message {found.offset} of {path}", {}, values, _trail(path))
+    return View("message.html", f"Message {found.offset} of {path}", values, _trail(path))
 
 
 def damage(context: Context, query: Mapping[str, str]) -> View:
     """Show what ``sej doctor`` finds in a journal, and what to do about it."""
     path = context.require_journal(query.get("path", ""))
     found, full = context.sampler.check(path, full=query.get("full") == "1")
-    return View("damage.html", f"State of {path}", {}, {"path": path, "findings": found, "full": full}, _trail(path))
+    return View("damage.html", f"State of {path}", {"path": path, "findings": found, "full": full}, _trail(path))
 
 
 def cells(found: Message, value_bytes: int = PREVIEW_BYTES) -> dict[str, Any]:
@@ -203,3 +211,67 @@ def _hex_lines(value: bytes) -> Iterable[tuple[str, str, str]]:
         line = value[at : at + _HEX_LINE]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
         yield f"{at:08x}", line.hex(" "), text
+
+
+def queue(context: Context, query: Mapping[str, str]) -> View:
+    """Show a queue. It is looked at without a lock, and no item is taken."""
+    path, name = context.require_journal(query.get("path", "")), query.get("name", "queue")
+    look = QueueLook(path, name)
+    counts = look.stats()
+    values: dict[str, Any] = {
+        "path": path,
+        "name": name,
+        "changes": context.allow_changes,
+        "paused": bool(counts.pop("paused", False)),
+        "counts": counts,
+        "history": context.sampler.queue_counts(path, name),
+        "lists": [("ready", "Next to be taken", [_item(one) for one in look.peek(_NEXT)])],
+    }
+    for state in ("leased", "delayed", "dead"):
+        items = [_item(one) for one in look.items(state, limit=_ITEMS)] if counts[state] else []
+        values["lists"].append((state, state.capitalize(), items))
+    trail = [("/", "Overview"), (f"/journal?path={address(path)}", path)]
+    return View("queue.html", f"Queue {name} of {path}", values, trail, live=True)
+
+
+def _item(item: QueuedItem) -> dict[str, Any]:
+    return {
+        **cells(item.message),
+        "offset": item.offset,
+        "attempts": item.attempts,
+        "ready_at": item.ready_at,
+        "holder": item.holder,
+        "priority": item.priority,
+        "reason": item.reason,
+    }
+
+
+def text_queue(context: Context, query: Mapping[str, str]) -> View:
+    """Show the first messages of a file, and probable typing mistakes."""
+    path = query.get("path", "")
+    if path not in (name for place in context.places for name in text_queues_of(place)):
+        raise MissingError("this page has no such text queue", path=path or None)
+    with TextQueue(path) as queue:
+        found = list(islice(details(queue.messages(frozenset(MessageStatus)), now_ns=time.time_ns()), _SHOWN + 1))
+    counts = Counter(one.message.status.name for one in found)
+    entries = [
+        {
+            "line": one.line,
+            "mark": _STATUS_MARKS[one.message.status],
+            "status": one.message.status.name,
+            "text": one.message.value_bytes.decode("utf-8", "replace")[:_VALUE_CHARS],
+            "variables": [text.encode("utf-8", "replace").decode() for text in one.message.get_variables()],
+            "holder": one.holder,
+        }
+        for one in found[:_SHOWN]
+    ]
+    values = {
+        "path": path,
+        "counts": [(status.name, counts[status.name]) for status in _STATUS_MARKS],
+        "claimed": sum(one.holder is not None for one in found),
+        "more": len(found) > _SHOWN,
+        "shown": _SHOWN,
+        "mistakes": check(path)[:_SHOWN],
+        "entries": entries,
+    }
+    return View("text_queue.html", f"Text queue {path}", values, [("/", "Overview")], live=True)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from markupsafe import Markup
-
 from hub.naming import parse_source
-from hub.page.places import Shards, shards_of, text_queues_of
-from hub.page.views import Context, MissingError, View, element, number_in
+from hub.page.sampler import Shards, shards_of, text_queues_of
+from hub.page.views import Context, MissingError, View, number_in
 from sej.cli.state.watched import SORTS, Sample
 from sej.system.disk import OS
 
@@ -31,15 +29,10 @@ def overview(context: Context, query: Mapping[str, str]) -> View:
     samples.sort(key=SORTS[order])
     first = number_in(query, "first", 0)
     shown = samples[first : first + _ROWS]
-    rows = {element("journal", sample.path): sample for sample in shown}
-    problems = taken.problems
-    parts = {
-        "summary": context.render("_summary.html", {"samples": taken.samples.values(), "problems": problems}),
-        "problems": context.render("_problems.html", {"problems": sorted(problems.items())}),
-    }
-    parts |= {name: _row(context, "_journal_row.html", sample, {}) for name, sample in rows.items()}
     values: dict[str, Any] = {
-        "rows": list(rows),
+        "samples": taken.samples.values(),
+        "problems": sorted(taken.problems.items()),
+        "rows": [_row(context, sample) for sample in shown],
         "sorts": _SORT_NAMES,
         "sort": order,
         "filter": wanted,
@@ -51,7 +44,7 @@ def overview(context: Context, query: Mapping[str, str]) -> View:
         "shards": [one.name for place in context.places if place.kind == "shards" for one in shards_of(place.path)],
         "text_queues": [path for place in context.places for path in text_queues_of(place)],
     }
-    return View("overview.html", "Overview", parts, values)
+    return View("overview.html", "Overview", values, live=True)
 
 
 def hub_root(context: Context, query: Mapping[str, str]) -> View:
@@ -65,31 +58,22 @@ def hub_root(context: Context, query: Mapping[str, str]) -> View:
     found = sorted((source, sample) for source, sample in named if wanted in str(source).lower())
     first = number_in(query, "first", 0)
     shown = found[first : first + _ROWS]
-    rows = {
-        element("client", sample.path): _row(
-            context, "_client_row.html", sample, {"client": source.client, "name": source.journal_dir}
-        )
-        for source, sample in shown
-    }
-    facts = {
+    values: dict[str, Any] = {
         "clients": len({source.client for source, _ in named}),
         "journals": len(named),
         "bytes": sum(sample.bytes for sample in samples),
         "free": OS.free_bytes(root),
         "rate": sum(sample.rate or 0.0 for sample in samples),
-        "counts": None if context.counts is None else context.counts(),
-    }
-    parts = {"facts": context.render("_hub_facts.html", facts), **rows}
-    values: dict[str, Any] = {
+        "counts": None if context.hub is None else context.hub.counts(),
         "path": root,
-        "rows": list(rows),
+        "rows": [_row(context, sample) | {"source": source} for source, sample in shown],
         "filter": query.get("filter", ""),
         "first": first,
         "last": first + len(shown),
         "found": len(found),
         "page_rows": _ROWS,
     }
-    return View("hub.html", f"Hub {root}", parts, values, [("/", "Overview")])
+    return View("hub.html", f"Hub {root}", values, [("/", "Overview")], live=True)
 
 
 def sharded(context: Context, query: Mapping[str, str]) -> View:
@@ -99,20 +83,16 @@ def sharded(context: Context, query: Mapping[str, str]) -> View:
     there = context.sampler.round.samples
     samples = [(index, there.get(one.shards.dir(index))) for index in range(count)]
     found = [(index, sample) for index, sample in samples if sample is not None]
-    rows = {
-        element("shard", sample.path): _row(context, "_shard_row.html", sample, {"index": f"{index:03x}"})
-        for index, sample in found
-    }
-    facts = {
+    values = {
         "shards": count,
         "existing": len(found),
         "messages": sum(sample.messages for _, sample in found),
         "bytes": sum(sample.bytes for _, sample in found),
         "rate": sum(sample.rate or 0.0 for _, sample in found),
         "readers": _readers([sample for _, sample in found]),
+        "rows": [_row(context, sample) | {"index": f"{index:03x}"} for index, sample in found],
     }
-    parts = {"facts": context.render("_shards_facts.html", facts), **rows}
-    return View("shards.html", f"Sharded journal {one.name}", parts, {"rows": list(rows)}, [("/", "Overview")])
+    return View("shards.html", f"Sharded journal {one.name}", values, [("/", "Overview")], live=True)
 
 
 def _shards(context: Context, name: str) -> Shards:
@@ -154,18 +134,12 @@ def _changed_ns(sample: Sample) -> int | None:
     return (sample.time_ns - int(sample.idle_s * 1e9)) // 10**9 * 10**9
 
 
-def _row(context: Context, template: str, sample: Sample, more: Mapping[str, Any]) -> Markup:
-    """Return the row of a journal.
-
-    Args:
-        context: what the pages read from.
-        template: the template of the row.
-        sample: the journal.
-        more: what the template needs in addition.
-    """
-    rates = context.sampler.rates(sample.path)
-    problems: Sequence[str] = context.sampler.round.problems.get(sample.path, ())
-    changed = _changed_ns(sample)
-    slowest = max((reader for reader, _ in sample.readers), key=lambda reader: reader.behind, default=None)
-    values = {"sample": sample, "changed": changed, "problems": problems, "rates": rates, "slowest": slowest}
-    return context.render(template, values | dict(more))
+def _row(context: Context, sample: Sample) -> dict[str, Any]:
+    """Return what the row of a journal shows."""
+    return {
+        "sample": sample,
+        "changed": _changed_ns(sample),
+        "problems": context.sampler.round.problems.get(sample.path, ()),
+        "rates": context.sampler.rates(sample.path),
+        "slowest": max((reader for reader, _ in sample.readers), key=lambda reader: reader.behind, default=None),
+    }

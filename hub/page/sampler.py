@@ -1,29 +1,36 @@
-"""Samples of all journals, taken by one thread for all viewers, with a short history of each.
+"""What the page may show, and samples of it, taken by one thread for all viewers, with a short history of each.
 
-The thread limits itself: after a round that took ``t`` seconds of CPU time it sleeps at least ``99 t`` if no browser is
-listening, and ``19 t`` otherwise. So the page costs at most 1 % of a core when it is idle, with any number of journals.
+A browser names a place by its path. The path is only ever compared with the paths found here, so no request can reach
+another file. Symbolic links that lead out of the paths of the command line are not followed.
+
+The thread limits itself: after a round that took ``t`` seconds of CPU time it sleeps at least ``99 t`` if no page was
+requested for a while, and ``19 t`` otherwise. So the page costs at most 1 % of a core when it is idle, with any
+number of journals.
 Memory is bounded by the number of journals and readers: a history has a fixed length.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from hub.page.places import is_inside
+from hub.naming import is_root, parse_source
 from sej.cli.commands.stat import findings_of
 from sej.cli.state.findings import Finding
-from sej.cli.state.readers import stuck
+from sej.cli.state.readers import journals_below, stuck
 from sej.cli.state.watched import Sample, Watched
-from sej.errors import SejError
+from sej.errors import JournalNotFoundError, SejError
 from sej.queue.look import QueueLook
+from shard.names import Path as ShardPath
+from shard.names import split_name
+from shard.trees import find
 
 LENGTH: Final = 120
 """Numbers in the history of a series."""
@@ -40,6 +47,96 @@ _SMALL_BYTES: Final = 1 << 20
 _QUEUE_S: Final = 3600.0
 _LEADS_OUT: Final = "a symbolic link leads out of the paths of this page; start it with the path where it leads, too"
 _log = logging.getLogger(__name__)
+
+Kind = Literal["journal", "shards", "hub", "directory", "text queue"]
+
+
+class Place(NamedTuple):
+    """One path of the command line.
+
+    Attributes:
+        path: the path.
+        kind: what it is; ``"directory"`` is a directory of journals and ``.tq`` files.
+    """
+
+    path: Path
+    kind: Kind
+
+    @property
+    def text(self) -> str:
+        """The path as text."""
+        return str(self.path)
+
+
+class Shards(NamedTuple):
+    """One sharded journal.
+
+    Attributes:
+        name: its name in addresses: the path of its shards without their numbers.
+        shards: root, prefix and bits.
+    """
+
+    name: str
+    shards: ShardPath
+
+
+def place_of(path: Path) -> Place:
+    """Recognise a path.
+
+    Raises:
+        JournalNotFoundError: the path does not exist.
+        NotAJournalError: it is a file that is not a ``.tq`` file.
+    """
+    if not path.exists():
+        raise JournalNotFoundError("the path does not exist; create the journal or the .tq file first", path=path)
+    if path.suffix == ".tq" and not path.is_dir():
+        return Place(path, "text queue")
+    if is_root(path):
+        return Place(path, "hub")
+    journals = journals_below(path)
+    if journals == [str(path)]:
+        return Place(path, "journal")
+    names = [os.path.basename(journal) for journal in journals]
+    parts = [split_name(name) for name in names]
+    if all(parts) and any(part is not None and part[1] for part in parts):
+        return Place(path, "shards")
+    return Place(path, "hub" if names and all(parse_source(name) for name in names) else "directory")
+
+
+def shards_of(root: Path) -> list[Shards]:
+    """Return the sharded journals of a root, by name; without those of a single shard, which are plain journals."""
+    found = find(root, layout="shards").paths
+    return [Shards(os.path.join(str(root), path.name), path) for path in found if path.bits]
+
+
+def text_queues_of(place: Place) -> list[str]:
+    """Return the ``.tq`` files of a path."""
+    if place.kind == "text queue":
+        return [place.text]
+    if place.kind != "directory":
+        return []
+    found = (str(path) for path in place.path.glob("*.tq") if path.is_file())
+    return sorted(path for path in found if is_inside(path, [place.path]))
+
+
+def is_inside(path: str, roots: Iterable[Path]) -> bool:
+    """Return whether a file or journal is below one of the roots, and no link of it or in it leads out of them."""
+    real = [os.path.realpath(root) for root in roots]
+    return all(
+        any(os.path.commonpath((root, there)) == root for root in real)
+        for there in map(os.path.realpath, (path, *_links(path)))
+    )
+
+
+def _links(path: str) -> Iterator[str]:
+    folders = [path] if os.path.isdir(path) else []
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    yield entry.path
+                elif entry.is_dir():
+                    folders.append(entry.path)
 
 
 class Round(NamedTuple):
@@ -85,7 +182,7 @@ class Sampler:
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._stop = threading.Event()
         self._wake = threading.Event()
-        self._viewers = 0
+        self._asked_at = float("-inf")
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self.round = Round(0, {}, {})
@@ -103,17 +200,10 @@ class Sampler:
         if self._thread is not None:
             self._thread.join()
 
-    @contextmanager
-    def viewed(self) -> Iterator[None]:
-        """Sample more often while a browser listens."""
-        with self._lock:
-            self._viewers += 1
+    def viewed(self) -> None:
+        """Sample more often for a while: a browser has requested a page."""
+        self._asked_at = time.monotonic()
         self._wake.set()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._viewers -= 1
 
     def rates(self, path: str) -> list[float]:
         """Return a journal's messages per second, oldest first."""
@@ -167,7 +257,7 @@ class Sampler:
                 _log.exception("sampling failed")
             cost = time.thread_time() - began
             self._wake.clear()  # first: what is set from here on ends the wait
-            busy = self._viewers > 0
+            busy = time.monotonic() - self._asked_at < _IDLE_INTERVAL_S
             share, least = (_SHARE, _INTERVAL_S) if busy else (_IDLE_SHARE, _IDLE_INTERVAL_S)
             if busy or self._stop.is_set():
                 self._stop.wait(max(least, cost / share))

@@ -1,4 +1,8 @@
-"""The server: listens, serves the page, and stops without leaving a stream open."""
+"""The server and its addresses: listens, answers with one page or one change for each address, and stops.
+
+A browser asks for an open page every two seconds, and its script shows the elements that changed. So each page exists
+once, as a template on the server.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,54 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import parse_qsl
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from hub.certificates import check_certificates, check_time, is_loopback
-from hub.page.guard import Guard
-from hub.page.places import place_of
-from hub.page.sampler import Sampler
-from hub.page.site import Site, Stopping
-from hub.page.views import Context, Renderer
-from hub.store import Counts
+from hub.page.changes import CHANGES, ChangedError, ChangeFunction
+from hub.page.guard import LOGIN, STATIC, Guard, Viewer
+from hub.page.journal import damage, journal, message, message_at, messages, queue, text_queue
+from hub.page.overview import hub_root, overview, sharded
+from hub.page.sampler import Sampler, place_of
+from hub.page.views import Context, MissingError, PageFunction, View, templates
+from hub.store import Counting
 from hub.tokens import Tokens
+from sej.errors import InvalidNameError, LockedError, NotAJournalError, QueueNotFoundError, SejError
 
+PAGES: Final[Mapping[str, PageFunction]] = {
+    "": overview,
+    "journal": journal,
+    "journal/messages": messages,
+    "journal/message": message,
+    "journal/damage": damage,
+    "queue": queue,
+    "hub": hub_root,
+    "shards": sharded,
+    "text-queue": text_queue,
+}
+"""The pages by address."""
+_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (NotAJournalError, 404),
+    (QueueNotFoundError, 404),
+    (InvalidNameError, 404),
+    (FileNotFoundError, 404),
+    (ChangedError, 409),
+    (LockedError, 409),
+    (SejError, 503),
+    (ValueError, 400),
+)
+"""The status of each kind of error, the first that fits; any other error is 503."""
 _GRACE_S: Final = 3
 _POLL_S: Final = 0.2
 
@@ -52,7 +88,7 @@ class PageServer:
         key: str | os.PathLike[str] | None = None,
         tokens: Tokens | str | os.PathLike[str] | None = None,
         allow_changes: bool = False,
-        counts: Callable[[], Counts] | None = None,
+        hub: Counting | None = None,
     ) -> None:
         """Listen; nothing is served yet.
 
@@ -64,7 +100,7 @@ class PageServer:
             key: its private key, PEM.
             tokens: a file of tokens, or :class:`hub.wire.Tokens`; None: everyone who reaches the address is admitted.
             allow_changes: whether viewers may change something.
-            counts: the counts of the hub that serves this page.
+            hub: the server of the hub that serves this page.
 
         Raises:
             ValueError: the host is not the loopback interface, and TLS or tokens are missing; or a file is not PEM.
@@ -87,66 +123,50 @@ class PageServer:
         places = [place_of(Path(path)) for path in paths]
         if not places:
             raise ValueError("paths must have at least one path")
-        self._stopping: Stopping | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._started = threading.Event()
         self._socket = _listening(host, port)
         try:
             shown, actual = self._socket.getsockname()[:2]
             self.address = f"[{shown}]:{actual}" if ":" in shown else f"{shown}:{actual}"
             self.url = f"{'http' if certificate is None else 'https'}://{self.address}/"
-            sampler = Sampler([place.path for place in places if place.kind != "text queue"])
+            self._sampler = Sampler([place.path for place in places if place.kind != "text queue"])
         except BaseException:
             self._socket.close()
             raise
-        self._sampler = sampler
-        context = Context(places, sampler, Renderer(), allow_changes, counts)
-
-        def guarded(stopping: Stopping) -> Guard:
-            return Guard(
-                Site(context, stopping).application,
-                tokens=tokens,
-                allow_changes=allow_changes,
-                secure=certificate is not None,
-                loopback=loopback,
-            )
-
-        self._guarded = guarded
-        self._options: dict[str, Any] = {
-            "ssl_certfile": certificate,
-            "ssl_keyfile": key,
-            "timeout_graceful_shutdown": _GRACE_S,
-            "log_config": None,
-            "access_log": False,
-            "server_header": False,
-            "date_header": True,
-            "lifespan": "off",
-            "ws": "none",
-            "proxy_headers": False,
-        }
+        site = Site(Context(places, self._sampler, allow_changes, hub)).application
+        guard = Guard(
+            site, tokens=tokens, allow_changes=allow_changes, secure=certificate is not None, loopback=loopback
+        )
+        self._config = uvicorn.Config(
+            guard,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+            timeout_graceful_shutdown=_GRACE_S,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            proxy_headers=False,
+        )
 
     def serve(self, stop: threading.Event | None = None) -> None:
         """Serve until :meth:`close` or the event."""
         self._sampler.start()
         try:
-            asyncio.run(self._serve(stop))
+            asyncio.run(self._serve(stop or self._stop))
         finally:
-            self._started.set()
             self._sampler.close()
 
     def start(self) -> None:
         """Serve in a thread, until :meth:`close`."""
         self._thread = threading.Thread(target=self.serve, name="sej-page", daemon=True)
         self._thread.start()
-        self._started.wait()
 
     def close(self) -> None:
-        """End the streams, finish the requests in progress, and stop. A second call does nothing."""
-        loop, stopping = self._loop, self._stopping
-        if loop is not None and stopping is not None:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(stopping.stop)
+        """Finish the requests in progress, and stop. A second call does nothing."""
+        self._stop.set()
         if self._thread is not None:
             self._thread.join()
         self._sampler.close()
@@ -161,19 +181,82 @@ class PageServer:
         """Stop."""
         self.close()
 
-    async def _serve(self, stop: threading.Event | None) -> None:
-        self._stopping, self._loop = Stopping(), asyncio.get_running_loop()
-        application = self._guarded(self._stopping)
-        server = _Server(uvicorn.Config(application, **self._options))
+    async def _serve(self, stop: threading.Event) -> None:
+        server = _Server(self._config)
         serving = asyncio.create_task(server.serve([self._socket]))
-        self._started.set()
-        while not serving.done() and not await self._stopping.within(_POLL_S):
-            if stop is not None and stop.is_set():
-                break
-        self._stopping.stop()
+        while not serving.done() and not (stop.is_set() or self._stop.is_set()):
+            await asyncio.wait([serving], timeout=_POLL_S)
         server.should_exit = True
         await serving
         await _close_late(server)
+
+
+class Site:
+    """All addresses as one ASGI application."""
+
+    def __init__(self, context: Context) -> None:
+        """Set what the pages read from."""
+        self._context = context
+        self._templates = templates()
+        routes: list[Route | Mount] = [
+            Route(f"/{address}", partial(self._page, page), methods=["GET"]) for address, page in PAGES.items()
+        ]
+        routes += [
+            Route("/journal/value", self._value),
+            Route(LOGIN, self._login),
+            Mount(STATIC, StaticFiles(directory=Path(__file__).parent / "static")),
+        ]
+        if context.allow_changes:
+            for address, (show, make) in CHANGES.items():
+                routes += [
+                    Route(f"/{address}", partial(self._page, show), methods=["GET"]),
+                    Route(f"/{address}", partial(self._change, make), methods=["POST"]),
+                ]
+        self.application = Starlette(routes=routes, exception_handlers={404: self._not_found})
+        for kind in (SejError, OSError, ValueError):
+            self.application.add_exception_handler(kind, self._failed)
+
+    # These run on threads, because they read files.
+
+    def _page(self, page: PageFunction, request: Request) -> Response:
+        return self._html(request, page(self._context, _query(request)))
+
+    def _change(self, make: ChangeFunction, request: Request) -> Response:
+        viewer: Viewer = request.scope["viewer"]
+        return RedirectResponse(make(self._context, request.scope["form"], viewer.name), 303)
+
+    def _html(self, request: Request, view: View, code: int = 200) -> Response:
+        if view.live:
+            self._context.sampler.viewed()
+        html = self._templates.get_template(view.template).render(
+            view.values, title=view.title, trail=view.trail, live=view.live, viewer=request.scope["viewer"]
+        )
+        return HTMLResponse(html.encode("utf-8", "replace"), code)  # a file name may have bytes that are not UTF-8
+
+    def _failed(self, request: Request, error: Exception) -> Response:
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), 503)
+        title = "Not found" if code == 404 else "Not possible"
+        return self._html(request, View("error.html", title, {"why": str(error)}, [("/", "Overview")]), code)
+
+    def _not_found(self, request: Request, _: Exception) -> Response:
+        return self._failed(request, MissingError("this page does not exist"))
+
+    def _login(self, request: Request) -> Response:
+        return self._html(request, View("login.html", "Sign in", {"wrong": "wrong" in request.query_params}))
+
+    def _value(self, request: Request) -> Response:
+        _, found = message_at(self._context, _query(request))
+        headers = {"content-disposition": f'attachment; filename="message-{found.offset}.bin"'}
+        return Response(found.value, media_type="application/octet-stream", headers=headers)
+
+
+def _query(request: Request) -> dict[str, str]:
+    """Return the query of an address; bytes that are not UTF-8 are kept, as in names of files.
+
+    The query is read as it was sent: request.url depends on the header Host in older versions of Starlette.
+    """
+    query: bytes = request.scope["query_string"]
+    return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="surrogateescape"))
 
 
 async def _close_late(server: uvicorn.Server) -> None:
@@ -197,16 +280,15 @@ class _Server(uvicorn.Server):
 
 
 def _listening(host: str, port: int) -> socket.socket:
+    found: socket.socket | None = None
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, kind)
-    except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         found.listen()
     except OSError as error:
-        found.close()
+        if found is not None:
+            found.close()
         raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     return found

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hub.page.places import Place
-from hub.page.sampler import LENGTH, Sampler
-from hub.store import Counts
+from hub.page.sampler import LENGTH, Place, Sampler
+from hub.store import Counting
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError
@@ -90,34 +88,28 @@ def _number(number: float) -> str:
     return f"{number:,}"
 
 
-class Renderer:
-    """Renders the templates of this package."""
-
-    def __init__(self) -> None:
-        """Load and compile them."""
-        self._environment = Environment(
-            loader=PackageLoader("hub.page", "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            auto_reload=False,
-        )
-        self._environment.filters.update(
-            size=human_size,
-            duration=human_duration,
-            age=_age,
-            rate=_rate,
-            when=when,
-            number=_number,
-        )
-        self._environment.globals.update(line=_line, mark=_MARKS.get, address=address)
-        for name in self._environment.list_templates():
-            self._environment.get_template(name)  # compiled now, so that the first page is as fast as the others
-
-    def __call__(self, template: str, values: Mapping[str, Any]) -> Markup:
-        """Render a template."""
-        return Markup(self._environment.get_template(template).render(values))
+def templates() -> Environment:
+    """Load and compile the templates of this package."""
+    found = Environment(
+        loader=PackageLoader("hub.page", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters.update(
+        size=human_size,
+        duration=human_duration,
+        age=_age,
+        rate=_rate,
+        when=when,
+        number=_number,
+    )
+    found.globals.update(line=_line, mark=_MARKS.get, address=address)
+    for name in found.list_templates():
+        found.get_template(name)  # compiled now, so that the first page is as fast as the others
+    return found
 
 
 class MissingError(JournalNotFoundError):
@@ -130,16 +122,14 @@ class Context(NamedTuple):
     Attributes:
         places: the paths of the command line.
         sampler: the samples.
-        render: the templates.
         allow_changes: whether the page offers changes.
-        counts: the counts of the hub that serves this page, or None.
+        hub: the server of the hub that serves this page, or None.
     """
 
     places: Sequence[Place]
     sampler: Sampler
-    render: Renderer
     allow_changes: bool
-    counts: Callable[[], Counts] | None = None
+    hub: Counting | None = None
 
     def require_journal(self, path: str) -> str:
         """Return the path of a journal that the page may show.
@@ -156,27 +146,22 @@ class View(NamedTuple):
     """One page at one moment.
 
     Attributes:
-        template: the template of the whole page.
+        template: its template.
         title: the title.
-        parts: the HTML of the elements that change, by id.
         values: what the template needs in addition.
         trail: the pages above it: address and name.
+        live: whether a browser asks for it again and again, and shows the elements that changed.
     """
 
     template: str
     title: str
-    parts: Mapping[str, Markup]
-    values: Mapping[str, Any] = {}
+    values: Mapping[str, Any]
     trail: Sequence[tuple[str, str]] = ()
+    live: bool = False
 
 
 PageFunction = Callable[[Context, Mapping[str, str]], View]
 """A function of the context and of the query of the address."""
-
-
-def element(kind: str, name: str) -> str:
-    """Return the id of an element: the same for the same name, and valid in HTML."""
-    return f"{kind}-{blake2b(name.encode('utf-8', 'surrogateescape'), digest_size=6).hexdigest()}"
 
 
 def number_in(query: Mapping[str, str], name: str, default: int) -> int:

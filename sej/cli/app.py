@@ -63,7 +63,7 @@ _PACKAGES: Final = {
     "spark": "pipeline.cli:app",
     "sql": "pipeline.tables.commands:sql",
     "tq": "textqueue.commands:app",
-    "ui": "hub.page.command:ui",
+    "ui": "hub.cli:ui",
 }
 """Where the subcommands of the packages above the core are."""
 _GROUP: Final = "sej.commands"

@@ -54,7 +54,7 @@ USES = {
     "polars.col('value').map_elements(len, return_dtype=polars.Int64) == 1).collect()",
     "sql": COMMAND.format(["sql", "SELECT count(*) FROM j", "j"]),
     "tables": SCAN.format("to_arrow().num_rows == 1"),
-    "ui": "import hub.page.site, hub.page.serving",
+    "ui": "import hub.page.serving",
 }
 ONLY = """
 import sys

@@ -1,8 +1,9 @@
-// The only script of the page. The server renders all HTML; this puts it into its place as it changes.
+// The only script of the page. The server renders all HTML; this asks for it again, and shows the elements that changed.
 "use strict";
 
 const connection = document.getElementById("connection");
-const RETRY_MS = 2000;
+const EVERY_MS = 2000;
+const PATIENCE_MS = 30000;
 const RELEASE_MS = 100;
 
 // --- times: the server sends UTC, the viewer sees the own zone
@@ -18,7 +19,7 @@ function showTimes(root) {
   }
 }
 
-// --- parts: elements whose content the server sends again when it changes
+// --- parts: elements whose content is replaced when it changes
 
 const postponed = new Map();
 
@@ -46,81 +47,42 @@ function putPostponed(element) {
   if (html !== undefined && postponed.delete(element)) put(element, html);
 }
 
-function parts() {
-  return [...document.querySelectorAll("[data-part]")].map((element) => element.id);
-}
-
-// Rows came or are gone: fetch the page, and replace the part that differs in structure.
-async function refresh() {
-  const answer = await fetch(location.href, { headers: { accept: "text/html" } });
-  if (!answer.ok || answer.redirected) return say("reload the page: it is not available as it was");
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const old = [...document.querySelectorAll("tbody:has(> [data-part])")];
-  const now = [...fresh.querySelectorAll("tbody:has(> [data-part])")];
-  if (old.length === now.length && now.length > 0) {
-    old.forEach((element, at) => put(element, now[at].innerHTML));
-  } else {
-    location.reload();
-  }
-}
-
 function say(text) {
   if (connection.textContent !== text) connection.textContent = text;
 }
 
-// --- streams: reopened when they break, closed while the page is hidden
+// --- the page, asked for again and again while it is visible
 
-function stream(address, listeners, opened) {
-  let source = null;
-  let timer = 0;
-  const open = () => {
-    source = new EventSource(address());
-    source.onopen = () => { say("live"); if (opened) opened(); };
-    source.onerror = () => {
-      say("connection lost, trying again");
-      if (source !== null && source.readyState === EventSource.CLOSED) {
-        close();
-        timer = setTimeout(open, RETRY_MS);
-      }
-    };
-    for (const [name, listener] of Object.entries(listeners)) {
-      source.addEventListener(name, (event) => listener(JSON.parse(event.data), event));
-    }
-  };
-  const close = () => {
-    clearTimeout(timer);
-    if (source !== null) source.close();
-    source = null;
-  };
-  return { open, close, isOpen: () => source !== null };
+const parts = [...document.querySelectorAll("[data-part]")];
+const shown = new Map(parts.map((element) => [element, element.innerHTML]));
+let asking = false;
+
+async function ask() {
+  const answer = await fetch(location.href, {
+    headers: { accept: "text/html" },
+    signal: AbortSignal.timeout(PATIENCE_MS),
+  });
+  if (answer.redirected) return "signed out: reload the page";
+  if (!answer.ok) return "this is not available any more: reload the page";
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const element of parts) {
+    const html = fresh.getElementById(element.id).innerHTML;
+    if (html !== shown.get(element)) put(element, html);
+    shown.set(element, html);
+  }
+  return "live";
 }
 
-const events = document.body.dataset.events;
-const page = events && stream(() => events, {
-  all: (html) => {
-    const there = parts();
-    const same = there.length === Object.keys(html).length && there.every((name) => name in html);
-    if (!same) { refresh(); return; }
-    for (const [name, text] of Object.entries(html)) put(document.getElementById(name), text);
-  },
-  some: (html) => {
-    for (const [name, text] of Object.entries(html)) {
-      const element = document.getElementById(name);
-      if (element !== null) put(element, text);
-    }
-  },
-  gone: () => { page.close(); say("this is not available any more; reload the page"); },
-});
-
-document.addEventListener("visibilitychange", () => {
-  if (!page) return;
-  if (document.visibilityState !== "visible") {
-    page.close();
-    say("");
-  } else if (!page.isOpen()) {
-    page.open();
+async function update() {
+  if (asking || document.visibilityState !== "visible") return;
+  asking = true;
+  try {
+    say(await ask());
+  } catch {
+    say("connection lost, trying again");
   }
-});
+  asking = false;
+}
 
 // --- keys
 
@@ -135,4 +97,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 showTimes(document);
-if (page) page.open();
+if ("live" in document.body.dataset) {
+  say("live");
+  setInterval(update, EVERY_MS);
+  document.addEventListener("visibilitychange", update);
+}

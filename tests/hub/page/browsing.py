@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import re
 import ssl
 from collections.abc import Iterator
@@ -78,34 +77,6 @@ class Client:
 
     def post(self, address: str, fields: dict[str, str], **headers: str) -> Answer:
         return self.ask("POST", address, urlencode(fields), **({"Origin": self.origin} | headers))
-
-    @contextmanager
-    def stream(self, address: str, query: dict[str, str] | None = None, **headers: str) -> Iterator[Iterator[Any]]:
-        """Yield the events of a stream as (name, id, data)."""
-        connection = self._connection()
-        cookies = {"Cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items())}
-        sent = cookies | {name.replace("_", "-"): value for name, value in headers.items()}
-        try:
-            connection.request("GET", address + (f"?{urlencode(query)}" if query else ""), headers=sent)
-            answer = connection.getresponse()
-            assert answer.status == 200, answer.read()
-            assert answer.headers["content-type"].startswith("text/event-stream")
-            yield _events(answer)
-        finally:
-            connection.close()
-
-
-def _events(answer: http.client.HTTPResponse) -> Iterator[Any]:
-    fields: dict[str, str] = {}
-    while line := answer.readline():
-        text = line.decode().rstrip("\n")
-        if not text:
-            if "event" in fields:
-                yield fields["event"], fields.get("id"), json.loads(fields["data"])
-            fields = {}
-        elif not text.startswith(":"):
-            name, _, value = text.partition(": ")
-            fields[name] = value
 
 
 @contextmanager

@@ -210,7 +210,7 @@ def test_a_token_that_is_missing_or_wrong(tmp_path: Path, opened: Opener) -> Non
         expect(page.get_by_text("You are alice")).to_be_visible()
         expect(page.locator("#connection")).to_have_text("live")
         tokens.write_text("")
-        expect(page.locator("#connection")).to_contain_text("connection lost")
+        expect(page.locator("#connection")).to_contain_text("signed out")
         page.reload()
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 

@@ -63,8 +63,6 @@ def test_names_of_files_that_are_not_utf_8(tmp_path: Path) -> None:
             assert f'href="{address}"' in overview.text
             assert client.ask("GET", address).status == 200
         assert "value" in client.ask("GET", f"/journal/messages?path={folder}caf%E9&key=k%FF").words
-        with client.stream(f"/events/journal?path={folder}caf%E9") as events:
-            assert next(events)[0] == "all"
 
 
 def test_a_journal_of_large_messages_shows_its_newest(tmp_path: Path) -> None:
@@ -106,10 +104,7 @@ def test_a_journal_that_breaks_is_one_click_away(client: Client, root: Path) -> 
     found = client.get(address_of("/journal/damage", root / "orders", full=1))
     assert "✗ problem damage" in found.words
     assert f"cp COPY/jnl/{segment.name} {segment}" in found.words
-    with client.stream("/events/") as events:  # the next samples have it
-        for _, _, parts in events:
-            if "Problems" in parts.get("problems", ""):
-                break
+    until(lambda: "Problems" in client.get("/").words)  # the next samples have it
     assert address_of("/journal/damage", root / "orders").replace("/", "%2F")[-20:] in client.get("/").text
 
 
@@ -128,10 +123,8 @@ def test_a_large_journal_that_breaks_at_its_end_is_found(tmp_path: Path) -> None
     (segment,) = (tmp_path / "large" / "jnl").iterdir()
     data, two = segment.read_bytes(), 2 * 1030
     segment.write_bytes(data[:-two] + b"\xff" * 8 + data[-two:])
-    with serving(tmp_path / "large") as client, client.stream("/events/") as events:
-        for _, _, parts in events:
-            if "damage: " in parts.get("problems", ""):
-                break
+    with serving(tmp_path / "large") as client:
+        until(lambda: "damage: " in client.get("/").words)
 
 
 def test_a_reader_whose_offset_is_wrong_is_a_problem(root: Path) -> None:
@@ -247,28 +240,9 @@ def test_a_link_out_of_the_paths_is_not_followed(root: Path, tmp_path: Path, lin
 
 
 def test_a_journal_that_comes_later_is_shown(client: Client, root: Path) -> None:
-    with client.stream("/events/") as events:
-        assert next(events)[0] == "all"
-        filled(root / "later")
-        for name, _, parts in events:
-            if name == "all" and any("later" in html for html in parts.values()):
-                break
-    assert "later" in client.get("/").words
-
-
-def test_the_stream_of_a_journal_sends_what_changed(client: Client, root: Path) -> None:
-    with client.stream(address_of("/events/journal", root / "logs")) as events:
-        name, _, parts = next(events)
-        assert name == "all"
-        assert set(parts) == {"problems", "facts", "readers", "messages", "segments"}
-        with sej.Writer(root / "logs") as writer:
-            writer.append(b"more")
-        for name, _, parts in events:
-            assert name == "some"
-            assert "problems" not in parts
-            if "0 to 3" in parts.get("facts", ""):
-                assert "more" in parts["messages"]
-                break
+    assert "later" not in client.get("/").words
+    filled(root / "later")
+    until(lambda: "later" in client.get("/").words)
 
 
 def test_unchanged_journals_are_not_read_again(root: Path) -> None:
