@@ -101,7 +101,7 @@ class Batch:
         if self._messages:
             writer.append_messages(self._messages)
         elif self.size:
-            writer.tail.append_encoded(self._data)
+            writer.end.append_encoded(self._data)
 
 
 def _are_consecutive(messages: list[Message]) -> bool:

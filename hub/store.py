@@ -52,8 +52,8 @@ from sej.errors import (
 )
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
-from sej.journal.end import Tail
 from sej.journal.medium import sync_up_to
+from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS, Disk, spare_files
@@ -425,7 +425,7 @@ class Store:
                 end = writer.offset if writer is not None else -1
             if writer is not None:
                 try:
-                    writer.tail.require_in_place()
+                    writer.end.require_in_place()
                     writer.sync()
                     return end
                 except WriterFailedError as error:
@@ -532,13 +532,13 @@ class Store:
                 writer = self._pool.writer(source, entry, batch.first if new else 0)
                 due = writer.offset
                 if due == lost_from and due < batch.first:
-                    writer.tail.leave_out(batch.first, "the client lost them before they were copied")
+                    writer.end.leave_out(batch.first, "the client lost them before they were copied")
                     _log.warning("%s: messages %d to %d are recorded as lost", source, due, batch.first - 1)
                     due = batch.first
                 if not new or due != batch.first:  # another process has just created it
                     admitted.close()
                     if batch.first != due:  # otherwise an append finds this out
-                        writer.tail.require_in_place()
+                        writer.end.require_in_place()
                     self._check(source, batch, due)
                     if batch.size:
                         admitted.enter_context(self._limits.admitting(source.client, batch.size))

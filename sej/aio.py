@@ -263,7 +263,7 @@ class Writer:
         rows = [row for row, _ in batch]
         sending: asyncio.Future[list[int | Exception]]
         try:
-            sending = asyncio.get_running_loop().run_in_executor(None, self.writer.tail.append_each, rows)
+            sending = asyncio.get_running_loop().run_in_executor(None, self.writer.end.append_each, rows)
         except RuntimeError as error:  # the loop is shutting down and starts no more threads
             sending = asyncio.get_running_loop().create_future()
             sending.set_exception(error)

@@ -439,9 +439,9 @@ def _apply(target: Target, job: Job, number: int, writers: Callable[[int], Abstr
 
 
 def _append(target: Target, job: Job, number: int, shard: int, files: list[Rows], writer: Writer) -> None:
-    if job.overwrite and writer.tail.last_batch(job.name) != number:
-        writer.tail.rotate()
-    span = writer.tail.append_once_encoded(job.name, number, renumbered(files, writer.offset))
+    if job.overwrite and writer.end.last_batch(job.name) != number:
+        writer.end.rotate()
+    span = writer.end.append_once_encoded(job.name, number, renumbered(files, writer.offset))
     directory = target.directory(shard)
     if job.overwrite and job.expected is not None and span.start > _due(job, directory.path):
         _log.warning("%s: messages were appended after those that this job read: nothing is removed", directory.path)

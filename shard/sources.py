@@ -19,10 +19,10 @@ from sej.codec.format import NO_TIMESTAMP
 from sej.errors import OffsetBeyondEndError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, check_name, containing, is_journal
-from sej.journal.end import Tail
 from sej.journal.gaps import Gap
 from sej.journal.index import IndexFile
 from sej.journal.segment import CHUNK_BYTES, SegmentReader
+from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import FIRST, Message, Start
 from sej.reading.offset import read_offset

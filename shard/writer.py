@@ -304,7 +304,7 @@ class Writer:
             LockedError: a signal handler calls this during a call of this writer; nothing was closed.
         """
         for writer in self._open.values():
-            writer.tail.life.require_outside()
+            writer.end.life.require_outside()
         self._life.close(self._finish, self._release)
         failed, self._unclosed = self._unclosed, {}
         self._raise("closing", failed)
@@ -355,7 +355,7 @@ class Writer:
     def _append_directly(self, index: int, writer: ShardWriter) -> None:
         """Append messages of this shard without Python code from now on. The hash has to be stored before."""
         if self._direct is not None and writer.durability != "disk":
-            self._direct.open(index, writer.tail.buffer)
+            self._direct.open(index, writer.end.buffer)
 
     def _open_shard(self, index: int) -> ShardWriter:
         """Open a shard; close the least recently used ones first."""
@@ -390,7 +390,7 @@ class Writer:
         with self._life.mutex:
             there = dict(self._open)
         for writer in there.values():
-            writer.tail.life.require_outside()
+            writer.end.life.require_outside()
 
         def one(index: int) -> None:
             try:

@@ -55,7 +55,7 @@ def journal(path: Path) -> object:
         for number in range(60):
             writer.append(b"value %d" % number * 8, b"key %d" % (number % 3), number % 256, START + number)
         writer.append_once("producer", 1, [b"once", b"and once"], timestamp=START + 60)
-        writer.tail.rotate()
+        writer.end.rotate()
         writer.append_many([b"together", b"with this"], timestamp=START + 61)
         writer.append(b"\x00\xff", b"", 255, sej.NO_TIMESTAMP)
     with sej.Offset(path, "billing") as kept:

@@ -124,10 +124,10 @@ def _passed(writer: sej.Writer, name: str, rows: Iterator[dict[str, Any]], queue
     Raises:
         OptionError: the queue has fewer, or the last batch had others.
     """
-    before = writer.tail.last_batch(name)  # a batch has the number of items up to its end
+    before = writer.end.last_batch(name)  # a batch has the number of items up to its end
     if before is None:
         return 0
-    last: deque[bytes] = deque(maxlen=writer.tail.batch_messages(name, before))
+    last: deque[bytes] = deque(maxlen=writer.end.batch_messages(name, before))
     found = 0
     for row in islice(rows, before):
         last.append(row["data"])

@@ -19,10 +19,10 @@ from pipeline.reading.discovery import Layout, Origin, Slice, discover, short_id
 from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, Segment, containing
-from sej.journal.end import Tail
 from sej.journal.gaps import count_messages
 from sej.journal.index import IndexFile
 from sej.journal.segment import Place
+from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.system.disk import OS, Status
 

@@ -17,7 +17,7 @@ from sej.system.disk import File
 from sej.system.durable import Kept, KeptPosition, renew
 
 if TYPE_CHECKING:
-    from sej.journal.end import Tail
+    from sej.journal.tail import Tail
 
 _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -66,7 +66,7 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
     segments = directory.segments()
     at = containing(segments, offset - 1)
     if tail is None:
-        from sej.journal.end import Tail  # here, because an exclusive writer never comes here
+        from sej.journal.tail import Tail  # here, because an exclusive writer never comes here
 
         tail = Tail(directory)
     end = tail.end_offset()

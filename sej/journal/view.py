@@ -17,7 +17,6 @@ from sej.codec.format import INT32, INT32_SIZE, OFFSET, OVERHEAD_SIZE
 from sej.durations import Seconds
 from sej.errors import CorruptionError, DecodeError, OffsetGapError
 from sej.journal.directory import Directory, Segment, containing, is_still
-from sej.journal.end import Tail
 from sej.journal.gaps import read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import BlockIndex, IndexFile
@@ -26,6 +25,7 @@ from sej.journal.recovery import corruption_at, good_end, last_message_start
 from sej.journal.repair import Repair, reindex, repair
 from sej.journal.retention import Retention, clean
 from sej.journal.segment import SegmentReader
+from sej.journal.tail import Tail
 from sej.journal.verify import Problem, verify
 from sej.message import Message
 from sej.system.disk import OS, Disk, File

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from sej.errors import JournalNotFoundError, OffsetTooSmallError
 from sej.journal.directory import Directory
-from sej.journal.end import Tail
+from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.queue.dead_letters import letters_left, letters_lost
 from sej.queue.interface.queue import require_known

@@ -21,8 +21,8 @@ from sej.errors import ClosedError
 from sej.journal.arrival import wait_for_journal
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
-from sej.journal.end import Tail
 from sej.journal.gaps import Gap
+from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Message, Start
 from sej.system.disk import OS, Disk

@@ -89,7 +89,7 @@ class Writer:
     Attributes:
         path: the SEJ directory.
         recovery: the torn tail that opening has cut, or None.
-        tail: the object that does the work, with more ways to append. It is for packages that build on this one, and
+        end: the object that does the work, with more ways to append. It is for packages that build on this one, and
             may change. It is closed with the writer, so keep the writer too.
 
     Example:
@@ -156,7 +156,7 @@ class Writer:
         directory = Directory(path, disk)
         self.path = directory.path
         prepare(directory, allow_network_fs=allow_network_fs)
-        self.tail = End(
+        self.end = End(
             directory,
             WriterLock(directory, lock_timeout),
             segment_bytes=segment_bytes,
@@ -164,16 +164,16 @@ class Writer:
             retention=retention,
             sync_interval_s=sync_interval_s,
         )
-        self._buffer = self.tail.buffer
-        self._handle = self._buffer.handle()  # closes the tail when this writer is gone
+        self._buffer = self.end.buffer
+        self._handle = self._buffer.handle()  # closes the end when this writer is gone
         self._waits = durability == "disk"
         try:
-            self.tail.open(first_offset)
-            self.recovery = self.tail.recovery
+            self.end.open(first_offset)
+            self.recovery = self.end.recovery
             if not self._waits and not TYPE_CHECKING:
                 self.append = self._handle.append  # the codec's own method saves a call per message
         except BaseException:
-            self.tail.abandon()
+            self.end.abandon()
             raise
 
     # --- appending
@@ -203,7 +203,7 @@ class Writer:
         """
         offset = self._buffer.append(value, key, type, timestamp)
         if self._waits:
-            self.tail.syncer.commit(offset + 1)
+            self.end.syncer.commit(offset + 1)
         return offset
 
     def append_many(
@@ -236,7 +236,7 @@ class Writer:
             require_columns(values, keys, type, timestamp)  # raises an error that names the wrong argument
             raise
         if self._waits and span:
-            self.tail.syncer.commit(span.stop)
+            self.end.syncer.commit(span.stop)
         return span
 
     def append_messages(self, messages: Iterable[Message]) -> range:
@@ -280,17 +280,17 @@ class Writer:
         """
         require_columns(values, keys, type, timestamp)
         values, keys = list(values), None if keys is None else list(keys)
-        return self.tail.append_once(name, number, values, keys, type, timestamp)
+        return self.end.append_once(name, number, values, keys, type, timestamp)
 
     # --- durability
 
     def flush(self) -> None:
         """Write everything to the kernel. Readers see it, and it survives the death of this process."""
-        self.tail.flush()
+        self.end.flush()
 
     def sync(self) -> None:
         """Sync everything appended so far, so that it survives power loss."""
-        self.tail.sync()
+        self.end.sync()
 
     @property
     def offset(self) -> int:
@@ -300,17 +300,17 @@ class Writer:
     @property
     def durable_offset(self) -> int:
         """Every message below this offset survives power loss."""
-        return self.tail.syncer.durable_offset
+        return self.end.syncer.durable_offset
 
     @property
     def durability(self) -> Durability:
         """The durability that the writer was opened with."""
-        return self.tail.durability
+        return self.end.durability
 
     @property
     def closed(self) -> bool:
         """Whether :meth:`close` was called."""
-        return self.tail.life.closed
+        return self.end.life.closed
 
     def close(self) -> None:
         """Write and sync the rest, and release the lock.
@@ -322,7 +322,7 @@ class Writer:
             WriterFailedError: the last write or sync failed. The lock is released anyway.
             LockedError: a signal handler called this while a call of this writer was under way; nothing was closed.
         """
-        self.tail.close()
+        self.end.close()
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -330,11 +330,11 @@ class Writer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the writer. An error of the block is not replaced by an error of a sync in the background."""
-        self.tail.life.exit(self.close, kind)
+        self.end.life.exit(self.close, kind)
 
     def __repr__(self) -> str:
         """Show path, offset and state."""
-        life = self.tail.life
+        life = self.end.life
         state = "closed" if life.closed else "failed" if life.failure else self.durability
         return f"<sej.Writer {self.path!r} offset={self.offset} {state}>"
 

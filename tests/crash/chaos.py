@@ -66,11 +66,11 @@ class Chaos:
                 values = self.fresh(self.dice.choice([1, 1, 5, 40]))
                 match self.dice.randrange(10):
                     case 0 | 1 | 2:
-                        number = (w.tail.last_batch("p") or 0) + 1
+                        number = (w.end.last_batch("p") or 0) + 1
                         batch = [b"p-%d-%d" % (number, part) for part in range(self.dice.choice([1, 3, 50]))]
                         self.report_put(w.append_once("p", number, batch)[0], batch)
                     case 3:
-                        w.tail.rotate()
+                        w.end.rotate()
                     case 4:
                         w.sync()
                     case _ if len(values) == 1:

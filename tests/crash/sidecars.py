@@ -247,7 +247,7 @@ class Pending(World):
         w = sej.Writer(path / "batch")
         with killed("unlink", r"txn/load\.intent$"):
             w.append_once("load", 7, [b"once", b"more"])
-        w.tail.abandon()  # what the kernel does with the descriptors of a process that dies
+        w.end.abandon()  # what the kernel does with the descriptors of a process that dies
         self.values["batch"] += [b"once", b"more"]
 
     def check(self, path: Path, changed: list[str]) -> None:

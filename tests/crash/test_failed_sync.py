@@ -268,13 +268,13 @@ def killed(disk: CrashDisk, size: int = 100) -> None:
     """A writer with durability "interval" appends and is killed before its sync comes."""
     w = sej.Writer(ROOT, durability="interval", sync_interval_s=3600.0, disk=disk)
     w.append_many([b"%3d" % n * (size // 3) for n in range(100)])
-    w.tail.syncer.close()
-    w.tail.abandon()
+    w.end.syncer.close()
+    w.end.abandon()
 
 
 def opens_a_writer(disk: CrashDisk) -> None:
     w = sej.Writer(ROOT, disk=disk)
-    w.tail.abandon()
+    w.end.abandon()
 
 
 def opens_a_shared_writer(disk: CrashDisk) -> None:

@@ -183,7 +183,7 @@ def test_what_two_writers_left_is_refused_until_the_advice_is_followed(tmp_path:
 def test_messages_of_an_original_in_a_segment_that_is_not_the_last_are_refused(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append_many([b"0", b"1"])
-        w.tail.rotate()
+        w.end.rotate()
     with segment(tmp_path, 0).open("ab") as file:
         file.write(frame(2, b"late") + frame(3, b"later"))
     (tmp_path / "jnl.lck").unlink()

@@ -42,7 +42,7 @@ def fill(path: Path, messages: list[Message], *, segment_bytes: int = 1 << 30) -
     """Append messages with the offsets that they have."""
     first = messages[0].offset if not path.exists() else 0
     with sej.Writer(path, first_offset=first, segment_bytes=segment_bytes) as writer:
-        writer.tail.append_encoded(packed(messages))
+        writer.end.append_encoded(packed(messages))
 
 
 def same_bytes(source: Path, copy: Path) -> None:

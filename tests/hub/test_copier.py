@@ -226,7 +226,7 @@ def deleted_before_it_was_copied(tree: Path, client: Client) -> None:
     Copier(tree, client).run_once()
     fill(tree / "gap", sample(50, 10))
     with sej.Writer(tree / "gap") as writer:
-        writer.tail.rotate()
+        writer.end.rotate()
     fill(tree / "gap", sample(5, 60))
     (tree / "gap" / "jnl" / f"{0:016x}.jnl").unlink()
 

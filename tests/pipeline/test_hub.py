@@ -111,7 +111,7 @@ def test_a_changed_byte_in_a_value_is_noticed_unless_that_is_turned_off(
 ) -> None:
     path = hub_root / "berlin.plain.log"
     with sej.Writer(path) as writer:
-        writer.tail.rotate()  # writes the index, which has the checksums
+        writer.end.rotate()  # writes the index, which has the checksums
     segment = path / "jnl" / f"{0:016x}.jnl"
     segment.write_bytes(segment.read_bytes().replace(b"plain-1", b"plane-1"))
 

@@ -106,7 +106,7 @@ def test_a_decided_job_whose_rows_were_lost_is_reported_and_can_be_discarded(tar
     staged = rows(target, "first")
     decide(target, Job("first", "app", 7, staged))
     with target.open(0) as writer:  # its driver died between the two shards
-        writer.tail.append_once_encoded("app", 7, [Path(staged[0].path).read_bytes()])
+        writer.end.append_once_encoded("app", 7, [Path(staged[0].path).read_bytes()])
     lose(staged[1])
     healthy = rows(target, "healthy")
     decide(target, Job("healthy", "other", 1, healthy))

@@ -199,7 +199,7 @@ class JournalMachine(RuleBasedStateMachine):
 def abandon(w: sej.Writer | None) -> None:
     """The process is gone: nothing of its writer is written any more."""
     if w is not None:
-        w.tail.abandon()
+        w.end.abandon()
 
 
 JournalMachine.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=30)

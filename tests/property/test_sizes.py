@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import sej
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
-from sej.journal.end import Tail
+from sej.journal.tail import Tail
 from sej.queue.journal_queue import JournalQueue
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
@@ -118,15 +118,15 @@ class SizesMachine(RuleBasedStateMachine):
             span = self.w.append_once("p", self.number, *columns(rows))
             assert self.w.append_once("p", self.number, *columns(rows)) == span
         elif how == "encoded":
-            span = self.w.tail.append_encoded(packed(rows))
+            span = self.w.end.append_encoded(packed(rows))
         else:
-            span = self.w.tail.append_once_encoded("p", self.number, [packed(rows[:2]), packed(rows[2:])])
+            span = self.w.end.append_once_encoded("p", self.number, [packed(rows[:2]), packed(rows[2:])])
         assert span == range(rows[0].offset, len(self.rows))
 
     @precondition(lambda self: isinstance(self.w, sej.Writer))
     @rule()
     def rotate(self) -> None:
-        self.w.tail.rotate()
+        self.w.end.rotate()
 
     @precondition(lambda self: isinstance(self.w, sej.Writer))
     @rule()
@@ -172,7 +172,7 @@ class SizesMachine(RuleBasedStateMachine):
         for w in (self.w, self.beside):
             if w is not None:
                 durable = max(durable, w.durable_offset)
-                life = w.life if isinstance(w, SharedWriter) else w.tail.life
+                life = w.life if isinstance(w, SharedWriter) else w.end.life
                 life.fail(OSError("the power is gone"))
                 w.close()
         self.w = self.beside = None

@@ -94,7 +94,7 @@ def test_an_exclusive_writer_that_cannot_destroy_the_mark_is_refused(tmp_path: P
             sej.Writer(tmp_path, disk=HookedDisk(refuse))
         assert w.append(b"1") == 1
         with sej.Writer(tmp_path) as exclusive:
-            exclusive.tail.rotate()
+            exclusive.end.rotate()
         assert w.append(b"2") == 2
     assert everything(tmp_path) == [b"0", b"1", b"2"]
     assert sej.Journal(tmp_path).verify() == []

@@ -205,7 +205,7 @@ def test_a_closed_journal_has_a_checksum_for_every_message(how: str, tmp_path: P
         if how == "append much":
             w.append_many([b"v" * 100_000] * 30)  # more than an opening syncs by itself
         elif how == "rotate":
-            w.tail.rotate()
+            w.end.rotate()
             w.append(b"value")
     for file in sorted((tmp_path / "jnl").iterdir()):
         flip(file, 24)
@@ -321,7 +321,7 @@ def test_a_journal_of_the_original_gets_its_index_from_the_first_writer(tmp_path
     (tmp_path / "jnl").mkdir()
     segment(tmp_path, 0).write_bytes(packed(ROWS))
     with sej.Writer(tmp_path) as w:
-        w.tail.append_encoded(encoded(COUNT, 0, 0, b"", b"v"))
+        w.end.append_encoded(encoded(COUNT, 0, 0, b"", b"v"))
     assert len(entries(tmp_path)) > 2
     assert len(read_all(tmp_path, verify=True)) == COUNT + 1
 

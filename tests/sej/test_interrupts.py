@@ -49,9 +49,9 @@ STEPS: dict[str, tuple[Step, int, dict[str, Any]]] = {
     "append and rotate": (lambda w, n: w.append(b"%d" % n), 11, {"segment_bytes": 20}),
     "append a block": (lambda w, n: w.append(b"%d" % n + b"x" * 300000), 2, {}),
     "append many": (lambda w, n: w.append_many([b"%d" % n, b"%d'" % n]), 1, {}),
-    "append encoded": (lambda w, n: w.tail.append_encoded(sej.codec.encode(w.offset, 1, 0, b"", b"%d" % n)), 1, {}),
+    "append encoded": (lambda w, n: w.end.append_encoded(sej.codec.encode(w.offset, 1, 0, b"", b"%d" % n)), 1, {}),
     "append once": (lambda w, n: w.append_once("n", n, [b"%d" % n]), 29, {}),
-    "rotate": (lambda w, n: then(w.append(b"%d" % n), w.tail.rotate), 11, {}),
+    "rotate": (lambda w, n: then(w.append(b"%d" % n), w.end.rotate), 11, {}),
     "sync": (lambda w, n: then(w.append(b"%d" % n), w.sync), 1, {}),
     "flush": (lambda w, n: then(w.append(b"%d" % n), w.flush), 1, {"durability": "buffer"}),
 }

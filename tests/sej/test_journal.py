@@ -12,7 +12,7 @@ import pytest
 import sej
 from sej import CorruptionError
 from sej.journal.directory import Directory
-from sej.journal.end import Tail
+from sej.journal.tail import Tail
 from sej.system.disk import Mode, OsDisk, OsFile, Status
 from tests.sej.hooks import CountingDisk
 from tests.sej.support import STAMP, by_hand, encoded, packed, sample, segment, segments

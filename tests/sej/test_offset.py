@@ -371,7 +371,7 @@ def test_if_newer_messages_cannot_be_found_the_end_is_taken(tmp_path: Path, caus
     with sej.Writer(path) as w:
         for offset in range(12):
             if offset in (3, 6, 9):
-                w.tail.rotate()
+                w.end.rotate()
             w.append(b"m%d" % offset, timestamp=offset + 1 if offset < 11 or cause == "damage" else 2**63 - 1)
     with sej.Offset(path, "r") as o:
         o.commit(12)
@@ -383,7 +383,7 @@ def test_if_newer_messages_cannot_be_found_the_end_is_taken(tmp_path: Path, caus
     with sej.Writer(path) as w:
         for first in (0, 3, 6):
             w.append_messages(messages[first : first + 3])
-            w.tail.rotate()
+            w.end.rotate()
     if cause == "damage":
         shutil.rmtree(path / "idx", ignore_errors=True)
         segment = sorted((path / "jnl").glob("*.jnl"))[1]

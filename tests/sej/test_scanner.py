@@ -328,7 +328,7 @@ def test_a_flipped_bit_in_a_value_is_found_by_verify(where: int, tmp_path: Path)
     rows = [bytes([n % 250 + 1]) * 100 for n in range(1600)]
     with sej.Writer(tmp_path, segment_bytes=1 << 30) as w:
         w.append_many(rows, timestamp=STAMP)
-        w.tail.rotate()
+        w.end.rotate()
         w.append(b"another segment")  # sealed: the short last block has its entry too
     file = segment(tmp_path, 0)
     data = bytearray(file.read_bytes())

@@ -56,7 +56,7 @@ def test_every_form_of_append_gives_consecutive_offsets(durability: Any, tmp_pat
         assert w.append_messages(sample(2, start=50)) == range(7, 9)
         assert w.append_many([b"p", b"q"], timestamp=6) == range(9, 11)
         assert w.append_once("batch", 1, [b"once"], timestamp=1) == range(11, 12)
-        assert w.tail.append_encoded(encoded(12, 2, 3, b"k", b"raw")) == range(12, 13)
+        assert w.end.append_encoded(encoded(12, 2, 3, b"k", b"raw")) == range(12, 13)
         assert w.offset == 13
     rows = read_all(tmp_path)
     assert [row.offset for row in rows] == list(range(13))
@@ -138,7 +138,7 @@ def test_under_disk_every_append_is_durable_and_a_batch_pays_one_sync() -> None:
         assert syncs(lambda: w.append(b"v")) == 1
         assert syncs(lambda: w.append_many([b"v"] * 1000)) == 1
         assert syncs(lambda: w.append_messages(sample(10))) == 1
-        assert syncs(lambda: w.tail.append_encoded(encoded(w.offset, 0, 0, b"", b""))) == 1
+        assert syncs(lambda: w.end.append_encoded(encoded(w.offset, 0, 0, b"", b""))) == 1
         assert syncs(w.flush) == 0
         assert syncs(w.sync) == 0
 
@@ -218,8 +218,8 @@ def test_encoded_messages_are_taken_as_they_stand(durability: Any, tmp_path: Pat
     rows = sample(3000)
     data = packed(rows)
     with sej.Writer(tmp_path, segment_bytes=10_000, durability=durability) as w:
-        assert w.tail.append_encoded(data[: len(packed(rows[:10]))]) == range(10)
-        assert w.tail.append_encoded(memoryview(data)[len(packed(rows[:10])) :]) == range(10, 3000)
+        assert w.end.append_encoded(data[: len(packed(rows[:10]))]) == range(10)
+        assert w.end.append_encoded(memoryview(data)[len(packed(rows[:10])) :]) == range(10, 3000)
     assert read_all(tmp_path) == rows
     assert sej.Journal(tmp_path).verify() == []
     assert len(segments(tmp_path)) > 5, "segments are cut on the way"
@@ -240,7 +240,7 @@ def test_encoded_messages_are_taken_as_they_stand(durability: Any, tmp_path: Pat
 def test_wrong_encoded_messages_are_refused_whole(data: bytes, tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         with pytest.raises(DecodeError):
-            w.tail.append_encoded(data)
+            w.end.append_encoded(data)
         assert w.offset == 0
         assert w.append(b"first", timestamp=STAMP) == 0
     assert values(read_all(tmp_path)) == [b"first"]
@@ -325,7 +325,7 @@ def test_a_sync_vouches_for_nothing_that_came_while_it_looked_at_the_lock(
 
     with sej.Writer(tmp_path, disk=HookedDisk(hook)) as w:
         w.append(b"v")
-        look = w.tail.lock.check
+        look = w.end.lock.check
 
         def looking() -> None:
             look()
@@ -333,7 +333,7 @@ def test_a_sync_vouches_for_nothing_that_came_while_it_looked_at_the_lock(
                 late.append(Worker(lambda: w.append(b"v")))
                 until(lambda: w.offset == 2 or IMPLEMENTATION == "python")
 
-        monkeypatch.setattr(w.tail.lock, "check", looking)
+        monkeypatch.setattr(w.end.lock, "check", looking)
         w.sync()
         late[0].result()
         assert w.durable_offset <= covered[-1]
@@ -352,7 +352,7 @@ def test_a_journal_ends_before_its_offsets_do(python: bool, tmp_path: Path, monk
         for call in (
             lambda: w.append(b"c"),
             lambda: w.append_many([b"c"]),
-            lambda: w.tail.append_encoded(encoded(MAX_OFFSET, 0, 0, b"", b"c")),
+            lambda: w.end.append_encoded(encoded(MAX_OFFSET, 0, 0, b"", b"c")),
         ):
             with pytest.raises(sej.InvalidMessageError, match="continue in another journal"):
                 call()

@@ -29,7 +29,7 @@ CALLS: dict[str, Callable[[sej.Writer], object]] = {
     "append_many": lambda w: w.append_many([b"v"]),
     "append_messages": lambda w: w.append_messages([sej.Message(0, 0, 0, b"", b"")]),
     "append_once": lambda w: w.append_once("n", 2, [b"v"]),
-    "append_encoded": lambda w: w.tail.append_encoded(b""),
+    "append_encoded": lambda w: w.end.append_encoded(b""),
     "flush": lambda w: w.flush(),
     "sync": lambda w: w.sync(),
 }
@@ -159,7 +159,7 @@ def test_an_interrupt_in_a_sync_says_nothing_of_the_disk(tmp_path: Path) -> None
 
 
 def life_of(w: sej.Writer | sej.SharedWriter) -> Lifecycle:
-    return w.life if isinstance(w, sej.SharedWriter) else w.tail.life
+    return w.life if isinstance(w, sej.SharedWriter) else w.end.life
 
 
 @pytest.mark.parametrize("kind", [sej.Writer, sej.SharedWriter])
@@ -232,12 +232,12 @@ def test_after_an_interrupt_between_the_parts_of_a_write_the_writer_writes_the_r
             raise KeyboardInterrupt
 
     def short(data: bytes) -> int:
-        written.append(os.write(w.tail.last.file.fileno(), data[:10]))
+        written.append(os.write(w.end.last.file.fileno(), data[:10]))
         return written[-1]
 
     w = sej.Writer(tmp_path, disk=HookedDisk(hook))
     w.append(b"good")
-    w.tail.buffer.write_directly(short, w.tail._write_trouble, 1 << 18, 1 << 60)
+    w.end.buffer.write_directly(short, w.end._write_trouble, 1 << 18, 1 << 60)
     with pytest.raises(KeyboardInterrupt):
         w.append(b"interrupted")
     assert written == [10]
@@ -449,7 +449,7 @@ w = getattr(sej, sys.argv[2])(sys.argv[1])
 w.append(b"parent")
 holding, done = threading.Event(), threading.Event()
 def hold():
-    with getattr(w, "tail", w).life.mutex:
+    with getattr(w, "end", w).life.mutex:
         holding.set()
         done.wait()
 threading.Thread(target=hold).start()
@@ -503,11 +503,11 @@ def test_a_forgotten_writer_is_closed_immediately_with_a_warning_and_loses_nothi
 ) -> None:
     w = sej.Writer(tmp_path, durability=durability)
     w.append(b"v")
-    tail = weakref.ref(w.tail)
+    end = weakref.ref(w.end)
     with pytest.warns(ResourceWarning, match="never closed"):
         del w
     assert locked_below(tmp_path) == open_below(tmp_path) == []
-    assert tail() is None
+    assert end() is None
     assert values(read_all(tmp_path)) == [b"v"]
 
 
@@ -588,7 +588,7 @@ def test_a_forgotten_writer_that_syncs_in_the_background_ends_with_its_thread(tm
     w.append(b"v")
     shared = sej.SharedWriter(tmp_path / "shared", durability="interval", sync_interval_s=0.001)
     shared.append(b"v")
-    threads = [w.tail.syncer._thread, shared._syncer._thread]
+    threads = [w.end.syncer._thread, shared._syncer._thread]
     kept = [w, shared]
     del w, shared
 
@@ -635,7 +635,7 @@ def test_a_closed_writer_is_freed_without_the_garbage_collector(durability: Any,
         with sej.Writer(tmp_path, durability=durability) as w:
             w.append(b"v")
             w.sync()
-        return weakref.ref(w.tail)
+        return weakref.ref(w.end)
 
     assert use()() is None
 

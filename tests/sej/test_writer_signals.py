@@ -59,11 +59,11 @@ INSIDE: dict[str, Callable[[sej.Writer], object]] = {
     "append": lambda w: w.append(b"handler"),
     "append_many": lambda w: w.append_many([b"handler"]),
     "append_once": lambda w: w.append_once("n", 1, [b"handler"]),
-    "rotate": lambda w: w.tail.rotate(),
+    "rotate": lambda w: w.end.rotate(),
     "flush": lambda w: w.flush(),
     "sync": lambda w: w.sync(),
     "close": lambda w: w.close(),
-    "last_batch": lambda w: w.tail.last_batch("n"),
+    "last_batch": lambda w: w.end.last_batch("n"),
 }
 OUTSIDE: dict[str, Callable[[sej.Writer], object]] = {
     "append": lambda w: w.append(b"x" * 70000),

@@ -77,7 +77,7 @@ def test_what_was_copied_is_durable_in_the_source_too(monkeypatch: pytest.Monkey
     disk = CrashDisk()
     killed = sej.Writer(source.dir(0), disk=disk)
     killed.append_many([b"%d" % n for n in range(4)])
-    killed.tail.abandon()
+    killed.end.abandon()
     since = len(disk.trace)
     shard.reshard(source, target, disk=disk)
     seen = set()

@@ -116,7 +116,7 @@ def test_a_closed_shard_may_be_written_to_by_another(path: shard.Path) -> None:
         assert writer.append(b"mine", KEYS[0]) == (index, 3)
         writer.append(b"elsewhere", other)
         with sej.Writer(path.dir(index)) as foreign:
-            foreign.tail.rotate()
+            foreign.end.rotate()
             foreign.append(b"theirs")
         assert writer.append(b"mine", KEYS[0]) == (index, 5)
     assert [m.value for m in contents(path)[index]] == [b"mine", b"theirs", b"theirs", b"mine", b"theirs", b"mine"]
@@ -341,8 +341,8 @@ def test_a_shard_that_cannot_write_keeps_no_batch_from_the_others(path: shard.Pa
     good = {path.index(key) for key in KEYS} - {broken}
     writer = shard.Writer(path)
     writer.append_many(KEYS, KEYS)
-    tail = writer._open[broken].tail
-    tail.buffer.write_directly(full, tail._write_trouble, 1 << 18, 1 << 60)
+    end = writer._open[broken].end
+    end.buffer.write_directly(full, end._write_trouble, 1 << 18, 1 << 60)
     for _ in range(2):
         with pytest.raises(shard.ShardsBrokenError, match=f"append.* failed in shard {broken:03x}") as caught:
             writer.append_many(KEYS, KEYS)

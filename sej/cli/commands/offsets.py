@@ -30,10 +30,10 @@ from sej.cli.shared.units import Moment
 from sej.cli.state.readers import Reader, complete_reader, find_reader, no_reader, readers_of
 from sej.errors import BadOffsetFileError, LockedError, SejError
 from sej.journal.directory import Directory
-from sej.journal.end import Tail
 from sej.journal.kept_offsets import check_reader
 from sej.journal.medium import sync_up_to
 from sej.journal.retention import readers_lock
+from sej.journal.tail import Tail
 from sej.journal.twin import drop_twin, keep_offset
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST

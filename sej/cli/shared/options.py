@@ -14,8 +14,8 @@ from sej.cli.shared.output import FORMS, form_named, shown
 from sej.cli.shared.parameters import AGE, PATH, PLACE, SIZE, IntRange
 from sej.cli.shared.units import Moment
 from sej.journal.directory import Directory
-from sej.journal.end import Tail
 from sej.journal.gaps import Gap
+from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS

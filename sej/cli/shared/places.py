@@ -12,7 +12,7 @@ import click
 
 from sej.cli.shared.parameters import PATH
 from sej.journal.directory import Directory, is_journal
-from sej.journal.end import Tail
+from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.queue.interface.queue import BACKENDS, WorkQueue, open_queue, require_known
 from sej.system.disk import OS

@@ -24,12 +24,12 @@ from sej.cli.state.readers import holder_of, readers_of, stuck
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
 from sej.journal.directory import Directory
-from sej.journal.end import Tail
 from sej.journal.gaps import read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import IndexFile, read_blocks
 from sej.journal.index_format import BLOCK_BYTES
 from sej.journal.medium import kept_position
+from sej.journal.tail import Tail
 from sej.journal.verify import Problem
 from sej.journal.view import Journal
 from sej.names import ADVICE as PACKAGE_ADVICE

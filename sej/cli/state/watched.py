@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from sej.cli.state.readers import Reader, held_locks, holder_of, journals_below, readers_of
 from sej.errors import SejError
 from sej.journal.directory import Directory
-from sej.journal.end import Tail
+from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.system.disk import OS
 

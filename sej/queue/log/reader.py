@@ -24,7 +24,7 @@ from sej.codec.format import OVERHEAD_SIZE
 from sej.errors import OffsetTooSmallError, SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
-from sej.journal.end import Tail
+from sej.journal.tail import Tail
 from sej.message import Message
 from sej.queue.log.format import (
     DEAD,
