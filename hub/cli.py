@@ -27,9 +27,9 @@ from sej.cli.shared.exits import exit_of
 from sej.cli.shared.options import form_options, require_limit, retention_options
 from sej.cli.shared.output import as_json, as_text, print_messages, shown
 from sej.cli.shared.parameters import DURATION, PATH, PLACE, IntRange
+from sej.cli.shared.readers import holder_of
 from sej.cli.shared.terminal import until_reader_leaves
 from sej.cli.shared.units import Moment, human_duration, human_size
-from sej.cli.state.readers import holder_of
 from sej.codec.format import MAX_OFFSET
 from sej.errors import BadOffsetFileError, NotAJournalError, SejError
 from sej.system.disk import OS, read_small, replace_file

@@ -16,8 +16,8 @@ import click
 
 from hub.page.journal import cells
 from hub.page.views import Context, MissingError, PageFunction, View, address, number_in
-from sej.cli.commands.offsets import describe_reset, move_reader, require_movable, reset_target
-from sej.cli.state.readers import readers_of
+from sej.cli.offsets import describe_reset, move_reader, require_movable, reset_target
+from sej.cli.shared.readers import readers_of
 from sej.journal.directory import Directory
 from sej.journal.kept_offsets import check_reader
 from sej.journal.view import Journal

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from hub.page.sampler import text_queues_of
 from hub.page.views import Context, MissingError, View, address, number_in
-from sej.cli.commands.stat import journal_row
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import as_text
 from sej.cli.shared.units import Moment, parse_place
+from sej.cli.stat import journal_row
 from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.view import Journal

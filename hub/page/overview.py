@@ -10,7 +10,7 @@ from typing import Any, Final
 from hub.naming import parse_source
 from hub.page.sampler import Shards, shards_of, text_queues_of
 from hub.page.views import Context, MissingError, View, number_in
-from sej.cli.state.watched import SORTS, Sample
+from sej.cli.shared.watched import SORTS, Sample
 from sej.system.disk import OS
 
 _ROWS: Final = 200

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from hub.naming import is_root, parse_source
-from sej.cli.commands.stat import findings_of
-from sej.cli.state.findings import Finding
-from sej.cli.state.readers import journals_below, stuck
-from sej.cli.state.watched import Sample, Watched
+from sej.cli.shared.findings import Finding
+from sej.cli.shared.readers import journals_below, stuck
+from sej.cli.shared.watched import Sample, Watched
+from sej.cli.stat import findings_of
 from sej.errors import JournalNotFoundError, SejError
 from sej.queue.look import QueueLook
 from shard.names import Path as ShardPath

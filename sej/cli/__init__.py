@@ -4,9 +4,10 @@ The core imports terminal libraries only here, and only when the command runs. T
 which they are best read. Each imports only from those below it::
 
     app                                finds a subcommand and loads only that one; errors as exit codes
-    commands                           the subcommands of the core
-    state                              the state of journals, once or live
-    shared                             what commands share: options, lines of output, exit codes, processes
+    reading, offsets, maintenance      messages; kept offsets; appending, checking and cleaning
+    stat, bench                        the state of journals, once, live, and with what to do; the speed of this disk
+    queue, queue_items, worker         work queues
+    shared                             what commands share: options, lines of output, exit codes, findings, readers
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _CORE: Final = {
     "queue": "queue",
     "worker": "worker",
 }
-"""Maps each subcommand to the module that holds a click command of its name, in ``sej.cli.commands``."""
+"""Maps each subcommand to the module that holds a click command of its name, in ``sej.cli``."""
 _PACKAGES: Final = {
     "export": "pipeline.tables.commands:export",
     "hub": "hub.cli:app",
@@ -114,7 +114,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of this name, or None."""
         if cmd_name in _CORE:
-            return _spelled_out(getattr(import_module(f"sej.cli.commands.{_CORE[cmd_name]}"), cmd_name))
+            return _spelled_out(getattr(import_module(f"sej.cli.{_CORE[cmd_name]}"), cmd_name))
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         found = _PACKAGES.get(cmd_name) or _contributed().get(cmd_name)

@@ -13,7 +13,7 @@ COMMAND = [sys.executable, "-W", "error", "-m", "sej"]
 # The commands whose imports cost most; those of the others are among them.
 COMMON = [
     *("textqueue.commands", "kestrel.commands", "shard.cli", "hub.cli", "sej.cli.app"),
-    *(f"sej.cli.commands.{name}" for name in ("maintenance", "queue", "reading", "stat")),
+    *(f"sej.cli.{name}" for name in ("maintenance", "queue", "reading", "stat")),
     *("sej.queue.journal_queue", "pipeline.health", "importlib.metadata", "ctypes", "mmap"),
 ]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 import sej as library
-from sej.cli.state import findings
+from sej.cli.shared import findings
 from tests.cli.command import ENV
 from tests.cli.inside import inside
 from tests.hub.support import serving

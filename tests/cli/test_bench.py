@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sej.cli.commands.bench import MEASUREMENTS
+from sej.cli.bench import MEASUREMENTS
 from tests.cli.command import sej, start
 from tests.cli.terminal import ended, terminal
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import sej as library
-from sej.cli.state import findings
+from sej.cli.shared import findings
 from tests.cli.command import ENV, sej
 from tests.cli.inside import inside
 from tests.cli.terminal import ended, terminal

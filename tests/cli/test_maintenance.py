@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import sej as library
-from sej.cli.state.readers import Reader, readers_of
+from sej.cli.shared.readers import Reader, readers_of
 from tests.cli.command import sej
 from tests.cli.inside import inside
 
@@ -102,7 +102,7 @@ def test_clean_while_another_process_appends(journal: Path, monkeypatch: pytest.
                 writer.append(b"value %d" % number)
         return readers_of(looked_at)
 
-    monkeypatch.setattr("sej.cli.commands.maintenance.readers_of", readers_later)
+    monkeypatch.setattr("sej.cli.maintenance.readers_of", readers_later)
     done = inside(monkeypatch, "clean", "--max-bytes", "5K", journal)
     assert (done.code, done.err) == (0, "") and done.out
 

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 import sej as library
-from sej.cli.commands.stat import _table
-from sej.cli.state.readers import holder_of, readers_of
-from sej.cli.state.watched import Sample
+from sej.cli.shared.readers import holder_of, readers_of
+from sej.cli.shared.watched import Sample
+from sej.cli.stat import _table
 from sej.system.disk import OsFile
 from tests.cli.command import sej, start
 from tests.ticks import next_tick

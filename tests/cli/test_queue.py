@@ -10,7 +10,7 @@ import pytest
 
 import sej as library
 from sej.cli import main
-from sej.cli.commands.queue import _renewed, _work
+from sej.cli.queue import _renewed, _work
 from sej.cli.shared.units import iso_time
 from sej.durations import Seconds
 from tests.cli.command import sej, start

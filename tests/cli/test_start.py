@@ -138,7 +138,7 @@ sys.exit(main(sys.argv[2:]))
 
 @pytest.mark.parametrize(
     "words",
-    [["click", "count"], ["sej.cli.commands.reading", "count"], ["sej.cli.commands.stat", "--help"]],
+    [["click", "count"], ["sej.cli.reading", "count"], ["sej.cli.stat", "--help"]],
     ids=" ".join,
 )
 def test_an_interrupt_of_an_import_is_130_and_no_traceback(words: list[str], tmp_path: Path) -> None:

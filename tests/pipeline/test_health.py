@@ -61,7 +61,7 @@ def test_the_doctor_removes_files_that_no_job_needs(target: Target, monkeypatch:
 
 
 def test_the_program_does_so(target: Target) -> None:
-    done = run([sys.executable, "-m", "sej.cli", "doctor", target.root], ROOT)
+    done = run([sys.executable, "-m", "sej", "doctor", target.root], ROOT)
     assert done.returncode == 0, done.stderr
     assert "folder(s) of dead jobs from" in done.stdout
     assert "dead" not in left(target)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import sej
-from sej.cli.commands.offsets import move_reader
+from sej.cli.offsets import move_reader
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import RECORD_SIZE
 from sej.queue.look import QueueLook

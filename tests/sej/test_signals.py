@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from sej.cli.commands.worker import supervise
+from sej.cli.worker import supervise
 from sej.queue.work import _until_signal
 from sej.system.signals import stop_on_signals, wait_for_signal
 from tests.sej.hooks import PATIENCE_S, Worker, until

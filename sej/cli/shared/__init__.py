@@ -1,10 +1,11 @@
-"""What the commands of all packages share.
+"""What commands share, also those of other packages.
 
-The modules, in the order in which they are best read::
+::
 
-    options, parameters, units         options and their types; texts as sizes, offsets and times, and back
-    places                             the queue that a command names
-    output                             messages as lines, and their values as JSON
-    exits                              exit codes; errors of the system as lines
-    terminal                           keys, progress bars, and a closed pipe
+    exits                     exit codes, and errors of the system as lines
+    units, parameters         sizes, times and places: parsed, shown, and as types of parameters
+    options, output           options of commands that read; messages as lines
+    terminal                  keys, bars of progress, and a reader that closes our output
+    readers, watched          the readers of a journal; journals that are sampled repeatedly
+    findings                  what sej doctor checks, and what it advises
 """

@@ -19,7 +19,7 @@ import sej
 from hub.page.sampler import Sampler
 from hub.page.serving import PageServer
 from hub.page.views import points
-from sej.cli.state.watched import Watched
+from sej.cli.shared.watched import Watched
 from tests.hub.page.browsing import Client, address_of, filled, serving
 from tests.sej.hooks import until
 

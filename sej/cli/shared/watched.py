@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sej.cli.state.readers import Reader, held_locks, holder_of, journals_below, readers_of
+from sej.cli.shared.readers import Reader, held_locks, holder_of, journals_below, readers_of
 from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.tail import Tail

@@ -32,8 +32,8 @@ from sej.cli.shared.options import (
 )
 from sej.cli.shared.output import print_messages
 from sej.cli.shared.parameters import PATH, PLACE, IntRange
+from sej.cli.shared.readers import find_reader, no_reader, readers_of
 from sej.cli.shared.units import Moment, iso_time
-from sej.cli.state.readers import find_reader, no_reader, readers_of
 from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
 from sej.errors import CorruptionError, NotAJournalError
 from sej.journal.directory import Directory, containing

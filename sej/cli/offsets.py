@@ -26,8 +26,8 @@ from sej.cli.shared.options import (
 )
 from sej.cli.shared.output import as_text, counted, print_messages, shown
 from sej.cli.shared.parameters import DURATION, PLACE
+from sej.cli.shared.readers import Reader, complete_reader, find_reader, no_reader, readers_of
 from sej.cli.shared.units import Moment
-from sej.cli.state.readers import Reader, complete_reader, find_reader, no_reader, readers_of
 from sej.errors import BadOffsetFileError, LockedError, SejError
 from sej.journal.directory import Directory
 from sej.journal.kept_offsets import check_reader

@@ -17,12 +17,11 @@ from typing import Final
 
 import click
 
-from sej.cli.commands.queue_items import cancel, ls, pause, peek, requeue, resume, show, stats
+from sej.cli.queue_items import Place, cancel, ls, pause, peek, placed_command, requeue, resume, show, stats
 from sej.cli.shared.exits import Exit
 from sej.cli.shared.options import MAX_ATTEMPTS, form_options, wait_option, waited_for
 from sej.cli.shared.output import as_json, counted, print_messages, shown, text_or_b64
 from sej.cli.shared.parameters import AGE, DURATION, PATH, IntRange, ProgramCommand, ending, require_program
-from sej.cli.shared.places import Place, placed_command
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message
 from sej.queue.interface.queue import Item, WorkQueue

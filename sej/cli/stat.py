@@ -1,7 +1,7 @@
 """``sej stat``, ``top`` and ``doctor``: the state of journals, once, live, and with what to do about it.
 
 Other packages add checks through the entry-point group ``sej.doctor``: ``name = "module:function"``. The function takes
-the path from the command line (a ``pathlib.Path``) and yields :class:`sej.cli.state.findings.Finding` objects, or
+the path from the command line (a ``pathlib.Path``) and yields :class:`sej.cli.shared.findings.Finding` objects, or
 tuples with the same fields. Such a check may remove stale files of its own package, and then reports that.
 """
 
@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from sej.cli.shared.exits import Exit, text_of
+from sej.cli.shared.findings import Finding, findings, package_findings
 from sej.cli.shared.options import JSON, good_end_of
 from sej.cli.shared.output import coloured, shown
 from sej.cli.shared.parameters import DURATION, PATH
+from sej.cli.shared.readers import Reader, holder_of, journals_below, lag_s, readers_of, stuck
 from sej.cli.shared.terminal import progress_bar, quiet_keys, wait
 from sej.cli.shared.units import human_duration, human_size, iso_time
-from sej.cli.state.findings import Finding, findings, package_findings
-from sej.cli.state.readers import Reader, holder_of, journals_below, lag_s, readers_of, stuck
-from sej.cli.state.watched import SORTS, Sample, Watched
+from sej.cli.shared.watched import SORTS, Sample, Watched
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, NotAJournalError, SejError
 from sej.journal.directory import Directory

@@ -19,8 +19,8 @@ import sej
 from sej.cli.shared.exits import text_of
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import counted
+from sej.cli.shared.readers import holder_of, readers_of, stuck
 from sej.cli.shared.units import human_duration, human_size, iso_time
-from sej.cli.state.readers import holder_of, readers_of, stuck
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
 from sej.journal.directory import Directory

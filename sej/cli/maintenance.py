@@ -15,9 +15,9 @@ from sej.cli.shared.exits import Exit
 from sej.cli.shared.options import DIRECTORY, JSON, require_limit, retention_options
 from sej.cli.shared.output import counted, shown
 from sej.cli.shared.parameters import PATH, IntRange
+from sej.cli.shared.readers import find_reader, holder_of, no_reader, readers_of
 from sej.cli.shared.terminal import progress_bar
 from sej.cli.shared.units import human_size
-from sej.cli.state.readers import find_reader, holder_of, no_reader, readers_of
 from sej.journal.directory import Directory
 from sej.journal.repair import Repair
 from sej.journal.verify import Problem

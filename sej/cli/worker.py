@@ -22,9 +22,9 @@ from typing import Any, Final
 import click
 
 from sej.checks import POSITIVE_SECONDS, handler_of
+from sej.cli.queue_items import Place, placed_command
 from sej.cli.shared.options import MAX_ATTEMPTS
 from sej.cli.shared.parameters import DURATION, IntRange
-from sej.cli.shared.places import Place, placed_command
 from sej.queue.work import MAX_THREADS, work
 from sej.system.signals import set_from_handler
 
