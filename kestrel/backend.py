@@ -16,8 +16,7 @@ import contextlib
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, Final
 
 from kestrel.errors import BadNameError, KestrelError, MissingError, ShutError
@@ -34,12 +33,68 @@ from sej.queue.interface.queue import OPENING, WorkQueue, require_known
 from sej.queue.interface.values import PutOptions, Stats
 from sej.system.paths import absolute_path
 
-_Dead = tuple[bytes, Callable[[], object], Callable[[], object]]
-"""A dead letter's bytes, what confirms it and what puts it back."""
 _SHARED: Final = ("sync", "disk")
 """The options of a queue that its dead letters have too."""
 _REDRIVEN: Final = 64
 """How many dead letters one sync puts back: after a kill so many may be delivered twice."""
+
+
+class _Hold:
+    """A hold on an item of one of the two queues."""
+
+    def __init__(self, owner: _Common, item: Any) -> None:
+        self._owner = owner
+        self.item = item
+
+    @abstractmethod
+    def is_held(self) -> bool:
+        """Return whether the queue still holds the item for this object."""
+
+    @abstractmethod
+    def done(self) -> bool:
+        """Confirm the item."""
+
+    @abstractmethod
+    def give_back(self) -> bool:
+        """Return the item to its queue."""
+
+    def give_up(self, reason: str | None = None) -> bool:
+        """Add the item to the dead letters, then confirm it."""
+        return self.is_held() and self._owner.add_dead(self.item.data) and self.done()
+
+
+class _Reserved(_Hold):
+    """A reservation of a Kestrel 2 queue."""
+
+    def __init__(self, owner: _Common, item: Any, queue: Queue, xid: int) -> None:
+        super().__init__(owner, item)
+        self._queue, self._xid = queue, xid
+
+    def is_held(self) -> bool:
+        return self._xid in self._queue.open_transactions
+
+    def done(self) -> bool:
+        return self._queue.confirm(self._xid)
+
+    def give_back(self) -> bool:
+        return self._queue.unreserve(self._xid)
+
+
+class _Read(_Hold):
+    """An item that a libkestrel reader has and did not commit."""
+
+    def __init__(self, owner: _Common, item: Any, reader: Reader) -> None:
+        super().__init__(owner, item)
+        self._reader = reader
+
+    def is_held(self) -> bool:
+        return self._reader.holds(self.item)
+
+    def done(self) -> bool:
+        return self._reader.commit(self.item)
+
+    def give_back(self) -> bool:
+        return self._reader.unget(self.item)
 
 
 class _Common(HoldingQueue):
@@ -89,8 +144,16 @@ class _Common(HoldingQueue):
         """The queue of the dead letters, opened at its first use."""
 
     @abstractmethod
-    def _take_dead(self) -> _Dead | None:
+    def _take_dead(self) -> _Hold | None:
         """Take the oldest dead letter; None if the queue has none."""
+
+    def add_dead(self, data: bytes) -> bool:
+        """Add a dead letter, durably; return True."""
+        dead = self._dead_queue()
+        dead.put(data)
+        dead.sync()  # the two queues are two files: after a power failure the item must be in one of them
+        self._moved += 1
+        return True
 
     def redrive(self, limit: int | None = None) -> int:
         """Put dead letters back, oldest first."""
@@ -107,46 +170,25 @@ class _Common(HoldingQueue):
 
     def _redrive_some(self, most: int) -> int:
         """Put back at most this many. They are durable before their letters are confirmed."""
-        confirms: list[Callable[[], object]] = []
+        put: list[_Hold] = []
         try:
-            while len(confirms) < most and (dead := self._take_dead()) is not None:
-                data, confirm, back = dead
+            while len(put) < most and (dead := self._take_dead()) is not None:
                 try:
-                    self._queue.put(data)
+                    self._queue.put(dead.item.data)
                 except BaseException:
-                    back()
+                    dead.give_back()
                     raise
-                confirms.append(confirm)
+                put.append(dead)
         finally:
-            if confirms:
+            if put:
                 self._queue.sync()
-                for confirm in confirms:
-                    confirm()
-        return len(confirms)
+                for dead in put:
+                    dead.done()
+        return len(put)
 
     def sync(self) -> None:
         """Force the queue's files to the disk."""
         self._queue.sync()
-
-    def _item(
-        self,
-        item: Any,
-        attempts: int,
-        holds: Callable[[], bool],
-        confirm: Callable[[], bool],
-        back: Callable[[], bool],
-        place: Hashable = None,
-    ) -> HeldItem:
-        def give_up(reason: str) -> bool:
-            if not holds():
-                return False
-            dead = self._dead_queue()
-            dead.put(item.data)
-            dead.sync()  # the two queues are two files: after a power failure the item must be in one of them
-            self._moved += 1
-            return confirm()
-
-        return HeldItem(self, item, item.data, attempts, done=confirm, back=back, give_up=give_up, place=place)
 
 
 class KestrelWorkQueue(_Common):
@@ -193,22 +235,15 @@ class KestrelWorkQueue(_Common):
         if found is None:
             return None
         xid, place, item = found
-        return self._item(
-            item,
-            self._attempt(place),
-            lambda: xid in queue.open_transactions,
-            lambda: queue.confirm(xid),
-            lambda: queue.unreserve(xid),
-            place,
-        )
+        return HeldItem(self, item, item.data, self._attempt(place), _Reserved(self, item, queue, xid), place=place)
 
-    def _take_dead(self) -> _Dead | None:
+    def _take_dead(self) -> _Hold | None:
         queue = self._dead_queue()
         found = queue.reserve()
         if found is None:
             return None
         xid, item = found
-        return item.data, partial(queue.confirm, xid), partial(queue.unreserve, xid)
+        return _Reserved(self, item, queue, xid)
 
     def _dead_queue(self) -> Queue:
         self._require_open()
@@ -266,19 +301,12 @@ class SegmentedWorkQueue(_Common):
         item = self._reader.get()
         if item is None:
             return None
-        reader = self._reader
-        return self._item(
-            item,
-            item.error_count + 1,
-            lambda: reader.holds(item),
-            lambda: reader.commit(item),
-            lambda: reader.unget(item),
-        )
+        return HeldItem(self, item, item.data, item.error_count + 1, _Read(self, item, self._reader))
 
-    def _take_dead(self) -> _Dead | None:
+    def _take_dead(self) -> _Hold | None:
         reader = self._dead_reader()
         item = reader.get()
-        return None if item is None else (item.data, partial(reader.commit, item), partial(reader.unget, item))
+        return None if item is None else _Read(self, item, reader)
 
     def _dead_queue(self) -> SegmentedQueue:
         self._require_open()

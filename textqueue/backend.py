@@ -32,8 +32,8 @@ from textqueue.queue import TextQueue
 class _Claimed(HeldItem):
     """An item whose message may have a ``retries`` variable."""
 
-    __slots__ = ("_claim",)
-    _claim: Claim
+    __slots__ = ()
+    _hold: Claim
 
     def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Put the item back; if its message has used up its ``retries``, make it a dead letter."""
@@ -43,13 +43,15 @@ class _Claimed(HeldItem):
             self.fail(text)
             return
         wait_s = Backoff().after(self.attempts) if delay_s is None else delay_s
-        self._end(lambda: self._claim.failed(text or None, delay_s=wait_s))
+        with self._queue.guard:
+            self._end(self._is_held() and self._hold.failed(text or None, delay_s=wait_s))
 
     def extend(self, lease_s: Seconds) -> None:
         """Let the lease end ``lease_s`` seconds from now. Without a lease, nothing changes."""
         lease_s = seconds("lease_s", lease_s)
         POSITIVE_SECONDS("lease_s", lease_s)
-        self._keep(lambda: self._claim.extend(lease_s))
+        with self._queue.guard:
+            self._require_held(self._is_held() and self._hold.extend(lease_s))
 
 
 class TextWorkQueue(HoldingQueue):
@@ -130,7 +132,7 @@ class TextWorkQueue(HoldingQueue):
         except InvalidTextError as error:
             raise InvalidMessageError(error.reason, path=self.path) from error
 
-    def _take(self, n: int) -> list[Item]:
+    def _take(self, n: int, max_bytes: int | None = None) -> list[Item]:
         """Take items. If the only one may still grow, wait for it, without the guard."""
         return self._queue._settling(lambda: super(TextWorkQueue, self)._take(n) or None) or []
 
@@ -140,19 +142,9 @@ class TextWorkQueue(HoldingQueue):
             return None
         message = claim.message
         place = (message.path, message.position)
-        item = _Claimed(
-            self,
-            message,
-            message.value_bytes,
-            claim.attempts,
-            done=claim.done,
-            back=claim.give_back,
-            give_up=lambda reason: claim.give_up(reason or None),
-            place=place,
-            position=message.position,
+        return _Claimed(
+            self, message, message.value_bytes, claim.attempts, claim, place=place, position=message.position
         )
-        item._claim = claim
-        return item
 
     def _due_s(self) -> float | None:
         return 0.5  # no event is reported if a worker dies, or if the last line has been quiet for settle_s

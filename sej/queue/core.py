@@ -176,8 +176,9 @@ class QueueCore:
             return self.under_lock(act, *arguments)
 
     def under_lock(self, act: Callable[..., _T], *arguments: Any) -> _T:
-        """Call a function with the queue's lock; the caller holds the mutex."""
-        self.life.require()
+        """Call a function with the queue's lock; the caller called ``require_outside`` and holds the mutex."""
+        if not self.life.open:
+            self.life.refuse()
         log = self.log
         if log.unsure:
             self.close_readers()  # reopened at their next use

@@ -203,11 +203,12 @@ class JournalQueue(WorkQueue):
     # --- putting and taking
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, options: PutOptions) -> Sequence[int]:
-        self._core.life.require()
-        reserve = self._core.log.reserve
-        if reserve.spent and not reserve.fill():
-            disk = self._core.directory.disk
-            raise QueueFullError(f"nothing is put: {full_disk_advice(disk, self.path)}", path=self.path)
+        core = self._core
+        if not core.life.open:  # the writer notices a fork
+            core.life.refuse()
+        if core.log.reserve.spent and not core.log.reserve.fill():
+            advice = full_disk_advice(core.directory.disk, self.path)
+            raise QueueFullError(f"nothing is put: {advice}", path=self.path)
         return self._putter.put(values, keys, options)
 
     def _take(self, n: int, max_bytes: int | None = None) -> list[Item]:
@@ -220,6 +221,7 @@ class JournalQueue(WorkQueue):
                 core.life.require()
                 core.reader_lock.check()
                 core.holders.check()
+                core.log.guard.check()
                 self._look_at = now + _LOOK_NS
             if now >= core.keep_at:
                 core.keep_head(now)
@@ -229,8 +231,6 @@ class JournalQueue(WorkQueue):
         if self._taker.lost or self._taker.unwritten is not None:
             self._tell(items)
         return items
-
-    _take_within = _take
 
     def _take_now(self, n: int, max_bytes: int | None, check: bool) -> list[Item]:
         core = self._core
@@ -249,14 +249,10 @@ class JournalQueue(WorkQueue):
         if not found and now >= self._judge_at and not taker.unfinished:
             self._judge_at = now + _NS
             core.fresh.judge()  # nothing was appended for a while: are the bytes at the end corruption?
-        if check:
-            log.guard.check()
         headers = log.state.headers
-        if headers:
-            return [
-                JournalItem(self, core, message, attempts, headers_of(headers, message)) for message, attempts in found
-            ]
-        return [JournalItem(self, core, message, attempts) for message, attempts in found]
+        return [
+            JournalItem(self, core, row[0], row[1], headers_of(headers, row[0]) if headers else None) for row in found
+        ]
 
     def _tell(self, items: list[Item]) -> None:
         """Warn once about items that are missing or cannot be given up."""

@@ -16,7 +16,7 @@ from sej.codec import decode_many
 from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
 from sej.queue.core import QueueCore
-from sej.queue.interface.values import PutOptions
+from sej.queue.interface.values import PLAIN, PutOptions
 from sej.queue.log.format import (
     BACK,
     BLOCK,
@@ -88,14 +88,14 @@ class Putter:
         The journal's lock is taken before the queue's: while another process holds the journal, workers can still take
         items and end them.
         """
-        delay_s, priority, expire_s, dedupe_keys, timeout, headers = options
         values = list(values)  # the iterable must not run under a lock
         keys = None if keys is None else list(keys)
-        if not (delay_s or priority or expire_s is not None or dedupe_keys is not None or headers or self._maxsize):
+        if not self._maxsize and (options is PLAIN or options._replace(timeout=None) == PLAIN):
             if len(values) == 1 and (keys is None or len(keys) == 1):  # as in most puts
                 return (self._writer.append(values[0], keys[0] if keys else b""),)
             return self._writer.append_many(values, keys)
-        for name, column in (("dedupe_keys", dedupe_keys), ("keys", keys)):
+        timeout = options.timeout
+        for name, column in (("dedupe_keys", options.dedupe_keys), ("keys", keys)):
             if column is not None and len(column) != len(values):
                 raise ValueError(f"{name} must have {len(values)} entries, one for each value, got {len(column)}")
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -114,7 +114,8 @@ class Lifecycle:
         Raises:
             LockedError: a call of the owner is under way in this thread.
         """
-        if is_mine(self.mutex):
+        notice_fork()
+        if self.mutex._is_owned():  # type: ignore[attr-defined]  # what is_mine asks, in every call
             raise self._under_way()
 
     def require(self) -> None:

@@ -499,7 +499,8 @@ class End:
         life = self.life
         life.require_outside()
         with life.mutex:
-            life.require()
+            if not life.open:
+                life.refuse()
             try:
                 self._enter()
                 found = act(*arguments)

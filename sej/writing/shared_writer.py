@@ -187,7 +187,7 @@ class SharedWriter:
         Raises:
             LockedError: it is, but a signal handler has interrupted a change of the journal's end.
         """
-        if not self.life.inside:
+        if not self.life.mutex._is_owned():  # type: ignore[attr-defined]  # the turn that follows notices a fork
             return False
         if not self._end.entered or self._end.buffer.in_doubt:
             self.life.require_outside()

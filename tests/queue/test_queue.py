@@ -223,26 +223,7 @@ class TestLeases:
             assert heir._core.holders.mine == 0
             assert take(heir).attempts == 2
 
-    def test_one_of_two_holds_an_item_if_the_lock_file_is_removed(self, tmp_path: Path, clock: FakeClock) -> None:
-        with opened(tmp_path, clock) as one:
-            one.put_many([b"a", b"b"])
-
-            def meanwhile() -> tuple[JournalQueue, Any, list[Any]]:
-                (tmp_path / "ofs" / "worker.queue.lck").unlink()
-                other = opened(tmp_path, clock)
-                return other, take(other), one._take_now(1, None, False)
-
-            other, first, (second,) = one._core.locked(meanwhile)
-            with other:
-                assert (first.value, second.value) == (b"a", b"a")  # both were in the middle of an operation
-                with pytest.raises(sej.LeaseLostError):
-                    first.done()
-                second.done()
-                assert one._core.log.guard._file.status().identity == other._core.log.guard._file.status().identity
-                assert take(other).value == b"b"
-                assert list(one.stats().values()) == list(other.stats().values()) == [0, 0, 1, 1, 0, 0]
-
-    @pytest.mark.parametrize("name", ["worker.lck", "worker.slots/0.lck"])
+    @pytest.mark.parametrize("name", ["worker.lck", "worker.queue.lck", "worker.slots/0.lck"])
     def test_a_lock_file_that_was_removed_is_noticed(self, tmp_path: Path, clock: FakeClock, name: str) -> None:
         with opened(tmp_path, clock) as queue:
             queue.put(b"job")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol
 
 from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, reason_of, require
 from sej.durations import Seconds, seconds
@@ -63,13 +63,23 @@ class QueueItem(Item):
         return b""
 
 
+class Hold(Protocol):
+    """A backend's hold on an item. Each method returns False if the item is no longer held."""
+
+    def done(self) -> bool:
+        """End the item permanently."""
+
+    def give_back(self) -> bool:
+        """Make the item ready again."""
+
+    def give_up(self, reason: str | None = None) -> bool:
+        """Make the item a dead letter."""
+
+
 class HeldItem(QueueItem):
-    """An item held by the object that took it.
+    """An item held by the object that took it."""
 
-    Its three end functions return False if the item is no longer held.
-    """
-
-    __slots__ = ("_back", "_bytes", "_done", "_give_up", "_lost", "_position", "place")
+    __slots__ = ("_bytes", "_hold", "_lost", "_position", "place")
 
     def __init__(
         self,
@@ -77,10 +87,8 @@ class HeldItem(QueueItem):
         message: Any,
         data: bytes,
         attempts: int,
+        hold: Any,
         *,
-        done: Callable[[], bool],
-        back: Callable[[], bool],
-        give_up: Callable[[str], bool],
         place: Hashable = None,
         position: int | None = None,
     ) -> None:
@@ -91,17 +99,13 @@ class HeldItem(QueueItem):
             message: the object of the backend's package.
             data: its value.
             attempts: the attempt, from 1.
-            done: ends it permanently.
-            back: makes it ready again.
-            give_up: gives it up, with a reason.
+            hold: a :class:`Hold`.
             place: the key under which its attempts are counted; None: the backend counts them itself.
             position: its position, for errors.
         """
         super().__init__(queue, message, attempts)
         self._bytes = data
-        self._done = done
-        self._back = back
-        self._give_up = give_up
+        self._hold = hold
         self.place = place
         self._position = position
         self._lost = False
@@ -112,7 +116,8 @@ class HeldItem(QueueItem):
 
     def done(self) -> None:
         """Mark the item done: it is not delivered again."""
-        self._end(self._done)
+        with self._queue.guard:
+            self._end(self._is_held() and self._hold.done())
 
     def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Make the item ready again immediately, or give it up after max_attempts."""
@@ -128,7 +133,8 @@ class HeldItem(QueueItem):
     def fail(self, reason: str | BaseException = "") -> None:
         """Write the item to the dead letters."""
         text = reason_of(reason)
-        self._end(lambda: self._give_up(text))
+        with self._queue.guard:
+            self._end(self._is_held() and self._hold.give_up(text or None))
 
     def extend(self, lease_s: Seconds) -> None:
         """Do nothing: the item is held as long as its queue is open."""
@@ -136,25 +142,27 @@ class HeldItem(QueueItem):
 
     def give_back(self) -> None:
         """Make the item ready again immediately, whatever its number of attempts."""
-        self._end(self._back, back=True)
-
-    def _end(self, act: Callable[[], bool], *, back: bool = False) -> None:
         with self._queue.guard:
-            self._keep(act)
-            self.ended = True
-            self._queue.ended(self, back=back)
+            self._end(self._is_held() and self._hold.give_back(), back=True)
 
-    def _keep(self, act: Callable[[], bool]) -> None:
-        """Act on an item that is still held; ``act`` returns whether it is."""
-        with self._queue.guard:
-            if self.ended or self._lost or not act():
-                self._lost = True
-                self._queue.lost(self)
-                raise LeaseLostError(
-                    "this item was lost: it was ended, or another process took it, put it back or edited it",
-                    path=self._queue.path,
-                    position=self._position,
-                )
+    def _is_held(self) -> bool:
+        return not (self.ended or self._lost)
+
+    def _end(self, held: bool, *, back: bool = False) -> None:
+        self._require_held(held)
+        self.ended = True
+        self._queue.ended(self, back=back)
+
+    def _require_held(self, held: bool) -> None:
+        """Raise an error if the backend no longer holds the item; the caller has the guard."""
+        if not held:
+            self._lost = True
+            self._queue.lost(self)
+            raise LeaseLostError(
+                "this item was lost: it was ended, or another process took it, put it back or edited it",
+                path=self._queue.path,
+                position=self._position,
+            )
 
 
 class HoldingQueue(WorkQueue):
@@ -210,7 +218,7 @@ class HoldingQueue(WorkQueue):
         self._tries[place] = attempts = self._tries.get(place, 0) + 1
         return attempts
 
-    def _take(self, n: int) -> list[Item]:
+    def _take(self, n: int, max_bytes: int | None = None) -> list[Item]:
         with self.guard:
             found: list[Item] = []
             while len(found) < n and (item := self._reserve()) is not None:

@@ -20,7 +20,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from sys import modules
 from typing import Any, ClassVar, Final, Self
 
@@ -261,16 +260,12 @@ class WorkQueue(ABC):
         """Return the items that this object holds to the queue, and close; a second call does nothing."""
 
     @abstractmethod
-    def _take(self, n: int) -> list[Item]:
-        """Return up to n items that are available now, without waiting."""
+    def _take(self, n: int, max_bytes: int | None = None) -> list[Item]:
+        """Return up to n items that are available now, without waiting; their values have at most max_bytes."""
 
     @abstractmethod
     def _watches(self) -> Sequence[Watch]:
         """Return watches that wake when an item may be available; created at the first call."""
-
-    def _take_within(self, n: int, max_bytes: int) -> list[Item]:
-        """Like :meth:`_take`, with a limit of bytes."""
-        raise self._unsupported("max_bytes")
 
     def _due_s(self) -> float | None:
         """Return in how many seconds an item may become ready on its own; None: never."""
@@ -493,19 +488,19 @@ class WorkQueue(ABC):
         POSITIVE("n", n)
         if max_bytes is not None:
             POSITIVE("max_bytes", max_bytes)
+            self._require(("max_bytes", max_bytes))
         return self._get(n, timeout, max_bytes)
 
     def _get(self, n: int, timeout: Seconds | None, max_bytes: int | None) -> list[Item]:
-        if timeout is not None:
+        if timeout is not None and timeout != 0:
             timeout = seconds("timeout", timeout)
             SECONDS("timeout", timeout)
-        take = partial(self._take, n) if max_bytes is None else partial(self._take_within, n, max_bytes)
-        found = take()
+        found = self._take(n, max_bytes)
         if found or timeout == 0:
             return found
         deadline = None if timeout is None else time.monotonic() + timeout
         watches = self._watches()
-        while not (found := take()):
+        while not (found := self._take(n, max_bytes)):
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 break

@@ -206,8 +206,7 @@ class QueueLog:
     def catch_up(self) -> None:
         """Read the records of others, and begin an operation, which sets ``unsure`` to False if it succeeds."""
         before, self.unsure = self.unsure, True
-        if before or self.guard.replaced:
-            self.guard.replaced = False
+        if before:
             self._open()
             return
         file = self._file
@@ -381,6 +380,8 @@ class QueueLog:
 
     def _open(self, *, first: bool = False) -> None:
         """Read the whole log, or create it."""
+        if not first:
+            self._directory.require()  # perhaps the journal was removed
         file = self._disk.open(self.path, "append")
         self._file = file
         self.state = QueueState()

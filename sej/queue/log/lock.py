@@ -11,15 +11,13 @@ its consequence. The files stay and are used again.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable
 
-from sej.errors import LockedError
+from sej.errors import LockedError, LockLostError
 from sej.journal.directory import Directory
 from sej.queue.log.state import QueueState
 from sej.system.clock import Clock
-from sej.system.disk import File
 from sej.system.locks import Lock
 
 
@@ -28,50 +26,34 @@ class QueueLock:
 
     def __init__(self, directory: Directory, name: str) -> None:
         """Open the lock file; created if it is missing."""
-        self._directory = directory
         self._disk = directory.disk
         self._path = directory.at("ofs", f"{name}.queue.lck")
-        self._file = self._open()
+        self._file = self._disk.open(self._path, "append")
         self.release: Callable[[], object] = self._file.unlocker()
         """Releases the lock, in C; callable at any time."""
-        self.replaced = False
-        """Whether the lock file was found to be another one: meanwhile others may have changed the log."""
 
     def take(self) -> None:
         """Take the lock, for one operation."""
         self._file.lock(wait=True)
-        while not self._file.extent()[1]:  # it was removed or replaced: others lock the new one
-            self._reopen()
 
     def check(self) -> None:
-        """Check from time to time, with the lock held, that the lock file was not moved away."""
-        there = self._disk.status(self._path)
-        while there is None or there.identity != self._file.status().identity:
-            self._reopen()
-            there = self._disk.status(self._path)
+        """Check from time to time, with the lock held, that others lock the same file.
 
-    def _reopen(self) -> None:
-        """Lock the file that others lock now."""
-        self.replaced = True
-        old, fresh = self._file, self._open()
-        self._file, self.release = fresh, fresh.unlocker()
-        old.close()
-        fresh.lock(wait=True)
+        Raises:
+            LockLostError: it was removed or replaced.
+        """
+        there = self._disk.status(self._path)
+        if there is None or there.identity != self._file.status().identity:
+            raise LockLostError(
+                "the queue's lock file was removed or replaced, so other workers do not see this one; reopen the"
+                " queue, and leave the files in ofs/ in their places",
+                path=self._path,
+            )
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self.release = _nothing
         self._file.close()
-
-    def _open(self) -> File:
-        while True:
-            try:
-                self._disk.open(self._path, "append").close()  # created if it is missing
-            except FileNotFoundError:
-                self._directory.require()  # the journal was removed
-                raise
-            with contextlib.suppress(FileNotFoundError):  # removed in between
-                return self._disk.open(self._path, "edit")
 
 
 def _nothing() -> None:
