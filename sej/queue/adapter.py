@@ -10,7 +10,7 @@ import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -233,7 +233,7 @@ class AsyncQueue:
         listed = None if keys is None else list(keys)
         return await self._put(partial(self.work.put_many, list(values), listed, **options), timeout)
 
-    async def _put(self, put: Callable[..., _T], timeout: Seconds | None) -> _T:  # noqa: ASYNC109
+    async def _put(self, put: partial[_T], timeout: Seconds | None) -> _T:  # noqa: ASYNC109
         timeout = seconds("timeout", timeout)
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + timeout

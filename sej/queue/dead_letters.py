@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from sej.errors import JournalNotFoundError, LockedError, OffsetTooSmallError, SejError
@@ -21,10 +20,8 @@ from sej.reading.offset import Offset, read_offset
 from sej.system.clock import Clock
 from sej.system.disk import Disk, of_system
 
-_BATCH: Final = 256
 _NAME_BYTES: Final = 192
 """With the prefix, the longest name that a reader can have."""
-_LOOK_BACK: Final = 4096
 _LOCK_S: Final = 1.0
 """Writers of that journal hold it for one letter at a time; a process that holds it longer must not block the whole
 queue.
@@ -121,8 +118,6 @@ class DeadLetterJournal:
         self._log = log
         self._clock = clock
         self.path = os.fspath(path)
-        self._letters: dict[int, tuple[int, int]] = {}
-        self._seen_to = 0
 
     def give_up(self, message: Message, attempts: int, reason: str) -> None:
         """Give an item up, under the queue's lock.
@@ -132,34 +127,44 @@ class DeadLetterJournal:
         it finishes this.
         """
         log, offset, stamp = self._log, message.offset, stamp_of(message.timestamp)
-        if not self._is_there(message):
-            there, priority = log.state.leased.get(offset), log.state.priority(offset)
+        held, waits, priority = log.state.leased.get(offset), log.state.waiting.get(offset), log.state.priority(offset)
+        begun = waits is not None and waits.exhausted
+        if not begun:
             log.append(exhausted(offset, 0, attempts, priority, stamp))
             log.force()
-            append = partial(
-                append_dead_letter,
-                self.path,
-                message,
-                source=source_of(self._directory),
-                reader=self._name,
-                attempts=attempts,
-                reason=reason,
-                priority=priority,
-                expire_s=self._expire_s(message),
-                headers=headers_of(log.state.headers, message),
-                lock_timeout=_LOCK_S,
-                disk=self._directory.disk,
-            )
+        try:
             try:
-                log.reserve.with_room(append, partial(append, perhaps_there=True))
-            except (OSError, SejError) as error:
-                refused = isinstance(error, SejError) or of_system(error)  # otherwise the letter may have been written
-                if refused and there is not None:  # another process may write it later
-                    log.append(PICK(offset, attempts, there.holder, there.deadline_ns, priority))
-                raise
-        else:
-            sync_dead_letters(self.path, self._directory.disk)  # its writer may have died before its sync
+                self._append(message, attempts, reason, priority, perhaps_there=begun)
+            except OSError as error:
+                log.reserve.make_room(error)
+                self._append(message, attempts, reason, priority, perhaps_there=True)
+        except (OSError, SejError) as error:
+            refused = isinstance(error, SejError) or of_system(error)  # otherwise the letter may have been written
+            if refused and held is not None:  # another process may write it later
+                log.append(PICK(offset, attempts, held.holder, held.deadline_ns, priority))
+            raise
         log.append(DEAD(offset, attempts, stamp))
+
+    def _append(self, message: Message, attempts: int, reason: str, priority: int, *, perhaps_there: bool) -> None:
+        first = 0
+        if perhaps_there:
+            with suppress(JournalNotFoundError):
+                first = self._first_letter()
+        append_dead_letter(
+            self.path,
+            message,
+            source=source_of(self._directory),
+            reader=self._name,
+            attempts=attempts,
+            reason=reason,
+            priority=priority,
+            expire_s=self._expire_s(message),
+            headers=headers_of(self._log.state.headers, message),
+            perhaps_there=perhaps_there,
+            first=first,
+            lock_timeout=_LOCK_S,
+            disk=self._directory.disk,
+        )
 
     def _expire_s(self, message: Message) -> float | None:
         """Return after how many seconds an item expires; None: never.
@@ -178,31 +183,16 @@ class DeadLetterJournal:
         if record:
             self._log.append(record)
 
-    def _is_there(self, message: Message) -> bool:
-        """Return whether this message has a letter that was not put back."""
-        disk, source = self._directory.disk, source_of(self._directory)
-        try:
-            journal = Journal(self.path, disk=disk)
-            first = self._first_letter()
-        except JournalNotFoundError:
-            return False
-        start = max(self._seen_to, first, journal.end_offset - _LOOK_BACK)
-        for letter in remaining_letters(self.path, start, disk):
-            if (letter.source, letter.reader) == (source, self._name):
-                self._letters[letter.message.offset] = letter.letter_offset, message_check(letter.message)
-            self._seen_to = letter.letter_offset + 1
-        while len(self._letters) > _LOOK_BACK:
-            del self._letters[next(iter(self._letters))]
-        letter_offset, check = self._letters.get(message.offset, (-1, 0))
-        return letter_offset >= first and check == message_check(message)
+    def open_position(self) -> Offset | None:
+        """Return the position of the letters that were put back, for one redrive; None if there are no letters.
 
-    def redrive(self, limit: int | None, put_back: Callable[[int, list[DeadLetter]], list[int]]) -> int:
-        """Pass this queue's letters to ``put_back``, oldest first; the position is stored next to them."""
-        disk, reader = self._directory.disk, redrive_reader(self._directory, self._name, self.path)
+        Raises:
+            LockedError: another redrive is running.
+        """
         try:
-            place = Offset(self.path, reader, disk=disk)
+            return Offset(self.path, redrive_reader(self._directory, self._name, self.path), disk=self._directory.disk)
         except JournalNotFoundError:
-            return 0
+            return None
         except LockedError as error:
             raise LockedError(
                 f"another redrive() of the queue {self._name!r} is running in {error.holder or 'another process'}, and"
@@ -210,35 +200,19 @@ class DeadLetterJournal:
                 path=error.path,
                 holder=error.holder,
             ) from None
-        try:
-            with place:
-                return self._put_back(place, limit, put_back)
-        except BaseException:
-            place.close()  # an exception of a signal handler may have interrupted the exit before it released the lock
-            raise
 
-    def _put_back(
-        self, place: Offset, limit: int | None, put_back: Callable[[int, list[DeadLetter]], list[int]]
-    ) -> int:
-        """Pass the letters from a position on to ``put_back``, and commit the position; return how many there were."""
+    def batch(self, first: int, most: int) -> tuple[list[DeadLetter], int]:
+        """Return up to so many letters of this queue that were not put back, and the offset after them."""
         source, disk = source_of(self._directory), self._directory.disk
-        count = 0
-        mine: list[DeadLetter] = []
-        sync_dead_letters(self.path, disk)  # letters lost with power would be replaced by others at these offsets
-        first = seen = max(place.value, self._first_letter())
+        found: list[DeadLetter] = []
+        seen = first = max(first, self._first_letter())
         for letter in remaining_letters(self.path, first, disk):
-            if count == limit:
-                break
-            if (letter.source, letter.reader) == (source, self._name):
-                mine.append(letter)
             seen = letter.letter_offset + 1
-            if len(mine) == _BATCH or (limit is not None and count + len(mine) == limit):
-                count += len(put_back(self._number(), mine))
-                place.commit(seen)
-                mine = []
-        count += len(put_back(self._number(), mine))
-        place.commit(seen)
-        return count
+            if (letter.source, letter.reader) == (source, self._name):
+                found.append(letter)
+                if len(found) == most:
+                    break
+        return found, seen
 
     def of_item(self, offset: int) -> tuple[int, DeadLetter] | None:
         """Return the number of this journal and the letter of one item; None if it has no letter."""
@@ -247,14 +221,14 @@ class DeadLetterJournal:
             sync_dead_letters(self.path, disk)
             for letter in remaining_letters(self.path, self._first_letter(), disk):
                 if (letter.message.offset, letter.source, letter.reader) == (offset, source, self._name):
-                    return self._number(), letter
+                    return self.number(), letter
         return None
 
     def _first_letter(self) -> int:
         """Return the first letter that was not put back."""
         return _position(self._directory, self._name, self.path, self._log.state)[1]
 
-    def _number(self) -> int:
+    def number(self) -> int:
         """Return the number of this journal of dead letters."""
         with suppress(JournalNotFoundError):
             return _journal_number(self.path, self._directory.disk)

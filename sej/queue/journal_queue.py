@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any, ClassVar, Final, Unpack
 
 from sej.checks import (
@@ -372,7 +371,7 @@ class JournalQueue(WorkQueue):
         """
         optional(COUNT)("limit", limit)
         self._core.locked(self._core.letters.look_for_losses)
-        return self._core.letters.redrive(limit, partial(self._core.end_in_turn, self._putter.put_back))
+        return self._putter.redrive(limit)
 
     def sync(self) -> None:
         """Sync to the disk what was put and ended through this object so far.

@@ -28,7 +28,7 @@ from sej.message import Message
 from sej.queue.core import QueueCore
 from sej.queue.log.format import DONE, PARK, PICK, SCAN, stamp_of
 from sej.queue.log.order import NEVER, KeyOrder, key_hash
-from sej.queue.log.reader import UnfinishedError
+from sej.queue.log.reader import Budget, UnfinishedError
 from sej.queue.take import Flow, Found, Taker
 from sej.system.disk import of_system
 
@@ -49,11 +49,11 @@ class KeyedTaker(Taker):
         self._free: list[tuple[int, int]] = []
         self._queued: set[int] = set()
         self._again = False
-        self._left = _MESSAGES
+        self._budget = Budget(_MESSAGES)
 
     def take(self, n: int, now: int, max_bytes: int | None = None) -> Found:
         """Return up to n items that are available now; messages that are passed by are counted from here."""
-        self._left = _MESSAGES
+        self._budget.left = _MESSAGES
         return super().take(n, now, max_bytes)
 
     def _take_next(self, n: int, now: int, found: Found) -> bool:
@@ -64,7 +64,7 @@ class KeyedTaker(Taker):
             while not self._next(order, n, now, found):
                 if not self._again:
                     return False
-                if self._left <= 0:
+                if self._budget.left <= 0:
                     raise UnfinishedError
             return True
         except UnfinishedError:
@@ -145,7 +145,7 @@ class KeyedTaker(Taker):
                 if state.frontier in state.above:
                     self.look_ahead()
                 if state.frontier not in state.above and self._take_or_pass(order, 0, now, [], offset):
-                    self._spend()
+                    self._budget.spend()
                     self._refresh(order, now)
                     continue
             return ready
@@ -177,15 +177,10 @@ class KeyedTaker(Taker):
     def _lookup(self, key: int) -> int | None:
         """Return the first parked item of a key; if it has none, record that."""
         log = self._log
-        first = self.core.parked.first(log.state, log.epoch, key, self._spend)
+        first = self.core.parked.first(log.state, log.epoch, key, self._budget)
         if first is None:
             log.append(PARK(key, NEVER))
         return first
-
-    def _spend(self) -> None:
-        self._left -= 1
-        if self._left <= 0:
-            raise UnfinishedError
 
     def _take_parked(self, order: KeyOrder, offset: int, key: int, now: int, found: Found) -> None:
         log = self._log
@@ -230,7 +225,7 @@ class KeyedTaker(Taker):
 
         With ``stop``, pass by all messages before it. Return whether there was a message.
         """
-        if self._left <= 0:  # what follows is unknown, and may come before an item that is aside
+        if self._budget.left <= 0:  # what follows is unknown, and may come before an item that is aside
             raise UnfinishedError
         log = self._log
         batch = _Batch(log.state.frontier, *self._lease(now))
@@ -267,14 +262,14 @@ class KeyedTaker(Taker):
                 in_row += 1
                 if in_row > _IN_ROW and (batch.run or found):
                     return _End.SHORT
-                self._left -= 1
+                self._budget.left -= 1
                 batch.pass_by(key, message, is_parked=key in order.parked)
         return _End.DONE
 
     def _pass_all(self, batch: _Batch, order: KeyOrder, stop: int) -> None:
         """Pass by all messages before an offset."""
         while batch.offset < stop and (message := self._read_next(batch, stop)) is not None:
-            self._left -= 1
+            self._budget.left -= 1
             key = key_hash(message.key)
             batch.pass_by(key, message, is_parked=key in order.parked)
 
@@ -282,7 +277,7 @@ class KeyedTaker(Taker):
         """Return the message at the batch's offset, or after a gap there; None: the batch ends before it."""
         above = self._log.state.above
         offset = batch.offset
-        if self._left <= 0 or (above and offset in above):
+        if self._budget.left <= 0 or (above and offset in above):
             return None
         try:
             message = self.core.fresh.at(offset)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sej.codec import decode_many
 from sej.errors import OffsetTooSmallError, QueueFullError
@@ -21,11 +21,9 @@ from sej.queue.log.format import (
     BACK,
     BLOCK,
     DEAD,
-    DONE,
     HEADERS,
     KEY,
     MAX_PRIORITY,
-    WAIT,
     deduped,
     expires,
     in_parts,
@@ -34,10 +32,13 @@ from sej.queue.log.format import (
     packed_headers,
 )
 from sej.queue.log.order import NEVER, key_hash
-from sej.queue.log.state import QueueState, hashed, requeue_key
-from sej.reading.dead_letters import DeadLetter
+from sej.queue.log.state import hashed, requeue_key
+from sej.reading.dead_letters import DeadLetter, sync_dead_letters
 from sej.system.clock import span_ns
 from sej.system.watch import wait_any
+
+_BATCH: Final = 256
+"""So many dead letters are put back in one turn."""
 
 
 class _Batch(NamedTuple):
@@ -120,7 +121,7 @@ class Putter:
     def _put_now(self, values: list[bytes], keys: list[bytes] | None, options: PutOptions) -> Sequence[int] | None:
         batch = self._batch(values, keys, options.dedupe_keys)
         count = len(batch.values)
-        return self._put(batch, options) if self._has_room(count) or self._makes_room(count) else None
+        return self._put(batch, options) if self._has_room(count) else None
 
     def put_back(self, journal: int, letters: Sequence[DeadLetter], *, alone: bool = False) -> list[int]:
         """Put dead letters back, each once, under the queue's lock; durable when it returns.
@@ -160,6 +161,26 @@ class Putter:
         )
         log.force()
         return [found.offset for found in known]
+
+    def redrive(self, limit: int | None) -> int:
+        """Put this queue's dead letters back, oldest first; the position is stored next to them."""
+        letters, count = self._core.letters, 0
+        place = letters.open_position()
+        if place is None:
+            return 0
+        try:
+            with place:
+                sync_dead_letters(letters.path, self._core.directory.disk)  # or others may get their offsets
+                while most := _BATCH if limit is None else min(_BATCH, limit - count):
+                    batch, seen = letters.batch(place.value, most)
+                    count += len(self._core.end_in_turn(self.put_back, letters.number(), batch))
+                    place.commit(seen)
+                    if len(batch) < most:
+                        break
+        except BaseException:
+            place.close()  # an exception of a signal handler may have interrupted the exit before it released the lock
+            raise
+        return count
 
     def put_one_back(self, journal: int, letter: DeadLetter) -> list[int]:
         """Put one dead letter back, before the letters in front of it; durable when it returns."""
@@ -252,32 +273,6 @@ class Putter:
         room = self._maxsize - count - state.fresh(end)
         return len(state.waiting) <= room or len(state.waiting) - state.void(end) <= room
 
-    def _makes_room(self, count: int) -> bool:
-        """Return whether there is room after removing expired items, which may be far from their delivery."""
-        log, state, now = self._log, self._log.state, self._clock.boot_ns()
-        if now < state.first_expiry:
-            return False
-        gone, first = [], NEVER
-        for offset, (at, timestamp, check) in state.expires.items():
-            there = self._message(offset, timestamp, check) if at <= now else None
-            fresh = there is not None and state.is_fresh(offset, key_hash(there.key))
-            if there is not None and (fresh or offset in state.waiting):
-                if fresh:  # recorded first: only then is it counted as done, as when it is delivered
-                    gone += set_aside(state, there)
-                gone.append(DONE(offset, offset + 1))
-            elif at < first:
-                first = at
-        state.first_expiry = first
-        if gone:
-            log.append(*gone)
-        return bool(gone) and self._has_room(count)
-
-    def _message(self, offset: int, timestamp: int, check: int) -> Message | None:
-        """Return this message; None: another one or none has the offset."""
-        message = self._reader.find(offset)
-        matches = message is not None and (message.timestamp, message_check(message)) == (timestamp, check)
-        return message if matches else None
-
     def _batch(self, values: list[bytes], keys: list[bytes] | None, dedupe_keys: Sequence[bytes] | None) -> _Batch:
         """Return which of them must be written."""
         if dedupe_keys is None:
@@ -356,12 +351,6 @@ class Putter:
         except OffsetTooSmallError:
             return offset  # it existed, and retention removed it
         return offset if message is not None and message_check(message) == check else None
-
-
-def set_aside(state: QueueState, message: Message) -> list[bytes]:
-    """Return the records that set a fresh message aside, so that it is counted when it ends without a delivery."""
-    offset, key = message.offset, key_hash(message.key)
-    return [WAIT(offset, 0, 0, 0), *([KEY(offset, key)] if key and state.order is not None else ())]
 
 
 def _redrive_key(journal: int, letter: DeadLetter) -> bytes:

@@ -25,6 +25,7 @@ from sej.queue.log.format import (
     BLOCK,
     DONE,
     DROP,
+    KEY,
     LOST,
     PICK,
     RATE,
@@ -37,7 +38,6 @@ from sej.queue.log.format import (
 from sej.queue.log.order import key_hash
 from sej.queue.log.reader import parked_offsets
 from sej.queue.log.state import QueueState
-from sej.queue.put import set_aside
 from sej.system.clock import LONGEST_NS
 from sej.system.disk import of_system
 
@@ -147,7 +147,7 @@ class Taker:
             except OffsetTooSmallError as error:
                 if not self._lose(error.first_available):
                     raise
-            except (OSError, SejError) as error:
+            except (MemoryError, OSError, SejError) as error:
                 if not found or not self.core.life.open or (isinstance(error, OSError) and not of_system(error)):
                     raise
                 self.core.close_readers()  # reopened at their next use
@@ -235,12 +235,7 @@ class Taker:
         while len(run) < n and not (above and offset in above):
             try:
                 message = read(offset)
-            except MemoryError as error:
-                if not run:
-                    self._too_large(offset, error, now, found)
-                    return True
-                break
-            except (OSError, SejError) as error:
+            except (MemoryError, OSError, SejError) as error:
                 if not run or (isinstance(error, OSError) and not of_system(error)):
                     raise
                 break
@@ -287,11 +282,7 @@ class Taker:
         """Lease an item out of order; an exhausted one goes to the dead letters."""
         log, state, core = self._log, self._log.state, self.core
         attempts = state.attempts(offset)
-        try:
-            message = core.others.at(offset)
-        except MemoryError as error:
-            self._too_large(offset, error, now, found)
-            return
+        message = core.others.at(offset)
         intent = state.intents.get(offset)
         if message is None or message.offset != offset:  # it was never written, or a repair found it lost
             log.append(DROP(offset) if offset >= state.frontier else DONE(offset, offset + 1))
@@ -322,25 +313,6 @@ class Taker:
                 self._dead_letter_at = now + _DEAD_LETTER_PAUSE_NS
         wait = exhausted if begun else WAIT  # the reason of a later letter is this one's
         log.append(wait(message.offset, self._dead_letter_at, attempts, log.state.priority(message.offset)))
-
-    def _too_large(self, offset: int, error: MemoryError, now: int, found: Found) -> None:
-        """Count an attempt for an item that this process has no memory for, and raise.
-
-        An exhausted one waits for a process that has the memory for its dead letter, and other items do not.
-        """
-        self.core.close_readers()
-        if found:  # they are leased; the next call reaches this item first
-            self._full = True
-            return
-        log, state = self._log, self._log.state
-        attempts = state.attempts(offset)
-        if attempts < state.max_attempts:
-            log.append(WAIT(offset, 0, attempts + 1, state.priority(offset)))
-            raise error
-        self.unwritten = error
-        begun = offset in state.waiting and state.waiting[offset].exhausted
-        wait = exhausted if begun else WAIT
-        log.append(wait(offset, now + _DEAD_LETTER_PAUSE_NS, attempts, state.priority(offset)))
 
     def _why(self, offset: int, attempts: int, *, begun: bool) -> str:
         """Return the reason of an exhausted item, as far as it is known: a waiting one may also have been returned.
@@ -422,6 +394,8 @@ class Taker:
         fresh = state.is_fresh(offset, key_hash(message.key))
         if not fresh and not state.has(offset):
             return False
-        aside = set_aside(state, message) if fresh else []
+        aside = [WAIT(offset, 0, 0, 0)] if fresh else []
+        if fresh and message.key and order is not None:
+            aside.append(KEY(offset, key_hash(message.key)))
         log.append(*aside, DONE(offset, offset + 1, stamp_of(message.timestamp)))
         return True

@@ -95,6 +95,7 @@ def append_dead_letter(
     expire_s: float | None = None,
     headers: Mapping[str, str] | None = None,
     perhaps_there: bool = False,
+    first: int = 0,
     lock_timeout: float | None = None,
     disk: Disk = OS,
 ) -> None:
@@ -110,8 +111,9 @@ def append_dead_letter(
         priority: the item's priority in its queue.
         expire_s: seconds after which the item expires; None: never.
         headers: the item's headers.
-        perhaps_there: whether an earlier process may have done this just before it died: then the newest letter of this
-            source and reader is checked first.
+        perhaps_there: whether an earlier process may have done this just before it died: then the newest letters are
+            checked first.
+        first: letters before this one do not count then: they were put back.
         lock_timeout: seconds to wait for another writer of that journal, which several readers may share; None: without
             a limit.
         disk: the disk.
@@ -119,7 +121,7 @@ def append_dead_letter(
     Raises:
         LockedError: another writer held it for longer.
     """
-    if perhaps_there and _newest_offset(path, source, reader, disk) == message.offset:
+    if perhaps_there and _has_letter(path, message, source, reader, first, disk):
         sync_dead_letters(path, disk)  # its writer may have died before its sync
         return
     head: dict[str, object] = {
@@ -177,16 +179,21 @@ def source_of(directory: Directory) -> str:
     return identity.hex() if identity is not None else os.path.realpath(directory.path)
 
 
-def _newest_offset(path: str | os.PathLike[str], source: str, reader: str, disk: Disk) -> int | None:
+def _has_letter(
+    path: str | os.PathLike[str], message: Message, source: str, reader: str, first: int, disk: Disk
+) -> bool:
+    """Return whether one of the newest letters, from the first one on, is that of this message."""
     try:
         letters = Journal(path, disk=disk).reversed()
     except JournalNotFoundError:
-        return None
-    for _, message in zip(range(_LOOK_BACK), letters, strict=False):
-        letter = _decode(message, os.fspath(path))
-        if (letter.source, letter.reader) == (source, reader):
-            return letter.message.offset
-    return None
+        return False
+    for _, there in zip(range(_LOOK_BACK), letters, strict=False):
+        if there.offset < first:
+            break
+        letter = _decode(there, os.fspath(path))
+        if (letter.source, letter.reader, letter.message) == (source, reader, message):
+            return True
+    return False
 
 
 def _decode(message: Message, path: str) -> DeadLetter:

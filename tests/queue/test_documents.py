@@ -46,7 +46,7 @@ def test_the_format_page_has_every_kind() -> None:
     table = {int(row[0]): row[1:] for row in rows("formats/queue.md", 4) if row[0].isdecimal()}
     for number, kind in KINDS.items():
         fields = [field if field == word else f"{field} = {word}" for field, word in kind.fields.items()]
-        assert table[number] == [kind.name, ", ".join(fields), kind.says]
+        assert table[number][:2] == [kind.name, ", ".join(fields)]
     assert len(table) == len(KINDS)
 
 

@@ -136,19 +136,6 @@ class TestRules:
         item = take(q)
         assert (item.value, item.attempts) == (b"a1", 2)
 
-    def test_expired_items_that_wait_for_their_key_make_room(self, tmp_path: Path, clock: FakeClock) -> None:
-        with opened(tmp_path, clock, order="key", maxsize=3) as q:
-            q.put(b"a1", b"a")
-            take(q)
-            q.put(b"a2", b"a", expire_s=10)
-            q.put(b"a3", b"a")
-            assert taken(q) == [] and len(q) == 2
-            q.put(b"b", b"b", timeout=0)
-            clock.move(11)
-            q.put(b"c", b"c", timeout=0)
-            assert [item.value for item in q.items("ready")] == [b"a3", b"b", b"c"]
-            assert q.stats().done == 1
-
     def test_an_item_has_not_the_key_of_one_whose_put_died(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, order="key") as q:
             q.put(b"a1", b"a")

@@ -373,8 +373,8 @@ class WorkQueue(ABC):
             key: up to 127 bytes that are stored with it.
             delay_s: seconds until it may be taken, or a duration such as ``"5m"``.
             priority: -3 to 3; ready items with the highest priority are delivered first.
-            expire_s: seconds after which it expires. It is then removed when it would be delivered, or when a put needs
-                the room, and counted until it is removed.
+            expire_s: seconds after which it expires. It is then removed when it would be delivered, and counted until
+                then.
             dedupe_key: a put with the same key within the queue's window puts nothing and returns the first one's
                 number.
             headers: texts by name, kept with the item and not in its message: ``{"content-type": "image/png"}``. At

@@ -33,8 +33,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from sej.errors import (
     BadOffsetFileError,
@@ -85,7 +84,6 @@ _MOST: Final = 1 << 20
 """A record about more messages than this is compared with the journal before it is applied."""
 _SET_NS: Final = 1_000_000_000
 """A clock that moved less than this against the boot-time clock was not set, but adjusted."""
-_T = TypeVar("_T")
 
 
 class Reserve:
@@ -125,20 +123,11 @@ class Reserve:
         with Tolerated():
             self._disk.unlink(self._path)
 
-    def with_room(self, write: Callable[[], _T], again: Callable[[], _T] | None = None) -> _T:
-        """Write; if the disk is full, release the reserve and write again.
-
-        Args:
-            write: writes.
-            again: writes the second time, if that differs.
-        """
-        try:
-            return write()
-        except Exception as error:
-            if not is_full(error):
-                raise
-            self.release()
-            return (again or write)()
+    def make_room(self, error: BaseException) -> None:
+        """Give the space to a write that found the disk full, which the caller repeats; raise any other error."""
+        if not is_full(error):
+            raise error
+        self.release()
 
 
 class QueueLog:
@@ -240,9 +229,7 @@ class QueueLog:
             try:
                 self._file.write(data)
             except OSError as error:
-                if not is_full(error):
-                    raise
-                self.reserve.release()
+                self.reserve.make_room(error)
                 self._file.write(data[self._file.size() - self._position :])  # a part may have been written
         except OSError as error:
             raise self._broken(error) from error
@@ -288,11 +275,18 @@ class QueueLog:
         void = [deduped(key, 0, 0, 0) for _, key, _ in self.state.dedupe.unproven(value)]
         if void:  # recorded before retention may remove the messages that prove it
             self.append(*void)
-        self._disk.mkdir(self._directory.at("tmp"))
-        self.reserve.with_room(lambda: keep_offset(self._directory, self._name, value, strict=True))
+        self._keep_offset(value)
         self.append(KEPT(value, self._clock.boot_ns()))
         if self.reserve.spent:
             self.reserve.fill()
+
+    def _keep_offset(self, value: int) -> None:
+        self._disk.mkdir(self._directory.at("tmp"))
+        try:
+            keep_offset(self._directory, self._name, value, strict=True)
+        except OSError as error:
+            self.reserve.make_room(error)
+            keep_offset(self._directory, self._name, value, strict=True)
 
     def _compare_keys(self, value: int) -> None:
         """Compare the dedupe keys below a head with their messages; keys whose messages were never written are kept."""
@@ -509,8 +503,7 @@ class QueueLog:
             f"{self.ofs_path}: this file and its twin differ, as in a copy of a queue in use; the queue continues at"
             f" the lower offset, {there}, and items may be delivered twice"
         )
-        self._disk.mkdir(self._directory.at("tmp"))
-        self.reserve.with_room(lambda: keep_offset(self._directory, self._name, there, strict=True))
+        self._keep_offset(there)
 
     def _first_offset(self, kept: int | None) -> int:
         if kept is not None:
@@ -550,7 +543,11 @@ class QueueLog:
         data = head(epoch, self._name) + snapshot(state, self._clock.boot_ns(), end)
         self._disk.mkdir(self._directory.at("tmp"))
         temporary = self._directory.at("tmp", f"{self._name}.queue")
-        self.reserve.with_room(lambda: replace_file(self._disk, temporary, self.path, data))
+        try:
+            replace_file(self._disk, temporary, self.path, data)
+        except OSError as error:
+            self.reserve.make_room(error)
+            replace_file(self._disk, temporary, self.path, data)
         self._file = self._disk.open(self.path, "append")  # the old file is closed after the last sync of it
         self.epoch = epoch
         self._position = self._compacted_bytes = len(data)

@@ -71,154 +71,87 @@ class Kind:
         number: the first byte of its records.
         name: as on the format's page.
         fields: each field's name, and the word of the record that holds it.
-        says: what the record means.
         read: returns the fields in the words of a record.
     """
 
-    def __init__(self, number: int, name: str, fields: str, says: str) -> None:
+    def __init__(self, number: int, name: str, fields: str) -> None:
         """Set a row: its fields are ``name=word``, or only the word if it is the field's name."""
-        self.number, self.name, self.says = number, name, says
+        self.number, self.name = number, name
         pairs = [field.partition("=") for field in fields.split()]
         self.fields = {field: word or field for field, _, word in pairs}
-        words = list(self.fields.values())
-        self._places = itemgetter(*(words.index(word) + 2 if word in words else int(word == "kind") for word in WORDS))
-        indexes = [WORDS.index(word) for word in words]
+        self._places = [WORDS.index(word) for word in self.fields.values()]
+        first = self._places[0]
         self.read: Callable[[tuple[Any, ...]], tuple[int, ...]]
-        self.read = itemgetter(*indexes) if len(indexes) > 1 else lambda row: (row[indexes[0]],)
+        self.read = itemgetter(*self._places) if len(self._places) > 1 else itemgetter(slice(first, first + 1))
 
     def __call__(self, *fields: int) -> bytes:
         """Return a record with these fields, in the table's order; those that are left out are 0."""
-        body = _pack(*self._places((0, self.number, *fields, *(0,) * (len(self.fields) - len(fields)))))
+        words = [self.number, 0, 0, 0, 0, 0, 0, 0]
+        for place, value in zip(self._places, fields, strict=False):
+            words[place] = value
+        body = _pack(*words)
         return body + _pack_check(crc32c(body))
 
 
-LEASE: Final = Kind(
-    1,
-    "LEASE",
-    "first=offset stop=a attempt holder deadline_ns=b stamp=extra",
-    "the fresh messages first..stop-1 are leased to holder until deadline_ns; attempt: 1; stamp: of the last one",
-)
-DONE: Final = Kind(2, "DONE", "first=offset stop=a stamp=extra", "first..stop-1 are done; stamp: of the last one, or 0")
-PICK: Final = Kind(
-    3,
-    "PICK",
-    "offset attempt holder deadline_ns=b priority key_id=a stamp=extra",
-    "offset, out of order, is leased to holder until deadline_ns; attempt: the number of this lease; key_id and stamp:"
-    " 0 if the queue has no order of keys",
-)
-WAIT: Final = Kind(
-    4,
-    "WAIT",
-    "offset ready_at_ns=b attempt priority exhausted=extra stamp=a",
-    "offset may be taken from ready_at_ns on; attempt: how often it was leased; exhausted 1: offset, of this stamp, is"
-    " being given up",
-)
-EXTEND: Final = Kind(5, "EXTEND", "offset deadline_ns=b attempt", "the lease of offset lasts until deadline_ns")
-FREE: Final = Kind(6, "FREE", "holder", "every lease of holder is given back")
-DEAD: Final = Kind(7, "DEAD", "offset attempt stamp=extra", "offset is a dead letter; stamp: of its message, or 0")
-INTENT: Final = Kind(
-    8,
-    "INTENT",
-    "offset timestamp=a check=extra ready_at_ns=b priority",
-    "the message that will be offset, with this timestamp and CRC32C, waits until ready_at_ns",
-)
-EXPIRE: Final = Kind(
-    9,
-    "EXPIRE",
-    "offset timestamp=a check=extra at_ns=b",
-    "the message offset, with this timestamp and CRC32C, expires at at_ns",
-)
-DEDUPE: Final = Kind(
-    10,
-    "DEDUPE",
-    "key_high=holder key_low=a offset until_ns=b check=extra",
-    "until until_ns the key with this hash means message offset with this CRC32C; until_ns 0: it means nothing",
-)
-KEPT: Final = Kind(11, "KEPT", "offset now_ns=b", "NAME.ofs holds offset; it is now_ns")
-PURGE: Final = Kind(
-    12,
-    "PURGE",
-    "frontier=offset stop=a",
-    "everything below stop that is not leased is removed; frontier: where fresh messages began",
-)
-DROP: Final = Kind(13, "DROP", "offset", "the INTENT for offset is void: its message does not match")
-BOOT: Final = Kind(
-    14,
-    "BOOT",
-    "id_high=offset id_low=a began_ns=b now_high=holder now_low=extra",
-    "times below are of the boot with this id, which began at began_ns of the wall clock; it is now",
-)
-START: Final = Kind(
-    15,
-    "START",
-    "frontier=offset newest=a stamp=extra",
-    "fresh messages begin at frontier; newest, with this stamp, was taken last",
-)
-COUNTS: Final = Kind(
-    16,
-    "COUNTS",
-    "done=offset dead=a lost=b",
-    "so many items were done, dead and lost so far; the last record of a rewritten log",
-)
-LOST: Final = Kind(
-    17,
-    "LOST",
-    "first=offset stop=a parked=b",
-    "first..stop-1 were removed from the journal before they were done; leased ones are not meant; parked: how many of"
-    " them were parked",
-)
-BACK: Final = Kind(
-    18,
-    "BACK",
-    "journal=a stop=offset count=extra",
-    "the dead letters below stop, in the journal whose id begins with journal, were put back; count: how many",
-)
-ORDER: Final = Kind(
-    19,
-    "ORDER",
-    "order=offset block=a max_attempts=attempt",
-    "order 1: items of a key are delivered in order; 0: they are not; block 1: a dead letter keeps its key;"
-    " max_attempts: after so many an item becomes a dead letter; 0: as before, at first 5",
-)
+# the fresh messages first..stop-1 are leased to holder until deadline_ns; attempt: 1; stamp: of the last one
+LEASE: Final = Kind(1, "LEASE", "first=offset stop=a attempt holder deadline_ns=b stamp=extra")
+# first..stop-1 are done; stamp: of the last one, or 0
+DONE: Final = Kind(2, "DONE", "first=offset stop=a stamp=extra")
+# offset, out of order, is leased to holder until deadline_ns; attempt: the number of this lease; key_id and stamp: 0 if
+# the queue has no order of keys
+PICK: Final = Kind(3, "PICK", "offset attempt holder deadline_ns=b priority key_id=a stamp=extra")
+# offset may be taken from ready_at_ns on; attempt: how often it was leased; exhausted 1: offset, of this stamp, is
+# being given up
+WAIT: Final = Kind(4, "WAIT", "offset ready_at_ns=b attempt priority exhausted=extra stamp=a")
+# the lease of offset lasts until deadline_ns
+EXTEND: Final = Kind(5, "EXTEND", "offset deadline_ns=b attempt")
+# every lease of holder is given back
+FREE: Final = Kind(6, "FREE", "holder")
+# offset is a dead letter; stamp: of its message, or 0
+DEAD: Final = Kind(7, "DEAD", "offset attempt stamp=extra")
+# the message that will be offset, with this timestamp and CRC32C, waits until ready_at_ns
+INTENT: Final = Kind(8, "INTENT", "offset timestamp=a check=extra ready_at_ns=b priority")
+# the message offset, with this timestamp and CRC32C, expires at at_ns
+EXPIRE: Final = Kind(9, "EXPIRE", "offset timestamp=a check=extra at_ns=b")
+# until until_ns the key with this hash means message offset with this CRC32C; until_ns 0: it means nothing
+DEDUPE: Final = Kind(10, "DEDUPE", "key_high=holder key_low=a offset until_ns=b check=extra")
+# NAME.ofs holds offset; it is now_ns
+KEPT: Final = Kind(11, "KEPT", "offset now_ns=b")
+# everything below stop that is not leased is removed; frontier: where fresh messages began
+PURGE: Final = Kind(12, "PURGE", "frontier=offset stop=a")
+# the INTENT for offset is void: its message does not match
+DROP: Final = Kind(13, "DROP", "offset")
+# times below are of the boot with this id, which began at began_ns of the wall clock; it is now
+BOOT: Final = Kind(14, "BOOT", "id_high=offset id_low=a began_ns=b now_high=holder now_low=extra")
+# fresh messages begin at frontier; newest, with this stamp, was taken last
+START: Final = Kind(15, "START", "frontier=offset newest=a stamp=extra")
+# so many items were done, dead and lost so far; the last record of a rewritten log
+COUNTS: Final = Kind(16, "COUNTS", "done=offset dead=a lost=b")
+# first..stop-1 were removed from the journal before they were done; leased ones are not meant; parked: how many of them
+# were parked
+LOST: Final = Kind(17, "LOST", "first=offset stop=a parked=b")
+# the dead letters below stop, in the journal whose id begins with journal, were put back; count: how many
+BACK: Final = Kind(18, "BACK", "journal=a stop=offset count=extra")
+# order 1: items of a key are delivered in order; 0: they are not; block 1: a dead letter keeps its key; max_attempts:
+# after so many an item becomes a dead letter; 0: as before, at first 5
+ORDER: Final = Kind(19, "ORDER", "order=offset block=a max_attempts=attempt")
 # 20 to 23: only in queues with order="key".
-KEY: Final = Kind(
-    20,
-    "KEY",
-    "offset key_id=a holds=b",
-    "the key of offset, which is leased or waiting; holds 1: it was delivered and keeps its key",
-)
-SCAN: Final = Kind(
-    21,
-    "SCAN",
-    "stop=offset count=a stamp=extra",
-    "fresh messages begin at stop; count of those before it are parked; stamp: of the last one before it, or 0",
-)
-PARK: Final = Kind(
-    22,
-    "PARK",
-    "key_id=a first=offset",
-    "from first on, the messages of this key that were passed by are parked; first 2^63-1: none is",
-)
-BLOCK: Final = Kind(
-    23,
-    "BLOCK",
-    "offset key_id=a on=b",
-    "the dead letter offset keeps its key; on 0: it does not any more",
-)
-PAUSE: Final = Kind(24, "PAUSE", "on=offset", "on 1: no item is delivered; 0: items are delivered again")
-RATE: Final = Kind(25, "RATE", "full_at_ns=b", "the token bucket of the rate is full at full_at_ns")
-HEADERS: Final = Kind(
-    26,
-    "HEADERS",
-    "offset part=attempt text_1=holder text_2=a text_3=b text_4=extra",
-    "24 bytes of the headers of the message offset; part: which ones, from 0",
-)
-REASON: Final = Kind(
-    27,
-    "REASON",
-    "offset part=attempt text_1=holder text_2=a text_3=b text_4=extra",
-    "24 bytes of the reason for which the last attempt of offset failed; part: which ones, from 0",
-)
+# the key of offset, which is leased or waiting; holds 1: it was delivered and keeps its key
+KEY: Final = Kind(20, "KEY", "offset key_id=a holds=b")
+# fresh messages begin at stop; count of those before it are parked; stamp: of the last one before it, or 0
+SCAN: Final = Kind(21, "SCAN", "stop=offset count=a stamp=extra")
+# from first on, the messages of this key that were passed by are parked; first 2^63-1: none is
+PARK: Final = Kind(22, "PARK", "key_id=a first=offset")
+# the dead letter offset keeps its key; on 0: it does not any more
+BLOCK: Final = Kind(23, "BLOCK", "offset key_id=a on=b")
+# on 1: no item is delivered; 0: items are delivered again
+PAUSE: Final = Kind(24, "PAUSE", "on=offset")
+# the token bucket of the rate is full at full_at_ns
+RATE: Final = Kind(25, "RATE", "full_at_ns=b")
+# 24 bytes of the headers of the message offset; part: which ones, from 0
+HEADERS: Final = Kind(26, "HEADERS", "offset part=attempt text_1=holder text_2=a text_3=b text_4=extra")
+# 24 bytes of the reason for which the last attempt of offset failed; part: which ones, from 0
+REASON: Final = Kind(27, "REASON", "offset part=attempt text_1=holder text_2=a text_3=b text_4=extra")
 KINDS: Final = {kind.number: kind for kind in list(globals().values()) if isinstance(kind, Kind)}
 """Each kind of record by its number."""
 

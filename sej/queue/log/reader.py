@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from sej.codec.format import OVERHEAD_SIZE
@@ -193,6 +193,20 @@ class UnfinishedError(Exception):
     """As many messages as allowed were read under one hold of the lock; the messages are remembered."""
 
 
+class Budget:
+    """How many messages may still be passed by or looked up under one hold of the lock."""
+
+    def __init__(self, left: int) -> None:
+        """Allow so many."""
+        self.left = left
+
+    def spend(self) -> None:
+        """Count one."""
+        self.left -= 1
+        if self.left <= 0:
+            raise UnfinishedError
+
+
 def parked_offsets(directory: Directory, state: QueueState) -> Iterator[tuple[int, int]]:
     """Yield (offset, key) of every parked item, from the journal."""
     order = state.order
@@ -272,14 +286,17 @@ class ParkedItems:
             for key, offset in rows:
                 self._known.setdefault(key, array("q")).append(offset)
 
-    def first(self, state: QueueState, epoch: int, key: int, spend: Callable[[], None]) -> int | None:
+    def first(self, state: QueueState, epoch: int, key: int, budget: Budget) -> int | None:
         """Return the lowest parked item of a key; None: there is none.
 
         Args:
             state: the state.
             epoch: of the log.
             key: one that has a bound.
-            spend: called for each message that is read; it may raise UnfinishedError.
+            budget: how many messages may be read.
+
+        Raises:
+            UnfinishedError: the budget was spent.
         """
         order = state.order
         assert order is not None
@@ -291,7 +308,7 @@ class ParkedItems:
             if order.may_be_parked(offset, found):
                 self._known.setdefault(found, array("q")).append(offset)
             self._high = offset + 1
-            spend()
+            budget.spend()
         self._high = max(self._high, state.frontier)
         known = self._known.get(key)
         if known is None:

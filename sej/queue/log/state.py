@@ -39,15 +39,14 @@ transitions (a fresh message is ready and needs no record)::
 :mod:`sej.queue.log.format` has one row for each kind of record: its fields, and the words of the record that hold them.
 The handler of a kind is the method ``_on_`` and its name.
 
-Three things do not come from records. None of them changes who holds what:
+Two things do not come from records. None of them changes who holds what:
 
 - the time: which delays have ended and which leases have expired (:class:`~sej.queue.log.order.Schedule`);
 - whether a record that was written before its message matches that message (:meth:`QueueState.matched`,
-  :class:`DedupeKeys`): a process that compared them does not do so again;
-- what is remembered of a result that can be computed (:attr:`QueueState.first_expiry`).
+  :class:`DedupeKeys`): a process that compared them does not do so again.
 
 A recovery leaves out a part of a state (:meth:`QueueState.begin_at`, :meth:`QueueState.end_at`), writes the rest as
-records into a new log, and reads that (:mod:`sej.queue.log.state`).
+records into a new log, and reads that (:func:`snapshot`).
 """
 
 from __future__ import annotations
@@ -141,10 +140,6 @@ class DedupeKeys:
         """Return whether a dead letter was put back alone."""
         return bool(self.known) and requeue_key(journal, letter_offset) in self.known
 
-    def carry(self, carried: Callable[[int], int]) -> None:
-        """Carry times over a reboot."""
-        self.known = {key: there._replace(until_ns=carried(there.until_ns)) for key, there in self.known.items()}
-
     def written(self, rows: list[tuple[int, bytes]]) -> None:
         """The messages of these (offset, key) were written by this process, so they match."""
         self._unproven.difference_update(rows)
@@ -180,7 +175,6 @@ class QueueState:
         schedule: which of these may be taken now.
         intents: (timestamp, check) that the message of a waiting item must have, until it was compared.
         expires: (when the item expires, timestamp, check): the message must match.
-        first_expiry: nothing expires before this.
         headers: the headers of items, as :func:`sej.queue.log.format.packed_headers` packs them, by offset.
         reasons: why the last attempt of an item failed, in UTF-8, by offset.
         dedupe: the dedupe keys.
@@ -211,7 +205,6 @@ class QueueState:
         self.schedule = Schedule(self.leased, self.waiting)
         self.intents: dict[int, tuple[int, int]] = {}
         self.expires: dict[int, tuple[int, int, int]] = {}
-        self.first_expiry = NEVER
         self.headers: dict[int, bytes] = {}
         self.reasons: dict[int, bytes] = {}
         self.dedupe = DedupeKeys()
@@ -327,7 +320,6 @@ class QueueState:
 
     def _on_expire(self, offset: int, timestamp: int, check: int, at_ns: int) -> None:
         self.expires[offset] = (at_ns, _signed(timestamp), check)
-        self.first_expiry = min(self.first_expiry, at_ns)
 
     def _on_headers(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
         _add_part(self.headers, offset, part, part_of(text_1, text_2, text_3, text_4))
@@ -383,11 +375,12 @@ class QueueState:
         def carried(at: int) -> int:
             return at if at == NEVER else max(min(at + shift, now + max(at - seen, 0), NEVER), 0)
 
-        self.schedule.earliest_ns, self.first_expiry = NEVER, 0
+        self.schedule.earliest_ns = NEVER
         self.expires = {
             offset: (carried(at), timestamp, check) for offset, (at, timestamp, check) in self.expires.items()
         }
-        self.dedupe.carry(carried)
+        keys = self.dedupe.known
+        keys.update((key, there._replace(until_ns=carried(there.until_ns))) for key, there in keys.items())
         self.full_at_ns = carried(self.full_at_ns) if self.full_at_ns else 0
         for offset in list(self.leased):
             self._give_back(offset)
