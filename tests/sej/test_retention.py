@@ -156,16 +156,24 @@ def test_a_crash_at_any_moment_leaves_a_journal_that_reads_on() -> None:
     disk = CrashDisk()
     fill("/j", disk=disk)
     start = disk.settle()
-    sej.Journal("/j", disk=disk).clean(max_bytes=1500)
+    assert sej.Journal("/j", disk=disk).clean(max_bytes=1500)
+    # A reader of the original ends if a name in jnl/ is deleted, or comes into it, and not if one is renamed out of it.
+    assert not [at for verb, at in disk.trace[start:] if verb in ("create", "unlink") and at[0] == "/j/jnl"]
+    assert not [at for verb, at in disk.trace[start:] if verb == "rename" and "/jnl/" in at[1]]
     states = list(disk.crash_states(since=start))
     assert len(states) > 3
+    left = 0
     for crash in states:
+        tmp = crash.disk.list("/j/tmp") if crash.disk.status("/j/tmp") else []
+        left += any(name.endswith(".removed") for name in tmp)
         with sej.Writer("/j", disk=crash.disk) as w:
             assert w.offset == COUNT
+        assert not (tmp and crash.disk.list("/j/tmp")), "the next writer deletes what a crash left"
         with sej.Scanner("/j", disk=crash.disk) as s:
             found = [int(message.value) for message in s]
         assert found == list(range(found[0], COUNT))
         assert sej.Journal("/j", disk=crash.disk).verify() == []
+    assert left > 0
 
 
 def test_a_writer_does_not_wait_for_a_process_that_deletes_segments(tmp_path: Path) -> None:
