@@ -3,7 +3,7 @@
 import base64
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,16 @@ from sej import Message
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "sej"
 STAMP = 1_500_000_000_000_000_000
+CALLS: dict[str, Callable[[sej.Writer], object]] = {
+    "append": lambda w: w.append(b"v"),
+    "append_many": lambda w: w.append_many([b"v"]),
+    "append_messages": lambda w: w.append_messages([Message(0, 0, 0, b"", b"")]),
+    "append_once": lambda w: w.append_once("n", 2, [b"v"]),
+    "append_encoded": lambda w: w.tail.append_encoded(b""),
+    "flush": lambda w: w.flush(),
+    "sync": lambda w: w.sync(),
+}
+"""What a writer that failed, or is closed, refuses."""
 
 
 def encoded(offset: int, timestamp: int, type: int, key: bytes, value: bytes) -> bytes:

@@ -16,7 +16,7 @@ from sej import (
     NotAJournalError,
     SejError,
 )
-from tests.sej.support import segments
+from tests.sej.support import CALLS, segments
 
 OPENERS: dict[str, Callable[[Path], Any]] = {
     "Scanner": sej.Scanner,
@@ -170,19 +170,8 @@ def test_a_str_instead_of_values_is_not_split_into_characters(tmp_path: Path) ->
         assert w.offset == 0
 
 
-CLOSED: dict[str, Callable[[sej.Writer], object]] = {
-    "append": lambda w: w.append(b"v"),
-    "append_many": lambda w: w.append_many([b"v"]),
-    "append_messages": lambda w: w.append_messages([sej.Message(0, 0, 0, b"", b"")]),
-    "append_once": lambda w: w.append_once("n", 1, [b"v"]),
-    "append_encoded": lambda w: w.end.append_encoded(b""),
-    "flush": lambda w: w.flush(),
-    "sync": lambda w: w.sync(),
-}
-
-
 @pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("call", CLOSED)
+@pytest.mark.parametrize("call", CALLS)
 def test_a_closed_writer_says_so(call: str, durability: Any, tmp_path: Path) -> None:
     w = sej.Writer(tmp_path, durability=durability)
     w.append(b"v")
@@ -190,7 +179,7 @@ def test_a_closed_writer_says_so(call: str, durability: Any, tmp_path: Path) -> 
     w.close()
     before = segments(tmp_path)
     with pytest.raises(ClosedError, match="closed") as raised:
-        CLOSED[call](w)
+        CALLS[call](w)
     assert raised.value.path == str(tmp_path)
     assert segments(tmp_path) == before
     assert w.closed and w.offset == w.durable_offset == 1
