@@ -1,5 +1,6 @@
 """Bad input gets a clear error that names it, and changes nothing."""
 
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -185,25 +186,16 @@ def test_a_closed_writer_says_so(call: str, durability: Any, tmp_path: Path) -> 
     assert w.closed and w.offset == w.durable_offset == 1
 
 
-def test_a_closed_scanner_says_so(tmp_path: Path) -> None:
-    sej.Writer(tmp_path).close()
-    s = sej.Scanner(tmp_path)
-    s.close()
-    s.close()
-    for call in (s.read, lambda: next(iter(s)), lambda: s.seek(0), lambda: s.seek_time(0)):
-        with pytest.raises(ClosedError):
-            call()
-
-
-def test_a_closed_offset_says_so(tmp_path: Path) -> None:
+def test_a_closed_reader_says_so(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append(b"v")
-    o = sej.Offset(tmp_path, "reader")
-    o.close()
-    o.close()
-    for call in (o.commit, o.reset):
+    s, o = sej.Scanner(tmp_path), sej.Offset(tmp_path, "reader")
+    for each in (s, o, s, o):
+        each.close()
+    calls: list[Callable[[], object]] = [s.read, lambda: next(iter(s)), lambda: s.seek(0), lambda: s.seek_time(0)]
+    for call in (*calls, lambda: o.commit(1), lambda: o.reset(1)):
         with pytest.raises(ClosedError):
-            call(1)
+            call()
     assert sej.read_offset(tmp_path, "reader") is None
 
 
@@ -231,7 +223,7 @@ def test_names_cannot_leave_their_directory(name: str, tmp_path: Path) -> None:
         {"segment_bytes": -1},
         {"first_offset": -1},
         {"first_offset": 2**63},
-        {"durability": "interval", "sync_interval_s": 0},
+        *({"durability": "interval", "sync_interval_s": wrong} for wrong in (0, -1, math.nan, math.inf)),
     ],
     ids=str,
 )

@@ -201,11 +201,6 @@ def test_progress_is_committed_by_count(path: Path) -> None:
     assert len(set(kept)) == 6
 
 
-def test_one_process_at_a_time_is_the_reader(path: Path) -> None:
-    with sej.Offset(path, "worker"), pytest.raises(sej.LockedError, match="worker"):
-        consumer(path).run(print)
-
-
 _KILLER = """
 import os, sys, sej
 def handle(message):
@@ -267,9 +262,12 @@ def test_a_coroutine_that_was_cancelled_is_a_failed_attempt(path: Path, tmp_path
     assert (letter.message.offset, letter.attempts, letter.reason) == (120, 2, "CancelledError: ")
 
 
-def test_another_journal_is_not_read_as_dead_letters(path: Path) -> None:
+@pytest.mark.parametrize("value", [b"0", b"[" * 100_000 + b"\n"], ids=["a number", "nested too deep"])
+def test_another_journal_is_not_read_as_dead_letters(value: bytes, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as w:
+        w.append(value)
     with pytest.raises(sej.CorruptionError, match="not a dead letter"):
-        list(sej.dead_letters(path))
+        list(sej.dead_letters(tmp_path))
 
 
 def test_the_journal_of_a_queue_is_not_read_as_dead_letters(tmp_path: Path) -> None:
@@ -279,34 +277,33 @@ def test_the_journal_of_a_queue_is_not_read_as_dead_letters(tmp_path: Path) -> N
             list(sej.dead_letters(tmp_path / "jobs"))
 
 
-def test_a_value_that_is_nested_too_deep_is_no_dead_letter(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as w:
-        w.append(b"[" * 100_000 + b"\n")
-    with pytest.raises(sej.CorruptionError, match="not a dead letter"):
-        list(sej.dead_letters(tmp_path))
-
-
 @pytest.mark.parametrize("options", [{"max_attempts": 0}, {"commit_messages": 0}])
 def test_senseless_options_are_refused(path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         consumer(path, **options)
 
 
-def test_relative_paths_mean_the_directory_of_the_consumers_making(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("queue", [False, True])
+def test_relative_paths_mean_the_directory_of_the_opening(
+    queue: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     with sej.Writer("j") as w:
         w.append_many([b"good", b"bad"])
-    consumer = sej.Consumer("j", "r", max_attempts=1, dead_letter="dead", timeout=0.0)
-    monkeypatch.chdir(tmp_path / "elsewhere")
 
     def handle(message: sej.Message) -> None:
         if message.value == b"bad":
             raise ValueError(message.value)
 
-    assert consumer.run(handle) == 2
+    if queue:
+        with sej.open_queue("j", "jobs", create=True, max_attempts=1, dead_letter="dead") as q:
+            monkeypatch.chdir(tmp_path / "elsewhere")
+            sej.work(q, lambda item: handle(item), until_empty=True)
+    else:
+        consumer = sej.Consumer("j", "r", max_attempts=1, dead_letter="dead", timeout=0.0)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert consumer.run(handle) == 2
     assert [letter.message.value for letter in sej.dead_letters(tmp_path / "dead")] == [b"bad"]
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -318,18 +315,3 @@ def test_a_journal_is_not_its_own_dead_letter_journal(path: Path, tmp_path: Path
             consumer(path, dead_letter=letters)
         with pytest.raises(ValueError, match="dead_letter must be another journal"):
             sej.open_queue(path, "jobs", dead_letter=letters)
-
-
-def test_a_relative_dead_letter_journal_of_a_queue_is_that_of_its_opening(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with sej.open_queue("q", "jobs", max_attempts=1, dead_letter="dead") as q:
-        monkeypatch.chdir(tmp_path / "elsewhere")
-        q.put(b"bad")
-        item = q.get(timeout=0.0)
-        assert item is not None
-        item.fail("why")
-    assert [letter.message.value for letter in sej.dead_letters(tmp_path / "dead")] == [b"bad"]
-    assert list((tmp_path / "elsewhere").iterdir()) == []
