@@ -64,6 +64,19 @@ def segment(path: Path, first: int) -> Path:
     return path / "jnl" / f"{first:016x}.jnl"
 
 
+def overwrite(file: Path, position: int, data: bytes) -> None:
+    """Change bytes of a file; a position below 0 counts from its end."""
+    there = bytearray(file.read_bytes())
+    at = position % len(there)
+    there[at : at + len(data)] = data
+    file.write_bytes(there)
+
+
+def flip(file: Path, position: int, mask: int = 1) -> None:
+    """Change bits of one byte of a file."""
+    overwrite(file, position, bytes([file.read_bytes()[position] ^ mask]))
+
+
 def segments(path: Path) -> dict[str, bytes]:
     """Every segment's bytes by name."""
     return {file.name: file.read_bytes() for file in sorted((path / "jnl").iterdir())}

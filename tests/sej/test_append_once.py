@@ -14,7 +14,7 @@ from sej import BatchConflictError, CorruptionError, WriterFailedError
 from sej.system.disk import File
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk
-from tests.sej.support import STAMP, encoded, read_all, segment, values
+from tests.sej.support import STAMP, encoded, flip, read_all, segment, values
 
 
 @pytest.mark.parametrize("durability", ["buffer", "os", "interval", "disk"])
@@ -172,7 +172,7 @@ def test_an_opening_writer_removes_no_file_that_another_process_uses(tmp_path: P
     sej.Writer(tmp_path).close()
     (tmp_path / "tmp").mkdir(exist_ok=True)
     used = {"repair.ofs", "repair.queue"}  # of a reader and of a queue with the name "repair"
-    for name in (*used, "repair.0000000000000000"):
+    for name in (*used, "repair.0000000000000000", "batch.rows", "0000000000000007.removed"):
         (tmp_path / "tmp" / name).touch()
     sej.Writer(tmp_path).close()
     assert {file.name for file in (tmp_path / "tmp").iterdir()} == used
@@ -208,9 +208,7 @@ def test_a_promise_that_cannot_be_kept_is_loud_and_appends_nothing(damage: str, 
         staged.unlink()
     else:
         file = staged if damage == "staged rows changed" else intent
-        data = bytearray(file.read_bytes())
-        data[-4] ^= 1
-        file.write_bytes(data)
+        flip(file, -4)
     before = segment(path, 0).read_bytes()
     for _ in range(2):
         with pytest.raises(CorruptionError) as raised:

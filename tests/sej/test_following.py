@@ -1,6 +1,5 @@
 """Scanners that wait: time-outs, other threads and processes, segments that come and go under them."""
 
-import itertools
 import os
 import shutil
 import signal
@@ -55,16 +54,6 @@ def test_read_returns_as_soon_as_there_is_one(tmp_path: Path) -> None:
             reader = Worker(s.read)
             w.append(b"%d" % n)
             assert values(reader.result()) == [b"%d" % n]  # type: ignore[arg-type]
-
-
-def test_following_over_rotations_misses_nothing(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path, segment_bytes=100) as w, sej.Scanner(tmp_path, timeout=None) as s:
-        reader = Worker(lambda: list(itertools.islice(s, 1000)))
-        for n in range(500):
-            w.append(b"%d" % n)
-        w.append_many([b"%d" % n for n in range(500, 990)])
-        w.append_many([b"%d" % n for n in range(990, 1000)])
-        assert values(reader.result()) == [b"%d" % n for n in range(1000)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

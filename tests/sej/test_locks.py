@@ -51,15 +51,6 @@ def test_waiting_for_the_lock_ends_when_it_is_free_or_time_is_up(tmp_path: Path)
     second.close()
 
 
-def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:
-    holder = script(HOLDER, tmp_path)
-    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    holder.kill()
-    holder.communicate()
-    with sej.Writer(tmp_path) as w:
-        assert w.offset == 1
-
-
 def test_the_file_is_never_removed_and_only_its_holder_truncates_it(tmp_path: Path) -> None:
     path = tmp_path / "jnl.lck"
     with sej.Writer(tmp_path):

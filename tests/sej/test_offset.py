@@ -12,7 +12,7 @@ import sej
 from sej import BadOffsetFileError, LockedError, OffsetBeyondEndError
 from sej.system.disk import File, Mode, OsDisk, OsFile
 from tests.sej.hooks import HookedDisk, Worker
-from tests.sej.support import sample
+from tests.sej.support import flip, overwrite, sample
 from tests.ticks import next_tick
 
 
@@ -331,9 +331,7 @@ def test_if_newer_messages_cannot_be_found_the_end_is_taken(tmp_path: Path, caus
     if cause == "damage":
         shutil.rmtree(path / "idx", ignore_errors=True)
         segment = sorted((path / "jnl").glob("*.jnl"))[1]
-        data = bytearray(segment.read_bytes())
-        data[10:18] = b"\xff" * 8
-        segment.write_bytes(data)
+        overwrite(segment, 10, b"\xff" * 8)
         with pytest.raises(sej.CorruptionError):
             sej.Journal(path).find_time(13)
     with pytest.raises(OffsetBeyondEndError, match="ends at 8"):
@@ -373,10 +371,7 @@ def test_a_damaged_note_of_the_message_before_is_ignored(tmp_path: Path) -> None
     path = one_segment(tmp_path / "j")
     with sej.Offset(path, "r") as o:
         o.commit(20)
-    twin = path / "ofs" / "r.check"
-    data = bytearray(twin.read_bytes())
-    data[-1] ^= 1
-    twin.write_bytes(data)
+    flip(path / "ofs" / "r.check", -1)
     lost(path, 5)
     refilled(path, 5)
     with sej.Offset(path, "r") as o:

@@ -14,7 +14,7 @@ from sej.journal.recovery import corruption_at
 from sej.system.disk import OsFile, Status
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import CountingDisk
-from tests.sej.support import STAMP, by_hand, encoded, packed, read_all, sample, segment, values
+from tests.sej.support import STAMP, by_hand, encoded, overwrite, packed, read_all, sample, segment, values
 
 GOOD = sample(5, size=40)
 BASE = packed(GOOD)
@@ -114,9 +114,7 @@ def test_a_lost_page_before_a_kept_one_is_corruption() -> None:
 def test_a_lost_page_inside_a_value_is_found_by_the_checksum_alone(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append(b"x" * 20_000)
-    data = bytearray(segment(tmp_path, 0).read_bytes())
-    data[4096:8192] = bytes(4096)
-    segment(tmp_path, 0).write_bytes(data)
+    overwrite(segment(tmp_path, 0), 4096, bytes(4096))
     assert read_all(tmp_path)[0].value.count(b"\0") == 4096
     with pytest.raises(CorruptionError):
         read_all(tmp_path, verify=True)

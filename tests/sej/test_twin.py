@@ -56,12 +56,6 @@ def test_every_flipped_bit_of_an_offset_is_noticed(journal: Path) -> None:
     assert sej.Journal(journal).first_offset == first
 
 
-def test_an_offset_that_was_emptied_is_noticed(journal: Path) -> None:
-    as_a_medium(ofs(journal), b"")
-    with pytest.raises(sej.BadOffsetFileError, match="empty, but the reader has kept offset 9"):
-        sej.Offset(journal, "reader", sej.LAST)
-
-
 def test_the_original_may_move_a_reader_between_ours(journal: Path) -> None:
     for offset in (5, 17):  # in place, and by a new file
         next_tick(ofs(journal))
@@ -86,18 +80,6 @@ def test_a_reader_that_is_removed_begins_again(journal: Path) -> None:
         assert kept.value == 0
 
 
-def test_a_journal_without_twins_is_read_and_gets_them(journal: Path) -> None:
-    twin = journal / "ofs" / "reader.check"
-    twin.unlink()
-    with sej.Offset(journal, "reader") as kept:
-        assert kept.value == 9
-        kept.commit(10)
-    assert twin.exists()
-    as_a_medium(ofs(journal), (11).to_bytes(8, "big"))
-    with pytest.raises(sej.BadOffsetFileError):
-        sej.read_offset(journal, "reader")
-
-
 @pytest.mark.parametrize("name", ["x" * 249, "x" * 250, "é" * 125 + "x"])
 def test_a_reader_of_the_original_with_a_long_name(journal: Path, name: str) -> None:
     ofs(journal, name).write_bytes((3).to_bytes(8, "big"))
@@ -110,19 +92,6 @@ def test_a_reader_of_the_original_with_a_long_name(journal: Path, name: str) -> 
     if len(name.encode()) < 250:  # this name is not one for a new reader
         with pytest.raises(sej.InvalidNameError):
             sej.Offset(journal, name)
-
-
-def test_a_damaged_twin_harms_nothing(journal: Path) -> None:
-    twin = journal / "ofs" / "reader.check"
-    sound = twin.read_bytes()
-    for data in (b"", b"x", bytes(len(sound)), sound[:40], sound + bytes(10**6), *list(flips(sound))[::7]):
-        twin.write_bytes(data)
-        assert sej.read_offset(journal, "reader") == 9
-    with sej.Offset(journal, "reader") as kept:
-        kept.commit(10)
-    as_a_medium(ofs(journal), (11).to_bytes(8, "big"))
-    with pytest.raises(sej.BadOffsetFileError):
-        sej.read_offset(journal, "reader")
 
 
 def test_a_copied_journal_is_read(journal: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -37,16 +37,6 @@ def test_a_damaged_offset_costs_its_message_alone(at: int, offset: int, tmp_path
     assert read_all(tmp_path) == rows[:lost] + rows[lost + 1 :]
 
 
-@pytest.mark.parametrize("offset", [7, 15, FAR], ids=str)
-def test_a_damaged_offset_at_a_segments_end_does_not_end_the_journal(offset: int, tmp_path: Path) -> None:
-    rows = sample(20)
-    by_hand(tmp_path, (0, packed(rows[:5])), (5, packed(rows[5:10])), (10, packed(rows[10:])))
-    changed(tmp_path, 5, 4, offset)
-    with sej.Scanner(tmp_path, on_corruption="skip") as s:
-        assert list(s) == rows[:9] + rows[10:]
-        assert sum(gap.missing for gap in s.gaps) == 1
-
-
 def test_messages_that_come_twice_are_one_problem(tmp_path: Path) -> None:
     rows = sample(3000)
     by_hand(tmp_path, (0, packed(rows[:2000]) + packed(rows[:1500]) + packed(rows[2000:])))
