@@ -73,7 +73,7 @@ def test_an_offset_whose_opening_or_closing_is_cancelled_is_released(journal: Pa
         offset = sej.aio.Offset(journal, "r")
         if not opens:
             await offset.open()
-        cancelled = asyncio.ensure_future(offset.open() if opens else offset.close())  # type: ignore[arg-type]
+        cancelled = asyncio.ensure_future(offset.open() if opens else offset.close())
         await asyncio.sleep(0)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):

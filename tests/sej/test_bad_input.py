@@ -190,10 +190,12 @@ def test_a_closed_reader_says_so(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append(b"v")
     s, o = sej.Scanner(tmp_path), sej.Offset(tmp_path, "reader")
-    for each in (s, o, s, o):
-        each.close()
+    for _ in range(2):
+        s.close()
+        o.close()
     calls: list[Callable[[], object]] = [s.read, lambda: next(iter(s)), lambda: s.seek(0), lambda: s.seek_time(0)]
-    for call in (*calls, lambda: o.commit(1), lambda: o.reset(1)):
+    calls += [lambda: o.commit(1), lambda: o.reset(1)]
+    for call in calls:
         with pytest.raises(ClosedError):
             call()
     assert sej.read_offset(tmp_path, "reader") is None

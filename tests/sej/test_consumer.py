@@ -292,7 +292,7 @@ def test_relative_paths_mean_the_directory_of_the_opening(
     with sej.Writer("j") as w:
         w.append_many([b"good", b"bad"])
 
-    def handle(message: sej.Message) -> None:
+    def handle(message: sej.Message | sej.Item) -> None:
         if message.value == b"bad":
             raise ValueError(message.value)
 
