@@ -17,7 +17,7 @@ CALLS: dict[str, Callable[[sej.Writer], object]] = {
     "append_many": lambda w: w.append_many([b"v"]),
     "append_messages": lambda w: w.append_messages([Message(0, 0, 0, b"", b"")]),
     "append_once": lambda w: w.append_once("n", 2, [b"v"]),
-    "append_encoded": lambda w: w.tail.append_encoded(b""),
+    "append_encoded": lambda w: w.end.append_encoded(b""),
     "flush": lambda w: w.flush(),
     "sync": lambda w: w.sync(),
 }

@@ -381,7 +381,7 @@ w = getattr(sej, sys.argv[2])(sys.argv[1])
 w.append(b"parent")
 holding, done = threading.Event(), threading.Event()
 def hold():
-    with getattr(w, "tail", w).life.mutex:
+    with getattr(w, "end", w).life.mutex:
         holding.set()
         done.wait()
 threading.Thread(target=hold).start()
@@ -414,11 +414,11 @@ def test_a_forgotten_writer_is_closed_immediately_with_a_warning_and_loses_nothi
 ) -> None:
     w = sej.Writer(tmp_path, durability=durability)
     w.append(b"v")
-    tail = weakref.ref(w.end)
+    end = weakref.ref(w.end)
     with pytest.warns(ResourceWarning, match="never closed"):
         del w
     assert locked_below(tmp_path) == open_below(tmp_path) == []
-    assert tail() is None
+    assert end() is None
     assert values(read_all(tmp_path)) == [b"v"]
 
 
