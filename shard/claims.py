@@ -111,7 +111,7 @@ class Claim:
                 refuse_coroutine(handler(self.index, message))
             except BaseException as error:
                 if not is_failure(error):
-                    self._note.leave(error)
+                    self._note.keep_after(error)
                     raise
                 self._attempts += 1
                 text = "%s: reader %r: attempt %d of message %d failed: %s"

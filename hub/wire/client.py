@@ -52,8 +52,8 @@ from sej.checks import (
 from sej.codec import decode_many, encode
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError, SejError
+from sej.fork import notice_fork, watch_forks
 from sej.message import Message
-from sej.mutex import notice_fork, watch_forks
 from sej.system.memory import keep_like_after
 
 _CONNECT_MS: Final = 5_000

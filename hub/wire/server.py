@@ -27,7 +27,7 @@ from hub.wire.service import Limits, Service
 from hub.wire.tls import ServerTLS, keep_unused, use_grpc
 from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
-from sej.mutex import notice_fork, watch_forks
+from sej.fork import notice_fork, watch_forks
 from sej.system.disk import spare_files
 from sej.system.memory import keep_like_after
 

@@ -20,7 +20,7 @@ import grpc
 from hub.certificates import PEM, check_certificates, check_time, out_of_date, pem_of
 from sej.checks import PATH, TEXT, optional, require
 from sej.errors import ClosedError
-from sej.mutex import notice_fork, watch_forks
+from sej.fork import notice_fork, watch_forks
 from sej.system.disk import OS
 from sej.system.paths import absolute_path
 

@@ -33,7 +33,7 @@ from kestrel.v2.items import Item as _Item
 from kestrel.v2.items import check_xid as _check_xid
 from kestrel.v2.items import next_xid as _next_xid
 from sej.errors import ClosedError, LockLostError
-from sej.mutex import watch_forks
+from sej.fork import watch_forks
 
 def tick_ns():
     """Return a clock that only ever runs forward, in ns; what it says is up to 4 ms old."""

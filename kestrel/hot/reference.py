@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from kestrel.errors import FailedError, ShutError
 from sej.errors import ClosedError, LockLostError
-from sej.mutex import notice_fork, watch_forks
+from sej.fork import notice_fork, watch_forks
 
 if TYPE_CHECKING:
     from sej.system.disk import File

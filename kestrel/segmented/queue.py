@@ -32,7 +32,7 @@ from kestrel.segmented.writing import LEAST_BYTES, WriterFiles
 from kestrel.tail import Sync, check_sync
 from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
-from sej.mutex import notice_fork
+from sej.fork import notice_fork
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 

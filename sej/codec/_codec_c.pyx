@@ -10,7 +10,7 @@ it set waits for the writer's lock. A thread that is the only one writes while i
 needs no other lock either.
 
 A forked child is noticed by a page that the kernel fills with zeros in each child. If the system has no such page, the
-buffer compares pids, as :mod:`sej.mutex` does.
+buffer compares pids, as :mod:`sej.fork` does.
 """
 
 from cython cimport binding, final, no_gc_clear
@@ -37,7 +37,7 @@ from sej.codec import reference as _reference
 from sej.codec.arguments import as_bytes, check_message, full, nested
 from sej.codec.reference import Candidate, Columns, Run
 from sej.message import Message as _Message
-from sej.mutex import notice_fork
+from sej.fork import notice_fork
 
 cdef extern from *:
     """
@@ -421,7 +421,7 @@ def find_candidate(data, int64_t position, int64_t end, int64_t due, int64_t dam
 
 
 cdef int check_fork() except -1:
-    """What sej.mutex.notice_fork does, if this may be a forked child."""
+    """What sej.fork.notice_fork does, if this may be a forked child."""
     if PAGE[0] == 0:
         notice_fork()
         PAGE[0] = WIPED

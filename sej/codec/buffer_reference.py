@@ -13,8 +13,8 @@ from typing import NoReturn
 from sej.codec.arguments import as_bytes, check_message, full, nested
 from sej.codec.format import HEAD, INT32, MAX_OFFSET, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.codec.reference import Run
+from sej.fork import notice_fork
 from sej.message import BytesLike
-from sej.mutex import notice_fork
 
 
 class Buffer:

@@ -7,8 +7,8 @@ import time
 from typing import Final
 
 from sej.errors import LockedError
+from sej.fork import notice_fork
 from sej.journal.directory import Directory
-from sej.mutex import notice_fork
 from sej.system.disk import File
 from sej.system.locks import Lock
 

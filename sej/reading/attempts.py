@@ -130,12 +130,12 @@ class Attempts:
             self._slot = 1 - self._slot
         return ended
 
-    def leave(self, error: BaseException) -> None:
+    def keep_after(self, error: BaseException) -> None:
         """Keep the note if the handler ended the program, as if the process had died; not for an interrupt."""
         self._stays = not isinstance(error, KeyboardInterrupt | InterruptError)
 
     def remove(self) -> None:
-        """Note that no process handles messages any more, unless :meth:`leave` kept the note."""
+        """Note that no process handles messages any more, unless :meth:`keep_after` kept the note."""
         if not self._stays:
             self._disk.unlink(self._path)
 

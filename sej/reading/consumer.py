@@ -269,7 +269,7 @@ class Consumer:
                 refuse_coroutine(handler(batch))
             except BaseException as error:
                 if not is_failure(error):
-                    attempts.leave(error)
+                    attempts.keep_after(error)
                     raise
                 failure = error
                 text = "%s: reader %r: attempt %d of message %d failed: %s"

@@ -26,7 +26,7 @@ statement releases it in C.
 stays open, and afterwards it is closed but holds some of its files. In both cases the next ``close()`` continues, so
 giving back must bear to be repeated. :meth:`Lifecycle.exit` makes that second call at the end of a ``with`` block.
 
-**Fork.** Each check of the state asks first whether this is a forked child: see :mod:`sej.mutex`.
+**Fork.** Each check of the state asks first whether this is a forked child: see :mod:`sej.fork`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from sej.errors import ClosedError, LockedError, LockLostError, SejError, WriterFailedError
-from sej.mutex import forget_forked, notice_fork, watch_forks
+from sej.fork import forget_forked, notice_fork, watch_forks
 from sej.system.disk import of_system
 
 

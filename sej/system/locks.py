@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from sej.errors import ClosedError, LockedError, LockLostError
-from sej.mutex import forget_forked, notice_fork, watch_forks
+from sej.fork import forget_forked, notice_fork, watch_forks
 from sej.system.disk import OS, Disk, File, of_system
 from sej.system.original import Trace, find_trace, is_current, pause
 

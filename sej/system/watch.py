@@ -23,7 +23,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Self
 
-from sej.mutex import notice_fork, watch_forks
+from sej.fork import notice_fork, watch_forks
 
 if TYPE_CHECKING:
     from ctypes import CDLL

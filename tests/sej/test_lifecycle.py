@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sej import mutex
+from sej import fork
 from sej.system.lifecycle import Lifecycle
 from tests.sej.hooks import Worker, until
 from tests.sej.interrupts import Interrupt
@@ -65,11 +65,11 @@ def test_of_many_threads_that_close_one_does_and_the_others_wait() -> None:
 
 def test_an_object_that_was_closed_or_forgotten_is_not_told_about_forks() -> None:
     closed, kept, forgotten = Owner(), Owner(), Lifecycle("the owner", "somewhere")
-    assert {found() for found in mutex._open} >= {closed.life, kept.life, forgotten}
+    assert {found() for found in fork._open} >= {closed.life, kept.life, forgotten}
     closed.close()
-    entry = next(found for found in mutex._open if found() is forgotten)
+    entry = next(found for found in fork._open if found() is forgotten)
     del forgotten
-    assert entry not in mutex._open
-    assert {found() for found in mutex._open} & {closed.life, kept.life} == {kept.life}
+    assert entry not in fork._open
+    assert {found() for found in fork._open} & {closed.life, kept.life} == {kept.life}
     kept.close()
-    assert kept.life not in {found() for found in mutex._open}
+    assert kept.life not in {found() for found in fork._open}

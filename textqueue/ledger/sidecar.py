@@ -34,7 +34,7 @@ import uuid
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self
 
-from sej.mutex import notice_fork
+from sej.fork import notice_fork
 from sej.system.disk import Disk, File, read_small
 from sej.system.paths import absolute_name
 from sej.system.sealed import seal, unseal, whole
