@@ -8,14 +8,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pipeline.tables.commands import hub_way
-from sej.cli.shared.parameters import PATH, IntRange
+from pipeline.tables.commands import hub_options, hub_way
+from sej.cli.shared.parameters import IntRange
 from sej.cli.shared.terminal import progress_bar
 from sej.errors import JournalNotFoundError, SejError
 
@@ -36,45 +35,19 @@ def _local(_: click.Context, __: click.Parameter, given: str) -> Path:
     return Path(local_path(given))
 
 
-def _no_hub(command: Callable[..., None]) -> Callable[..., None]:
-    """Refuse --hub with the way to do it."""
-
-    def refuse(context: click.Context, _: click.Parameter, given: str | None) -> None:
-        from pipeline.jobs.running import refuse_hub
-
-        refuse_hub(context.info_name or "", given)
-
-    help_ = "Refused: the error names the way to do it with a hub."
-    return click.option("--hub", hidden=True, expose_value=False, callback=refuse, help=help_)(command)
-
-
-def _from_hub(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a hub; it gets ``way``, the arguments of a job."""
-
-    @click.option("--hub", help="Read from a hub, host:port; the first argument is then a client or journal there.")
-    @click.option("--token-file", type=PATH, help="A file that holds the token for the hub.")
-    @click.option("--ca", type=PATH, help="TLS: the authority that signed the hub's certificate.")
-    @click.option("--server-name", help="The name in the hub's certificate, if it is not the address.")
-    @wraps(command)
-    def run(hub: str | None, token_file: Path | None, ca: Path | None, server_name: str | None, **rest: Any) -> None:
-        command(way=hub_way(hub, token_file, ca, server_name=server_name), **rest)
-
-    return run
-
-
 @click.group("spark")
 def app() -> None:
     """Jobs over journals with Spark. A job that was stopped continues when it is run again."""
 
 
 @contextmanager
-def _spark(master: str | None) -> Iterator[SparkSession]:
-    """Start a session; a Spark error is reduced to its first lines, without a traceback."""
+def _spark(master: str | None, *, bar: bool = True) -> Iterator[SparkSession]:
+    """Start a session, with Spark's own progress bar; a Spark error is reduced to its first lines."""
     from pyspark.errors import PySparkException
 
     from pipeline.sessions import session
 
-    conf = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+    conf = {"spark.ui.showConsoleProgress": str(bar and sys.stderr.isatty()).lower(), "spark.log.level": "ERROR"}
     try:
         spark = session("sej spark", master=master, conf=conf)
         try:
@@ -108,15 +81,15 @@ def _total(root: Path, way: dict[str, Any] | None = None) -> int:
 @app.command()
 @click.argument("root", callback=_local)
 @click.option("--json", is_flag=True, help="Print one JSON object.")
-@_from_hub
-def count(root: Path, way: dict[str, Any], json: bool) -> None:
+@hub_options
+def count(root: Path, json: bool, **hub: Any) -> None:
     """Print how many messages are below ROOT, from the index, without Spark.
 
     Lost messages are counted until `sej repair` has recorded their gap. `sej count` fails there.
 
     Example: sej spark count data
     """
-    messages = _total(root, way)
+    messages = _total(root, hub_way(**hub))
     click.echo(jsonlib.dumps({"messages": messages}) if json else messages)
 
 
@@ -124,9 +97,9 @@ def count(root: Path, way: dict[str, Any], json: bool) -> None:
 @click.argument("root", callback=_local)
 @click.argument("target")
 @click.option("--reader", help="Commit the progress under this reader name, so that retention waits for the archive.")
-@_from_hub
+@hub_options
 @_MASTER
-def archive(root: Path, way: dict[str, Any], target: str, reader: str | None, master: str | None) -> None:
+def archive(root: Path, target: str, reader: str | None, master: str | None, **hub: Any) -> None:
     """Add new messages below ROOT to an archive of Parquet files by day and shard.
 
     TARGET is a path, or the address of a file system that Spark can write, as in s3a://bucket/orders.
@@ -135,8 +108,9 @@ def archive(root: Path, way: dict[str, Any], target: str, reader: str | None, ma
     """
     from pipeline import jobs
 
+    way = hub_way(**hub)
     total = _total(root, way)
-    with _spark(master) as spark, _bar("archive", total) as progress:
+    with _spark(master, bar=False) as spark, _bar("archive", total) as progress:
         added = jobs.archive(spark, root, target, reader=reader, progress=progress, **way)
     click.echo(f"{added} messages added to {target}")
 
@@ -147,7 +121,6 @@ def archive(root: Path, way: dict[str, Any], target: str, reader: str | None, ma
 @_PREFIX
 @_BITS
 @click.option("--where", help="A condition on the archive's columns.")
-@_no_hub
 @_MASTER
 def restore(
     source: str, root: Path, prefix: str | None, bits: int | None, where: str | None, master: str | None
@@ -161,8 +134,8 @@ def restore(
 
     if not is_address(source) and not os.path.exists(source):  # Spark starts slowly and has a less clear error for this
         raise FileNotFoundError(f"{source}: there is no archive; `sej spark archive` creates one")
-    with _spark(master) as spark, _bar("restore", None) as progress:
-        jobs.restore(spark, source, root, prefix=prefix, bits=bits, where=where, progress=progress)
+    with _spark(master) as spark:
+        jobs.restore(spark, source, root, prefix=prefix, bits=bits, where=where)
     click.echo(f"{_total(root)} messages in {root}")
 
 
@@ -172,16 +145,10 @@ def restore(
 @_PREFIX
 @click.option("--bits", type=IntRange(0, 10), required=True, help="2**bits shards.")
 @click.option("--pattern", help="Only source directories whose name matches.")
-@_from_hub
+@hub_options
 @_MASTER
 def reshard(
-    source: Path,
-    way: dict[str, Any],
-    target: Path,
-    prefix: str | None,
-    bits: int,
-    pattern: str | None,
-    master: str | None,
+    source: Path, target: Path, prefix: str | None, bits: int, pattern: str | None, master: str | None, **hub: Any
 ) -> None:
     """Copy journals into a sharded journal with another number of shards.
 
@@ -189,8 +156,9 @@ def reshard(
     """
     from pipeline import jobs
 
+    way = hub_way(**hub)
     total = _total(source, way)
-    with _spark(master) as spark, _bar("reshard", total) as progress:
+    with _spark(master, bar=False) as spark, _bar("reshard", total) as progress:
         copied = jobs.reshard(
             spark, source, target, prefix=prefix, bits=bits, pattern=pattern, progress=progress, **way
         )
@@ -203,16 +171,10 @@ def reshard(
 @_PREFIX
 @_BITS
 @click.option("--keep-deleted", is_flag=True, help="Keep messages with an empty value.")
-@_from_hub
+@hub_options
 @_MASTER
 def compact(
-    source: Path,
-    way: dict[str, Any],
-    target: Path,
-    prefix: str | None,
-    bits: int | None,
-    keep_deleted: bool,
-    master: str | None,
+    source: Path, target: Path, prefix: str | None, bits: int | None, keep_deleted: bool, master: str | None, **hub: Any
 ) -> None:
     """Copy the latest message of each key; an empty value deletes its key.
 
@@ -220,11 +182,10 @@ def compact(
     """
     from pipeline import jobs
 
-    total = _total(source, way)
-    with _spark(master) as spark, _bar("compact", total) as progress:
-        jobs.compact(
-            spark, source, target, prefix=prefix, bits=bits, keep_deleted=keep_deleted, progress=progress, **way
-        )
+    way = hub_way(**hub)
+    _total(source, way)  # fails before Spark starts if there is no journal
+    with _spark(master) as spark:
+        jobs.compact(spark, source, target, prefix=prefix, bits=bits, keep_deleted=keep_deleted, **way)
     click.echo(f"{_total(target)} messages in {target}")
 
 
@@ -234,10 +195,10 @@ def compact(
 @_PREFIX
 @_BITS
 @click.option("--by", default="key,value", show_default=True, help="Columns that decide whether messages are equal.")
-@_from_hub
+@hub_options
 @_MASTER
 def dedupe(
-    source: Path, way: dict[str, Any], target: Path, prefix: str | None, bits: int | None, by: str, master: str | None
+    source: Path, target: Path, prefix: str | None, bits: int | None, by: str, master: str | None, **hub: Any
 ) -> None:
     """Copy only the first of equal messages.
 
@@ -245,34 +206,32 @@ def dedupe(
     """
     from pipeline import jobs
 
-    total = _total(source, way)
-    with _spark(master) as spark, _bar("dedupe", total) as progress:
-        jobs.dedupe(spark, source, target, by=by.split(","), prefix=prefix, bits=bits, progress=progress, **way)
+    way = hub_way(**hub)
+    _total(source, way)
+    with _spark(master) as spark:
+        jobs.dedupe(spark, source, target, by=by.split(","), prefix=prefix, bits=bits, **way)
     click.echo(f"{_total(target)} messages in {target}")
 
 
 @app.command()
 @click.argument("root", callback=_local)
-@click.option("--chart", type=PATH, help="Draw a PNG file too.")
 @click.option("--json", is_flag=True, help="One JSON object per line.")
-@_from_hub
+@hub_options
 @_MASTER
-def stats(root: Path, way: dict[str, Any], chart: Path | None, json: bool, master: str | None) -> None:
+def stats(root: Path, json: bool, master: str | None, **hub: Any) -> None:
     """Print sizes, rates, skewed keys, gaps and disorder, by directory.
 
-    Example: sej spark stats --chart sizes.png data
+    Example: sej spark stats data
     """
     from rich.console import Console
     from rich.table import Table
 
     from pipeline import jobs
 
-    total = _total(root, way)  # fails before Spark starts if there is no journal
-    with _spark(master) as spark, _bar("stats", total) as progress:
-        found = jobs.stats(spark, root, progress=progress, **way)
-    if chart is not None:
-        jobs.draw(found, chart)
-        click.echo(f"chart written to {chart}", err=True)
+    way = hub_way(**hub)
+    _total(root, way)
+    with _spark(master) as spark:
+        found = jobs.stats(spark, root, **way)
     if json:
         for stat in found:
             row = stat._asdict() | {"top_key": stat.top_key.decode("utf-8", "backslashreplace")}
@@ -309,7 +268,6 @@ def _cells(stat: Any) -> list[str]:
     "--kind", type=click.Choice(["kestrel", "libkestrel"]), help="The format; default: detected from the files."
 )
 @click.option("--reader", help="For libkestrel: only items that this reader has not confirmed.")
-@_no_hub
 def import_kestrel(directory: Path, places: tuple[str, ...], kind: Any, reader: str | None) -> None:
     """Append the items of a Kestrel queue to a journal; needs no Spark.
 
@@ -338,7 +296,6 @@ def import_kestrel(directory: Path, places: tuple[str, ...], kind: Any, reader: 
 @app.command()
 @click.argument("root", callback=_local)
 @click.option("--discard", is_flag=True, help="Remove jobs whose staged rows were lost; prints what is missing.")
-@_no_hub
 def finish(root: Path, discard: bool) -> None:
     """Finish jobs that had committed to ROOT and died, and remove the files of other dead jobs; needs no Spark.
 

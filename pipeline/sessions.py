@@ -46,7 +46,6 @@ def spark_conf() -> dict[str, str]:
     return {
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "pipeline.daemon",
-        "spark.sql.python.filterPushdown.enabled": "true",
     }
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from pipeline.formats.rows import reader_or_refusal
 from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
 from pipeline.paths import paths_of
-from pipeline.reading.batch import FilteringSejReader, SejReader
+from pipeline.reading.batch import SejReader
 from pipeline.reading.stream import SejStreamReader
 from pipeline.schema import SCHEMA
 from pipeline.writing.sink import SejStreamWriter, SejWriter
@@ -49,8 +49,7 @@ class SejSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader."""
         options = parse(READ, self.options)
-        kind = FilteringSejReader if options["pushFilters"] else SejReader
-        return kind(_paths(self.options, options), options, schema, self.parallelism)
+        return SejReader(_paths(self.options, options), options, schema, self.parallelism)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a stream reader; it raises if options or paths are wrong."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 from pipeline.jobs.archiving import archive, restore
 from pipeline.jobs.importing import import_kestrel, import_kestrel_directory
 from pipeline.jobs.rewriting import compact, dedupe, reshard
-from pipeline.jobs.statistics import DirectoryStats, draw, stats
+from pipeline.jobs.statistics import DirectoryStats, stats
 
 __all__ = [
     "DirectoryStats",
     "archive",
     "compact",
     "dedupe",
-    "draw",
     "import_kestrel",
     "import_kestrel_directory",
     "reshard",

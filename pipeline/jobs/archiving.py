@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, refuse_hub, run_to_end, watched
+from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, run_to_end
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.paths import local_path, outside, reaching, spark_path
 from pipeline.writing.target import Target
@@ -82,7 +82,6 @@ def restore(
     prefix: str | None = None,
     bits: int | None = None,
     where: str | None = None,
-    hub: None = None,
     progress: Progress | None = None,
 ) -> None:
     """Write an archive, or the part of it that ``where`` selects, into journals; a second run adds nothing.
@@ -98,14 +97,12 @@ def restore(
         prefix: prefix of the shards.
         bits: bits of the shards.
         where: a condition on the columns, ``"client = 'berlin' AND day >= '2013-07-01'"``.
-        hub: refused, because the target is local; the error names the way to write through a hub.
-        progress: called with the messages so far.
+        progress: called with the number of messages, at the end.
 
     Raises:
         OptionError: the archive has no messages, or Spark has no client of its file system, or the root is not on a
-            local disk, or a hub is passed; or the archive has grown since it was restored into the root.
+            local disk; or the archive has grown since it was restored into the root.
     """
-    refuse_hub("restore", hub)
     source, root = spark_path(source), absolute_path(local_path(root))
     with reaching(source):
         archived = _archived(spark, source)
@@ -127,8 +124,9 @@ def restore(
         )
     options |= {"txnAppId": name, "txnVersion": str(number)}
     rows = ordered.select("key", "value", "type", "timestamp_ns")
-    with watched(spark, lambda: messages, progress):
-        rows.write.format("sej").options(**options).mode("append").save(root)
+    rows.write.format("sej").options(**options).mode("append").save(root)
+    if progress is not None:
+        progress(messages)
 
 
 def _archived(spark: SparkSession, source: str) -> DataFrame:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sej
 from kestrel.v2.listing import queue_names
-from pipeline.jobs.running import Progress, refuse_hub
+from pipeline.jobs.running import Progress
 from pipeline.options import OptionError
 from pipeline.paths import local_path
 from pipeline.reading.kestrel_items import Kind, rows_of
@@ -30,7 +30,6 @@ def import_kestrel(
     *,
     kind: Kind | None = None,
     reader: str | None = None,
-    hub: None = None,
     progress: Progress | None = None,
 ) -> int:
     """Append a queue's items to a journal, head first; their time becomes the message's, and there is no key.
@@ -44,18 +43,16 @@ def import_kestrel(
         target: a SEJ directory; created if it is missing.
         kind: ``"kestrel"`` or ``"libkestrel"``; None: detected from the files.
         reader: for libkestrel: only items that this reader has not confirmed. Each reader's import is separate.
-        hub: refused, because the target is local; the error names the way to a hub.
         progress: called with the items so far.
 
     Returns:
         How many items this run appended.
 
     Raises:
-        OptionError: a path is not on a local disk, a hub is passed, or items were taken from the queue since the last
+        OptionError: a path is not on a local disk, or items were taken from the queue since the last
             run.
         CorruptionError: a file of the queue is damaged.
     """
-    refuse_hub("import-kestrel", hub)
     directory, target = local_path(directory), local_path(target)
     whose = os.fsencode("\0".join((os.path.realpath(directory), queue, reader or "")))
     shown = re.sub(r"[^0-9A-Za-z_-]", "_", queue)[:_NAME_CHARS]
@@ -79,7 +76,6 @@ def import_kestrel_directory(
     root: str | os.PathLike[str],
     *,
     kind: Kind | None = None,
-    hub: None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
     """Import every queue of a directory, each into a journal of its name below a root; like :func:`import_kestrel`.
@@ -88,7 +84,6 @@ def import_kestrel_directory(
         directory: the directory of the queues' files.
         root: the root of journals named like the queues.
         kind: as for :func:`import_kestrel`.
-        hub: refused, because the target is local; the error names the way to a hub.
         progress: called with the items of all queues so far.
 
     Returns:
@@ -99,7 +94,6 @@ def import_kestrel_directory(
         InvalidNameError: a queue's name is not allowed for a journal; nothing was imported.
         CorruptionError: a file of a queue is damaged; the queues before it were imported.
     """
-    refuse_hub("import-kestrel", hub)
     directory, root = local_path(directory), local_path(root)
     targets = {queue: Path(os.fspath(root), queue, 0).dir(0) for queue in queue_names(directory)}
     added: dict[str, int] = {}

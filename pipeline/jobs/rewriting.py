@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.columns import SEJ
-from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, run_to_end, watched
+from pipeline.jobs.running import PER_TRIGGER, Origin, Progress, run_to_end
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.paths import local_path
 from pipeline.reading.counting import count
@@ -64,7 +64,7 @@ def compact(
             sharded journal or journal there.
         token: the token for the hub.
         tls: how to reach the hub with TLS; None: without.
-        progress: called with the messages so far.
+        progress: called with the number of messages, at the end.
 
     Raises:
         OptionError: the target holds messages of another writer, a reader is behind, or messages were appended to a
@@ -79,8 +79,10 @@ def compact(
     rows = latest.select(*_WHOSE, "key", "m.*")
     if not keep_deleted:
         rows = rows.where(f.length("value") > 0)
-    with watched(spark, lambda: count(source, hub=hub, token=token, tls=tls), progress):
-        _write("compact", rows, origin, target, prefix, bits, ends)
+    messages = 0 if progress is None else count(source, hub=hub, token=token, tls=tls)
+    _write("compact", rows, origin, target, prefix, bits, ends)
+    if progress is not None:
+        progress(messages)
 
 
 def dedupe(
@@ -109,7 +111,7 @@ def dedupe(
             sharded journal or journal there.
         token: the token for the hub.
         tls: how to reach the hub with TLS; None: without.
-        progress: called with the messages so far.
+        progress: called with the number of messages, at the end.
 
     Raises:
         OptionError: as :func:`compact`; or ``by`` names a column that a journal does not have.
@@ -129,8 +131,10 @@ def dedupe(
     first = journals.groupBy(*_WHOSE, *(f.col(name).alias(f"by_{name}") for name in names)).agg(
         f.min_by(f.struct(*message), "offset").alias("m")
     )
-    with watched(spark, lambda: count(source, hub=hub, token=token, tls=tls), progress):
-        _write("dedupe", first.select(*_WHOSE, "m.*"), origin, target, prefix, bits, ends)
+    messages = 0 if progress is None else count(source, hub=hub, token=token, tls=tls)
+    _write("dedupe", first.select(*_WHOSE, "m.*"), origin, target, prefix, bits, ends)
+    if progress is not None:
+        progress(messages)
 
 
 def _read(spark: SparkSession, origin: Origin, target: str) -> tuple[DataFrame, dict[str, int] | None]:

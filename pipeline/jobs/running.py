@@ -1,16 +1,12 @@
-"""Run a stream to its end, or a batch job, with progress."""
+"""What the jobs share: what they read, and a stream that is run to its end."""
 
 from __future__ import annotations
 
 import os
-import threading
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.connection import ANSWER_S, RETRY_S, Line, Remote
-from pipeline.needs import is_connect
 from pipeline.options import OptionError
 from pipeline.paths import local_path
 from pipeline.reading.discovery import Origin as Place
@@ -18,7 +14,6 @@ from pipeline.reading.discovery import discover
 from pipeline.reading.remote import matching
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from hub.wire import ClientTLS
@@ -26,26 +21,6 @@ if TYPE_CHECKING:
 Progress = Callable[[int], None]
 """Called from time to time with the messages so far."""
 PER_TRIGGER: Final = 1_000_000
-_LOOK_S: Final = 0.5
-
-
-_NO_HUB: Final = {
-    "restore": "restore writes journals on a local disk; to write them through a hub, pass the archive to Spark's sink,"
-    " as in spark.read.parquet(archive).write.format('sej').option('hub', address)",
-    "import-kestrel": "import-kestrel writes journals on a local disk; import into one, and copy it to the hub with"
-    " `sej hub push`",
-    "finish": "a hub finishes its own jobs when it starts; finish is for the root of journals on a local disk",
-}
-
-
-def refuse_hub(job: str, hub: object) -> None:
-    """Refuse the address of a hub for a job that takes none.
-
-    Raises:
-        OptionError: one was passed.
-    """
-    if hub is not None:
-        raise OptionError(_NO_HUB[job])
 
 
 class Origin(NamedTuple):
@@ -126,45 +101,3 @@ def run_to_end(writer: DataStreamWriter, progress: Progress | None) -> int:
     while not query.awaitTermination(1):
         look()
     return look()
-
-
-@contextmanager
-def watched(spark: SparkSession, total: Callable[[], int], progress: Progress | None) -> Iterator[None]:
-    """Report the progress of the jobs in the block: their finished tasks, as a share of all messages.
-
-    Args:
-        spark: the session.
-        total: returns how many messages there are; called once, and only for progress.
-        progress: called with the messages so far, in a thread of its own. With Spark Connect it is called at the end.
-    """
-    if progress is None:
-        yield
-        return
-    if is_connect(spark):
-        yield
-        progress(total())
-        return
-    context, group, messages = spark.sparkContext, uuid.uuid4().hex, total()
-    done = threading.Event()
-
-    def look() -> None:
-        tracker, so_far = context.statusTracker(), 0
-        while not done.wait(_LOOK_S):
-            infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-            stages = [tracker.getStageInfo(stage) for info in infos if info for stage in info.stageIds]
-            tasks = sum(stage.numTasks for stage in stages if stage)
-            if tasks:
-                finished = sum(stage.numCompletedTasks for stage in stages if stage)
-                so_far = max(so_far, messages * finished // tasks)
-                progress(so_far)
-
-    context.setJobGroup(group, "a job over journals")
-    thread = threading.Thread(target=look, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # removes it
-        done.set()
-        thread.join()
-    progress(messages)

@@ -1,13 +1,12 @@
-"""Statistics of journals: sizes, rates, skewed keys, gaps and disorder, by directory; as rows and as a chart."""
+"""Statistics of journals: sizes, rates, skewed keys, gaps and disorder, by directory; as rows."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.jobs.running import Origin, Progress, watched
-from pipeline.reading.counting import count
+from pipeline.jobs.running import Origin, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,10 +14,6 @@ if TYPE_CHECKING:
     from hub.wire import ClientTLS
 
 _WHOSE = ("client", "prefix", "shard_bits", "shard")
-
-
-_DRAWN: Final = 64
-"""The most directories that are readable on one chart."""
 
 
 class DirectoryStats(NamedTuple):
@@ -69,17 +64,6 @@ class DirectoryStats(NamedTuple):
         return ".".join(part for part in parts if part) or "journal"
 
 
-_BLUE, _RED = "#1b6ca8", "#c8553d"
-_PANELS: Final[tuple[tuple[str, Callable[[DirectoryStats], float], str, bool], ...]] = (
-    ("messages", lambda stat: stat.messages, _BLUE, False),
-    ("bytes", lambda stat: stat.size, _BLUE, False),
-    ("messages a second", lambda stat: stat.rate or 0.0, _BLUE, False),
-    ("the most frequent key", lambda stat: stat.top_key_share, _RED, True),
-    ("missing offsets", lambda stat: stat.missing, _RED, False),
-    ("older than the previous message", lambda stat: stat.disordered, _RED, False),
-)
-
-
 def stats(
     spark: SparkSession,
     root: str | os.PathLike[str],
@@ -98,7 +82,7 @@ def stats(
             sharded journal or journal there.
         token: the token for the hub.
         tls: how to reach the hub with TLS; None: without.
-        progress: called with the messages so far.
+        progress: called with the number of messages, at the end.
 
     Raises:
         OptionError: two journals have the same client, prefix and shard, as those of a client that are not shards.
@@ -128,9 +112,10 @@ def stats(
     )
     keys = journals.groupBy(*_WHOSE, "key").count().groupBy(*_WHOSE)
     top = keys.agg(f.max_by("key", "count").alias("top_key"), f.max("count").alias("top_count"))
-    with watched(spark, lambda: count(root, hub=hub, token=token, tls=tls), progress):
-        tops = {tuple(row[name] for name in _WHOSE): row for row in top.collect()}
-        rows = summed.collect()
+    tops = {tuple(row[name] for name in _WHOSE): row for row in top.collect()}
+    rows = summed.collect()
+    if progress is not None:
+        progress(sum(row.messages for row in rows))
     found = []
     for row in rows:
         most = tops[tuple(row[name] for name in _WHOSE)]
@@ -143,37 +128,3 @@ def stats(
         }
         found.append(DirectoryStats(**values))
     return sorted(found, key=lambda stat: (stat.client or "", stat.prefix or "", stat.shard or 0))
-
-
-def draw(found: list[DirectoryStats], target: str | os.PathLike[str]) -> None:
-    """Draw all statistics into a PNG file, one row for each directory; of very many only the largest.
-
-    Needs matplotlib.
-    """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    kept = set(sorted(found, key=lambda stat: -stat.messages)[:_DRAWN])
-    shown = [stat for stat in found if stat in kept]
-    names = [stat.name for stat in shown]
-    height = max(2.4, 0.28 * len(shown) + 1.4)
-    figure, panels = plt.subplots(
-        1, len(_PANELS), figsize=(18, height), dpi=110, sharey=True, layout="constrained", squeeze=False
-    )
-    for axes, (title, value, colour, is_share) in zip(panels[0], _PANELS, strict=True):
-        axes.barh(names, [value(stat) for stat in shown], color=colour)
-        axes.set_title(title, loc="left", weight="bold", fontsize=10)
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
-        ticks = mpl.ticker.PercentFormatter(1.0) if is_share else mpl.ticker.EngFormatter()
-        axes.xaxis.set_major_formatter(ticks)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="x", color="#e4e8ec")
-        axes.set_axisbelow(True)
-    panels[0][0].invert_yaxis()
-    if len(shown) < len(found):
-        figure.suptitle(f"the {len(shown)} largest of {len(found)} directories", fontsize=10)
-    figure.savefig(os.fspath(target))
-    plt.close(figure)

@@ -12,7 +12,7 @@ deleted, and a journal that was truncated, removed or re-created between two pol
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.options import OptionError, Options
@@ -165,22 +165,17 @@ def by_directory(given: str | dict[str, int], origins: Sequence[Origin], option:
     return found
 
 
-def slices(
-    extents: Iterable[Extent | RemoteExtent], options: Options, low: int = 0, high: int | None = None
-) -> list[Slice]:
+def slices(extents: Sequence[Extent | RemoteExtent], options: Options) -> list[Slice]:
     """Return the messages to read, one slice for each origin, without empty ones.
 
     Args:
         extents: the existing messages.
         options: of a batch read.
-        low: a filter on offset: the lowest.
-        high: a filter on offset: the first one beyond.
 
     Raises:
         OffsetTooSmallError: the start was deleted, and failOnDataLoss is true.
         OffsetBeyondEndError: start or end are past the last message, and failOnDataLoss is true.
     """
-    extents = list(extents)
     origins = [extent.origin for extent in extents]
     starts = by_directory(options["startingOffsets"] or "earliest", origins, "startingOffsets", EARLIEST)
     stops = by_directory(options["endingOffsets"], origins, "endingOffsets", LATEST)
@@ -193,7 +188,7 @@ def slices(
             stop = extent.find_time(options["endingTimestamp"])
         start = _resolve(extent, start, "startingOffsets", fail=options["failOnDataLoss"])
         stop = _resolve(extent, stop, "endingOffsets", fail=options["failOnDataLoss"])
-        part = extent.slice(max(start, low), stop if high is None else min(stop, high))
+        part = extent.slice(start, stop)
         if part.start < part.stop:
             found.append(part)
     return found

@@ -34,17 +34,27 @@ _START: Final = click.option("--start", type=PLACE, help="Start at this offset o
 _END: Final = click.option("--end", type=PLACE, help="Stop before this offset or time; default: the end.")
 
 
-def _reading_options(command: _Command) -> _Command:
-    """Add the options that say how journals are read."""
+def hub_options(command: _Command) -> _Command:
+    """Add the options of a hub: the arguments of :func:`hub_way`."""
     options = (
-        click.option("--pattern", help="Only directories whose whole name matches, a regular expression or a glob."),
-        click.option("--client", "clients", multiple=True, help="Only this client of a hub; may be repeated."),
-        click.option("--hub", help="Read from a hub, host:port; PATH is then a client or journal there."),
+        click.option("--hub", help="Read from a hub, host:port; the first path is then a client or journal there."),
         click.option("--token-file", type=PATH, help="A file that holds the token for the hub."),
         click.option("--ca", type=PATH, help="TLS: the authority that signed the hub's certificate."),
         click.option("--certificate", type=PATH, help="Mutual TLS: this client's certificate."),
         click.option("--key", type=PATH, help="Mutual TLS: the certificate's private key."),
         click.option("--server-name", help="The name in the hub's certificate, if it is not the address."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _reading_options(command: _Command) -> _Command:
+    """Add the options that say how journals are read."""
+    options = (
+        click.option("--pattern", help="Only directories whose whole name matches, a regular expression or a glob."),
+        click.option("--client", "clients", multiple=True, help="Only this client of a hub; may be repeated."),
+        hub_options,
         click.option("--no-verify", is_flag=True, help="Do not check the messages against the index's checksums."),
         click.option("--skip-damage", is_flag=True, help="Pass damaged messages, and log each place."),
     )
@@ -58,9 +68,7 @@ def _way(given: dict[str, Any]) -> dict[str, Any]:
     return {
         "pattern": given["pattern"],
         "clients": given["clients"] or None,
-        **hub_way(
-            given["hub"], given["token_file"], given["ca"], given["certificate"], given["key"], given["server_name"]
-        ),
+        **hub_way(*(given[name] for name in ("hub", "token_file", "ca", "certificate", "key", "server_name"))),
         "verify": not given["no_verify"],
         "on_corruption": "skip" if given["skip_damage"] else "raise",
     }

@@ -43,25 +43,6 @@ def test_finish_needs_a_root(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, b"none: the path does not exist" in done.stderr) == (4, b"", True)
 
 
-def test_jobs_that_take_no_hub_name_the_way(tmp_path: Path) -> None:
-    for words, says in (
-        (["restore", "archive", "root"], b"restore writes journals on a local disk; to write them through a hub, pass"),
-        (["import-kestrel", "spool", "cars"], b"import-kestrel writes journals on a local disk; import into one, and"),
-        (["finish", "root"], b"a hub finishes its own jobs when it starts; finish is for the root of journals on"),
-    ):
-        done = sej("spark", *words, "--hub", "127.0.0.1:7890")
-        assert done.returncode == 2
-        assert done.stderr.startswith(b"sej: " + says)
-        assert done.stderr.count(b"\n") == 1
-    for use in (
-        lambda: jobs.restore(None, tmp_path, tmp_path, hub="a:1"),  # type: ignore[arg-type]
-        lambda: jobs.import_kestrel(tmp_path, "q", tmp_path, hub="a:1"),  # type: ignore[arg-type]
-        lambda: jobs.import_kestrel_directory(tmp_path, tmp_path, hub="a:1"),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(OptionError, match="writes journals on a local disk"):
-            use()
-
-
 def test_what_is_missing_is_said_before_spark_starts(tmp_path: Path) -> None:
     missing, target = tmp_path / "missing", tmp_path / "target"
     for command, *more in (["count"], ["stats"], ["archive", target], ["restore", target]):

@@ -3,15 +3,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import GreaterThan, IsNotNull, LessThanOrEqual
-from pyspark.sql.types import StructType
 
 import pipeline
 import sej
-from pipeline.options import READ, parse
-from pipeline.reading.batch import FilteringSejReader
 from pipeline.reading.planning import partition_count
-from pipeline.schema import COLUMNS, SCHEMA, check_projection
+from pipeline.schema import COLUMNS
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
@@ -142,15 +138,6 @@ def test_dataframe_is_a_snapshot(spark: SparkSession, journal: Path) -> None:
     assert (frame.count(), load(spark, journal).count()) == (100, 105)
 
 
-def test_filters_are_pushed_where_spark_lets_them(spark: SparkSession, journal: Path) -> None:
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    try:
-        assert "DATA_SOURCE_PUSHDOWN_DISABLED" in failure(load(spark, journal, pushFilters=True).where("offset > 90"))
-        assert offsets(load(spark, journal).where("offset > 90")) == list(range(91, 100))
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-
-
 # --- which messages
 
 
@@ -251,21 +238,9 @@ def test_segments_are_divided_and_nothing_is_lost(spark: SparkSession, large: Pa
 # --- filters
 
 
-def test_filters_choose_what_is_read(spark: SparkSession, hub_root: Path) -> None:
+def test_filter_on_time_is_exact(spark: SparkSession, journal: Path) -> None:
     def asked(condition: str) -> list[int]:
-        return offsets(load(spark, hub_root, pushFilters=True).where(condition))
-
-    assert asked("client = 'tokyo' AND shard = 1 AND offset >= 2 AND offset < 5") == [2, 3, 4]
-    assert len(asked("client IN ('tokyo', 'paris')")) == 11
-    assert asked("shard IS NULL") == [0, 1, 2]
-    assert len(asked("shard IS NOT NULL AND offset IN (1, 4)")) == 8
-    assert len(asked("NOT offset = 1")) == 20
-
-
-@pytest.mark.parametrize("push", [True, False])
-def test_filter_on_time_is_exact(spark: SparkSession, journal: Path, push: bool) -> None:
-    def asked(condition: str) -> list[int]:
-        return offsets(load(spark, journal, pushFilters=push).where(condition))
+        return offsets(load(spark, journal).where(condition))
 
     assert asked(f"timestamp_ns > {BASE_NS + 96 * 10**9}") == [97, 98, 99]
     assert asked(f"timestamp_ns < {BASE_NS + 2 * 10**9}") == [0, 1]
@@ -274,19 +249,6 @@ def test_filter_on_time_is_exact(spark: SparkSession, journal: Path, push: bool)
     assert asked(f"timestamp >= '{at}'") == [98, 99]
     assert asked(f"timestamp <= '{at}'") == list(range(99))
     assert asked(f"timestamp = '{at}'") == [98]
-
-
-def test_times_outside_the_bounds_are_not_sent(tmp_path: Path) -> None:
-    times = [40, 10, 20, 30, 5, 20, 50]
-    with sej.Writer(tmp_path / "j") as writer:
-        writer.append_many([b"x"] * len(times), timestamp=times)
-    reader = FilteringSejReader(
-        [str(tmp_path / "j")], parse(READ, {}), check_projection(StructType([SCHEMA["offset"]]))
-    )
-    asked = [GreaterThan(("timestamp_ns",), 9), LessThanOrEqual(("timestamp_ns",), 30), IsNotNull(("timestamp_ns",))]
-    assert list(reader.pushFilters(asked)) == asked[:2]
-    sent = [offset for part in reader.partitions() for batch in reader.read(part) for offset in batch[0].to_pylist()]
-    assert sent == [1, 2, 3, 5]
 
 
 # --- damage and loss

@@ -56,7 +56,6 @@ def test_everything_that_may_be_read_equals_the_disk(spark: SparkSession, hub_ro
 def test_names_and_patterns_choose(far: Load) -> None:
     assert far("tokyo").count() == 11
     assert far("berlin.orders.1", "berlin.plain.log").count() == 14
-    assert far("tokyo.orders.1.001", pushFilters=True).where("offset >= 4").count() == 2
     assert far(pattern=r".*\.orders\.1\.001").where("client = 'berlin'").count() == 6
 
 

@@ -221,8 +221,6 @@ def test_stats_say_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
     assert (found.rate, found.keys, found.top_key, found.top_key_share, found.disordered) == (1.0, 2, b"a", 0.75, 1)
     many = [found._replace(prefix="orders", shard_bits=10, shard=index, messages=index) for index in range(100)]
     assert many[7].name == "orders.a.007"
-    jobs.draw(many, tmp_path / "chart.png")
-    assert (tmp_path / "chart.png").read_bytes()[1:4] == b"PNG"
 
 
 def test_kestrel_queue_is_imported_once(tmp_path: Path) -> None:
