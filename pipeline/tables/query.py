@@ -191,7 +191,7 @@ class _Stream(ds.Dataset):  # type: ignore[misc]
 
 
 class _Scan:
-    """What DuckDB asked for."""
+    """The rows that DuckDB requested."""
 
     def __init__(self, stream: _Stream, columns: list[str], condition: Any) -> None:
         self._stream, self._columns, self._condition = stream, columns, condition
