@@ -9,117 +9,66 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
 import sej
 from sej.cli.shared.options import JSON
 from sej.cli.shared.parameters import DURATION, PATH, SIZE
-from sej.writing.writer import Durability
 
 _ROUNDS: Final = 3
-_FIRST_COUNT: Final = 16
 _ROUND_ITEMS_MAX: Final = 200_000
 _STEADY: Final = 0.25
 """The share of a round's time that one call should take."""
 _BATCH: Final = 1000
 _VALUE_BYTES_MAX: Final = 1 << 28
-_SURVIVES: Final[dict[Durability, str]] = {"buffer": "clean close", "os": "process death", "disk": "power loss"}
-
-Work = Callable[[int], object]
-Begin = Callable[[Path, bytes, ExitStack], tuple[Work, Work]]
-
-
-class Measurement(NamedTuple):
-    """One line of the table.
-
-    Attributes:
-        operation: the operation on each item.
-        call: the function that is called.
-        survives: the worst event that an acknowledged item survives; None for an operation that reads.
-        begin: opens files in an empty directory, for items of this value. Returns two functions of a count: the first
-            prepares the items, untimed; the second handles them, timed.
-    """
-
-    operation: str
-    call: str
-    survives: str | None
-    begin: Begin
-
-
-def _each(call: Callable[[], object]) -> Work:
-    def work(count: int) -> None:
-        for _ in range(count):
-            call()
-
-    return work
-
-
-def _nothing(count: int) -> None:
-    """Do nothing: the operation needs no preparation."""
-
-
-def _writing(sync: Callable[[int], object], path: Path, value: bytes, opened: ExitStack) -> tuple[Work, Work]:
-    fd = opened.enter_context((path / "file").open("ab", buffering=0)).fileno()
-    return _nothing, _each(lambda: (os.write(fd, value), sync(fd)))
-
-
-def _appending(durability: Durability, batch: int, path: Path, value: bytes, opened: ExitStack) -> tuple[Work, Work]:
-    writer = opened.enter_context(sej.Writer(path / "j", durability=durability))
-
-    def batches(count: int) -> None:
-        for done in range(0, count, batch):
-            writer.append_many([value] * min(batch, count - done))
-
-    return _nothing, batches if batch > 1 else _each(lambda: writer.append(value))
-
-
-def _scanning(path: Path, value: bytes, opened: ExitStack) -> tuple[Work, Work]:
-    writer = opened.enter_context(sej.Writer(path / "j", durability="os"))
-    scanner = opened.enter_context(sej.Scanner(path / "j", 0))
-    return lambda count: writer.append_many([value] * count), lambda count: sum(1 for _ in islice(scanner, count))
-
-
-def _putting(path: Path, value: bytes, opened: ExitStack) -> tuple[Work, Work]:
-    queue = opened.enter_context(sej.open_queue(path / "q"))
-    return _nothing, _each(lambda: queue.put(value))
-
-
-def _taking(path: Path, value: bytes, opened: ExitStack) -> tuple[Work, Work]:
-    queue = opened.enter_context(sej.open_queue(path / "q"))
-    return lambda count: queue.put_many([value] * count), lambda count: _take(queue, count)
-
-
-def _take(queue: sej.WorkQueue, count: int) -> None:
-    for _ in range(count):
-        item = queue.get(timeout=0)
-        assert item is not None
-        item.done()
-
-
-def _appends(operation: str, batch: int, *durabilities: Durability) -> Iterator[Measurement]:
-    call = "Writer.append_many" if batch > 1 else "Writer.append"
-    for kind in durabilities:
-        words = f"{call}, durability={kind!r}"
-        yield Measurement(operation, words, _SURVIVES[kind], partial(_appending, kind, batch))
-
-
 _PUT: Final = "put, one by one"
+_BATCHES: Final = "put, batches of 1,000"
 MEASUREMENTS: Final = (
-    Measurement(_PUT, "os.write", _SURVIVES["os"], partial(_writing, _nothing)),
-    Measurement(_PUT, "os.write + os.fdatasync", _SURVIVES["disk"], partial(_writing, os.fdatasync)),
-    *_appends(_PUT, 1, "buffer", "os", "disk"),
-    Measurement(_PUT, "open_queue().put", _SURVIVES["os"], _putting),
-    *_appends("put, batches of 1,000", _BATCH, "os", "disk"),
-    Measurement("get and ack, one by one", "open_queue().get, Item.done", _SURVIVES["os"], _taking),
-    Measurement("read in order", "Scanner", None, _scanning),
+    (_PUT, "os.write", "process death"),
+    (_PUT, "os.write + os.fdatasync", "power loss"),
+    (_PUT, "Writer.append, durability='buffer'", "clean close"),
+    (_PUT, "Writer.append, durability='os'", "process death"),
+    (_PUT, "Writer.append, durability='disk'", "power loss"),
+    (_PUT, "open_queue().put", "process death"),
+    (_BATCHES, "Writer.append_many, durability='os'", "process death"),
+    (_BATCHES, "Writer.append_many, durability='disk'", "power loss"),
+    ("get and ack, one by one", "open_queue().get, Item.done", "process death"),
+    ("read in order", "Scanner", None),
 )
+"""The operation on each item, the function that is called, and the worst event that an acknowledged item survives."""
+
+
+def _begin(call: str, path: Path, value: bytes, opened: ExitStack) -> tuple[int, Any, Any]:
+    """Open files in an empty directory.
+
+    Returns:
+        How many items one call handles, the call, and a function of a count that prepares so many items, untimed.
+    """
+    batch = [value] * max(min(_BATCH, _VALUE_BYTES_MAX // max(len(value), 1)), 1)
+    if "os.write" in call:
+        fd = opened.enter_context((path / "file").open("ab", buffering=0)).fileno()
+        sync = os.fdatasync if "fdatasync" in call else int
+        return 1, lambda: (os.write(fd, value), sync(fd)), None
+    if "queue" in call:
+        queue: Any = opened.enter_context(sej.open_queue(path / "q"))
+        if "put" in call:
+            return 1, lambda: queue.put(value), None
+        return 1, lambda: queue.get(timeout=0).done(), lambda count: queue.put_many([value] * count)
+    durability: Any = call.partition("durability=")[2].strip("'") or "os"
+    writer = opened.enter_context(sej.Writer(path / "j", durability=durability))
+    if call == "Scanner":
+        scanner = opened.enter_context(sej.Scanner(path / "j", 0))
+        read = lambda: sum(1 for _ in islice(scanner, len(batch)))  # noqa: E731
+        return len(batch), read, lambda count: writer.append_many([value] * count)
+    if "append_many" in call:
+        return len(batch), lambda: writer.append_many(batch), None
+    return 1, lambda: writer.append(value), None
 
 
 @click.command
@@ -143,7 +92,7 @@ def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: s
         raise FileNotFoundError(f"{directory}: the directory does not exist; create it first")
     if value_bytes > _VALUE_BYTES_MAX:
         raise click.UsageError(f"--value-bytes must be at most 256M, got {value_bytes}")
-    chosen = [one for one in MEASUREMENTS if (only or "").lower() in f"{one.operation}\n{one.call}".lower()]
+    chosen = [one for one in MEASUREMENTS if (only or "").lower() in f"{one[0]}\n{one[1]}".lower()]
     if not chosen:
         raise click.UsageError(
             f"no operation or call contains {only!r}; `sej bench DIR` without --only shows all of them"
@@ -153,7 +102,17 @@ def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: s
     with tempfile.TemporaryDirectory(prefix="sej-bench-", dir=directory) as root:
         rates = _measured(chosen, Path(root), value, seconds / _ROUNDS)
     head = _machine(directory) | {"value_bytes": value_bytes}
-    rows = [_row(one, found, value_bytes) for one, found in zip(chosen, rates, strict=True)]
+    rows = [
+        {
+            "operation": operation,
+            "call": call,
+            "survives": survives,
+            "rate": round(statistics.median(found), 1),
+            "bytes_per_s": round(statistics.median(found) * value_bytes),
+            "rounds": [round(one, 1) for one in found],
+        }
+        for (operation, call, survives), found in zip(chosen, rates, strict=True)
+    ]
     if json:
         for row in (head, *rows):
             click.echo(jsonlib.dumps(row))
@@ -161,35 +120,34 @@ def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: s
         _show(head, rows)
 
 
-def _measured(chosen: list[Measurement], root: Path, value: bytes, round_s: float) -> list[list[float]]:
+def _measured(chosen: Sequence[Any], root: Path, value: bytes, round_s: float) -> list[list[float]]:
     """Return the rates of each measurement, items a second, one for each round."""
     from sej.cli.shared.terminal import progress_bar
 
     rates: list[list[float]] = [[] for _ in chosen]
-    turns = [(one, found) for _ in range(_ROUNDS) for one, found in zip(chosen, rates, strict=True)]
     with progress_bar("measurements") as show:
-        for done, (measurement, found) in enumerate(turns):
-            show(done, len(turns))
-            with tempfile.TemporaryDirectory(dir=root) as path:
-                found.append(_rate(measurement, Path(path), value, round_s))
+        for done in range(_ROUNDS * len(chosen)):
+            at = done % len(chosen)
+            show(done, _ROUNDS * len(chosen))
+            with tempfile.TemporaryDirectory(dir=root) as path, ExitStack() as opened:
+                rates[at].append(_rate(*_begin(chosen[at][1], Path(path), value, opened), round_s))
     return rates
 
 
-def _rate(measurement: Measurement, path: Path, value: bytes, round_s: float) -> float:
-    """Return items a second: calls of growing size until the time is up; the first one warms up."""
-    handled, passed, count = 0, 0.0, _FIRST_COUNT
-    with ExitStack() as opened:
-        prepare, work = measurement.begin(path, value, opened)
-        prepare(1)
-        work(1)
-        while not handled or (passed < round_s and handled < _ROUND_ITEMS_MAX):
-            prepare(count)
-            start = time.perf_counter()
-            work(count)
-            took = time.perf_counter() - start
-            handled, passed = handled + count, passed + took
-            if took < _STEADY * round_s:
-                count = min(2 * count, _ROUND_ITEMS_MAX)
+def _rate(items: int, call: Any, prepare: Any, round_s: float) -> float:
+    """Return items a second: more and more calls until the time is up; the first ones warm up."""
+    handled, passed, calls = 0, 0.0, 1
+    while not handled or (passed < round_s and handled < _ROUND_ITEMS_MAX):
+        if prepare is not None:
+            prepare(calls * items)
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        took = time.perf_counter() - start
+        if calls > 1:
+            handled, passed = handled + calls * items, passed + took
+        if took < _STEADY * round_s or calls == 1:
+            calls = max(min(2 * calls, _ROUND_ITEMS_MAX // items), 2)
     return handled / passed
 
 
@@ -205,18 +163,6 @@ def _machine(directory: Path) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "load": os.getloadavg()[0],
         "codec": IMPLEMENTATION,
-    }
-
-
-def _row(measurement: Measurement, rates: list[float], value_bytes: int) -> dict[str, Any]:
-    rate = statistics.median(rates)
-    return {
-        "operation": measurement.operation,
-        "call": measurement.call,
-        "survives": measurement.survives,
-        "rate": round(rate, 1),
-        "bytes_per_s": round(rate * value_bytes),
-        "rounds": [round(one, 1) for one in rates],
     }
 
 
