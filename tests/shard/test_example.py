@@ -1,48 +1,20 @@
-"""The example of three terminals, run as it says: two workers and a producer; one worker killed, the other stopped."""
+"""The example of three terminals: two workers ship what the producer appends, and one of them is killed."""
 
-import queue
 import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path as FilePath
 
 import shard
 
 EXAMPLE = FilePath(__file__).parent.parent.parent / "examples" / "shards"
-SHIPPED = re.compile(r"worker (\d+), shard (\d): order (\d+) of customer (\d+)\n")
-Shipped = tuple[int, int, int]
+SHIPPED = re.compile(r"worker \d+, shard (\d): order (\d+) of customer (\d+)\n")
 
 
-class Terminal:
-    """A worker of the example; what it ships goes into a queue: its pid, the shard, the order."""
-
-    def __init__(self, cwd: FilePath, shipped: "queue.Queue[Shipped]") -> None:
-        command = [sys.executable, "-W", "error", str(EXAMPLE / "work.py")]
-        self.process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, text=True)
-        self.last = ""
-        self._shipped = shipped
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.last = line
-            found = SHIPPED.fullmatch(line)
-            if found:
-                pid, index, order, _ = map(int, found.groups())
-                self._shipped.put((pid, index, order))
-
-    def end(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        code = self.process.wait(60)
-        self._reader.join(60)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
+def start(cwd: FilePath) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "error", str(EXAMPLE / "work.py")]
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, text=True)
 
 
 def produce(cwd: FilePath, count: int) -> None:
@@ -52,35 +24,26 @@ def produce(cwd: FilePath, count: int) -> None:
 
 def test_three_terminals(tmp_path: FilePath) -> None:
     path = shard.Path(tmp_path / "orders-data", "orders", 3)
-    shipped: queue.Queue[Shipped] = queue.Queue()
-    until = time.monotonic() + 60
-    first, second = Terminal(tmp_path, shipped), Terminal(tmp_path, shipped)
-    try:
-        produced = 0
-        rows: list[Shipped] = []
-        while {pid for pid, _, _ in rows} != {first.process.pid, second.process.pid}:
-            assert time.monotonic() < until
-            produce(tmp_path, 40)
-            produced += 40
-            for _ in range(40):
-                rows.append(shipped.get(timeout=60))
-        assert first.end(signal.SIGKILL) == -signal.SIGKILL
-        produce(tmp_path, 100)
-        produced += 100
-        while sum(row.messages for row in shard.lag(path, "shipping")):
-            assert time.monotonic() < until
+    produce(tmp_path, 100)
+    with start(tmp_path) as first:
+        assert first.stdout is not None
+        assert SHIPPED.fullmatch(first.stdout.readline())
+        with start(tmp_path) as second:
             try:
-                rows.append(shipped.get(timeout=0.1))
-            except queue.Empty:
-                continue
-        assert second.end(signal.SIGINT) == 0
-        while not shipped.empty():
-            rows.append(shipped.get())
-        assert len(rows) >= produced
-        assert {order for _, _, order in rows} == set(range(100))
-        assert all(index == path.index(b"customer %d" % (order % 20)) for _, index, order in rows)
-        assert second.last.startswith(f"worker {second.process.pid} was asked to stop: it handled ")
-    finally:
-        for terminal in (first, second):
-            if terminal.process.poll() is None:
-                terminal.end(signal.SIGKILL)
+                first.kill()
+                produce(tmp_path, 100)
+                assert second.stdout is not None
+                orders: set[int] = set()
+                while orders != set(range(100)):  # the second one gets all shards
+                    found = SHIPPED.fullmatch(second.stdout.readline())
+                    assert found is not None
+                    index, order, customer = map(int, found.groups())
+                    assert index == path.index(b"customer %d" % customer) and customer == order % 20
+                    orders.add(order)
+                second.send_signal(signal.SIGINT)
+                last = second.stdout.readlines()[-1]
+                assert last.startswith(f"worker {second.pid} was asked to stop: it handled ")
+                assert second.wait(60) == 0
+            finally:
+                first.kill()
+                second.kill()

@@ -5,8 +5,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Any
@@ -283,53 +281,6 @@ def test_messages_after_the_last_round_are_named(
     with pytest.raises(sej.SejError, match=rf"{shown} appended to the source.*{index:03x} from offset {end} on"):
         shard.reshard(source, target)
     assert done.messages == 1000
-
-
-WRITER = """
-import sys, sej, shard
-path = shard.Path(sys.argv[1], "orders", 3)
-with shard.Writer(path, durability="os") as writer:
-    print("ready", flush=True)
-    number = 0
-    while True:
-        number += 1
-        try:
-            index, offset = writer.append(b"from a process %d" % number, b"key %d" % (number % 60))
-        except sej.LockedError as error:
-            assert "pid=" in str(error) and "writer" in str(error), error
-            print("refused", number, flush=True)
-            break
-        if number == 1:
-            print("began", flush=True)
-"""
-
-
-def test_a_process_that_writes_is_refused_from_the_first_to_the_last_moment(
-    source: shard.Path, tmp_path: FilePath
-) -> None:
-    """One that was there first stops the reshard; one that comes meanwhile is stopped by it."""
-    target = shard.Path(tmp_path / "t", "orders", 4)
-    command = [sys.executable, "-c", WRITER, source.root]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
-        try:
-            assert first.stdout is not None
-            assert first.stdout.readline() == "ready\n"
-            assert first.stdout.readline() == "began\n"
-            with pytest.raises(sej.LockedError, match="stop its writer first"):
-                shard.reshard(source, target)
-        finally:
-            first.kill()
-    refused: list[str] = []
-
-    def start_another(done: int, total: int) -> None:
-        if not refused:
-            answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
-            refused.extend(answer.stdout.split("\n"))
-
-    before = by_key(source)
-    shard.reshard(source, target, progress=start_another)
-    assert refused[:2] == ["ready", "refused 1"]
-    assert by_key(target) == by_key(source) == before
 
 
 def test_work_queues_must_be_done(source: shard.Path, tmp_path: FilePath) -> None:

@@ -64,23 +64,6 @@ def test_the_twins_group_alike(batch: list[tuple[bytes, bytes]], bits: int, own:
     assert routing.group(values, keys, bits, indexes, places) == routing.GROUP(values, keys, bits, indexes, places)
 
 
-@pytest.mark.parametrize("group", [routing.GROUP, routing.group], ids=["python", "chosen"])
-@pytest.mark.parametrize(
-    ("values", "keys", "error", "words"),
-    [
-        ([b"a"], [], ValueError, "keys must have 1 entries, one for each value, got 0"),
-        ([b"a", "b"], [b"", b""], TypeError, "value 1 must be bytes, not str: encode it first"),
-        ([b"a"], [None], TypeError, "key 0 must be bytes, not NoneType"),
-        ([b"a", b"b"], [b"", b"k" * 128], sej.InvalidMessageError, "key 1 must have at most 127 bytes, got 128"),
-    ],
-)
-def test_a_bad_batch_is_refused_in_the_same_words(
-    group: Group, values: list[bytes], keys: list[bytes], error: type[Exception], words: str
-) -> None:
-    with pytest.raises(error, match=words):
-        group(values, keys, 3, None)
-
-
 SOME_KEYS = st.binary(min_size=3, max_size=3) | st.binary(max_size=127)
 NUMBERS = st.tuples(st.integers(0, 255), st.integers(-(2**63), 2**63 - 1))
 

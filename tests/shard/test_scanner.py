@@ -53,16 +53,6 @@ def test_a_long_backlog_does_not_delay_other_shards(path: shard.Path) -> None:
     assert {1, 2, 3} <= set(seen)
 
 
-def test_by_time_is_sorted_with_ties_by_shard(path: shard.Path) -> None:
-    fill(path, 0, [b""] * 500, list(range(0, 1000, 2)))
-    fill(path, 1, [b""] * 300, list(range(0, 900, 3)))
-    fill(path, 3, [b""] * 5, [1, 1, 1, 1, 5000])
-    with shard.Scanner(path, by="time") as scanner:
-        found = [(message.timestamp, index, message.offset) for index, message in scanner]
-    assert found == sorted(found)
-    assert len(found) == 805
-
-
 @given(st.lists(st.lists(st.integers(-5, 5), max_size=30), min_size=1, max_size=4), st.integers(1, 7))
 def test_by_time_equals_a_merge(tmp_path_factory: pytest.TempPathFactory, shards: list[list[int]], limit: int) -> None:
     import heapq

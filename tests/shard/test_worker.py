@@ -11,9 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path as FilePath
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +19,6 @@ import sej
 import shard
 from sej import codec
 from shard.claims import LiveWorker, WorkerRank
-from shard.sources import Sources
 from tests.sej.hooks import PATIENCE_S
 from tests.shard.worker_process import RECORD, VIOLATION
 
@@ -187,12 +184,6 @@ def test_without_dead_letters_the_worker_stops_at_the_message(path: shard.Path) 
         shard.Worker(path, "w", max_attempts=2, timeout=0.0, backoff_s=0.001).run(poison)
     assert shard.Worker(path, "w", timeout=0.0).run(lambda index, message: None) > 0
     assert sum(row.messages for row in shard.lag(path, "w")) == 0
-
-
-def test_a_message_is_tried_more_than_a_thousand_times(path: shard.Path) -> None:
-    fill(path, 1)
-    with pytest.raises(sej.RetriesExhaustedError, match="1030 attempts"):
-        shard.Worker(path, "w", max_attempts=1030, timeout=0.0, backoff_s=0.0).run(lambda index, message: 1 / 0)
 
 
 def poison(index: int, message: sej.Message) -> None:
@@ -401,32 +392,6 @@ def append_round(writer: shard.Writer) -> None:
     """One message into every shard."""
     for index in range(64):
         writer.append(b"x", type=index)
-
-
-def test_a_worker_looks_more_than_once_a_second_which_ones_are_alive(
-    path: shard.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So it takes up the shards of a dead one within two seconds. The clock is moved by hand."""
-    now = 0.0
-    looks: list[float] = []
-
-    def wait(_: Sources, limit: float) -> tuple[list[int], bool]:
-        nonlocal now
-        now += limit
-        return [], False
-
-    def rank(_: LiveWorker) -> WorkerRank:
-        looks.append(now)
-        return WorkerRank(0, 1)
-
-    with shard.Writer(path) as writer:
-        writer.append(b"v", b"k")
-    with monkeypatch.context() as patched:
-        patched.setattr("shard.worker.time", SimpleNamespace(monotonic=lambda: now))
-        patched.setattr(Sources, "wait", wait)
-        patched.setattr(LiveWorker, "rank", rank)
-        shard.Worker(path, "w").run(lambda index, message: None, timeout=10.0)
-    assert max(later - look for look, later in pairwise([*looks, 10.0])) <= 1.0
 
 
 def test_a_new_worker_gets_its_share_and_a_dead_ones_shards_move(group: Group) -> None:

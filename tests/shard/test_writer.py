@@ -17,7 +17,6 @@ import shard
 from sej.system.disk import File, Mode, OsDisk, OsFile
 from shard import routing
 from tests.sej.hooks import HookedDisk
-from tests.sej.interrupts import open_below
 
 KEYS = [b"key-%d" % number for number in range(40)]
 
@@ -90,16 +89,6 @@ def test_the_least_recently_used_shard_is_closed(path: shard.Path, max_open: int
         assert mine == [b"%d" % number for number in range(30)]
     for index in found:
         assert sej.Journal(path.dir(index)).verify() == []
-
-
-def test_a_closed_shard_keeps_no_file_open(path: shard.Path) -> None:
-    with shard.Writer(path, max_open=1) as writer:
-        for key in KEYS:
-            writer.append(b"v", key)
-            writer.sync()
-        names = [name for name in open_below(path.root) if name.endswith((".jnl", ".lck"))]
-        assert len({name.split("/")[0] for name in names}) == 1, names
-    assert not [name for name in open_below(path.root) if name.endswith((".jnl", ".lck"))]
 
 
 def test_a_closed_shard_may_be_written_to_by_another(path: shard.Path) -> None:
@@ -306,31 +295,6 @@ def test_an_append_to_an_open_shard_is_like_the_first_one(
             writer.append(b"v", KEYS[0], type=256)
         assert writer.offsets == dict(sorted(expected.items()))
     assert sum(map(len, contents(path).values())) == sum(expected.values())
-
-
-@pytest.mark.parametrize("durability", ["buffer", "os", "interval", "disk"])
-def test_a_batch_for_open_shards_is_like_the_first_one(path: shard.Path, appender: Any, durability: str) -> None:
-    expected: dict[int, list[bytes]] = {}
-    with shard.Writer(path, durability=durability) as writer:
-        for turn in range(4):
-            keys = KEYS[: 1 + 13 * turn]  # some shards are open, and others are new
-            values = [b"%d.%d" % (turn, place) for place in range(len(keys))]
-            before = {index: len(found) for index, found in expected.items()}
-            for key, value in zip(keys, values, strict=True):
-                expected.setdefault(path.index(key), []).append(value)
-            spans = {
-                index: range(before.get(index, 0), len(found))
-                for index, found in expected.items()
-                if len(found) > before.get(index, 0)
-            }
-            assert writer.append_many(values, keys) == spans
-        with writer._life.mutex, pytest.raises(sej.LockedError, match="under way"):
-            writer.append_many([b"v"], KEYS[:1])  # as a signal handler that interrupts another call of this writer
-    with pytest.raises(sej.ClosedError, match="the writer is closed"):
-        writer.append_many([b"v"], KEYS[:1])
-    with pytest.raises(sej.ClosedError, match="the writer is closed"):
-        writer.append_many([], [])
-    assert {index: [message.value for message in found] for index, found in contents(path).items()} == expected
 
 
 def test_a_shard_that_cannot_write_keeps_no_batch_from_the_others(path: shard.Path, appender: Any) -> None:
