@@ -4,6 +4,7 @@
 order in which they are best read::
 
     v2, segmented                        Kestrel 2; libkestrel, which Kestrel 3 uses
+    base                                 what an open queue of either format is
     backend, commands                    the queues as work queues; sej kestrel
     files, queues, pinned                names, locks and kept bytes; the queues of a directory; files that may change
     tail                                 the end of the newest file: append, sync, and what is known to be on disk

@@ -15,14 +15,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from kestrel.errors import BadNameError, KestrelError, MissingError, ShutError
 from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
-from kestrel.segmented.reader import Reader
 from kestrel.v2.format import MAX_TIME_MS
 from kestrel.v2.listing import queue_names
 from kestrel.v2.queue import Queue
@@ -39,82 +37,133 @@ _REDRIVEN: Final = 64
 """How many dead letters one sync puts back: after a kill so many may be delivered twice."""
 
 
-class _Hold:
-    """A hold on an item of one of the two queues."""
+class _Taken(NamedTuple):
+    """An item that was taken.
 
-    def __init__(self, owner: _Common, item: Any) -> None:
-        self._owner = owner
-        self.item = item
+    Attributes:
+        handle: under which it is held.
+        item: the item.
+        place: under which its attempts are counted; None: the item counts them.
+        attempts: if the item counts them.
+    """
 
-    @abstractmethod
-    def is_held(self) -> bool:
-        """Return whether the queue still holds the item for this object."""
-
-    @abstractmethod
-    def done(self) -> bool:
-        """Confirm the item."""
-
-    @abstractmethod
-    def give_back(self) -> bool:
-        """Return the item to its queue."""
-
-    def give_up(self, reason: str | None = None) -> bool:
-        """Add the item to the dead letters, then confirm it."""
-        return self.is_held() and self._owner.add_dead(self.item.data) and self.done()
+    handle: int
+    item: Any
+    place: Hashable
+    attempts: int
 
 
-class _Reserved(_Hold):
-    """A reservation of a Kestrel 2 queue."""
+class _Store(Protocol):
+    """A queue of one of the formats."""
 
-    def __init__(self, owner: _Common, item: Any, queue: Queue, xid: int) -> None:
-        super().__init__(owner, item)
-        self._queue, self._xid = queue, xid
+    def put(self, data: list[bytes], until: int | None) -> Sequence[int]: ...
+    def take(self) -> _Taken | None: ...
+    def holds(self, handle: int) -> bool: ...
+    def confirm(self, handle: int) -> bool: ...
+    def put_back(self, handle: int) -> bool: ...
+    def open(self) -> int:
+        """How many items wait or are held."""
 
-    def is_held(self) -> bool:
-        return self._xid in self._queue.open_transactions
-
-    def done(self) -> bool:
-        return self._queue.confirm(self._xid)
-
-    def give_back(self) -> bool:
-        return self._queue.unreserve(self._xid)
-
-
-class _Read(_Hold):
-    """An item that a libkestrel reader has and did not commit."""
-
-    def __init__(self, owner: _Common, item: Any, reader: Reader) -> None:
-        super().__init__(owner, item)
-        self._reader = reader
-
-    def is_held(self) -> bool:
-        return self._reader.holds(self.item)
-
-    def done(self) -> bool:
-        return self._reader.commit(self.item)
-
-    def give_back(self) -> bool:
-        return self._reader.unget(self.item)
+    def flush(self) -> int: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
 
 
-class _Common(HoldingQueue):
-    """What both have in common."""
+class _Kestrel:
+    """A Kestrel 2 queue."""
+
+    def __init__(self, directory: str, base: str, name: str, *, dead: bool = False, **options: Any) -> None:
+        self._queue = queue = Queue(directory, base, **options)
+        self._added = 0
+        self.confirm, self.put_back = queue.confirm, queue.unreserve
+        self.flush, self.sync, self.close = queue.flush, queue.sync, queue.close
+
+    @staticmethod
+    def known(directory: str, base: str, name: str) -> Collection[str]:
+        return (name,) if base in queue_names(directory) else ()
+
+    def put(self, data: list[bytes], until: int | None) -> Sequence[int]:
+        """Add items; returns numbers that count them since the queue was opened."""
+        self._queue.put_many(data, expiry=until or 0)
+        first, self._added = self._added, self._added + len(data)
+        return range(first, first + len(data))
+
+    def take(self) -> _Taken | None:
+        found = self._queue.reserve()
+        return None if found is None else _Taken(*found, self._queue.number_of(found[0]), 0)
+
+    def holds(self, handle: int) -> bool:
+        return self._queue.number_of(handle) is not None
+
+    def open(self) -> int:
+        return len(self._queue) + len(self._queue.open_transactions)
+
+
+class _Segmented:
+    """libkestrel's files: one reader, with the name of the work queue."""
+
+    def __init__(self, directory: str, base: str, name: str, *, dead: bool = False, **options: Any) -> None:
+        self._queue = queue = SegmentedQueue(directory, base, **options)
+        try:
+            # A named reader has the place of the default one if a program opened the dead letters as a queue.
+            self._reader = reader = queue.reader(queue.readers[0] if dead and name not in queue.readers else name)
+        except BaseException:
+            queue.close()
+            raise
+        self.holds, self.confirm, self.put_back = reader.holds, reader.commit, reader.unget
+        self.flush, self.sync, self.close = reader.flush, queue.sync, queue.close
+
+    @staticmethod
+    def known(directory: str, base: str, name: str) -> Collection[str]:
+        """The named readers. If the queue has none, any name takes the default reader's place."""
+        listing = list_files(directory, base)
+        named = [reader for reader in listing.readers if reader]
+        return named or ((name,) if listing.writers or listing.readers else ())
+
+    def put(self, data: list[bytes], until: int | None) -> Sequence[int]:
+        """Add items; returns their ids."""
+        return self._queue.put_many(data, expire_time=until)
+
+    def take(self) -> _Taken | None:
+        item = self._reader.get()
+        return None if item is None else _Taken(item.id, item, None, item.error_count + 1)
+
+    def open(self) -> int:
+        return len(self._reader)
+
+
+class KestrelWorkQueue(HoldingQueue):
+    """A work queue in the files of Kestrel 2 or libkestrel."""
 
     can: ClassVar[frozenset[str]] = frozenset({"expire", "dead_letters", "redrive", "purge"})
-    _queue: Queue | SegmentedQueue
-    _dead: Queue | SegmentedQueue | None
 
     def __init__(
-        self, path: str, name: str, max_attempts: int, lease_s: Seconds | None, options: dict[str, Any]
+        self,
+        kind: type[_Kestrel | _Segmented],
+        path: str,
+        name: str,
+        *,
+        max_attempts: int = 5,
+        lease_s: Seconds | None = None,
+        create: bool | None = None,
+        **options: Any,
     ) -> None:
-        self._directory, self._base = os.path.split(path.rstrip(os.sep))
-        if not self._base or not self._directory:
+        """Open ``directory/name``; lease_s is ignored, options are those of the queue of this kind."""
+        directory, self._base = os.path.split(path.rstrip(os.sep))
+        if not self._base or not directory:
             raise BadNameError(f"the path must be directory/name, as in 'spool/cars' or './cars', got {path!r}")
-        self._directory = absolute_path(self._directory)
+        self._directory = absolute_path(directory)
         super().__init__(path, name, max_attempts, lease_s, self._directory)
+        known: Collection[str] = ()
+        with contextlib.suppress(MissingError):  # a queue makes its directory
+            known = kind.known(self._directory, self._base, name)
+        require_known(name, known, create, path)
+        self._kind = kind
+        self._store: _Store = kind(self._directory, self._base, name, **options)
+        self._dead: _Store | None = None
+        self._dead_options = {option: options[option] for option in _SHARED if option in options}
         self._done = self._moved = 0
         self._closed = False
-        self._dead_options = {option: options[option] for option in _SHARED if option in options}
 
     def ended(self, item: HeldItem, *, back: bool) -> None:
         """Count what is not delivered again."""
@@ -127,205 +176,101 @@ class _Common(HoldingQueue):
             self._closed = True
             if self._dead is not None:
                 closing.callback(self._dead.close)
-            closing.callback(self._queue.close)
+            closing.callback(self._store.close)
             try:
                 self._leave()
             except KestrelError:
                 self._held.clear()
                 self._leave()
 
-    def _require_open(self) -> None:
-        """Make sure that no file is opened, and no lock taken, for a queue that was closed."""
+    def _dead_store(self) -> _Store:
+        """The queue of the dead letters, opened at its first use; no file is opened after the queue was closed."""
         if self._closed:
             raise ShutError("the queue is closed; open it again", path=self.path)
-
-    @abstractmethod
-    def _dead_queue(self) -> Queue | SegmentedQueue:
-        """The queue of the dead letters, opened at its first use."""
-
-    @abstractmethod
-    def _take_dead(self) -> _Hold | None:
-        """Take the oldest dead letter; None if the queue has none."""
-
-    def add_dead(self, data: bytes) -> bool:
-        """Add a dead letter, durably; return True."""
-        dead = self._dead_queue()
-        dead.put(data)
-        dead.sync()  # the two queues are two files: after a power failure the item must be in one of them
-        self._moved += 1
-        return True
+        if self._dead is None:
+            options = self._dead_options
+            self._dead = self._kind(self._directory, f"{self._base}_dead", self.name, dead=True, **options)
+        return self._dead
 
     def redrive(self, limit: int | None = None) -> int:
         """Put dead letters back, oldest first."""
         with self.guard:
-            self._require_open()
-            count = 0
-            while limit is None or count < limit:
-                most = _REDRIVEN if limit is None else min(_REDRIVEN, limit - count)
-                found = self._redrive_some(most)
+            dead, count, found = self._dead_store(), 0, _REDRIVEN
+            while found == _REDRIVEN and (limit is None or count < limit):
+                found = self._redrive(dead, _REDRIVEN if limit is None else min(_REDRIVEN, limit - count))
                 count += found
-                if found < most:
-                    break
             return count
 
-    def _redrive_some(self, most: int) -> int:
+    def _redrive(self, dead: _Store, most: int) -> int:
         """Put back at most this many. They are durable before their letters are confirmed."""
-        put: list[_Hold] = []
+        handles: list[int] = []
         try:
-            while len(put) < most and (dead := self._take_dead()) is not None:
+            while len(handles) < most and (taken := dead.take()) is not None:
                 try:
-                    self._queue.put(dead.item.data)
+                    self._store.put([taken.item.data], None)
                 except BaseException:
-                    dead.give_back()
+                    dead.put_back(taken.handle)
                     raise
-                put.append(dead)
+                handles.append(taken.handle)
         finally:
-            if put:
-                self._queue.sync()
-                for dead in put:
-                    dead.done()
-        return len(put)
+            if handles:
+                self._store.sync()
+                for handle in handles:
+                    dead.confirm(handle)
+        return len(handles)
 
     def sync(self) -> None:
         """Force the queue's files to the disk."""
-        self._queue.sync()
-
-
-class KestrelWorkQueue(_Common):
-    """A work queue in a Kestrel 2 journal."""
-
-    def __init__(
-        self,
-        path: str,
-        name: str,
-        *,
-        max_attempts: int = 5,
-        lease_s: Seconds | None = None,
-        create: bool | None = None,
-        **options: Any,
-    ) -> None:
-        """Open ``directory/name``; lease_s is ignored, options are those of :class:`kestrel.Queue`."""
-        super().__init__(path, name, max_attempts, lease_s, options)
-        known = (name,) if self._base in _found(queue_names, self._directory) else ()
-        require_known(name, known, create, path)
-        self._queue: Queue = Queue(self._directory, self._base, **options)
-        self._dead: Queue | None = None
-        self._added = 0
-
-    def stats(self) -> Stats:
-        """How many items there are; dead ones are counted by their queue."""
-        with self.guard:
-            return Stats(len(self._queue), 0, len(self._held), self._done - self._moved, len(self._dead_queue()))
-
-    def purge(self) -> int:
-        """Remove all waiting items."""
-        return self._queue.flush()
-
-    def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, options: PutOptions) -> Sequence[int]:
-        """Add items at the end, with one write; returns numbers that count them since the queue was opened."""
-        data = list(values)
-        self._queue.put_many(data, expiry=_until(options) or 0)
-        with self.guard:
-            first, self._added = self._added, self._added + len(data)
-        return range(first, first + len(data))
-
-    def _reserve(self) -> HeldItem | None:
-        queue = self._queue
-        found = queue.reserve_numbered()
-        if found is None:
-            return None
-        xid, place, item = found
-        return HeldItem(self, item, item.data, self._attempt(place), _Reserved(self, item, queue, xid), place=place)
-
-    def _take_dead(self) -> _Hold | None:
-        queue = self._dead_queue()
-        found = queue.reserve()
-        if found is None:
-            return None
-        xid, item = found
-        return _Reserved(self, item, queue, xid)
-
-    def _dead_queue(self) -> Queue:
-        self._require_open()
-        if self._dead is None:
-            self._dead = Queue(self._directory, f"{self._base}_dead", **self._dead_options)
-        return self._dead
-
-
-class SegmentedWorkQueue(_Common):
-    """A work queue in libkestrel's files: one reader, with the name of the queue."""
-
-    def __init__(
-        self,
-        path: str,
-        name: str,
-        *,
-        max_attempts: int = 5,
-        lease_s: Seconds | None = None,
-        create: bool | None = None,
-        **options: Any,
-    ) -> None:
-        """Open ``directory/name``; lease_s is ignored, options are those of :class:`kestrel.segmented.Queue`."""
-        super().__init__(path, name, max_attempts, lease_s, options)
-        require_known(name, _found(self._known, name), create, path)
-        self._queue: SegmentedQueue = SegmentedQueue(self._directory, self._base, **options)
-        try:
-            self._reader = self._queue.reader(name)
-        except BaseException:
-            self._queue.close()
-            raise
-        self._dead: SegmentedQueue | None = None
-
-    def _known(self, name: str) -> Collection[str]:
-        """The named readers. If the queue has none, any name takes the default reader's place."""
-        listing = list_files(self._directory, self._base)
-        named = [reader for reader in listing.readers if reader]
-        return named or ((name,) if listing.writers or listing.readers else ())
+        self._store.sync()
 
     def stats(self) -> Stats:
         """How many items there are; dead ones are counted by their queue."""
         with self.guard:
             held = len(self._held)
-            dead = len(self._dead_reader())
-            return Stats(len(self._reader) - held, 0, held, self._done - self._moved, dead)
+            return Stats(self._store.open() - held, 0, held, self._done - self._moved, self._dead_store().open())
 
     def purge(self) -> int:
         """Remove all waiting items."""
-        return self._reader.flush()
+        return self._store.flush()
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, options: PutOptions) -> Sequence[int]:
-        """Add items at the end, with one write to each file; returns their ids."""
-        return self._queue.put_many(list(values), expire_time=_until(options))
+        """Add items at the end, with one write to each file."""
+        with self.guard:
+            return self._store.put(list(values), _until(options))
 
     def _reserve(self) -> HeldItem | None:
-        item = self._reader.get()
-        if item is None:
+        taken = self._store.take()
+        if taken is None:
             return None
-        return HeldItem(self, item, item.data, item.error_count + 1, _Read(self, item, self._reader))
+        attempts = taken.attempts or self._attempt(taken.place)
+        hold = _Hold(self, self._store, taken)
+        return HeldItem(self, taken.item, taken.item.data, attempts, hold, place=taken.place)
 
-    def _take_dead(self) -> _Hold | None:
-        reader = self._dead_reader()
-        item = reader.get()
-        return None if item is None else _Read(self, item, reader)
-
-    def _dead_queue(self) -> SegmentedQueue:
-        self._require_open()
-        if self._dead is None:
-            self._dead = SegmentedQueue(self._directory, f"{self._base}_dead", **self._dead_options)
-        return self._dead
-
-    def _dead_reader(self) -> Reader:
-        """The reader of the dead letters. A named one has taken its place if a program opened them as a queue."""
-        dead = self._dead_queue()
-        return dead.reader(self.name if self.name in dead.readers else dead.readers[0])
+    def add_dead(self, data: bytes) -> None:
+        """Add a dead letter, durably: after a power failure the item must be in one of the two queues."""
+        dead = self._dead_store()
+        dead.put([data], None)
+        dead.sync()
+        self._moved += 1
 
 
-def _found(look: Callable[[str], Collection[str]], where: str) -> Collection[str]:
-    """What a look into a directory finds; nothing if the directory is missing: a queue makes it."""
-    try:
-        return look(where)
-    except MissingError:
-        return ()
+class _Hold:
+    """A hold on an item of a store."""
+
+    def __init__(self, owner: KestrelWorkQueue, store: _Store, taken: _Taken) -> None:
+        self._owner, self._store, self._taken = owner, store, taken
+
+    def done(self) -> bool:
+        return self._store.confirm(self._taken.handle)
+
+    def give_back(self) -> bool:
+        return self._store.put_back(self._taken.handle)
+
+    def give_up(self, reason: str | None = None) -> bool:
+        if not self._store.holds(self._taken.handle):
+            return False
+        self._owner.add_dead(self._taken.item.data)
+        return self.done()
 
 
 def _until(options: PutOptions) -> int | None:
@@ -337,12 +282,11 @@ def _until(options: PutOptions) -> int | None:
 def open_kestrel(path: str, name: str, **options: Any) -> WorkQueue:
     """What the entry point ``kestrel`` of ``sej.backends`` names."""
     refuse_unknown("a Kestrel queue", options, options_of(KestrelWorkQueue.__init__, Queue.__init__), OPENING)
-    return KestrelWorkQueue(path, name, **options)
+    return KestrelWorkQueue(_Kestrel, path, name, **options)
 
 
 def open_libkestrel(path: str, name: str, **options: Any) -> WorkQueue:
     """What the entry point ``libkestrel`` of ``sej.backends`` names."""
-    refuse_unknown(
-        "a libkestrel queue", options, options_of(SegmentedWorkQueue.__init__, SegmentedQueue.__init__), OPENING
-    )
-    return SegmentedWorkQueue(path, name, **options)
+    known = options_of(KestrelWorkQueue.__init__, SegmentedQueue.__init__)
+    refuse_unknown("a libkestrel queue", options, known, OPENING)
+    return KestrelWorkQueue(_Segmented, path, name, **options)

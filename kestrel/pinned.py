@@ -12,10 +12,9 @@ not written.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Final
 
-from kestrel.errors import BusyError
+from kestrel.errors import BusyError, Damage
 from kestrel.files import join, lock_path
 from sej.system.disk import Disk, File
 from sej.system.paths import absolute_path
@@ -27,6 +26,9 @@ class Pinned:
     """The files of one queue, opened for reading.
 
     Attributes:
+        directory: that of the files.
+        name: the queue.
+        damage: what was unreadable; for its user.
         files: by path, in the order of the look.
         sizes: how large each one was when it was opened, bytes.
     """
@@ -35,9 +37,8 @@ class Pinned:
         self,
         directory: str | os.PathLike[str],
         name: str,
-        look: Callable[[], list[str]],
-        disk: Disk,
         *,
+        disk: Disk,
         exclude: bool = False,
     ) -> None:
         """Open them.
@@ -45,7 +46,6 @@ class Pinned:
         Args:
             directory: where the queue's files are.
             name: the queue.
-            look: lists the paths of the files that count.
             disk: the seam.
             exclude: keep our own processes from opening the queue until ``close``.
 
@@ -54,16 +54,15 @@ class Pinned:
         """
         self.files: dict[str, File] = {}
         self.sizes: dict[str, int] = {}
-        directory = absolute_path(directory)
-        self._where = join(directory, name)
-        self._look = look
-        self._disk = disk
+        self.damage: list[Damage] = []
+        self.directory, self.name, self.disk = absolute_path(directory), name, disk
+        self._where = join(self.directory, name)
         self._lock: File | None = None
         if exclude:
-            self._exclude(lock_path(directory, name))
+            self._exclude(lock_path(self.directory, name))
         try:
             for _ in range(_TRIES):
-                if self._open(look()) and self._difference(grown=False) is None:
+                if self._open_all(self._look()) and self._difference(grown=False) is None:
                     return
             raise BusyError(
                 f"the files were replaced {_TRIES} times while they were opened; read them when the queue is less busy",
@@ -73,21 +72,29 @@ class Pinned:
             self.close()
             raise
 
+    def _look(self) -> list[str]:
+        """List the paths of the files that count."""
+        raise NotImplementedError
+
+    def written(self) -> list[tuple[str, int]]:
+        """The names of the files, and when each one was written last, ns since the epoch."""
+        return [(os.path.basename(path), file.status().mtime_ns) for path, file in self.files.items()]
+
     def _exclude(self, path: str) -> None:
         try:
-            self._lock = self._disk.open(path, "read")
+            self._lock = self.disk.open(path, "read")
         except FileNotFoundError:
             return
         if not self._lock.lock(exclusive=False, held=True):
             self.close()
             raise BusyError("the queue is open in another process or object; close it there", path=path)
 
-    def _open(self, paths: list[str]) -> bool:
+    def _open_all(self, paths: list[str]) -> bool:
         """Open exactly these files; False if one is gone."""
         self._close_files()
         for path in paths:
             try:
-                file = self._disk.open(path, "read")
+                file = self.disk.open(path, "read")
             except FileNotFoundError:
                 return False
             self.files[path], self.sizes[path] = file, file.size()
@@ -98,7 +105,7 @@ class Pinned:
         if self._look() != list(self.files):
             return self._where
         for path, file in self.files.items():
-            status = self._disk.status(path)
+            status = self.disk.status(path)
             if status is None or status.identity != file.status().identity:
                 return path
             if grown and status.size != self.sizes[path]:
@@ -138,8 +145,3 @@ class Pinned:
         while self.files:
             self.files.popitem()[1].close()
         self.sizes.clear()
-
-
-def written(file: File) -> tuple[str, int]:
-    """The name of a file, and when it was written last, ns since the epoch."""
-    return os.path.basename(file.path), file.status().mtime_ns

@@ -13,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Literal
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, Protocol
 
 from kestrel.errors import KestrelError
 from kestrel.files import durable_path, join, take_lock
@@ -26,12 +26,17 @@ from sej.system.disk import Disk, File
 from sej.system.durable import KeptPosition, renew
 
 
-class Tail:
+class Syncs(Protocol):
+    """What an interval asks to sync: an open queue."""
+
+    def sync(self) -> None:
+        """Sync all writes to disk; takes the queue's mutex."""
+
+
+class Tail(Appender):
     """The open file at the end of a queue, and the hold on the queue.
 
     Attributes:
-        appender: appends to the file.
-        fuse: the lifecycle.
         renewing: the record of the bytes on disk.
         closed: whether :meth:`close` has finished. If it was interrupted, another call finishes it.
     """
@@ -41,8 +46,8 @@ class Tail:
         directory: str | os.PathLike[str],
         name: str,
         *,
-        sync: Sync,
-        sync_soon: Callable[[], None],
+        sync: Sync = "never",
+        owner: Syncs | None = None,
         disk: Disk,
     ) -> None:
         """Make the directory and take the lock; no file is opened yet.
@@ -51,14 +56,15 @@ class Tail:
             directory: where the queue's files are; made if missing.
             name: the queue.
             sync: when writes are synced to disk.
-            sync_soon: called by the thread that syncs at an interval; takes the queue's mutex.
+            owner: the queue, for a policy other than ``"never"``.
             disk: the seam.
 
         Raises:
             BusyError: another process holds the queue.
         """
-        self._syncer = Syncer(sync, sync_soon)
-        self.fuse = Fuse(join(directory, name))
+        self._owner = owner
+        self._syncer = Syncer(sync, owner)
+        super().__init__(Fuse(join(directory, name)), active=sync != "never")
         self._disk = disk
         self._file: File | None = None
         self._synced_size = 0
@@ -66,8 +72,6 @@ class Tail:
         self.renewing = Renewing(durable_path(directory, name), disk)
         disk.mkdir(directory, parents=True)
         self._lock = take_lock(directory, name, disk)
-        by_policy = (self.force if self._syncer.always else self._syncer.wrote) if self._syncer.active else None
-        self.appender = Appender(self.fuse, check_lock=self._lock.check, by_policy=by_policy)
 
     def open(self, path: str, entry: Entry, *, head: bytes | None = None) -> None:
         """Append to this file from now on; its bytes up to ``entry.size`` count as synced.
@@ -78,8 +82,8 @@ class Tail:
             head: how a new file begins; None: the file may exist.
         """
         self._file = self._disk.open(path, "append" if head is None else "new")
-        self.appender.output.aim(self._file)
-        self.appender.entry = entry
+        self.output.aim(self._file)
+        self.entry = entry
         self._synced_size = entry.size
         if head is not None:
             self._file.write(head)
@@ -93,10 +97,20 @@ class Tail:
         except (OSError, LockLostError, ClosedError) as error:
             self.fuse.blow(error)
 
+    def by_policy(self) -> None:
+        """After an append: sync now or later, if the policy syncs."""
+        if self._syncer.always:
+            self.force()
+        else:
+            self._syncer.wrote()
+
     def touched(self) -> None:
         """Another file of the queue was written: sync by the policy."""
-        if self.appender.active:
-            self._syncer.wrote()
+        if self.active and self._owner is not None:
+            if self._syncer.always:
+                self._owner.sync()
+            else:
+                self._syncer.wrote()
 
     def sync(self) -> None:
         """Sync the appended bytes to disk. It raises the errors of ``Appender.append``."""
@@ -107,9 +121,9 @@ class Tail:
 
     def force(self) -> None:
         """As :meth:`sync`, inside an operation: an ``OSError`` is the caller's."""
-        if self._file is not None and self._synced_size != self.appender.entry.size:
+        if self._file is not None and self._synced_size != self.entry.size:
             self._lock.check()
-            size = self.appender.entry.size
+            size = self.entry.size
             self._file.sync()
             self._synced_size = size
             self.renewing.keep(self._file, size)
@@ -135,17 +149,17 @@ class Tail:
     def fresh(self) -> None:
         """The file was just synced and put in the place of all others."""
         assert self._file is not None
-        self.renewing.fresh(self._file, self.appender.entry.size)
+        self.renewing.fresh(self._file, self.entry.size)
 
     def close_file(self) -> None:
         """Close the file; another one is opened, or the queue ends."""
         file, self._file = self._file, None
-        self.appender.output.aim(None)
+        self.output.aim(None)
         if file is not None:
             file.close()
 
     def stop(self) -> None:
-        """End the sync thread; the caller must not hold the mutex that ``sync_soon`` takes."""
+        """End the sync thread; the caller must not hold the queue's mutex."""
         self._syncer.stop()
 
     def close(self) -> None:
@@ -193,16 +207,15 @@ def _period(sync: Sync) -> float | None:
 
 
 class Syncer:
-    """Calls a sync by its policy. For a period a thread is started at the first write; it is idle without writes.
+    """Syncs a queue once in a period, in a thread that is started at the first write and is idle without writes.
 
-    The callback takes whatever lock it needs, and keeps its failures to itself: the next call finds the queue failed.
+    It keeps its failures to itself: the next call finds the queue failed.
     """
 
-    def __init__(self, policy: Sync, sync: Callable[[], None]) -> None:
+    def __init__(self, policy: Sync, owner: Syncs | None) -> None:
         check_sync(policy)
-        self._sync = sync
+        self._owner = owner
         self.always = policy == "always"
-        self.active = policy != "never"
         self._period = _period(policy)
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -210,17 +223,14 @@ class Syncer:
 
     def wrote(self) -> None:
         """Something was written."""
-        if self.always:
-            self._sync()
-        elif self._period is not None:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="kestrel-sync", daemon=True)
-                thread.start()  # a signal's handler may raise before: then the next write starts one
-                self._thread = thread
-            self._wake.set()
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="kestrel-sync", daemon=True)
+            thread.start()  # a signal's handler may raise before: then the next write starts one
+            self._thread = thread
+        self._wake.set()
 
     def stop(self) -> None:
-        """End the thread; its owner must not hold the lock that the callback takes."""
+        """End the thread; its owner must not hold the queue's mutex."""
         self._stop.set()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -233,7 +243,8 @@ class Syncer:
                 return
             self._wake.clear()
             try:
-                self._sync()
+                assert self._owner is not None
+                self._owner.sync()
             except KestrelError:
                 return
 

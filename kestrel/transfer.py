@@ -4,7 +4,7 @@ The mapping: the data is the value, the add time the timestamp, and an expiry, w
 the key as ``expiry=<ms>``, or as ``expired=<ms>`` if it had passed when the export began. SEJ's types and other keys
 have no place in Kestrel: importing them is refused unless they may be dropped.
 
-A move is decided before it acts, in a :class:`Plan`. A call that was cut short is finished by calling it again::
+A move is decided in a plan before it acts. A call that was cut short is finished by calling it again::
 
     export   plan: what the queue holds, and the journal's next offset   then append; the offset says how far it is
     import   stage all messages in ``kept/``; plan: their checksum, and where they will be   then add them
@@ -24,9 +24,10 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from kestrel.errors import Damage, MoveError
 from kestrel.files import KEPT, join
+from kestrel.pinned import Pinned
 from sej.checks import CALLABLE, ITERABLE, one_of, optional, require, with_methods
-from sej.system.disk import Disk, File, read_small, replace_file
-from sej.system.sealed import seal, unseal
+from sej.system.disk import Disk, File
+from sej.system.sealed import SealedFile
 
 Expired = Literal["mark", "leave"]
 """What an export does with an item that has expired: its key says ``expired``, or it is left out."""
@@ -117,49 +118,17 @@ class Fields(NamedTuple):
     expiry: int
 
 
-class Source(Protocol):
-    """A queue that is read: a snapshot of its files."""
-
-    damage: list[Damage]
-
-    def written(self) -> list[tuple[str, int]]:
-        """Its files, and when each one was written last: it may be emptied and filled with equal items."""
-
-    def check(self) -> None:
-        """Make sure that no program has changed it."""
-
-
-class Plan:
-    """What a move has decided, in a small file that is replaced whole.
-
-    Attributes:
-        path: the file.
-    """
-
-    def __init__(self, path: str, disk: Disk) -> None:
-        self.path = path
-        self._disk = disk
-
-    def load(self) -> dict[str, Any] | None:
-        """What an earlier call has decided; None if there was no such call.
-
-        Raises:
-            MoveError: the file cannot be read.
-        """
-        try:
-            return unseal(self.path, read_small(self._disk, self.path, _PLAN_BYTES))
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise MoveError(
-                f"this record of a move cannot be read ({error}); look for the items at their target: if they are"
-                " there, do not move them again, otherwise remove this file",
-                path=self.path,
-            ) from error
-
-    def save(self, decided: dict[str, Any]) -> None:
-        """Decide, durably."""
-        replace_file(self._disk, f"{self.path}.part", self.path, seal(self.path, decided))
+def plan_at(path: str, disk: Disk) -> SealedFile:
+    """The plan of a move: a small file that is replaced whole."""
+    return SealedFile(
+        disk,
+        path,
+        "a readable record of a move",
+        "look for the items at their target: if they are there, do not move them again, otherwise remove this file",
+        temporary=f"{path}.part",
+        max_bytes=_PLAN_BYTES,
+        error=MoveError,
+    )
 
 
 def checksum(messages: Iterable[MessageLike | Row], start: int = 0) -> tuple[int, int]:
@@ -189,8 +158,8 @@ def compare(moved: Moved, messages: Iterable[MessageLike], path: str) -> None:
 def export_items(
     items: Iterable[tuple[bytes, int | None, int | None]],
     holds: list[Any],
-    source: Source,
-    plan: Plan,
+    source: Pinned,
+    plan: SealedFile,
     writer: WriterLike,
     *,
     expired: Expired,
@@ -219,7 +188,7 @@ def export_items(
             decided = None  # it finished, and the queue or the journal is another one
     if decided is None:
         decided = {"holds": holds, "written": written, "start": writer.offset, "time": now_ms, "count": None}
-        plan.save(decided)
+        plan.store(decided)
     elif decided["holds"] != holds:
         raise MoveError(
             "the queue was changed since an export that was cut short; to start again remove this file, and the"
@@ -269,7 +238,7 @@ def export_items(
     moved = Moved(count, found_sum, start, source.damage)
     if read_back is not None:
         compare(moved, islice(read_back(start), count), plan.path)
-    plan.save({**decided, "count": count, "checksum": found_sum})
+    plan.store({**decided, "count": count, "checksum": found_sum})
     return moved
 
 
@@ -303,13 +272,13 @@ class Staged(NamedTuple):
     checksum: int
 
 
-def plan_of_import(directory: str, name: str, disk: Disk) -> Plan:
+def plan_of_import(directory: str, name: str, disk: Disk) -> SealedFile:
     """The plan of an import, next to its staged items."""
     disk.mkdir(join(directory, KEPT))
-    return Plan(join(join(directory, KEPT), f"{name}.imported"), disk)
+    return plan_at(join(join(directory, KEPT), f"{name}.imported"), disk)
 
 
-def stage(plan: Plan, messages: Iterable[MessageLike], keys: str, time_ms: int, form: Form, disk: Disk) -> Staged:
+def stage(plan: SealedFile, messages: Iterable[MessageLike], keys: str, time_ms: int, form: Form, disk: Disk) -> Staged:
     """Write all messages to a file, durably, and compare what is read back; nothing of the queue is changed."""
     path = plan.path.removesuffix("ed")
     count, passed, found = 0, 0, 0

@@ -1,4 +1,8 @@
-"""What both formats do at every append, in pure Python: the reference for the compiled module.
+"""What is done for each item and each record, in pure Python: the reference for the compiled module.
+
+The compiled module has the same classes. Its calls for one item (``put``, ``get``, ``reserve``, ``confirm``,
+``commit``) have a short way if nothing is left to do but one write and its effect in memory. Otherwise they do what
+those here always do: they call the method of the queue or reader, which alone knows the rules.
 
 The lifecycle of an open queue is a :class:`Fuse`::
 
@@ -21,18 +25,41 @@ An append has four steps::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+from threading import Condition, RLock
 from time import monotonic_ns as tick_ns
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kestrel.errors import FailedError, ShutError
+from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LockLostError
 from sej.fork import notice_fork, watch_forks
 
 if TYPE_CHECKING:
+    from kestrel.limits import Limits
+    from kestrel.segmented.codec import Item as SegmentedItem
+    from kestrel.v2.codec import Operation
+    from kestrel.v2.items import Item, Row
     from sej.system.disk import File
 
-__all__ = ["Appender", "Entry", "Fuse", "Log", "Output", "tick_ns"]
+__all__ = [
+    "Appender",
+    "Calls",
+    "Entry",
+    "Following",
+    "Fuse",
+    "Log",
+    "Output",
+    "Puts",
+    "Rows",
+    "Signal",
+    "Table",
+    "WriterEnd",
+    "tick_ns",
+]
 
 _CHECK_NS: Final = 100_000_000
 
@@ -112,15 +139,66 @@ class Fuse:
         )
 
 
+class Signal:
+    """The mutex of a queue, and the calls that wait for an item.
+
+    Attributes:
+        guard: the mutex.
+        changed: its condition.
+        waiters: how many calls wait.
+        limit_s: after how many seconds a call that waits looks again, whatever happens; None: without a limit.
+    """
+
+    def __init__(self) -> None:
+        self.guard = RLock()
+        self.changed = Condition(self.guard)
+        self.waiters = 0
+        self.evictions = 0
+        self.limit_s: float | None = None
+
+    def turns(self, timeout: Seconds | None) -> Iterator[None]:
+        """Yield now, and after each change until the time is up or waiting ends; under the mutex."""
+        timeout = seconds("timeout", timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout if timeout else 0.0
+        evictions = self.evictions
+        while True:
+            yield
+            left = None if deadline is None else deadline - time.monotonic()
+            if (left is not None and left <= 0) or evictions != self.evictions:
+                return
+            if self.limit_s is not None:
+                left = self.limit_s if left is None else min(left, self.limit_s)
+            self.waiters += 1
+            try:
+                self.changed.wait(left)
+            finally:
+                self.waiters -= 1
+
+    def notify(self, count: int = 1) -> None:
+        """Wake calls that wait for an item."""
+        if self.waiters:
+            self.changed.notify(count)
+
+    def evict(self) -> None:
+        """End all waiting."""
+        with self.guard:
+            self.evictions += 1
+            self.changed.notify_all()
+
+
 class Entry:
     """A file in the queue's list.
 
     Attributes:
         size: how many of its bytes count.
+        first_id: of its first item; 0: it has none, or the format has no ids.
+        last_id: of its last item.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, first_id: int = 0, last_id: int = 0) -> None:
         self.size = size
+        self.first_id = first_id
+        self.last_id = last_id
 
 
 class Output:
@@ -151,7 +229,7 @@ class Output:
 
 
 class Appender:
-    """Appends to the newest file of a queue.
+    """Appends to the newest file of a queue; :class:`~kestrel.tail.Tail` says what the lock and the policy are.
 
     Attributes:
         fuse: the lifecycle. :meth:`append` leaves it not live; the caller sets ``fuse.live = True`` when the memory is
@@ -161,23 +239,21 @@ class Appender:
         active: whether the policy syncs.
     """
 
-    def __init__(
-        self, fuse: Fuse, *, check_lock: Callable[[], None], by_policy: Callable[[], None] | None = None
-    ) -> None:
-        """Make one that has no file yet.
-
-        Args:
-            fuse: the queue's.
-            check_lock: raises if another process may hold the queue.
-            by_policy: called after each append, to sync now or later; None: the policy does not sync.
-        """
+    def __init__(self, fuse: Fuse, *, active: bool) -> None:
+        """Make one that has no file yet."""
         self.fuse = fuse
         self.output = Output()
         self.entry = Entry(0)
-        self.active = by_policy is not None
-        self._check_lock = check_lock
-        self._by_policy = by_policy
+        self.active = active
         self._checked_ns = 0
+
+    def check_lock(self) -> None:
+        """Make sure that no other process may hold the queue."""
+        raise NotImplementedError
+
+    def by_policy(self) -> None:
+        """After an append: sync now or later, if the policy syncs."""
+        raise NotImplementedError
 
     def append(self, data: bytes, *, midway: bool = False) -> None:
         """Write at the end of the file, and sync by the policy.
@@ -197,12 +273,12 @@ class Appender:
         try:
             tick = tick_ns()
             if not 0 <= tick - self._checked_ns < _CHECK_NS:
-                self._check_lock()
+                self.check_lock()
                 self._checked_ns = tick
             self.output.out(data)
             self.entry.size += len(data)
-            if self._by_policy is not None:
-                self._by_policy()
+            if self.active:
+                self.by_policy()
         except (OSError, LockLostError, ClosedError) as error:
             fuse.blow(error)
 
@@ -214,7 +290,7 @@ class Appender:
         tick = tick_ns()
         if not 0 <= tick - self._checked_ns < _CHECK_NS:
             try:
-                self._check_lock()
+                self.check_lock()
             except (OSError, LockLostError, ClosedError) as error:
                 fuse.blow(error)
             self._checked_ns = tick
@@ -249,3 +325,304 @@ class Log:
             fuse.blow(error)
         self.grown += len(record)
         self.unsynced = True
+
+
+class Table:
+    """The records of a format whose first byte tells their layout. Each one is decoded to a tuple with names."""
+
+    def __init__(
+        self, kind: Any, byte: str, most: int, layouts: Iterable[tuple[int, tuple[str, ...], Any, int]]
+    ) -> None:
+        """Make it.
+
+        Args:
+            kind: a NamedTuple. Its fields are those of the layouts, ``position`` and ``data``; others become None.
+            byte: the name of the first byte.
+            most: how much data a record may have.
+            layouts: the first byte; the names of the fields after it; how it and they are stored; and how much of its
+                ``size``, if it has one, is not data.
+        """
+        self._kind = kind
+        self._most = most
+        self._layouts = {}
+        for number, names, head, covered in layouts:
+            there = ("position", "", byte, *names, "data")
+            pick = itemgetter(*(there.index(name) if name in there else 1 for name in kind._fields))
+            self._layouts[number] = head, pick, 1 + names.index("size") if "size" in names else 0, covered
+
+    def decode(self, data: bytes, base: int = 0, at: int = 0) -> tuple[list[Any], int]:
+        """All whole records from ``at`` on, and where in data the next one begins: incomplete, unknown or damaged.
+
+        Args:
+            data: bytes of a file.
+            base: where in the file they begin.
+            at: where in them the first record begins.
+        """
+        found: list[Any] = []
+        append, kind, end = found.append, self._kind, len(data)
+        while at < end and (layout := self._layouts.get(data[at])) is not None:
+            head, pick, size_at, covered = layout
+            start = stop = at + head.size
+            if start > end:
+                break
+            values = head.unpack_from(data, at)
+            content = None
+            if size_at:
+                size = values[size_at] - covered
+                stop += size
+                if not 0 <= size <= self._most or stop > end:
+                    break
+                content = data[start:stop]
+            append(tuple.__new__(kind, pick((base + at, None, *values, content))))
+            at = stop
+        return found, at
+
+
+# --- Kestrel 2
+
+
+class Rows:
+    """What a Kestrel 2 queue holds in memory. The limits are for the short ways of the compiled module.
+
+    Attributes:
+        memory: the waiting entries that are in memory, head first.
+        memory_bytes: the data of those.
+        behind: how many waiting entries are in the journal only.
+        behind_bytes: the data of these.
+        enough: if entries are behind and no more than this are in memory, the next take reads more.
+        expiring: whether any entry had an expiry of its own.
+        open: the reserved rows by xid.
+        last_xid: the transaction id that was used last.
+        added: how many items were added so far, so the number of the next one.
+        taken_add_time: the add time of the item that was removed or reserved last, ms since the epoch; 0: none was.
+        plain_below: while the current file is smaller than this, the short ways may be used if an item waits.
+        empty_below: as ``plain_below``, if no item waits.
+        behind_below: as ``plain_below``, while some items are in the journal only.
+    """
+
+    def __init__(self) -> None:
+        self.memory: deque[Row] = deque()
+        self.memory_bytes = self.behind = self.behind_bytes = self.enough = 0
+        self.expiring = False
+        self.open: dict[int, Row] = {}
+        self.last_xid = self.added = self.taken_add_time = 0
+        self.plain_below = self.empty_below = self.behind_below = 0
+
+    def replay(self, operations: list[Operation], at: int, limit_bytes: int) -> int:
+        """The short way of a replay: apply adds and removes from ``at`` on; returns where that ends."""
+        return at
+
+
+class Calls:
+    """The calls of a Kestrel 2 queue that are made for each item."""
+
+    def __init__(
+        self, rows: Rows, appender: Appender, signal: Signal, limits: Limits, *, plain: bool, now_ms: Callable[[], int]
+    ) -> None:
+        """Put it together.
+
+        Args:
+            rows: what the queue holds.
+            appender: appends to its current file.
+            signal: its mutex.
+            limits: its limits.
+            plain: whether the short ways may be used: the queue has no age or time-out.
+            now_ms: the clock, in ms since the epoch.
+        """
+        self._rows, self._appender, self._signal, self._limits = rows, appender, signal, limits
+        self._now_ms = now_ms
+        self._transactions = 0
+        """How many items were reserved."""
+
+    def put(self, data: bytes, *, expiry: int = 0) -> None:
+        """Add an item at the end.
+
+        Args:
+            data: its bytes.
+            expiry: when it expires, in ms since the epoch; 0: never, or by the queue's max_age_s.
+
+        Raises:
+            FullError: the queue is at a limit.
+            TooLargeError: the item is over the limit for one.
+            FailedError: a write failed, now or before.
+            ShutError: the queue is closed.
+        """
+        self._put(data, expiry)
+
+    def get(self, timeout: Seconds | None = 0.0) -> Item | None:
+        """Take the head.
+
+        Args:
+            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
+
+        Returns:
+            The item; None if none came in time.
+        """
+        return self._get(timeout)
+
+    def reserve(self, timeout: Seconds | None = 0.0) -> tuple[int, Item] | None:
+        """Take the head until ``confirm``. ``unreserve`` puts it back, and so does the next opening.
+
+        Args:
+            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
+
+        Returns:
+            The transaction's id and the item; None if none came in time.
+        """
+        return self._reserve(timeout)
+
+    def confirm(self, xid: int) -> bool:
+        """The reserved item is done with. False if no such transaction is open: the item was put back before."""
+        return self._confirm(xid)
+
+    def _put(self, data: bytes, expiry: int) -> None:
+        raise NotImplementedError
+
+    def _get(self, timeout: Seconds | None) -> Item | None:
+        raise NotImplementedError
+
+    def _reserve(self, timeout: Seconds | None) -> tuple[int, Item] | None:
+        raise NotImplementedError
+
+    def _confirm(self, xid: int) -> bool:
+        raise NotImplementedError
+
+
+# --- libkestrel
+
+
+class WriterEnd:
+    """The end of the writer files.
+
+    Attributes:
+        appender: appends to the last file.
+        tail_id: the last id that was given.
+        journal_bytes: how large a file may become: the option, or less if a killed original left a smaller file.
+        due_ns: from when on a commit writes a checkpoint, by ``tick_ns``.
+    """
+
+    def __init__(self, appender: Appender, journal_bytes: int) -> None:
+        self.appender = appender
+        self.tail_id = 0
+        self.journal_bytes = journal_bytes
+        self.due_ns = 0
+
+
+class Following:
+    """What a reader has taken, and its position; and its calls that are made for each item.
+
+    Attributes:
+        head: every id up to it is committed.
+        seen: the highest id that was taken or passed.
+        after: every id up to it was passed without being taken.
+        done: the committed ids above head, and maybe some that are not above it any more.
+        skip: the ids that were done at the opening and that the reader has not passed yet.
+        outstanding: the taken items by id; given back ones too.
+        lowest: a heap of the taken ids; some may be committed already.
+        returned: the ids that were given back, first the next one.
+        batch: items that were read.
+        at: how many of them were passed.
+        ahead: the next item, if it was looked at and not taken.
+        reading: whether a call looks for the next item; after an interrupt it stays True.
+        items: how many items are not committed, taken ones included.
+        bytes: the data of these.
+        gets: the calls of get.
+        hits: those that found an item.
+        committed: how many items were committed.
+    """
+
+    def __init__(
+        self, end: WriterEnd, signal: Signal, log: Log, head: int, done: frozenset[int], *, ageless: bool
+    ) -> None:
+        """Begin.
+
+        Args:
+            end: of the writer files.
+            signal: the queue's mutex.
+            log: where commits are written.
+            head: every id up to it is committed.
+            done: the committed ids above it.
+            ageless: whether items expire by their own expiry alone.
+        """
+        self._end, self._signal, self._log, self._ageless = end, signal, log, ageless
+        self.head = self.seen = self.after = head
+        self.done = set(done)
+        self.skip = set(done)
+        self.outstanding: dict[int, SegmentedItem] = {}
+        self.lowest: list[int] = []
+        self.returned: OrderedDict[int, None] = OrderedDict()
+        self.batch: list[SegmentedItem] = []
+        self.at = 0
+        self.ahead: SegmentedItem | None = None
+        self.reading = False
+        self.items = self.bytes = 0
+        self.gets = self.hits = self.committed = 0
+
+    def get(self, timeout: Seconds | None = 0.0) -> SegmentedItem | None:
+        """Take the next item. If it is not committed, it is delivered again after the next opening.
+
+        Args:
+            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
+
+        Returns:
+            The item; None if none came in time. An item that was given back comes before the others, with its
+            error_count raised.
+        """
+        return self._next(timeout, True)
+
+    def commit(self, item: SegmentedItem | int) -> bool:
+        """The item, or the item of this id, is done with. False if it is not taken."""
+        return self._commit(item)
+
+    def _next(self, timeout: Seconds | None, take: bool) -> SegmentedItem | None:
+        raise NotImplementedError
+
+    def _commit(self, item: SegmentedItem | int) -> bool:
+        raise NotImplementedError
+
+
+class Puts:
+    """The put of a libkestrel queue."""
+
+    def __init__(
+        self,
+        end: WriterEnd,
+        signal: Signal,
+        limits: Limits,
+        followings: list[Following],
+        *,
+        plain: bool,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Put it together.
+
+        Args:
+            end: where the next item goes.
+            signal: the queue's mutex.
+            limits: of the queue.
+            followings: every reader of the queue; the queue keeps the list current.
+            plain: whether the short way may be used: an item is never dropped for another one.
+            now_ms: the clock, in ms since the epoch.
+        """
+        self._end, self._signal, self._limits, self._followings = end, signal, limits, followings
+        self._now_ms = now_ms
+
+    def put(self, data: bytes, *, expire_time: int | None = None) -> int:
+        """Add an item for every reader.
+
+        Args:
+            data: its bytes.
+            expire_time: when it expires, in ms since the epoch; None: never, or by max_age_s.
+
+        Returns:
+            Its id.
+
+        Raises:
+            FullError: a reader would pass a limit, and drop_oldest is not set.
+            TooLargeError: the item is over the limit for one, or over journal_bytes.
+            FailedError: a write failed, now or before.
+        """
+        return self._put(data, expire_time)
+
+    def _put(self, data: bytes, expire_time: int | None) -> int:
+        raise NotImplementedError

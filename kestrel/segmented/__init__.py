@@ -5,7 +5,7 @@ The modules, in the order in which they are best read::
     format, codec                  records, one at a time and by the block
     files                          reading files: which items count
     queue, journal, writing        the queue, its mutex and expiry, its readers' files, its writer files
-    reader, hot                    a reader; the compiled part
+    reader                         a reader: what it has taken, and what it may commit
     snapshot, moving               a queue for reading only, and what it holds; into a SEJ journal and back
 """
 

@@ -7,12 +7,13 @@ are not a record. :func:`item_of`, :func:`head_of` and :func:`done_of` return th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from operator import lt
 from typing import Final, NamedTuple
 
 from kestrel.errors import DamageError
+from kestrel.hot import Table
 from kestrel.segmented.format import (
+    COMMANDS,
     DATA_COMMANDS,
     DONE_BYTE,
     DONE_HEAD,
@@ -21,6 +22,7 @@ from kestrel.segmented.format import (
     ID,
     ID_SIZE,
     MAX_DATA_SIZE,
+    PUT,
     PUT_BYTE,
     PUT_EXPIRING_BYTE,
     PUT_EXPIRING_HEAD,
@@ -113,54 +115,14 @@ def decode(data: bytes, at: int = 0, position: int = 0) -> Record | None:
     return Record(position, command, data[at + 1 : head], data[head : at + size] if command >= DATA_COMMANDS else None)
 
 
-_new_item: Final = partial(tuple.__new__, Item)  # half the time of Item(...)
-
-
-def decode_items(data: bytes) -> tuple[list[Item], int]:
-    """The items of all whole, ordinary PUTs at the start of data, and where the next record begins, whatever it is."""
-    found: list[Item] = []
-    append = found.append
-    at, end = 0, len(data)
-    while at < end:
-        byte = data[at]
-        if byte == PUT_BYTE:
-            head = at + PUT_HEAD.size
-            if head > end:
-                break
-            _, size, errors, number, add_time = PUT_HEAD.unpack_from(data, at)
-            expire_time = None
-        elif byte == PUT_EXPIRING_BYTE:
-            head = at + PUT_EXPIRING_HEAD.size
-            if head > end:
-                break
-            _, size, errors, number, add_time, expire_time = PUT_EXPIRING_HEAD.unpack_from(data, at)
-        else:
-            break
-        if not 0 <= size <= MAX_DATA_SIZE or head + size > end:
-            break
-        append(_new_item((number, add_time, expire_time, errors, data[head : head + size])))
-        at = head + size
-    return found, at
-
-
-def decode_sizes(data: bytes) -> tuple[list[tuple[int, int]], int]:
-    """As :func:`decode_items`, of each item its id and the size of its data."""
-    found: list[tuple[int, int]] = []
-    append, unpack, plain = found.append, PUT_HEAD.unpack_from, PUT_HEAD.size
-    at, end = 0, len(data) - plain
-    while at <= end:
-        byte, size, _, number, _ = unpack(data, at)
-        if byte == PUT_BYTE:
-            after = at + plain + size
-        elif byte == PUT_EXPIRING_BYTE:
-            after = at + PUT_EXPIRING_HEAD.size + size
-        else:
-            break
-        if not 0 <= size <= MAX_DATA_SIZE or after > len(data):
-            break
-        append((number, size))
-        at = after
-    return found, at
+_NAMES: Final = tuple(name for name, _ in COMMANDS[PUT].fields)
+PUTS: Final = Table(
+    Item,
+    "command",
+    MAX_DATA_SIZE,
+    [(PUT_BYTE, _NAMES[:-1], PUT_HEAD, 0), (PUT_EXPIRING_BYTE, _NAMES, PUT_EXPIRING_HEAD, 0)],
+)
+"""The ordinary PUTs; each is decoded to its item."""
 
 
 class Totals(NamedTuple):
@@ -203,21 +165,14 @@ class Totals(NamedTuple):
         )
 
 
-def totals_of(found: Sequence[tuple[int, int]]) -> Totals:
-    """The totals of at least one item, by their ids and sizes; of a single one ``before_last`` is 0."""
-    numbers, sizes = zip(*found, strict=True)
+def totals_of(found: Sequence[Item]) -> Totals:
+    """The totals of at least one item; of a single one ``before_last`` is 0."""
+    numbers = [item.id for item in found]
     first = next((number for number in numbers if number > 0), 0)
     before = numbers[-2] if len(numbers) > 1 else 0
     rising = all(map(lt, numbers, numbers[1:]))
-    return Totals(
-        len(numbers), first, min(numbers), max(0, *numbers), before, numbers[-1], sum(sizes), numbers[0], rising
-    )
-
-
-def decode_totals(data: bytes) -> tuple[list[Totals], int]:
-    """As :func:`decode_items`, the totals of all items as one; none if there is no item."""
-    found, used = decode_sizes(data)
-    return [totals_of(found)] if found else [], used
+    size = sum(len(item.data) for item in found)
+    return Totals(len(numbers), first, min(numbers), max(0, *numbers), before, numbers[-1], size, numbers[0], rising)
 
 
 def item_of(record: Record) -> Item:

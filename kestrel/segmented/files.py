@@ -14,19 +14,18 @@ A zero command byte ends a file: originals preallocate their files with zeros. T
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError, MissingError
 from kestrel.files import check_name, join, names_in, open_file, stamp_of
+from kestrel.pinned import Pinned
 from kestrel.segmented.codec import (
+    PUTS,
     Item,
     Record,
     Totals,
     decode,
-    decode_items,
-    decode_sizes,
-    decode_totals,
     done_of,
     head_of,
     item_of,
@@ -40,7 +39,6 @@ from sej.system.disk import OS, Disk, File
 from sej.system.paths import absolute_path
 
 _BLOCK: Final = 1 << 18
-_T = TypeVar("_T")
 BEYOND_END: Final = "there are bytes after the zero byte that ends the file"
 """Why bytes count as damage although they may be records."""
 
@@ -97,27 +95,8 @@ class Reading:
 
     def batches(self) -> Iterator[list[Item]]:
         """The items, a block of them at a time, for ``Following.batch``. Raises as :meth:`items`."""
-        return self._batches(decode_items, lambda item: item)
-
-    def sizes(self) -> Iterator[list[tuple[int, int]]]:
-        """The id and the size of the data of each item, a block of them at a time. Raises as :meth:`items`."""
-        return self._batches(decode_sizes, lambda item: (item.id, len(item.data)))
-
-    def totals(self) -> Totals | None:
-        """The totals of all items; None if there is none. Damage ends them: it is in ``reason`` then."""
-        found: Totals | None = None
-        try:
-            for one in self._batches(decode_totals, lambda item: totals_of([(item.id, len(item.data))])):
-                found = one[0] if found is None else found.then(one[0])
-        except DamageError as error:
-            self.reason = error.reason
-        return found
-
-    def _batches(
-        self, decode_block: Callable[[bytes], tuple[list[_T], int]], of_item: Callable[[Item], _T]
-    ) -> Iterator[list[_T]]:
         while (data := self._block()) and not self.ended:
-            found, used = decode_block(data)
+            found, used = PUTS.decode(data)
             if found:
                 self.position += used
                 yield found
@@ -127,7 +106,17 @@ class Reading:
                 item = self._checked(record) if record.command == PUT else None
                 self.position += record.size
                 if item is not None:
-                    yield [of_item(item)]
+                    yield [item]
+
+    def totals(self) -> Totals | None:
+        """The totals of all items; None if there is none. Damage ends them: it is in ``reason`` then."""
+        found: Totals | None = None
+        try:
+            for batch in self.batches():
+                found = totals_of(batch) if found is None else found.then(totals_of(batch))
+        except DamageError as error:
+            self.reason = error.reason
+        return found
 
     def records(self) -> Iterator[Record]:
         """All records. Raises as :meth:`items`."""
@@ -250,7 +239,7 @@ def read_bookmark(file: File) -> tuple[Bookmark | None, DamageError | None]:
 
 
 def read_bookmarks(
-    listing: Listing, opened: Callable[[str], File], release: Callable[[File], None] = File.close
+    listing: Listing, pinned: Pinned | None, disk: Disk
 ) -> Iterator[tuple[str, Bookmark | None, Damage | None]]:
     """Each reader of a queue: what its file and its log say as far as they are good, and the damage in the file.
 
@@ -258,18 +247,19 @@ def read_bookmarks(
 
     Args:
         listing: the queue's files.
-        opened: opens a path.
-        release: called with the file after it was read.
+        pinned: the files, if they are open; None: they are opened here.
+        disk: the seam.
     """
     for reader, path in listing.readers.items():
         found = []
         for one in (path, listing.logs.get(reader)):
             if one is not None:
-                file = opened(one)
+                file = open_file(one, disk) if pinned is None else pinned.files[one]
                 try:
                     found.append(read_bookmark(file))
                 finally:
-                    release(file)
+                    if pinned is None:
+                        file.close()
         bookmark, broken = found[0]
         log = found[1][0] if len(found) > 1 else None
         if bookmark is not None and log is not None:

@@ -26,18 +26,19 @@ from kestrel.transfer import (
     Fields,
     MessageLike,
     Moved,
-    Plan,
     WriterLike,
     check_export,
     check_import,
     checksum_of,
     export_items,
+    plan_at,
     plan_of_import,
     stage,
 )
 from sej.checks import TEXT
 from sej.system.disk import OS, Disk, File
 from sej.system.paths import absolute_path
+from sej.system.sealed import SealedFile
 
 _NOW: Final = -1
 """The time of adding of a message that has none, for ``Queue.restore``."""
@@ -98,7 +99,7 @@ def export(
                 ((item.data, item.add_time, item.expire_time) for item in snapshot.items(bookmark)),
                 [snapshot.tail_id, bookmark.head, sorted(bookmark.done)],
                 snapshot,
-                Plan(join(writer.path, f"{name}.read.{reader}.exported"), disk),
+                plan_at(join(writer.path, f"{name}.read.{reader}.exported"), disk),
                 writer,
                 expired=expired,
                 grace_ms=0,
@@ -170,7 +171,7 @@ def import_(
         return Moved(staged.count, staged.checksum, None, queue.damage)
 
 
-def _decide(queue: Queue, plan: Plan, messages: list[int]) -> int:
+def _decide(queue: Queue, plan: SealedFile, messages: list[int]) -> int:
     """The last id before the items of an import: that of an earlier call if it was cut short or nothing has changed."""
     readers = {reader: queue.reader(reader).bookmark for reader in queue.readers}
     marks = {name: [one.head, crc32(repr(sorted(one.done)).encode())] for name, one in readers.items()}
@@ -180,7 +181,7 @@ def _decide(queue: Queue, plan: Plan, messages: list[int]) -> int:
         if 0 <= there < messages[0] or (there == messages[0] and decided["readers"] == marks):
             return int(decided["start"])
     if messages[0]:
-        plan.save({"messages": messages, "start": queue.tail_id, "readers": marks})
+        plan.store({"messages": messages, "start": queue.tail_id, "readers": marks})
     return queue.tail_id
 
 

@@ -11,28 +11,24 @@ nothing is lost. (The original lets it begin at the end.) One process opens a qu
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
-from threading import RLock
-from types import TracebackType
-from typing import Final, Literal, Self
+from collections.abc import Callable, Iterable
+from typing import Final, Literal
 
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
 from kestrel.files import check_name, check_numbers, join, keep_tail, open_file, opening
+from kestrel.hot import Following, Puts, Signal
 from kestrel.limits import Limits, wall_clock_ms
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, Reading, list_files, read_bookmarks
 from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID
-from kestrel.segmented.hot import Following, Puts
-from kestrel.segmented.journal import BookmarkFile, Journal
+from kestrel.segmented.journal import Journal
 from kestrel.segmented.reader import Reader
 from kestrel.segmented.snapshot import fit
 from kestrel.segmented.writing import LEAST_BYTES, WriterFiles
 from kestrel.tail import Sync, check_sync
-from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, between, optional, refuse_pickling, require
+from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, between, optional, require
 from sej.durations import Seconds, seconds
-from sej.fork import notice_fork
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
@@ -64,7 +60,7 @@ def _over_done(bookmark: Bookmark) -> Bookmark:
     return Bookmark(head, frozenset(number for number in bookmark.done if number > head))
 
 
-class Queue(Puts):
+class Queue(Puts, Journal):
     """A queue and its readers.
 
     Attributes:
@@ -79,8 +75,6 @@ class Queue(Puts):
         ...     item = reader.get()
         ...     reader.commit(item.id)
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -151,10 +145,12 @@ class Queue(Puts):
         self.name = check_name(name)
         self.directory = directory = absolute_path(directory)
         self._drop_oldest = drop_oldest
-        self._now_ms = now_ms
-        self._disk = disk
-        self._guard = RLock()
-        limits = Limits(
+        self.disk, self.now_ms, self.checkpoint_s = disk, now_ms, checkpoint_s
+        self.on_expired, self.on_given_up, self.max_errors = on_expired, on_given_up, max_errors
+        self._signal = Signal()
+        self._readers: dict[str, Reader] = {}
+        self._states: list[Following] = []
+        self.limits = Limits(
             directory,
             max_items=max_items,
             max_bytes=max_bytes,
@@ -162,71 +158,50 @@ class Queue(Puts):
             max_age_s=max_age_s,
         )
         with opening(join(directory, name)):
-            self._files = WriterFiles(
+            self.files = WriterFiles(
                 directory,
                 name,
                 journal_bytes=journal_bytes,
                 archive_to=archive_to,
                 sync=sync,
-                sync_soon=self.sync,
+                owner=self,
                 disk=disk,
                 now_ms=now_ms,
             )
-            self._fuse = self._files.fuse
-            self._readers: dict[str, Reader] = {}
-            self._states: list[Following] = []
-            self._journal = Journal(
-                self._guard,
-                self._files,
-                self._readers,
-                limits,
-                on_expired=on_expired,
-                max_errors=max_errors,
-                on_given_up=on_given_up,
-                checkpoint_s=checkpoint_s,
-                now_ms=now_ms,
-                disk=disk,
-            )
+            self._tail, self._fuse = self.files.tail, self.files.fuse
             try:
                 self._open()
             except BaseException:
-                self._files.tail.close()
+                self._tail.close()
                 raise
 
     def _open(self) -> None:
-        refuse_kestrel_2(self.directory, self.name, self._disk)
-        listing = list_files(self.directory, self.name, self._disk)
+        refuse_kestrel_2(self.directory, self.name, self.disk)
+        listing = list_files(self.directory, self.name, self.disk)
         bookmarks: dict[str, Bookmark] = {}
         damage = []
-        for reader, bookmark, broken in read_bookmarks(listing, lambda path: open_file(path, self._disk)):
+        for reader, bookmark, broken in read_bookmarks(listing, None, self.disk):
             if broken is not None:
                 damage.append(broken)
-                keep_tail(self._disk, broken.path, broken.position, self._now_ms())
+                keep_tail(self.disk, broken.path, broken.position, self.now_ms())
             bookmarks[reader] = bookmark or Bookmark()
         if len(bookmarks) > 1 and bookmarks.pop("", None) is not None:
-            self._disk.unlink(listing.readers[""])
-        self._files.open(listing)
-        limits = self._journal.limits
-        limits.max_item_bytes = min(limits.max_item_bytes, self._files.end.journal_bytes - LEAST_BYTES)
-        super().__init__(
-            self._files.end,
-            self._journal.shared,
-            self._states,
-            self._journal.changed,
-            put=lambda data, expire_time: self.put_many((data,), expire_time=expire_time)[0],
-            plain=not (limits.bounded and self._drop_oldest),
-            bounded=limits.bounded,
-            most_items=limits.most_items,
-            most_bytes=limits.most_bytes,
-            max_item_bytes=limits.max_item_bytes,
-            now_ms=self._now_ms,
-        )
-        self.damage: list[Damage] = self._files.damage + damage
-        first = self._files.lowest_id
+            self.disk.unlink(listing.readers[""])
+        self.files.open(listing)
+        limits = self.limits
+        limits.max_item_bytes = min(limits.max_item_bytes, self.files.journal_bytes - LEAST_BYTES)
+        plain = not (limits.bounded and self._drop_oldest)
+        super().__init__(self.files, self._signal, limits, self._states, plain=plain, now_ms=self.now_ms)
+        self.damage: list[Damage] = self.files.damage + damage
+        self.wait_for_checkpoint()
+        first = self.files.lowest_id
         for name, bookmark in (bookmarks or {"": Bookmark()}).items():
             self._add_reader(name, _over_done(fit(bookmark, first, self.tail_id)))
 
     put = Puts.put
+
+    def _put(self, data: bytes, expire_time: int | None) -> int:
+        return self.put_many((data,), expire_time=expire_time)[0]
 
     def put_many(self, values: Iterable[bytes], *, expire_time: int | None = None) -> range:
         """Add items, each one for every reader.
@@ -256,12 +231,12 @@ class Queue(Puts):
             FullError: as :meth:`put_many`.
             TooLargeError: as :meth:`put_many`.
         """
-        checked = self._journal.limits.checked
+        checked = self.limits.checked
         found = [Item(0, one.add_time, one.expire_time, one.error_count, checked(one.data)) for one in items]
-        with self._guard:
-            self._files.tail.appender.check()
+        with self._signal.guard:
+            self._tail.check()
             self._make_room([item.data for item in found])
-            start, now = self.tail_id + 1, self._now_ms()
+            start, now = self.tail_id + 1, self.now_ms()
             if self.tail_id + len(found) > MAX_ID:
                 raise FullError(
                     f"the last id is {self.tail_id}, and the format has none above {MAX_ID}; move the items to a new"
@@ -272,14 +247,15 @@ class Queue(Puts):
                 Item(number, now if add_time == -1 else add_time, expire_time, errors, data)
                 for number, (_, add_time, expire_time, errors, data) in enumerate(found, start)
             ]
-            self._files.append([encode_put(item) for item in found])
+            self.files.append([encode_put(item) for item in found])
             size = sum(len(item.data) for item in found)
             for reader in self._readers.values():
-                reader.state.added(len(found), size)
+                reader.items += len(found)
+                reader.bytes += size
             self._fuse.live = True
             if self._drop_oldest:
                 self._trim()
-            self._journal.changed.notify_all()
+            self._signal.changed.notify_all()
             return range(start, self.tail_id + 1)
 
     def reader(self, name: str = "", *, start: Literal["auto", "first", "last"] = "auto") -> Reader:
@@ -293,8 +269,8 @@ class Queue(Puts):
         Raises:
             BadNameError: no reader can have this name, or the default reader is requested and there are named ones.
         """
-        with self._guard:
-            self._files.tail.appender.check()
+        with self._signal.guard:
+            self._tail.check()
             if name in self._readers:
                 return self._readers[name]
             if not name:
@@ -317,9 +293,9 @@ class Queue(Puts):
                 self._fuse.live = True
                 if start == "auto":
                     return default
-                self._states.remove(default.state)
+                self._states.remove(default)
                 default.close()
-            head = self.tail_id if start != "first" else self._files.lowest_id - 1
+            head = self.tail_id if start != "first" else self.files.lowest_id - 1
             return self._add_reader(name, Bookmark(max(head, 0)))
 
     def drop_reader(self, name: str) -> None:
@@ -328,8 +304,8 @@ class Queue(Puts):
         Raises:
             MissingError: there is no reader of this name.
         """
-        with self._guard:
-            self._files.tail.appender.check()
+        with self._signal.guard:
+            self._tail.check()
             if name not in self._readers:
                 raise MissingError(
                     f"the queue {self.name} has no reader {name!r}; its readers are {sorted(self._readers)}",
@@ -340,7 +316,7 @@ class Queue(Puts):
                 self._add_reader("", reader.bookmark)
             self._fuse.live = False
             del self._readers[name]
-            self._states.remove(reader.state)
+            self._states.remove(reader)
             reader.close()
             reader.file.remove()
             self._fuse.live = True
@@ -348,96 +324,44 @@ class Queue(Puts):
     @property
     def readers(self) -> list[str]:
         """The names of all readers."""
-        with self._guard:
+        with self._signal.guard:
             return sorted(self._readers)
 
     @property
     def tail_id(self) -> int:
         """The last id that was given; 0 before the first."""
-        return self._files.end.tail_id
+        return self.files.tail_id
 
     @property
     def size(self) -> int:
         """The bytes of all writer files."""
-        return self._files.size
-
-    def checkpoint(self) -> None:
-        """Replace all reader files by short ones, and retire what every reader has passed."""
-        with self._guard:
-            self._journal.checkpoint()
-
-    def sync(self) -> None:
-        """Sync all writes to disk, items before commits."""
-        with self._guard:
-            if not self._fuse.shut:
-                self._journal.sync()
+        return self.files.size
 
     def checked(self, data: bytes) -> bytes:
         """An item, if the queue can take it; raises as :meth:`put_many`."""
-        return self._journal.limits.checked(data)
+        return self.limits.checked(data)
 
-    def items_after(self, number: int) -> Iterator[Item]:
-        """The items above an id that are in the files, committed or not; while the queue is not changed."""
-        return self._journal.items_after(number)
-
-    def evict_waiters(self) -> None:
-        """Let every waiting get and peek return None now."""
-        with self._guard:
-            self._journal.evictions += 1
-            self._journal.changed.notify_all()
-
-    def close(self) -> None:
-        """Replace all reader files by short ones, sync and close. What is taken is delivered again after reopening."""
-        notice_fork()
-        with contextlib.ExitStack() as leaving, self._guard:
-            if self._files.tail.closed:
-                return
-            leaving.callback(self._leave)  # also after a checkpoint that fails: otherwise the lock would remain
-            try:
-                if self._fuse.live:
-                    self._journal.checkpoint()
-            finally:
-                self._begin_to_shut()
-
-    def delete(self) -> None:
-        """Close the queue and remove its files; its lock file remains."""
-        with contextlib.ExitStack() as leaving, self._guard:
-            self._files.tail.appender.check()
-            leaving.callback(self._leave)
-            try:
-                self._files.erase()
+    def _leave(self, *, erase: bool) -> None:
+        try:
+            if erase:
+                self._tail.check()
+                self.files.erase()
                 for reader in self._readers.values():
                     reader.file.remove()
+            elif self._fuse.live:
+                self.checkpoint()
+        finally:
+            try:
+                for reader in self._readers.values():
+                    reader.close()
             finally:
-                self._begin_to_shut()
-
-    def _begin_to_shut(self) -> None:
-        self._fuse.shut = True
-        self._journal.changed.notify_all()
-
-    def _leave(self) -> None:
-        tail = self._files.tail
-        tail.stop()  # outside the mutex, which the sync thread takes
-        with self._guard, contextlib.ExitStack() as closing:
-            closing.callback(tail.close)
-            for reader in self._readers.values():
-                closing.callback(reader.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+                self._tail.close()
 
     # Every method from here on is called under the mutex.
 
     def _add_reader(self, name: str, bookmark: Bookmark) -> Reader:
-        file = BookmarkFile(self.directory, self.name, name, fuse=self._fuse, disk=self._disk, now_ms=self._now_ms)
-        file.replace(bookmark.head, sorted(bookmark.done))
-        reader = Reader(self._journal, name, bookmark, file, self._disk)
-        for writer in self._files.files:
+        reader = Reader(self, name, bookmark)
+        for writer in self.files.files:
             found = writer.scanned
             if writer.last_id <= bookmark.head:
                 continue
@@ -447,21 +371,22 @@ class Queue(Puts):
                 and found.lowest_id > bookmark.head
                 and not any(found.lowest_id <= number <= found.last_id for number in bookmark.done)
             ):
-                reader.state.added(found.items, found.data_bytes)
+                reader.items += found.items
+                reader.bytes += found.data_bytes
                 continue
-            items = open_file(writer.path, self._disk)
+            items = open_file(writer.path, self.disk)
             try:
-                for batch in Reading(items, end=writer.size).sizes():
-                    reader.count(batch)
+                for batch in Reading(items, end=writer.size).batches():
+                    reader.added(batch)
             finally:
                 items.close()
         self._readers[name] = reader
-        self._states.append(reader.state)
+        self._states.append(reader)
         return reader
 
     def _make_room(self, items: list[bytes]) -> None:
         """Refuse items at a limit."""
-        limits = self._journal.limits
+        limits = self.limits
         if self._drop_oldest or not limits.bounded or not items:
             return
         for reader in self._readers.values():
@@ -477,7 +402,7 @@ class Queue(Puts):
 
     def _trim(self) -> None:
         """Drop the oldest items above a limit."""
-        full = self._journal.limits.full
+        full = self.limits.full
         for reader in self._readers.values():
             while full(len(reader), reader.size - 1, ()) and reader.drop_oldest():
                 pass

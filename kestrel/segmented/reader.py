@@ -10,20 +10,19 @@ a gap between two files, and delivers done items again.)
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from functools import partial
+import heapq
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from kestrel.errors import MissingError
 from kestrel.files import open_file
-from kestrel.segmented.codec import Item
+from kestrel.hot import Following, tick_ns
+from kestrel.segmented.codec import Item, encode_done, encode_head
 from kestrel.segmented.files import Bookmark, Reading
 from kestrel.segmented.format import MAGIC_SIZE
-from kestrel.segmented.hot import Following, Gets
 from kestrel.segmented.journal import BookmarkFile, Journal
 from kestrel.segmented.writing import WriterFile, WriterFiles
-from sej.durations import Seconds, seconds
+from sej.durations import Seconds
 from sej.system.disk import Disk, File
 
 
@@ -57,7 +56,7 @@ class Counters(NamedTuple):
     flushes: int
 
 
-class Reader(Gets):
+class Reader(Following):
     """One reader; made by ``Queue.reader``.
 
     Attributes:
@@ -65,51 +64,46 @@ class Reader(Gets):
         file: its file.
     """
 
-    def __init__(self, journal: Journal, name: str, bookmark: Bookmark, file: BookmarkFile, disk: Disk) -> None:
+    def __init__(self, journal: Journal, name: str, bookmark: Bookmark) -> None:
         """Made by ``Queue.reader``."""
         self.name = name
-        self.file = file
-        state = Following(
-            journal.shared,
-            file.commits,
-            bookmark.head,
-            bookmark.done,
-            ageless=journal.limits.max_age_ms is None,
-            checkpoint=self.checkpoint,
-        )
-        super().__init__(state, partial(self._next, take=True))
+        self.file = BookmarkFile(journal, name)
+        self.file.replace(bookmark.head, sorted(bookmark.done))
+        ageless = journal.limits.max_age_ms is None
+        super().__init__(journal.files, journal._signal, self.file, bookmark.head, bookmark.done, ageless=ageless)
         self._journal = journal
-        self._cursor = _Cursor(journal.files, bookmark.head, disk)
+        self._tail = journal.files.tail
+        self._fuse = journal.files.fuse
+        self._cursor = _Cursor(journal.files, bookmark.head, journal.disk)
         self._counts = dict.fromkeys(("canceled", "expired", "discarded", "flushes"), 0)
 
-    get = Gets.get
-    commit = Gets.commit
-
-    @property
-    def state(self) -> Following:
-        """What it has taken, and its position; for the queue."""
-        return self._state
-
-    @property
-    def head(self) -> int:
-        """Every id up to it is committed."""
-        return self._state.head
+    get = Following.get
+    commit = Following.commit
 
     @property
     def bookmark(self) -> Bookmark:
         """What the reader has confirmed."""
-        state = self._state
-        with self._journal.guard:
-            return Bookmark(state.head, frozenset(number for number in state.done if number > state.head))
+        with self._signal.guard:
+            return Bookmark(self.head, frozenset(number for number in self.done if number > self.head))
 
     def peek(self, timeout: Seconds | None = 0.0) -> Item | None:
         """Return the item that ``get`` would take, without taking it."""
-        return self._next(timeout, take=False)
+        return self._next(timeout, False)
 
-    def holds(self, item: Item) -> bool:
+    def holds(self, item: Item | int) -> bool:
         """Whether the item is taken, and neither committed nor given back."""
-        with self._journal.guard:
-            return self._state.has_taken(item.id)
+        with self._signal.guard:
+            return self._has_taken(item if isinstance(item, int) else item.id)
+
+    def _commit(self, item: Item | int) -> bool:
+        number = item if isinstance(item, int) else item.id
+        with self._signal.guard:
+            self._tail.check()
+            if not self._has_taken(number):
+                return False
+            self._finish(number)
+            self.committed += 1
+            return True
 
     def unget(self, item: Item | int) -> bool:
         """Give a taken item back, named by itself or its id. False if it is not taken.
@@ -117,72 +111,70 @@ class Reader(Gets):
         It is the next to be got, after others that were given back. Its error_count is raised, in memory alone, as in
         the original; at ``max_errors`` the item is committed instead.
         """
-        state = self._state
-        number = item.id if isinstance(item, Item) else item
-        with self._journal.guard:
-            self._journal.tail.appender.check()
-            if not state.has_taken(number):
+        number = item if isinstance(item, int) else item.id
+        journal = self._journal
+        with self._signal.guard:
+            self._tail.check()
+            if not self._has_taken(number):
                 return False
-            again = state.outstanding[number]
+            again = self.outstanding[number]
             again = again._replace(error_count=again.error_count + 1)
             self._counts["canceled"] += 1
-            if self._journal.gives_up(self, again):
-                state.finish(number)
+            if journal.max_errors is not None and again.error_count >= journal.max_errors:
+                if journal.on_given_up is not None:
+                    journal.on_given_up(self.name, again)
+                self._finish(number)
                 self._counts["discarded"] += 1
                 return True
-            self._journal.fuse.live = False
-            state.outstanding[number] = again
-            state.returned.add(number)
-            state.given_back.append(number)
-            self._journal.fuse.live = True
-            self._journal.changed.notify_all()
+            self._fuse.live = False
+            self.outstanding[number] = again
+            self.returned[number] = None
+            self._fuse.live = True
+            self._signal.changed.notify_all()
             return True
 
     def flush(self) -> int:
         """Commit everything that waits, up to the last item; taken ones stay taken. Returns how many."""
-        state = self._state
-        with self._journal.guard:
-            self._journal.tail.appender.check()
-            returned = set(state.given_back)
-            taken = {number: item for number, item in state.outstanding.items() if number not in returned}
+        with self._signal.guard:
+            self._tail.check()
+            taken = {number: item for number, item in self.outstanding.items() if number not in self.returned}
             # Everything above the lowest taken one must be done by number.
             after = self._journal.items_after(min(taken) - 1) if taken else ()
             above = [item.id for item in after if item.id not in taken]
-            count = state.items - len(taken)
-            self._journal.fuse.live = False
-            state.outstanding.clear()
-            state.outstanding.update(taken)
-            state.given_back.clear()
-            state.returned.clear()
-            state.ahead = None
-            self._skip_to(self._journal.files.end.tail_id)
-            state.seen = self._journal.files.end.tail_id
-            state.items = len(taken)
-            state.bytes = sum(len(item.data) for item in taken.values())
-            state.done.update(above)
-            state.move_head()
+            count = self.items - len(taken)
+            self._fuse.live = False
+            self.outstanding.clear()
+            self.outstanding.update(taken)
+            self.returned.clear()
+            self.ahead = None
+            self.seen = self._journal.files.tail_id
+            self._skip_to(self.seen)
+            self.items = len(taken)
+            self.bytes = sum(len(item.data) for item in taken.values())
+            self.done.update(above)
+            self.lowest = sorted(taken)
+            self.head = self._over_done(max(self.lowest[0] - 1 if self.lowest else self.seen, self.head))
             self._counts["flushes"] += 1
-            self._journal.fuse.live = True
+            self._fuse.live = True
             self.checkpoint()
             return count
 
     def __len__(self) -> int:
         """How many items are not committed, those that are taken included."""
-        return self._state.items
+        return self.items
 
     def counters(self) -> Counters:
         """What is counted."""
-        state = self._state
-        with self._journal.guard:
+        with self._signal.guard:
             counts = self._counts
             return Counters(
-                state.items,
-                state.bytes,
-                len(state.outstanding) - len(state.returned),
-                state.gets,
-                state.hits,
-                state.gets - state.hits,
-                state.committed,
+                self.items,
+                self.bytes,
+                len(self.outstanding) - len(self.returned),
+                self.gets,
+                self.hits,
+                self.gets - self.hits,
+                self.committed,
                 counts["canceled"],
                 counts["expired"],
                 counts["discarded"],
@@ -191,24 +183,22 @@ class Reader(Gets):
 
     # What the queue calls, under its lock.
 
-    def count(self, found: list[tuple[int, int]]) -> None:
-        """The files hold items with these ids and sizes, which this reader may have to see."""
-        state = self._state
-        head, skip = state.head, state.skip
-        sizes = [size for number, size in found if number > head and number not in skip]
-        state.added(len(sizes), sum(sizes))
+    def added(self, found: list[Item]) -> None:
+        """The files hold these items, which this reader may have to see."""
+        sizes = [len(item.data) for item in found if item.id > self.head and item.id not in self.skip]
+        self.items += len(sizes)
+        self.bytes += sum(sizes)
 
     def checkpoint(self) -> None:
         """Replace the reader file by a short one; the writer files are synced first."""
-        state = self._state
-        self._journal.sync()
-        state.done = {number for number in state.done if number > state.head}
-        self.file.replace(state.head, sorted(state.done))
+        self._journal.sync_all()
+        self.done = {number for number in self.done if number > self.head}
+        self.file.replace(self.head, sorted(self.done))
 
     @property
     def size(self) -> int:
         """The data of everything that is not committed."""
-        return self._state.bytes
+        return self.bytes
 
     def sweep(self) -> None:
         """Commit what has expired of the items that come next."""
@@ -223,91 +213,131 @@ class Reader(Gets):
         self._counts["discarded"] += 1
         return True
 
-    def _drop(self, item: Item, report: Callable[[Item], object] | None = None) -> None:
-        """Commit the next item, unseen; it comes next again if the report fails, or if this is interrupted."""
-        state = self._state
-        try:
-            state.take(item)
-            if report is not None:
-                report(item)
-            state.finish(item.id)
-        except BaseException:  # a signal handler's exception, too, must not leave the item taken
-            if state.has_taken(item.id):
-                state.ahead = None
-                state.returned.add(item.id)
-                state.given_back.appendleft(item.id)
-            raise
-
     def close(self) -> None:
         """Close its files."""
         self._cursor.close()
         self.file.leave()
 
-    def _next(self, timeout: Seconds | None, *, take: bool) -> Item | None:
-        timeout = seconds("timeout", timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout if timeout else 0.0
-        state = self._state
-        journal = self._journal
-        with journal.guard:
-            state.gets += take
-            evictions = journal.evictions
-            while True:
-                journal.tail.appender.check()
+    def _drop(self, item: Item, *, expired: bool = False) -> None:
+        """Commit the next item, unseen; it comes next again if the report fails, or if this is interrupted."""
+        try:
+            self._take(item)
+            if expired and self._journal.on_expired is not None:
+                self._journal.on_expired(item)
+            self._finish(item.id)
+        except BaseException:  # a signal handler's exception, too, must not leave the item taken
+            if self._has_taken(item.id):
+                self.ahead = None
+                self.returned[item.id] = None
+                self.returned.move_to_end(item.id, last=False)
+            raise
+
+    def _next(self, timeout: Seconds | None, take: bool) -> Item | None:
+        with self._signal.guard:
+            self.gets += take
+            for _ in self._signal.turns(timeout):
+                self._tail.check()
                 item = self._upcoming()
                 if item is not None:
                     if take:
-                        state.take(item)
-                        state.hits += 1
+                        self._take(item)
+                        self.hits += 1
                     return item
-                left = None if deadline is None else deadline - time.monotonic()
-                if (left is not None and left <= 0) or evictions != journal.evictions:
-                    return None
-                journal.shared.waiters += 1
-                try:
-                    journal.changed.wait(left)
-                finally:
-                    journal.shared.waiters -= 1
+            return None
 
     def _upcoming(self) -> Item | None:
         """Return the next item that has not expired, without taking it."""
-        state = self._state
         while True:
-            if state.given_back:
-                item = state.outstanding[state.given_back[0]]
+            if self.returned:
+                item = self.outstanding[next(iter(self.returned))]
             else:
-                if state.ahead is None:
-                    if state.reading:  # an interrupt: what was read may not have come here
-                        self._skip_to(state.seen)
-                    state.reading = True
-                    state.ahead = self._read()
-                    state.reading = False
-                if state.ahead is None:
+                if self.ahead is None:
+                    if self.reading:  # an interrupt: what was read may not have come here
+                        self._skip_to(self.seen)
+                    self.reading = True
+                    self.ahead = self._read()
+                    self.reading = False
+                if self.ahead is None:
                     return None
-                item = state.ahead
-            if item.expire_time is None and state.ageless:
+                item = self.ahead
+            if not self._journal.is_expired(item):
                 return item
-            if not self._journal.expired(item):
-                return item
-            self._drop(item, self._journal.report_expired)
+            self._drop(item, expired=True)
             self._counts["expired"] += 1
 
     def _read(self) -> Item | None:
-        state = self._state
-        while (item := state.in_batch()) is None:
+        while True:
+            while self.at < len(self.batch):
+                item = self.batch[self.at]
+                self.at += 1
+                number = item.id
+                if number > self.after and number > self.head:
+                    if number not in self.skip and number not in self.outstanding:
+                        return item
+                    self.skip.discard(number)
+                self.seen = max(self.seen, number)
             batch = self._cursor.batch()
             if batch is None:
                 return None
-            state.at = 0
-            state.batch = batch
-        return item
+            self.at = 0
+            self.batch = batch
 
     def _skip_to(self, number: int) -> None:
         """Pass everything up to number."""
-        state = self._state
         self._cursor.skip_to(number)
-        state.after = number
-        state.batch = []
-        state.at = 0
+        self.after = number
+        self.batch = []
+        self.at = 0
+
+    def _has_taken(self, number: int) -> bool:
+        return number in self.outstanding and number not in self.returned
+
+    def _take(self, item: Item) -> None:
+        """Take an item.
+
+        In this order an interrupt anywhere in between only has the item taken again, and no head passes it.
+        """
+        number = item.id
+        if self.returned and next(iter(self.returned)) == number:
+            del self.returned[number]
+        else:
+            heapq.heappush(self.lowest, number)
+            self.outstanding[number] = item
+            self.seen = max(self.seen, number)
+            self.ahead = None
+
+    def _finish(self, number: int) -> None:
+        """Commit a taken item. The record is written first: if that fails, nothing here has changed."""
+        item = self.outstanding[number]
+        lowest = self.lowest
+        while lowest and (lowest[0] not in self.outstanding or lowest[0] == number):
+            heapq.heappop(lowest)
+        head = lowest[0] - 1 if lowest else self.seen
+        if self.done:
+            head = self._over_done(head)
+        # Both may be needed: the head also moves over gaps, and over items that were done before the opening.
+        if number > head:
+            self.file.append(encode_done((number,)))
+            self.done.add(number)
+        if head > self.head:
+            self.file.append(encode_head(head))
+            self.head = head
+        self._fuse.live = False
+        del self.outstanding[number]
+        self.items -= 1
+        self.bytes -= len(item.data)
+        self._fuse.live = True
+        if self.file.grown > self.file.enough:
+            self.checkpoint()
+        self._tail.touched()
+        if tick_ns() >= self._journal.files.due_ns:
+            self._journal.checkpoint()
+
+    def _over_done(self, head: int) -> int:
+        """A head, moved over done ids directly above it: the original delivers everything above the head again."""
+        while head + 1 in self.done:
+            head += 1
+        return head
 
 
 class _Cursor:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kestrel.errors import Damage, DamageError
 from kestrel.files import check_place
-from kestrel.pinned import Pinned, written
+from kestrel.pinned import Pinned
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import (
     BEYOND_END,
@@ -35,40 +35,30 @@ def fit(bookmark: Bookmark, first_id: int, tail_id: int) -> Bookmark:
     return Bookmark(head, frozenset(number for number in bookmark.done if head < number <= tail_id))
 
 
-class Snapshot:
+class Snapshot(Pinned):
     """One queue.
 
     Attributes:
         tail_id: the last id; 0 in an empty queue.
         readers: what each reader has confirmed, fitted to the items in the files.
         unreadable: the readers whose file is not a reader file.
-        damage: what was unreadable; each file counts up to there. An id that is not above the one before it hides
-            nothing.
         beyond_end: bytes after the zero byte that ends a file.
     """
 
     def __init__(self, directory: str | os.PathLike[str], name: str, *, disk: Disk = OS, exclude: bool = False) -> None:
         """Open all files and read them once; as :class:`~kestrel.pinned.Pinned`."""
-        directory = absolute_path(directory)
-        self.damage: list[Damage] = []
         self.beyond_end: list[Damage] = []
         self.readers: dict[str, Bookmark] = {}
         self.unreadable: list[str] = []
         self._readings: list[tuple[int, int, File]] = []
         """First id, end of the records, file; by the first id."""
-        listing = list_files(directory, name, disk)
-
-        def look() -> list[str]:
-            nonlocal listing
-            listing = list_files(directory, name, disk)
-            return [path for _, path in listing.writers] + [*listing.readers.values(), *listing.logs.values()]
-
-        self._pinned = Pinned(directory, name, look, disk, exclude=exclude)
+        super().__init__(directory, name, disk=disk, exclude=exclude)
+        listing = self._listing
         try:
             scans = self._scan([path for _, path in listing.writers])
             first_id = min((found.lowest_id for found in scans), default=0)
             self.tail_id = max((found.last_id for found in scans), default=0)
-            for reader, bookmark, broken in read_bookmarks(listing, self._pinned.files.__getitem__, lambda file: None):
+            for reader, bookmark, broken in read_bookmarks(listing, self, disk):
                 if broken is not None:
                     self.damage.append(broken)
                 if bookmark is None:
@@ -81,13 +71,17 @@ class Snapshot:
             self.close()
             raise
 
+    def _look(self) -> list[str]:
+        self._listing = listing = list_files(self.directory, self.name, self.disk)
+        return [path for _, path in listing.writers] + [*listing.readers.values(), *listing.logs.values()]
+
     def _scan(self, paths: list[str]) -> list[Scan]:
         """The files that hold items, by what counts of them."""
         scans: list[tuple[File, Scan]] = []
         for path in paths:
-            file = self._pinned.files[path]
+            file = self.files[path]
             try:
-                scans.append((file, scan(file, self._pinned.sizes[path])))
+                scans.append((file, scan(file, self.sizes[path])))
             except DamageError as error:
                 self.damage.append(Damage(path, 0, error.reason))
         settled = settle([found for _, found in scans])
@@ -96,7 +90,7 @@ class Snapshot:
                 self.damage.append(Damage(file.path, *found.fall))
             if found.reason is not None:
                 self.damage.append(Damage(file.path, found.size, found.reason))
-            elif found.ended and after_zeros(file, found.size) < self._pinned.sizes[file.path]:
+            elif found.ended and after_zeros(file, found.size) < self.sizes[file.path]:
                 self.beyond_end.append(Damage(file.path, found.size, BEYOND_END))
             self._readings.append((found.first_id, found.size, file))
         self._readings.sort(key=lambda reading: reading[0])
@@ -110,20 +104,17 @@ class Snapshot:
                     yield item
 
     def written(self) -> list[tuple[str, int]]:
-        """The writer files, and when each one was written last. Opening a queue replaces its reader files."""
-        return [written(file) for _, _, file in self._readings]
+        """Of the writer files alone: opening a queue replaces its reader files."""
+        names = {os.path.basename(file.path) for _, _, file in self._readings}
+        return [one for one in super().written() if one[0] in names]
 
     def check(self) -> None:
         """Check that the queue has not changed since it was opened; as :meth:`~kestrel.pinned.Pinned.check`."""
-        self._pinned.check()
+        super().check()
         for _, end, file in self._readings:
             known = any((file.path, end) == (one.path, one.position) for one in self.damage)
             if not known and file.read(1, end) not in (b"", b"\0"):
-                self._pinned.refuse(file.path)
-
-    def close(self) -> None:
-        """Close the files."""
-        self._pinned.close()
+                self.refuse(file.path)
 
 
 class State(NamedTuple):

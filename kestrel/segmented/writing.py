@@ -13,10 +13,10 @@ from typing import Final
 
 from kestrel.errors import Damage, DamageError
 from kestrel.files import cut, join, keep_tail
+from kestrel.hot import Entry, WriterEnd
 from kestrel.segmented.files import BEYOND_END, Listing, Scan, scan, settle
 from kestrel.segmented.format import MAGIC_SIZE, PUT_EXPIRING_HEAD, WRITER_MAGIC
-from kestrel.segmented.hot import Appending, FileEntry
-from kestrel.tail import Sync, Tail
+from kestrel.tail import Sync, Syncs, Tail
 from sej.system.disk import Disk, File
 from sej.system.paths import absolute_path
 
@@ -26,7 +26,7 @@ LEAST_BYTES: Final = MAGIC_SIZE + PUT_EXPIRING_HEAD.size
 """The smallest file that has room for an item, one without data."""
 
 
-class WriterFile(FileEntry):
+class WriterFile(Entry):
     """One writer file; first_id and last_id are 0 while it holds no item. scanned: what the opening found in it."""
 
     def __init__(
@@ -38,12 +38,11 @@ class WriterFile(FileEntry):
         self.scanned = scanned
 
 
-class WriterFiles:
+class WriterFiles(WriterEnd):
     """All writer files of one queue.
 
     Attributes:
         tail: the open file at the end.
-        end: where the next item goes.
         fuse: the lifecycle.
         files: by the first id in each; the last one is written to.
         damage: what was unreadable when they were opened.
@@ -57,7 +56,7 @@ class WriterFiles:
         journal_bytes: int,
         archive_to: str | os.PathLike[str] | None,
         sync: Sync,
-        sync_soon: Callable[[], None],
+        owner: Syncs,
         disk: Disk,
         now_ms: Callable[[], int],
     ) -> None:
@@ -70,8 +69,8 @@ class WriterFiles:
         self._now_ms = now_ms
         self._last_stamp = 0
         self._require_one_file_system(directory)
-        self.tail = Tail(directory, name, sync=sync, sync_soon=sync_soon, disk=disk)
-        self.end = Appending(self.tail.appender, min(journal_bytes, _MOST))
+        self.tail = Tail(directory, name, sync=sync, owner=owner, disk=disk)
+        super().__init__(self.tail, min(journal_bytes, _MOST))
         self.fuse = self.tail.fuse
 
     @property
@@ -112,7 +111,7 @@ class WriterFiles:
             if self._keep(path, size, found):
                 self.files.append(WriterFile(path, stamp, found.size, found.first_id, found.last_id, found))
         self.files.sort(key=lambda file: (file.first_id, file.stamp))
-        self.end.tail_id = max((file.last_id for file in self.files), default=0)
+        self.tail_id = max((file.last_id for file in self.files), default=0)
         if self.files:
             self.tail.open(self.files[-1].path, self.files[-1])
         else:
@@ -131,7 +130,7 @@ class WriterFiles:
             self.damage.append(Damage(path, found.size if keep else 0, reason))
             keep_tail(self._disk, path, found.size if found.first_id else 0, self._now_ms())
         elif found.size < size:  # zeros: an original that was killed leaves its file at the size that it may have
-            self.end.journal_bytes = min(self.end.journal_bytes, max(size, LEAST_BYTES))
+            self.journal_bytes = min(self.journal_bytes, max(size, LEAST_BYTES))
         if not found.first_id:
             self._disk.unlink(path)
             return False
@@ -154,17 +153,17 @@ class WriterFiles:
         while done < len(records):
             current, stop = self.files[-1], done
             size = current.size
-            while stop < len(records) and size + len(records[stop]) <= self.end.journal_bytes:
+            while stop < len(records) and size + len(records[stop]) <= self.journal_bytes:
                 size += len(records[stop])
                 stop += 1
             if stop == done:
                 self._rotate(midway=midway)
                 midway = True
                 continue
-            self.tail.appender.append(b"".join(records[done:stop]), midway=midway)
+            self.tail.append(b"".join(records[done:stop]), midway=midway)
             midway = True
-            current.first_id = current.first_id or self.end.tail_id + 1
-            current.last_id = self.end.tail_id = self.end.tail_id + stop - done
+            current.first_id = current.first_id or self.tail_id + 1
+            current.last_id = self.tail_id = self.tail_id + stop - done
             done = stop
 
     def retire(self, lowest_head: int) -> int:
@@ -187,7 +186,7 @@ class WriterFiles:
 
     def _rotate(self, *, midway: bool) -> None:
         if not midway:
-            self.tail.appender.check()
+            self.tail.check()
         self.fuse.live = False
         with self.tail.failing():
             self.tail.force()

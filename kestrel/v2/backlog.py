@@ -4,6 +4,9 @@ The head of the queue is in memory, up to a limit. The rest is in the journal on
 taken (the original calls this read-behind). The journal is read from the place of the first entry that is
 not in memory; operations other than adds are passed over there, because their effect is in memory already.
 
+What each operation does is in :meth:`Backlog.apply`. Where document and original disagree it follows the document: a
+REMOVE_TENTATIVE (3) takes the xid of its ADD_XID, or the next free one. See ``docs/formats/kestrel-2.md``.
+
 Memory is charged by the data and what Python adds to each item, so the limit is what the process really holds.
 """
 
@@ -13,36 +16,47 @@ from collections.abc import Iterator
 from typing import Final
 
 from kestrel.errors import DamageError, KestrelError
+from kestrel.hot import Rows
 from kestrel.v2.codec import Operation
-from kestrel.v2.format import ADD_XID, ADDX_HEAD
-from kestrel.v2.hot import Waiting
-from kestrel.v2.items import ENTRY_BYTES, Row
+from kestrel.v2.format import (
+    ADD_XID,
+    ADDX_HEAD,
+    CONFIRM_REMOVE,
+    CONTINUE,
+    REMOVE,
+    REMOVE_TENTATIVE,
+    REMOVE_TENTATIVE_XID,
+    SAVE_XID,
+    UNREMOVE,
+)
+from kestrel.v2.items import ENTRY_BYTES, Row, next_xid
 from kestrel.v2.journal import Dialect, read_operations
 from kestrel.v2.storage import Piece, Pieces
 from sej.system.disk import File, of_system
 
-_MOST: Final = 1 << 62
 _READ_STEP: Final = 100
 MEMORY_PER_BYTE: Final = -(-ENTRY_BYTES // ADDX_HEAD.size)
 """The most bytes of memory for each byte of an item in a file."""
 
 
-class Backlog:
-    """The waiting entries with a limit on those in memory.
+class Backlog(Rows):
+    """The waiting entries with a limit on those in memory, and the open transactions.
 
     Attributes:
-        waiting: the entries that are in memory, and how many are not.
+        place: the piece and position of the operation whose entry is appended next; set by the caller.
     """
 
     def __init__(self, storage: Pieces, limit_bytes: int, *, dialect: Dialect = "auto") -> None:
-        self.waiting = Waiting(min(limit_bytes, _MOST), spill=self._spill, fill=self._fill)
+        super().__init__()
+        self.place: tuple[Piece, int] | None = None
         self._storage = storage
+        self._limit_bytes = limit_bytes
         self._dialect: Dialect = dialect
         self._next_number = 0
         self._cursor: _Cursor | None = None
 
     def __len__(self) -> int:
-        return len(self.waiting.memory) + self.waiting.behind
+        return len(self.memory) + self.behind
 
     @property
     def piece(self) -> Piece | None:
@@ -57,77 +71,147 @@ class Backlog:
     @property
     def data_bytes(self) -> int:
         """The data of all waiting entries."""
-        return self.waiting.memory_bytes + self.waiting.behind_bytes
+        return self.memory_bytes + self.behind_bytes
 
     @property
     def room(self) -> int:
         """The bytes that are left of the limit."""
-        waiting = self.waiting
-        return waiting.limit_bytes - waiting.memory_bytes - ENTRY_BYTES * len(waiting.memory)
+        return self._limit_bytes - self.memory_bytes - ENTRY_BYTES * len(self.memory)
 
-    def _spill(self, row: Row) -> None:
-        waiting = self.waiting
-        if not waiting.behind:
-            assert waiting.place is not None
+    def append(self, row: Row) -> None:
+        """Add at the end: in memory, or only counted if that is full."""
+        size = len(row[1])
+        if row[3]:
+            self.expiring = True
+        if not self.behind:
+            if self.memory_bytes + ENTRY_BYTES * len(self.memory) < self._limit_bytes:
+                self.memory.append(row)
+                self.memory_bytes += size
+                return
+            assert self.place is not None
             self._next_number = row[0]
             self._count_enough()
-            self._cursor = _Cursor(self._storage, *waiting.place, dialect=self._dialect)
-        waiting.behind += 1
-        waiting.behind_bytes += len(row[1])
+            self._cursor = _Cursor(self._storage, *self.place, dialect=self._dialect)
+        self.behind += 1
+        self.behind_bytes += size
+
+    def appendleft(self, row: Row) -> None:
+        """Put back at the head."""
+        self.memory.appendleft(row)
+        self.memory_bytes += len(row[1])
+
+    def popleft(self) -> Row:
+        """Take the head."""
+        if not self.memory:
+            self._fill()
+        row = self.memory.popleft()
+        self.memory_bytes -= len(row[1])
+        return row
+
+    def apply(self, piece: Piece, operations: list[Operation]) -> bool:
+        """Do what the next operations of a piece say. False if a state dump ended it: its size says where.
+
+        What an operation finds no item or transaction for is ignored, as the original does.
+        """
+        at = 0
+        while (at := self.replay(operations, at, self._limit_bytes)) < len(operations):
+            operation = operations[at]
+            if operation.count is not None:
+                piece.size = operation.position
+                return False
+            self.place = (piece, operation.position)
+            self._apply(operation)
+            at += 1
+        return True
+
+    def _apply(self, operation: Operation) -> None:
+        opcode, xid = operation.opcode, operation.xid or 0
+        if operation.data is not None:
+            if opcode == CONTINUE:
+                self.open.pop(xid, None)
+            self.append(_row(operation, self.added))
+            self.added += 1
+        elif opcode == REMOVE:
+            self._take()
+        elif opcode == REMOVE_TENTATIVE_XID:
+            self.last_xid = xid
+            self._reserve(self._take(), xid)
+        elif opcode == REMOVE_TENTATIVE:
+            row = self._take()
+            if row is None or not row[4]:
+                self.last_xid = next_xid(self.last_xid, self.open)
+            self._reserve(row, row[4] if row is not None and row[4] else self.last_xid)
+        elif opcode == CONFIRM_REMOVE:
+            self.open.pop(xid, None)
+        elif opcode == UNREMOVE:
+            found = self.open.pop(xid, None)
+            if found is not None:
+                self.appendleft(found)
+        elif opcode == SAVE_XID:
+            self.last_xid = xid
+
+    def _take(self) -> Row | None:
+        if not self:
+            return None
+        row = self.popleft()
+        if row[2] is not None:
+            self.taken_add_time = row[2]
+        return row
+
+    def _reserve(self, row: Row | None, xid: int) -> None:
+        if row is not None:
+            self.open[xid] = (*row[:4], 0) if row[4] else row
 
     def head(self) -> Row | None:
-        """The head, which stays; reads what has room in memory."""
-        waiting = self.waiting
-        if waiting.behind:
+        """The head, which stays; reads what has room in memory, many entries at a time."""
+        if self.behind and len(self.memory) <= self.enough:
             self._fill()
-        return waiting.memory[0] if waiting.memory else None
+        return self.memory[0] if self.memory else None
 
     def _fill(self) -> None:
         """Read entries into memory while there is room, at least one if there are any."""
-        waiting, fuse = self.waiting, self._storage.fuse
-        memory = waiting.memory
+        fuse = self._storage.fuse
+        memory = self.memory
         live, fuse.live = fuse.live, False
         try:
-            while waiting.behind and (not memory or self.room > 0):
+            while self.behind and (not memory or self.room > 0):
                 assert self._cursor is not None
                 row = _row(self._cursor.next_add(), self._next_number)
                 self._next_number += 1
-                waiting.behind -= 1
+                self.behind -= 1
                 memory.append(row)
-                waiting.memory_bytes += len(row[1])
-                waiting.behind_bytes -= len(row[1])
+                self.memory_bytes += len(row[1])
+                self.behind_bytes -= len(row[1])
         except Exception as error:
             if isinstance(error, KestrelError) or of_system(error):  # reading failed, and nothing was taken by it
                 fuse.live = live
             raise  # a signal's handler may raise any other exception, after something was taken
-        if not waiting.behind:
+        if not self.behind:
             self._drop_cursor()
         self._count_enough()
         fuse.live = live
 
     def _count_enough(self) -> None:
         """After memory was filled: let some entries be taken before the next ones are read."""
-        count = len(self.waiting.memory)
-        self.waiting.enough = count - min(_READ_STEP, count // 2)
+        count = len(self.memory)
+        self.enough = count - min(_READ_STEP, count // 2)
 
     def rows(self) -> Iterator[Row]:
         """All waiting entries, head first; those that are in the journal only are read and not kept."""
-        waiting = self.waiting
-        yield from waiting.memory
-        if waiting.behind:
+        yield from self.memory
+        if self.behind:
             assert self._cursor is not None
             cursor = self._cursor.copy()
             try:
-                for number in range(self._next_number, self._next_number + waiting.behind):
+                for number in range(self._next_number, self._next_number + self.behind):
                     yield _row(cursor.next_add(), number)
             finally:
                 cursor.close()
 
     def clear(self) -> None:
-        """Forget all of them."""
-        waiting = self.waiting
-        waiting.memory.clear()
-        waiting.memory_bytes = waiting.behind = waiting.behind_bytes = 0
+        """Forget all that wait."""
+        self.memory.clear()
+        self.memory_bytes = self.behind = self.behind_bytes = 0
         self._drop_cursor()
 
     def _drop_cursor(self) -> None:

@@ -12,21 +12,20 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kestrel.errors import DamageError
+from kestrel.hot import Table
 from kestrel.v2.format import (
     ADD,
-    ADD_XID,
     ADDX,
     ADDX_BLOCK,
     ADDX_HEAD,
-    CONFIRM_REMOVE,
     CONTINUE,
     LAYOUTS,
+    MAX_ITEM_SIZE,
     REMOVE,
-    REMOVE_TENTATIVE_XID,
     STATE_DUMP,
-    UNREMOVE,
     XID_BLOCK,
     XID_OP,
+    struct_of,
 )
 
 
@@ -125,60 +124,17 @@ def decode(data: bytes, at: int = 0, position: int = 0, *, dump: bool = False) -
     )
 
 
-_PLAIN: Final = frozenset({UNREMOVE, CONFIRM_REMOVE, REMOVE_TENTATIVE_XID})
-_ADDX_SIZE: Final = ADDX_HEAD.size
-_DUMP_SIZE: Final = 1 + STATE_DUMP.head.size
-
-
-def decode_many(data: bytes, base: int = 0, at: int = 0, *, dialect: str = "2.4") -> tuple[list[Operation], int]:
-    """All whole operations from ``at`` on.
-
-    Args:
-        data: bytes of a journal.
-        base: where in the file they begin.
-        at: where in them the first operation begins.
-        dialect: ``"2.4"``: 8 is CONTINUE; ``"classic"``: 8 is STATE_DUMP; ``"auto"``: stop before an 8
-            that may be a STATE_DUMP.
-
-    Returns:
-        The operations, and where in data the next one begins. That one is incomplete, or damage (:func:`decode` says
-        what is wrong), or an 8 that the caller decides on.
-    """
-    found: list[Operation] = []
-    append, new, unpack, size_of = found.append, tuple.__new__, ADDX_HEAD.unpack_from, _ADDX_SIZE
-    end = len(data)
-    dump = dialect == "classic"
-    while at < end:
-        opcode = data[at]
-        if opcode == ADDX:
-            if at + size_of > end:
-                break
-            _, size, add_time, expiry = unpack(data, at)
-            stop = at + 5 + size
-            if size < ADDX_BLOCK or stop > end:
-                break
-            append(new(Operation, (base + at, ADDX, None, add_time, expiry, data[at + size_of : stop], None)))
-            at = stop
-        elif opcode == REMOVE:
-            append(new(Operation, (base + at, REMOVE, None, None, None, None, None)))
-            at += 1
-        elif opcode in _PLAIN:
-            if at + 5 > end:
-                break
-            append(new(Operation, (base + at, opcode, XID_OP.unpack_from(data, at)[1], None, None, None, None)))
-            at += 5
-        elif opcode == CONTINUE and dialect == "auto" and (at + _DUMP_SIZE >= end or data[at + _DUMP_SIZE] == ADD_XID):
-            break
-        else:
-            try:
-                operation = decode(data, at, base + at, dump=dump)
-            except DamageError:
-                break
-            if operation is None:
-                break
-            append(operation)
-            at += operation.size
-    return found, at
+PLAIN: Final = Table(
+    Operation,
+    "opcode",
+    MAX_ITEM_SIZE,
+    [
+        (layout.opcode, layout.fields, struct_of(layout), layout.stamps_size)
+        for layout in LAYOUTS.values()
+        if layout.opcode not in (ADD, CONTINUE)  # one has its expiry in seconds, the other one two meanings
+    ],
+)
+"""All operations whose opcode alone tells what they are."""
 
 
 def addx(data: bytes, add_time: int, expiry: int = 0) -> bytes:

@@ -50,6 +50,11 @@ def _layout(opcode: int, name: str, *fields: str) -> Layout:
     return Layout(opcode, name, whole, struct.Struct("<" + "".join(fixed)), struct.calcsize("<" + "".join(stamps)))
 
 
+def struct_of(layout: Layout) -> struct.Struct:
+    """All of an operation but its data."""
+    return struct.Struct(layout.head.format.replace("<", "<B"))
+
+
 LAYOUTS: Final = {
     layout.opcode: layout
     for layout in (

@@ -8,12 +8,12 @@ REMOVE_TENTATIVE) and the end of the file, and no CONTINUE looks like that.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, Literal, get_args
 
 from kestrel.errors import DamageError
 from kestrel.files import open_file
-from kestrel.v2.codec import Operation, decode, decode_many, whole_size
+from kestrel.v2.codec import PLAIN, Operation, decode, whole_size
 from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STATE_DUMP
 from sej.checks import COUNT, DISK, PATH, one_of, optional
 from sej.checks import require as require_arguments
@@ -83,33 +83,26 @@ def read_operations(
     dialect: Dialect = "auto",
     start: int = 0,
     end: int | None = None,
-    replay: Callable[[bytes, int, int, str], int] | None = None,
 ) -> Iterator[Operation]:
-    """As :func:`read_journal`, from an open file that stays open.
+    """As :func:`read_journal`, from an open file that stays open."""
+    for batch in read_batches(file, dialect=dialect, start=start, end=end):
+        yield from batch
 
-    Args:
-        file: the file.
-        dialect: what opcode 8 means.
-        start: the position to begin at.
-        end: where to stop.
-        replay: takes most operations, a block at a time: :func:`kestrel.v2.hot.replay_block`. Only the others are
-            yielded.
-    """
+
+def read_batches(
+    file: File, *, dialect: Dialect = "auto", start: int = 0, end: int | None = None
+) -> Iterator[list[Operation]]:
+    """As :func:`read_operations`, many at a time. A state dump is the last one of its batch."""
     end = file.status().size if end is None else end
-    base, block, at = (
-        start,
-        b"",
-        0,
-    )  # base: where the block begins in the file; at: where in it the next operation begins
+    # base: where the block begins in the file; at: where in it the next operation begins
+    base, block, at = start, b"", 0
     while (position := base + at) < end:
         if len(block) - at < min(_HEAD, end - position):
             base, block, at = position, _read(file, max(_BLOCK, _HEAD), position, end), 0
         before = at
-        if replay is None:
-            found, at = decode_many(block, base, at, dialect=dialect)
-            yield from found
-        else:
-            at = replay(block, base, at, dialect)
+        found, at = PLAIN.decode(block, base, at)
+        if found:
+            yield found
         position = base + at
         if at > before and (position == end or len(block) - at < _HEAD):
             continue
@@ -125,7 +118,7 @@ def read_operations(
         except DamageError as error:
             raise DamageError(error.reason, path=file.path, position=position) from None
         assert operation is not None
-        yield operation
+        yield [operation]
         at += operation.size
 
 

@@ -17,11 +17,11 @@ from kestrel.transfer import (
     Fields,
     MessageLike,
     Moved,
-    Plan,
     WriterLike,
     check_export,
     check_import,
     export_items,
+    plan_at,
     plan_of_import,
     stage,
 )
@@ -29,7 +29,7 @@ from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx
 from kestrel.v2.journal import DIALECT, Dialect, read_operations
 from kestrel.v2.listing import require
-from kestrel.v2.packing import load
+from kestrel.v2.replay import load
 from kestrel.v2.storage import Snapshot, Storage, refuse_others
 from sej.checks import one_of
 from sej.checks import require as require_arguments
@@ -92,14 +92,14 @@ def export(
         backlog = Backlog(snapshot, _MEMORY_BYTES, dialect=dialect)
         try:
             refuse_others(snapshot)
-            machine, snapshot.damage = load(snapshot, backlog, dialect=dialect)
-            first = [machine.open[xid] for xid in sorted(machine.open)] if open_transactions == "first" else []
+            snapshot.damage, _ = load(snapshot, backlog, dialect=dialect)
+            first = [backlog.open[xid] for xid in sorted(backlog.open)] if open_transactions == "first" else []
             waiting = (row for part in (first, backlog.rows()) for row in part)
             return export_items(
                 ((data, add_time, expiry or None) for _, data, add_time, expiry, _ in waiting),
                 [open_transactions, [[os.path.basename(piece.path), piece.size] for piece in snapshot.pieces]],
                 snapshot,
-                Plan(join(writer.path, f"{name}.exported"), disk),
+                plan_at(join(writer.path, f"{name}.exported"), disk),
                 writer,
                 expired=expired,
                 grace_ms=1,
@@ -146,11 +146,11 @@ def import_(
     directory = absolute_path(directory)
     check_import(messages, keys, now_ms)
     with opening(join(directory, name)):
-        storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
+        storage = Storage(directory, name, disk=disk, now_ms=now_ms)
         backlog = Backlog(storage, _MEMORY_BYTES)
         try:
             storage.renew()
-            _, damage = load(storage, backlog)
+            damage, _ = load(storage, backlog)
             storage.ready(damage)
             plan = plan_of_import(directory, name, disk)
             staged = stage(plan, messages, keys, now_ms(), _Form(), disk)
@@ -160,7 +160,7 @@ def import_(
             newest = [[os.path.basename(piece.path), piece.size] for piece in storage.pieces if piece.size][-1:]
             if staged.count and (decided is None or [decided["messages"], decided["file"]] != [mine, newest]):
                 target = storage.after_current()
-                plan.save({"messages": mine, "file": [[os.path.basename(target.path), staged.size]]})
+                plan.store({"messages": mine, "file": [[os.path.basename(target.path), staged.size]]})
                 storage.adopt(staged.path, target)
             else:
                 disk.unlink(staged.path)

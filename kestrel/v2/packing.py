@@ -15,21 +15,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
-from kestrel.errors import Damage, DamageError
+from kestrel.errors import Damage
 from kestrel.files import check_place, join, opening
 from kestrel.limits import wall_clock_ms
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
-from kestrel.v2.hot import Reserving, replay_block
 from kestrel.v2.items import Row
-from kestrel.v2.journal import DIALECT, Dialect, read_operations
+from kestrel.v2.journal import DIALECT, Dialect
 from kestrel.v2.listing import require
-from kestrel.v2.rules import apply
-from kestrel.v2.storage import Piece, Pieces, Storage
+from kestrel.v2.replay import Checkpoint, load
+from kestrel.v2.storage import Storage
 from sej.checks import CALLABLE
 from sej.system.disk import OS, Disk
 
@@ -37,88 +35,14 @@ _BLOCK: Final = 1 << 18
 _PACK_MEMORY_BYTES: Final = 32 << 20
 
 
-class Checkpoint(NamedTuple):
-    """The state at the end of a rotated file, by numbers alone.
-
-    Attributes:
-        piece: that file.
-        open: the open transactions and their entries' numbers.
-        waiting: the waiting entries as ranges of numbers, head first.
-        added: the number of the first entry that a newer file adds.
-        last_xid: the transaction id that was used last.
-    """
-
-    piece: Piece
-    open: dict[int, int]
-    waiting: list[range]
-    added: int
-    last_xid: int
-
-    @classmethod
-    def of(cls, piece: Piece, reserving: Reserving, backlog: Backlog) -> Checkpoint:
-        """The state as it is now, at the end of piece."""
-        waiting: list[range] = []
-        for number, *_ in backlog.waiting.memory:
-            if waiting and waiting[-1].stop == number:
-                waiting[-1] = range(waiting[-1].start, number + 1)
-            else:
-                waiting.append(range(number, number + 1))
-        if backlog.waiting.behind:
-            waiting.append(range(backlog.next_number, reserving.added))
-        open_ = {xid: row[0] for xid, row in reserving.open.items()}
-        return cls(piece, open_, waiting, reserving.added, reserving.last_xid)
-
-
-def load(
-    storage: Pieces,
-    backlog: Backlog,
-    *,
-    dialect: Dialect = "auto",
-    at_end: Callable[[Piece, Reserving], None] | None = None,
-) -> tuple[Reserving, list[Damage]]:
-    """Replay a storage's files into a backlog; sets the pieces' sizes to what is good of them.
-
-    Args:
-        storage: the files.
-        backlog: the store; it bounds the memory.
-        dialect: what opcode 8 means.
-        at_end: called after each file but the last.
-
-    Returns:
-        The open transactions with what is counted, and what was unreadable.
-    """
-    reserving, waiting = Reserving(), backlog.waiting
-    damage = []
-    for piece in storage.pieces:
-        file = storage.open(piece)
-        try:
-            blocks = partial(replay_block, reserving, waiting, piece)
-            for operation in read_operations(file, dialect=dialect, end=piece.size, replay=blocks):
-                if operation.count is not None:
-                    piece.size = operation.position
-                    break
-                waiting.place = (piece, operation.position)
-                apply(reserving, waiting, operation)
-        except DamageError as error:
-            piece.size = error.position or 0
-            damage.append(Damage(piece.path, piece.size, error.reason))
-        finally:
-            storage.release(file)
-        if at_end is not None and piece is not storage.pieces[-1]:
-            at_end(piece, reserving)
-    return reserving, damage
-
-
-def dump(open_: dict[int, Row], waiting: Iterable[Row], last_xid: int, now_ms: int) -> Iterator[bytes]:
+def dump(backlog: Backlog, now_ms: int) -> Iterator[bytes]:
     """A whole state as operations, in blocks: replayed, it is the same state with the same last xid.
 
     Args:
-        open_: the open transactions.
-        waiting: the waiting entries, head first.
-        last_xid: the transaction id that was used last.
+        backlog: what waits, and the open transactions.
         now_ms: the add time of items that have none.
     """
-    return _blocks(_dump(open_, waiting, last_xid, now_ms))
+    return _blocks(_dump(backlog.open, backlog.rows(), backlog.last_xid, now_ms))
 
 
 def packed(checkpoint: Checkpoint, alive: dict[int, Row], now_ms: int) -> Iterator[bytes]:
@@ -216,21 +140,13 @@ def pack(
     CALLABLE("now_ms", now_ms)
     with opening(join(directory, name)):
         require(directory, name, disk)
-        return _pack(directory, name, dialect, disk, now_ms)
-
-
-def _pack(
-    directory: str | os.PathLike[str], name: str, dialect: Dialect, disk: Disk, now_ms: Callable[[], int]
-) -> list[Damage]:
-    storage = Storage(directory, name, sync="never", sync_soon=lambda: None, disk=disk, now_ms=now_ms)
-    try:
+        storage = Storage(directory, name, disk=disk, now_ms=now_ms)
         backlog = Backlog(storage, _PACK_MEMORY_BYTES, dialect=dialect)
         try:
-            reserving, damage = load(storage, backlog, dialect=dialect)
+            damage, _ = load(storage, backlog, dialect=dialect)
             storage.ready(damage)
-            storage.rewrite(dump(reserving.open, backlog.rows(), reserving.last_xid, now_ms()))
+            storage.rewrite(dump(backlog, now_ms()))
         finally:
             backlog.close()
-    finally:
-        storage.tail.close()
+            storage.tail.close()
     return damage

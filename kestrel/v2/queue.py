@@ -11,22 +11,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
+from kestrel.base import BaseQueue
 from kestrel.errors import Damage, FullError, TooLargeError
 from kestrel.files import check_name, check_numbers, join, opening
+from kestrel.hot import Calls, Signal
 from kestrel.limits import Limits, wall_clock_ms
 from kestrel.tail import Sync, check_sync
+from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, continue_
-from kestrel.v2.contents import Contents
+from kestrel.v2.contents import Contents, Growth
 from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
-from kestrel.v2.hot import Calls
 from kestrel.v2.items import Counters, Item, Row, check_xid, item_of
 from kestrel.v2.journal import DIALECT, Dialect
+from kestrel.v2.storage import Storage
 from sej.checks import (
     CALLABLE,
     COUNT,
@@ -36,7 +36,6 @@ from sej.checks import (
     SECONDS,
     between,
     optional,
-    refuse_pickling,
     require,
     with_methods,
 )
@@ -54,7 +53,7 @@ class Sink(Protocol):
         """Add an item."""
 
 
-class Queue(Calls):
+class Queue(Calls, BaseQueue):
     """A queue in a Kestrel 2 journal.
 
     Any call may raise :class:`~kestrel.errors.FailedError` (a write, a sync or the lock failed, now or before) and,
@@ -71,8 +70,6 @@ class Queue(Calls):
         ...     xid, item = queue.reserve()
         ...     queue.confirm(xid)
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -148,7 +145,7 @@ class Queue(Calls):
             directory,
             max_items=max_items,
             max_bytes=max_bytes,
-            max_item_bytes=MAX_ITEM_SIZE if max_item_bytes is None else max_item_bytes,
+            max_item_bytes=MAX_ITEM_SIZE if max_item_bytes is None else min(max_item_bytes, MAX_ITEM_SIZE),
             max_age_s=max_age_s,
         )
         self._eventful = self._limits.bounded or max_age_s is not None
@@ -158,60 +155,33 @@ class Queue(Calls):
         self._open_timeout_ms = None if open_timeout_s is None else int(open_timeout_s * 1000)
         self._max_queue_age_s = max_queue_age_s
         self._now_ms = now_ms
-        guard = threading.RLock()
-        self._evictions = 0
+        self._signal = Signal()
         self._counts = dict.fromkeys(("expired", "discarded", "canceled", "flushes"), 0)
         self._opened_ms = now_ms()
         with opening(join(directory, name)):
-            self._contents = Contents(
-                directory,
-                name,
-                mutex=guard,
-                sync=sync,
-                dialect=dialect,
+            storage = Storage(directory, name, sync=sync, owner=self, disk=disk, now_ms=now_ms)
+            self._tail, self._fuse = storage.tail, storage.fuse
+            self._backlog = backlog = Backlog(storage, max_memory_bytes, dialect=dialect)
+            growth = Growth(
+                storage,
+                backlog,
                 max_memory_bytes=max_memory_bytes,
                 journal_bytes=journal_bytes,
                 max_journal_bytes=max_journal_bytes,
                 compact_delay_s=compact_delay_s,
-                now_ms=now_ms,
-                disk=disk,
             )
-        self._fuse = self._contents.fuse
-        self._backlog = self._contents.backlog
+            self._contents = Contents(storage, backlog, growth, dialect=dialect)
         self.damage: list[Damage] = self._contents.damage
-        super().__init__(
-            self._contents.changes,
-            threading.Condition(guard),
-            guard,
-            put=self._put,
-            get=self._get,
-            reserve=self._reserve,
-            plain=max_age_s is None and open_timeout_s is None,
-            most_items=self._limits.most_items,
-            most_bytes=self._limits.most_bytes,
-            max_item_bytes=min(self._limits.max_item_bytes, MAX_ITEM_SIZE),
-            now_ms=now_ms,
-        )
-        self._open = self._changes.reserving.open
+        plain = max_age_s is None and open_timeout_s is None
+        super().__init__(backlog, self._tail, self._signal, self._limits, plain=plain, now_ms=now_ms)
 
     put = Calls.put
     get = Calls.get
     reserve = Calls.reserve
     confirm = Calls.confirm
 
-    def _reserve(self, timeout: Seconds | None) -> tuple[int, Item] | None:
-        found = self.reserve_numbered(timeout)
-        return None if found is None else (found[0], found[2])
-
     def _put(self, data: bytes, expiry: int) -> None:
-        data = self._limits.checked(data)
-        _EXPIRY("expiry", expiry)
-        with self._guard:
-            now = self._prepare((data,))
-            expiry = self._limits.expiry(now, expiry or None) or 0
-            self._contents.add([addx(data, now, expiry)], [data], now, expiry)
-            if self._waiters:
-                self._changed.notify()
+        self.put_many((data,), expiry=expiry)
 
     def put_many(self, values: Iterable[bytes], *, expiry: int = 0) -> int:
         """Add items at the end, with one write; returns how many. Limits refuse all of them or none.
@@ -229,45 +199,56 @@ class Queue(Calls):
         """
         items = [self._limits.checked(data) for data in values]
         _EXPIRY("expiry", expiry)
-        with self._guard:
+        with self._signal.guard:
             now = self._prepare(items)
             expiry = self._limits.expiry(now, expiry or None) or 0
             self._contents.add([addx(data, now, expiry) for data in items], items, now, expiry)
-            if self._waiters:
-                self._changed.notify(len(items))
+            self._signal.notify(len(items))
         return len(items)
 
     def _get(self, timeout: Seconds | None) -> Item | None:
-        with self._guard:
+        with self._signal.guard:
             if self._wait(timeout) is None:
                 return None
-            row = self._changes.remove()
+            row = self._contents.remove()
             self._contents.tend(self._now_ms())
             self._contents.look_ahead()
         return item_of(row)
 
     def peek(self, timeout: Seconds | None = 0.0) -> Item | None:
         """Return the head, without taking it. As :meth:`get`."""
-        with self._guard:
+        with self._signal.guard:
             row = self._wait(timeout)
-            if row is not None and self._waiters:
-                self._changed.notify()  # the item stays, and this call may have been the one that was woken for it
+            if row is not None:
+                self._signal.notify()  # the item stays, and this call may have been the one that was woken for it
             return None if row is None else item_of(row)
 
-    def reserve_numbered(self, timeout: Seconds | None = 0.0) -> tuple[int, int, Item] | None:
-        """As :meth:`reserve`; the number in the middle identifies the item for as long as the queue is open."""
-        with self._guard:
+    def _reserve(self, timeout: Seconds | None) -> tuple[int, Item] | None:
+        with self._signal.guard:
             if self._wait(timeout, reserving=True) is None:
                 return None
             now = self._now_ms()
-            xid, row = self._changes.reserve(None if self._open_timeout_ms is None else now)
+            xid, row = self._contents.reserve(None if self._open_timeout_ms is None else now)
             self._contents.tend(now)
             self._contents.look_ahead()
-            return xid, row[0], item_of(row)
+            return xid, item_of(row)
+
+    def number_of(self, xid: int) -> int | None:
+        """The number of a reserved item, its own as long as the queue is open; None: it is not reserved."""
+        with self._signal.guard:
+            row = self._backlog.open.get(xid)
+            return None if row is None else row[0]
+
+    def _confirm(self, xid: int) -> bool:
+        with self._signal.guard:
+            if not self._is_open(xid):
+                return False
+            self._contents.confirm(xid)
+            return True
 
     def unreserve(self, xid: int) -> bool:
         """Put the reserved item back at the head. False if no such transaction is open."""
-        with self._guard:
+        with self._signal.guard:
             if not self._is_open(xid):
                 return False
             self._put_back([xid])
@@ -289,67 +270,58 @@ class Queue(Calls):
         """
         data = self._limits.checked(data)
         _EXPIRY("expiry", expiry)
-        with self._guard:
+        with self._signal.guard:
             if not self._is_open(xid):
                 return False
             now = self._prepare(())
             expiry = self._limits.expiry(now, expiry or None) or 0
             self._contents.add([continue_(xid, data, now, expiry)], [data], now, expiry, closes=xid)
-            if self._waiters:
-                self._changed.notify()
+            self._signal.notify()
             return True
 
     def flush(self) -> int:
         """Remove all waiting items; reserved ones stay reserved. Returns how many were removed."""
-        with self._guard:
+        with self._signal.guard:
             self._fuse.require_open()
             count = self._contents.clear(self._now_ms())
             self._counts["flushes"] += 1
             self._contents.tend(self._now_ms())
             return count
 
-    def flush_expired(self) -> int:
-        """Remove the expired items at the head, as every put, get and peek does. Returns how many were removed."""
-        with self._guard:
-            self._fuse.require_open()
-            before = self._counts["expired"]
-            self._expire(self._now_ms())
-            return self._counts["expired"] - before
-
     def __len__(self) -> int:
-        with self._guard:
+        with self._signal.guard:
             return len(self._backlog)
 
     @property
     def open_transactions(self) -> dict[int, Item]:
         """The reserved items by xid."""
-        with self._guard:
-            return {xid: item_of(row) for xid, row in self._open.items()}
+        with self._signal.guard:
+            return {xid: item_of(row) for xid, row in self._backlog.open.items()}
 
     @property
     def is_stale(self) -> bool:
         """Whether it may be deleted, as the queue is empty and older than ``max_queue_age_s``."""
-        with self._guard:
+        with self._signal.guard:
             limit = self._max_queue_age_s
-            idle = not self._backlog and not self._open and not self._waiters
+            idle = not self._backlog and not self._backlog.open and not self._signal.waiters
             return limit is not None and idle and self._now_ms() - self._opened_ms > limit * 1000
 
     def counters(self) -> Counters:
         """What the original counts."""
-        with self._guard:
-            counts, contents = self._counts, self._contents
+        with self._signal.guard:
+            counts, contents, backlog = self._counts, self._contents, self._backlog
             return Counters(
-                items=len(self._backlog),
-                bytes=self._backlog.data_bytes,
-                total_items=self._changes.reserving.added,
+                items=len(backlog),
+                bytes=backlog.data_bytes,
+                total_items=backlog.added,
                 logsize=contents.storage.size,
                 expired_items=counts["expired"],
-                mem_items=len(self._backlog.waiting.memory),
-                mem_bytes=self._backlog.waiting.memory_bytes,
-                age=max(self._now_ms() - self._changes.reserving.taken_add_time, 0) if self._backlog.data_bytes else 0,
+                mem_items=len(backlog.memory),
+                mem_bytes=backlog.memory_bytes,
+                age=max(self._now_ms() - backlog.taken_add_time, 0) if backlog.data_bytes else 0,
                 discarded=counts["discarded"],
-                waiters=self._waiters,
-                open_transactions=len(self._open),
+                waiters=self._signal.waiters,
+                open_transactions=len(backlog.open),
                 transactions=self._transactions,
                 canceled_transactions=counts["canceled"],
                 total_flushes=counts["flushes"],
@@ -357,49 +329,16 @@ class Queue(Calls):
                 journal_rotations=contents.growth.rotations,
             )
 
-    def sync(self) -> None:
-        """Sync all writes to disk."""
-        with self._guard:
-            if not self._fuse.shut:
-                self._contents.sync()
-
-    def evict_waiters(self) -> None:
-        """Let every waiting get, peek and reserve return None now."""
-        with self._guard:
-            self._evictions += 1
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Sync and close. What is reserved is delivered again after the next opening."""
-        self._shut(lambda: self._contents.close(self._now_ms()))
-
-    def delete(self) -> None:
-        """Remove the queue's files and close it; its lock file remains."""
-        self._shut(self._contents.erase)
-
-    def _shut(self, leave: Callable[[], None]) -> None:
-        with self._guard:
-            if self._contents.closed:
-                return
-            self._fuse.shut = True
-            self._changed.notify_all()
-        self._contents.stop()  # outside the mutex, which the sync thread takes
-        with self._guard:
-            if not self._contents.closed:
-                leave()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _leave(self, *, erase: bool) -> None:
+        if erase:
+            self._contents.erase()
+        else:
+            self._contents.close(self._now_ms())
 
     # Every method from here on is called under the mutex.
 
     def _is_open(self, xid: int) -> bool:
-        if xid in self._open:
+        if xid in self._backlog.open:
             return True
         self._fuse.require_open()
         check_xid(xid)
@@ -425,7 +364,7 @@ class Queue(Calls):
                 path=self.directory,
             )
         while backlog.head() is not None and full(len(backlog), backlog.data_bytes, items):
-            self._changes.remove()
+            self._contents.remove()
             self._counts["discarded"] += 1
 
     def _wait(self, timeout: Seconds | None, *, reserving: bool = False) -> Row | None:
@@ -433,37 +372,29 @@ class Queue(Calls):
 
         The original counts a transaction when it looks at a queue that is not empty, before expired items go.
         """
-        timeout = seconds("timeout", timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout if timeout else 0.0
-        evictions = self._evictions
-        backlog, waiting = self._backlog, self._backlog.waiting
-        while True:
-            if self._fuse.shut:
-                self._fuse.require_open()
-            if reserving and (waiting.memory or waiting.behind):
+        backlog = self._backlog
+        for _ in self._signal.turns(timeout):
+            self._fuse.require_open()
+            if reserving and backlog:
                 self._transactions += 1
             if self._open_timeout_ms is not None:
                 self._time_out(self._now_ms())
-            if waiting.expiring or self._eventful:
+            if backlog.expiring or self._eventful:
                 self._expire(self._now_ms())
             row = backlog.head()
             if row is not None:
                 return row
-            left = None if deadline is None else deadline - time.monotonic()
-            if (left is not None and left <= 0) or evictions != self._evictions:
-                return None
-            if self._open_timeout_ms is not None and self._changes.reserved_at:
-                due = (min(self._changes.reserved_at.values()) + self._open_timeout_ms - self._now_ms()) / 1000
-                left = max(due, 0.001) if left is None else min(left, max(due, 0.001))
-            self._waiters += 1
-            try:
-                self._changed.wait(left)
-            finally:
-                self._waiters -= 1
+            if self._contents.reserved_at:
+                since = min(self._contents.reserved_at.values())
+                due_ms = since + (self._open_timeout_ms or 0) - self._now_ms()
+                self._signal.limit_s = max(due_ms / 1000, 0.001)
+            else:
+                self._signal.limit_s = None
+        return None
 
     def _expire(self, now: int) -> None:
         """Remove what has expired at the head."""
-        if not self._backlog.waiting.expiring and self._limits.max_age_ms is None:
+        if not self._backlog.expiring and self._limits.max_age_ms is None:
             return
         while (row := self._backlog.head()) is not None:
             _, data, add_time, expiry, _ = row
@@ -473,12 +404,12 @@ class Queue(Calls):
             if self._expire_to is not None:
                 with contextlib.suppress(FullError, TooLargeError):
                     self._expire_to.put(data)
-            self._changes.remove(expired=True)
+            self._contents.remove(expired=True)
             self._counts["expired"] += 1
 
     def _time_out(self, now: int) -> None:
         """Put back what was reserved for too long."""
-        reserved_at = self._changes.reserved_at
+        reserved_at = self._contents.reserved_at
         if self._open_timeout_ms is not None and reserved_at:
             late = [xid for xid, since in reserved_at.items() if now - since > self._open_timeout_ms]
             if late:
@@ -487,4 +418,4 @@ class Queue(Calls):
     def _put_back(self, xids: list[int]) -> None:
         self._contents.put_back(xids)
         self._counts["canceled"] += len(xids)
-        self._changed.notify(len(xids))
+        self._signal.notify(len(xids))

@@ -3,22 +3,73 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from kestrel.errors import BusyError, Damage, DamageError, MissingError
-from kestrel.files import check_place, join
-from kestrel.v2.codec import Operation
-from kestrel.v2.hot import Reserving
-from kestrel.v2.items import Item, Row, item_of
-from kestrel.v2.journal import DIALECT, Dialect, read_journal
-from kestrel.v2.listing import Part, list_parts
-from kestrel.v2.rules import apply
+from kestrel.errors import Damage, DamageError
+from kestrel.files import check_place
+from kestrel.v2.backlog import Backlog
+from kestrel.v2.items import Item, item_of
+from kestrel.v2.journal import DIALECT, Dialect, read_batches
+from kestrel.v2.storage import Piece, Pieces, Snapshot
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
-_TRIES: Final = 20
+_ALL: Final = 1 << 62
+
+
+class Checkpoint(NamedTuple):
+    """The state at the end of a rotated file, by numbers alone.
+
+    Attributes:
+        piece: that file.
+        open: the open transactions and their entries' numbers.
+        waiting: the waiting entries as ranges of numbers, head first.
+        added: the number of the first entry that a newer file adds.
+        last_xid: the transaction id that was used last.
+    """
+
+    piece: Piece
+    open: dict[int, int]
+    waiting: list[range]
+    added: int
+    last_xid: int
+
+    @classmethod
+    def of(cls, piece: Piece, backlog: Backlog) -> Checkpoint:
+        """The state as it is now, at the end of piece."""
+        waiting: list[range] = []
+        for number, *_ in backlog.memory:
+            if waiting and waiting[-1].stop == number:
+                waiting[-1] = range(waiting[-1].start, number + 1)
+            else:
+                waiting.append(range(number, number + 1))
+        if backlog.behind:
+            waiting.append(range(backlog.next_number, backlog.added))
+        open_ = {xid: row[0] for xid, row in backlog.open.items()}
+        return cls(piece, open_, waiting, backlog.added, backlog.last_xid)
+
+
+def load(storage: Pieces, backlog: Backlog, *, dialect: Dialect = "auto") -> tuple[list[Damage], list[Checkpoint]]:
+    """Replay a storage's files into a backlog, which bounds the memory; sets the pieces' sizes to what is good of them.
+
+    Returns:
+        What was unreadable, and the states at the ends of files at which the queue was in read-behind.
+    """
+    damage, checkpoints = [], []
+    for piece in storage.pieces:
+        file = storage.open(piece)
+        try:
+            for batch in read_batches(file, dialect=dialect, end=piece.size):
+                if not backlog.apply(piece, batch):
+                    break
+        except DamageError as error:
+            piece.size = error.position or 0
+            damage.append(Damage(piece.path, piece.size, error.reason))
+        finally:
+            storage.release(file)
+        if backlog.behind and piece is not storage.pieces[-1]:
+            checkpoints.append(Checkpoint.of(piece, backlog))
+    return damage, checkpoints
 
 
 class State(NamedTuple):
@@ -47,7 +98,7 @@ class State(NamedTuple):
 def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "auto", disk: Disk = OS) -> State:
     """What a queue's journal adds up to; changes nothing, takes no lock and holds all of it in memory.
 
-    If a process rotates or rewrites the files meanwhile, they are read again.
+    If a process rotates or rewrites the files while they are opened, they are opened again.
 
     Args:
         directory: where the files are.
@@ -61,57 +112,21 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
     Raises:
         MissingError: the directory does not exist.
         BadNameError: no queue can have this name.
-        BusyError: the queue replaces its files faster than they can be read.
+        BusyError: the queue replaces its files faster than they can be opened.
     """
     check_place(directory, name, disk)
     directory = absolute_path(directory)
     DIALECT("dialect", dialect)
-    for _ in range(_TRIES):
-        parts = list_parts(directory, name, disk).parts
-        before = _identities(parts, disk)
-        try:
-            state = _replay(parts, dialect, disk)
-        except MissingError:
-            continue
-        if _identities(list_parts(directory, name, disk).parts, disk) == before:
-            return state
-    raise BusyError(
-        f"the files were replaced {_TRIES} times while they were read; read them when the queue is less busy",
-        path=join(directory, name),
-    )
-
-
-def _identities(parts: list[Part], disk: Disk) -> list[object]:
-    """Return what identifies these files, independent of appended bytes."""
-    found: list[object] = []
-    for part in parts:
-        status = disk.status(part.path)
-        found.append((part, status and status.identity))
-    return found
-
-
-def _replay(parts: list[Part], dialect: Dialect, disk: Disk) -> State:
-    rows: deque[Row] = deque()
-    reserving = Reserving()
-    damage: list[Damage] = []
-    for part in parts:
-        for operation in read_part(part, damage, dialect=dialect, disk=disk):
-            apply(reserving, rows, operation)
-    return State(
-        [item_of(row) for row in rows],
-        {xid: item_of(row) for xid, row in sorted(reserving.open.items())},
-        reserving.last_xid,
-        damage,
-        [part.path for part in parts],
-    )
-
-
-def read_part(part: Part, damage: list[Damage], *, dialect: Dialect, disk: Disk) -> Iterator[Operation]:
-    """The operations of one file that count: up to damage, which is noted, or to the state dump that ends it."""
+    snapshot = Snapshot(directory, name, disk=disk)
+    backlog = Backlog(snapshot, _ALL)
     try:
-        for operation in read_journal(part.path, dialect=dialect, disk=disk):
-            if operation.count is not None:
-                return
-            yield operation
-    except DamageError as error:
-        damage.append(Damage(part.path, error.position or 0, error.reason))
+        damage, _ = load(snapshot, backlog, dialect=dialect)
+        return State(
+            [item_of(row) for row in backlog.memory],
+            {xid: item_of(row) for xid, row in sorted(backlog.open.items())},
+            backlog.last_xid,
+            damage,
+            [piece.path for piece in snapshot.pieces],
+        )
+    finally:
+        snapshot.close()

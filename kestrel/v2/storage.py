@@ -19,8 +19,8 @@ from typing import Protocol
 from kestrel.errors import BadNameError, Damage, DamageError
 from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, check_name, cut, join, open_file
 from kestrel.hot import Entry, Fuse
-from kestrel.pinned import Pinned, written
-from kestrel.tail import Sync, Tail
+from kestrel.pinned import Pinned
+from kestrel.tail import Sync, Syncs, Tail
 from kestrel.v2.codec import whole_size
 from kestrel.v2.listing import Listing, list_parts
 from sej.system.disk import OS, Disk, File
@@ -91,11 +91,12 @@ class Storage:
         directory: str | os.PathLike[str],
         name: str,
         *,
-        sync: Sync,
-        sync_soon: Callable[[], None],
+        sync: Sync = "never",
+        owner: Syncs | None = None,
         disk: Disk,
         now_ms: Callable[[], int],
     ) -> None:
+        """Take the lock and list the files; the arguments are those of :class:`~kestrel.tail.Tail`, and the clock."""
         self.directory = directory = absolute_path(directory)
         self.name = check_name(name)
         if name == KEPT:  # its journal would have the name of the folder that keeps damaged bytes of every queue
@@ -106,7 +107,7 @@ class Storage:
         self.current: Piece
         self._disk = disk
         self._now_ms = now_ms
-        self.tail = Tail(directory, name, sync=sync, sync_soon=sync_soon, disk=disk)
+        self.tail = Tail(directory, name, sync=sync, owner=owner, disk=disk)
         self.fuse = self.tail.fuse
         try:
             listing = list_parts(directory, name, disk)
@@ -270,42 +271,26 @@ class Storage:
             self.tail.close()
 
 
-class Snapshot:
-    """The pieces of a journal.
+class Snapshot(Pinned):
+    """The pieces of a journal, for reading only.
 
     Attributes:
         pieces: in the order of replay.
         fuse: as a storage has it; nothing here blows it.
-        damage: what a replay could not read.
     """
 
     def __init__(self, directory: str | os.PathLike[str], name: str, *, disk: Disk = OS, exclude: bool = False) -> None:
         """Open the files; as :class:`~kestrel.pinned.Pinned`."""
-        directory = absolute_path(directory)
-
-        def look() -> list[str]:
-            return [part.path for part in list_parts(directory, name, disk).parts]
-
-        self._pinned = Pinned(directory, name, look, disk, exclude=exclude)
-        self.pieces = [Piece(path, None, size) for path, size in self._pinned.sizes.items()]
+        super().__init__(directory, name, disk=disk, exclude=exclude)
+        self.pieces = [Piece(path, None, size) for path, size in self.sizes.items()]
         self.fuse = Fuse(os.path.join(directory, name))
-        self.damage: list[Damage] = []
+
+    def _look(self) -> list[str]:
+        return [part.path for part in list_parts(self.directory, self.name, self.disk).parts]
 
     def open(self, piece: Piece) -> File:
         """The open file of a piece, for its :meth:`release`."""
-        return self._pinned.files[piece.path]
+        return self.files[piece.path]
 
     def release(self, file: File) -> None:
         """The file stays open until ``close``."""
-
-    def written(self) -> list[tuple[str, int]]:
-        """The files, and when each one was written last."""
-        return [written(file) for file in self._pinned.files.values()]
-
-    def check(self) -> None:
-        """Check that the queue has not changed since it was opened; as :meth:`~kestrel.pinned.Pinned.check`."""
-        self._pinned.check()
-
-    def close(self) -> None:
-        """Close the files."""
-        self._pinned.close()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from hub.merge import read_vector
-from kestrel.transfer import Plan
+from kestrel.transfer import plan_at
 from pipeline.formats.textqueue import _read_ledger
 from sej.errors import SejError
 from sej.journal.directory import Directory
@@ -168,8 +168,8 @@ READERS = [
     Reader(Shards, "t/.reshard/n.1/plan.json", lambda path: load_plan(ShardPath(path / "t", "n", 1), OS)),
     Reader(Texts, ".drain.tq.drain", lambda path: read_intent(OS, str(path / ".drain.tq.drain"))),
     Reader(Texts, ".spark.tq.spark", lambda path: _read_ledger(str(path / ".spark.tq.spark"))),
-    Reader(Kestrels, "to/cars.exported", lambda path: Plan(str(path / "to" / "cars.exported"), OS).load()),
-    Reader(Kestrels, "back/kept/cars.imported", lambda path: Plan(str(path / "back/kept/cars.imported"), OS).load()),
+    Reader(Kestrels, "to/cars.exported", lambda path: plan_at(str(path / "to" / "cars.exported"), OS).load()),
+    Reader(Kestrels, "back/kept/cars.imported", lambda path: plan_at(str(path / "back/kept/cars.imported"), OS).load()),
     Reader(Jobs, "t/.staging/job-*.json", _job),
     Reader(Jobs, "t/.staging/done.json", lambda path: _sealed(path / "t" / ".staging" / "done.json")),
 ]

@@ -200,7 +200,7 @@ def segmented_workload(disk: Disk) -> Iterator[tuple[set[int], set[int]]]:
             queue.put(b"never")
         raise
     finally:
-        queue._files.tail.close()
+        queue.files.tail.close()
 
 
 def test_a_power_loss_takes_no_item_and_no_commit() -> None:

@@ -11,35 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import kestrel
 from kestrel import segmented
 from kestrel.errors import FailedError
 from kestrel.hot import Fuse, Log
-from kestrel.v2 import hot, packing
-from kestrel.v2.backlog import Backlog
-from kestrel.v2.codec import addx, continue_, removes, xid_operation
-from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, SAVE_XID, UNREMOVE
-from kestrel.v2.hot import reference
-from kestrel.v2.storage import Snapshot
 from sej.system.disk import File, OsFile
 from tests.crash.disk import CrashDisk
 
 HISTORY = """
-import hashlib, itertools, pathlib, random, sys, tempfile
+import hashlib, pathlib, random, sys, tempfile
 import kestrel
 from kestrel import hot, segmented
 
 dice = random.Random(int(sys.argv[1]))
-clock = itertools.count(1_475_195_912_693).__next__
+now = [1_475_195_912_693]
+clock = lambda: now[0]
 results = []
 
 def data():
     return dice.randbytes(dice.choice((0, 1, 30, 300)))
 
 def tried(call, *arguments, **options):
+    now[0] += 1
     try:
         results.append(call(*arguments, **options))
     except Exception as error:
@@ -128,49 +122,6 @@ def test_the_twins_write_and_return_the_same(seed: int) -> None:
     assert reference[0] == "kestrel.hot.reference"
     assert len(compiled) > 300
     assert compiled[1:] == reference[1:]
-
-
-XIDS = st.sampled_from((-(2**31), -1, 1, 2, 3, 2**31 - 1))
-TIMES = st.sampled_from((-1, 0, 1, 1_475_195_912_693, 2**63 - 1))
-DATA = st.binary(max_size=60)
-OPERATIONS = st.one_of(
-    st.builds(addx, DATA, TIMES, TIMES),
-    st.builds(addx, DATA, TIMES),
-    st.builds(continue_, XIDS, DATA, TIMES),
-    st.builds(removes, st.integers(1, 3)),
-    st.builds(xid_operation, st.sampled_from((UNREMOVE, CONFIRM_REMOVE, SAVE_XID, REMOVE_TENTATIVE_XID)), XIDS),
-)
-
-
-def loaded(disk: CrashDisk, limit_bytes: int) -> tuple[object, ...]:
-    """What a replay makes of a queue's files."""
-    snapshot = Snapshot("/q", "cars", disk=disk)
-    backlog = Backlog(snapshot, limit_bytes)
-    try:
-        reserving, damage = packing.load(snapshot, backlog)
-        waiting = backlog.waiting
-        counts = reserving.last_xid, reserving.added, reserving.taken_add_time, waiting.expiring
-        sizes = waiting.memory_bytes, waiting.behind, waiting.behind_bytes, [piece.size for piece in snapshot.pieces]
-        return counts, sizes, damage, reserving.open, list(waiting.memory), list(backlog.rows())
-    finally:
-        backlog.close()
-        snapshot.close()
-
-
-@given(
-    st.lists(OPERATIONS, max_size=30), st.binary(max_size=30), st.integers(0, 20), st.sampled_from((0, 600, 1 << 30))
-)
-def test_the_twins_replay_alike(operations: list[bytes], rest: bytes, cut: int, limit_bytes: int) -> None:
-    disk = CrashDisk()
-    disk.mkdir("/q")
-    for name, some in (("cars.1", operations[::2]), ("cars", operations)):
-        data = b"".join(some)
-        disk.open(f"/q/{name}", "append").write(data[: len(data) - cut] + rest)
-    found = loaded(disk, limit_bytes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "replay_block", reference.replay_block)
-        assert loaded(disk, limit_bytes) == found
-    assert hot.replay_block is not reference.replay_block or "SEJ_CODEC" in os.environ
 
 
 class Interrupt(BaseException):

@@ -193,7 +193,7 @@ def test_an_interrupt_while_the_syncing_thread_is_started_leaves_a_thread_or_non
             reached = interrupted(partial(queue.put, b"a"), line, LateError, os.path.join(PACKAGE, "tail.py"))
             with contextlib.suppress(FailedError):
                 queue.put(b"b")
-                tail = queue._contents.storage.tail if name == "two" else queue._files.tail
+                tail = queue._contents.storage.tail if name == "two" else queue.files.tail
                 assert tail._syncer._thread.is_alive()
         if not reached:
             break

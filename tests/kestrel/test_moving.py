@@ -12,7 +12,7 @@ import kestrel
 import sej
 from kestrel import segmented
 from kestrel.errors import FailedError, MissingError, MoveError, TooLargeError
-from kestrel.transfer import Plan
+from kestrel.transfer import plan_at
 from sej.system.disk import OS
 from tests.crash.disk import CrashDisk, FaultyDisk
 
@@ -372,7 +372,7 @@ def test_the_same_messages_are_imported_again_if_the_queue_has_changed(kind: str
     assert IMPORTS[kind](tmp_path, "cars", messages(3)).count == 3
     assert values_in(kind, tmp_path)[-3:] == due
     (tmp_path / "kept" / "cars.imported").write_bytes(b"torn")
-    with pytest.raises(MoveError, match="record of a move cannot be read"):
+    with pytest.raises(MoveError, match="not a readable record of a move"):
         IMPORTS[kind](tmp_path, "cars", messages(3))
 
 
@@ -458,8 +458,8 @@ def test_an_export_for_a_reader_that_is_not_there_makes_none(tmp_path: Path) -> 
 
 def test_a_plan_of_any_length_is_read_again(tmp_path: Path) -> None:
     """A reader's plan names each id that was committed out of order."""
-    plan = Plan(str(tmp_path / "plan"), OS)
-    plan.save({"holds": [list(range(10**12, 10**12 + 80_000))], "count": 3})
+    plan = plan_at(str(tmp_path / "plan"), OS)
+    plan.store({"holds": [list(range(10**12, 10**12 + 80_000))], "count": 3})
     assert (plan.load() or {})["count"] == 3
 
 

@@ -12,7 +12,7 @@ import kestrel
 import sej
 from kestrel.errors import BadNameError, MissingError
 from kestrel.v2 import codec, format
-from kestrel.v2.codec import Operation, decode, decode_many, whole_size
+from kestrel.v2.codec import PLAIN, Operation, decode, whole_size
 from kestrel.v2.journal import Dialect
 
 TIMES = st.integers(0, 2**63 - 1)
@@ -43,27 +43,29 @@ def read(path: Path, data: bytes, dialect: Dialect = "auto") -> tuple[list[Opera
 @given(st.lists(WRITTEN, max_size=8))
 def test_what_is_written_is_read(parts: list[bytes]) -> None:
     data = b"".join(parts)
-    found, used = decode_many(data, 100)
-    assert used == len(data)
-    assert len(found) == len(parts)
     at = 0
-    for operation, part in zip(found, parts, strict=True):
+    for part in parts:
+        operation = decode(data, at, 100 + at)
+        assert operation is not None
         assert (operation.position, operation.size) == (100 + at, len(part))
-        assert decode(part, 0, 100 + at) == operation
+        some, used = PLAIN.decode(data, 100, at)
+        assert some[:1] == ([operation] if operation.opcode != format.CONTINUE else [])
+        assert used >= at + sum(one.size for one in some)
         at += len(part)
+    assert at == len(data)
 
 
 @given(WRITTEN)
 def test_every_shorter_one_needs_more(data: bytes) -> None:
     for size in range(len(data)):
         assert decode(data[:size]) is None
-        assert decode_many(data[:size]) == ([], 0)
+        assert PLAIN.decode(data[:size]) == ([], 0)
         assert whole_size(data[:size]) in (None, len(data))
 
 
-@given(st.binary(max_size=200), st.sampled_from(["auto", "classic", "2.4"]))
-def test_anything_is_read_or_refused(data: bytes, dialect: str) -> None:
-    found, used = decode_many(data, dialect=dialect)
+@given(st.binary(max_size=200))
+def test_anything_is_read_or_refused(data: bytes) -> None:
+    found, used = PLAIN.decode(data)
     assert sum(operation.size for operation in found) == used <= len(data)
     with contextlib.suppress(kestrel.DamageError):
         decode(data, used)

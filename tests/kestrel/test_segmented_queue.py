@@ -300,7 +300,7 @@ def test_a_lost_lock_stops_commits(opened: Callable[..., segmented.Queue], tmp_p
     reader = queue.reader()
     reader.get()
     (tmp_path / "jobs~~lock").unlink()
-    queue._files.tail.appender._checked_ns = 0  # as if the last look was 100 ms ago
+    queue.files.tail._checked_ns = 0  # as if the last look was 100 ms ago
     with pytest.raises(FailedError, match="removed or replaced"):
         reader.commit(1)
     with pytest.raises(FailedError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.backend import KestrelWorkQueue, SegmentedWorkQueue
+from kestrel.backend import KestrelWorkQueue
 from sej.queue.interface.queue import BACKENDS, CAPABILITIES
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import (
@@ -31,7 +31,7 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 CAN = {
     "journal": JournalQueue.can,
     "kestrel": KestrelWorkQueue.can,
-    "libkestrel": SegmentedWorkQueue.can,
+    "libkestrel": KestrelWorkQueue.can,
     "textqueue": TextWorkQueue.can,
 }
 
