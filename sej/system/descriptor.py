@@ -126,8 +126,9 @@ class Descriptor:
     def _lock_for_long(self, kind: int) -> bool:
         import portalocker  # here, because a reader takes no lock, and its import takes as long as a short command
 
+        flags = portalocker.LockFlags.EXCLUSIVE if kind == fcntl.LOCK_EX else portalocker.LockFlags.SHARED
         try:
-            portalocker.lock(self._fd, portalocker.LockFlags(kind | fcntl.LOCK_NB))
+            portalocker.lock(self._fd, flags | portalocker.LockFlags.NON_BLOCKING)
         except portalocker.AlreadyLocked:
             return False
         except portalocker.LockException as error:
@@ -175,14 +176,17 @@ def opened(kind: type[_D], path: str, flags: int) -> _D:
     Raises:
         OSError: the system's error; for anything but a regular file EISDIR or ENXIO, as the system reports a socket.
     """
-    _before(path, flags)
+    if flags & (os.O_CREAT | os.O_TRUNC):
+        _require_folder(path)
     try:
         owner = _owned(path, flags | _NO_WAIT)
     except BlockingIOError:  # another process has a lease, which only regular files have: it ends soon
         owner = _owned(path, flags)
     try:
-        _refuse_links(owner.fileno(), path)
-        if not stat.S_ISREG(os.fstat(owner.fileno()).st_mode):
+        fd = owner.fileno()
+        if _where(fd) != path:
+            _refuse_links(path)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), path)
     except OSError:
         owner.close()
@@ -213,32 +217,51 @@ def open_folder(path: str) -> int:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) from None
         raise
     try:
-        _refuse_links(fd, path)
+        if _where(fd) != path:
+            _refuse_links(path)
     except BaseException:
         os.close(fd)
         raise
     return fd
 
 
-def _before(path: str, flags: int) -> None:
+def _require_folder(path: str) -> None:
     """Refuse links before a call that may create or empty a file."""
-    if flags & (os.O_CREAT | os.O_TRUNC):
-        try:
-            os.close(open_folder(os.path.dirname(path) or "."))
-        except FileNotFoundError as error:
-            raise FileNotFoundError(error.errno, error.strerror, path) from None
-
-
-def _refuse_links(fd: int, path: str) -> None:
-    """Raise ELOOP if a part of the path of an open file is a symbolic link. The system knows where the file is."""
     try:
-        if os.readlink(f"/proc/self/fd/{fd}") == path:
-            return
+        os.close(open_folder(os.path.dirname(path) or "."))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, error.strerror, path) from None
+
+
+def _where(fd: int) -> str:
+    """Return where an open file is, as the system knows it; nothing if it does not tell."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
     except OSError as error:
         if not of_system(error):
-            raise  # else this system does not tell it
+            raise
+        return ""
+
+
+def _refuse_links(path: str) -> None:
+    """Raise ELOOP if a part of a path is a symbolic link."""
     if os.path.realpath(path) != os.path.abspath(path):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+def real_path(path: str) -> str:
+    """Return an absolute path of the same file without links, as ``os.path.realpath``; faster if there is a file."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        if not of_system(error):
+            raise
+        return os.path.realpath(path)
+    try:
+        found = _where(fd)
+    finally:
+        os.close(fd)
+    return found if found.startswith("/") and not found.endswith(" (deleted)") else os.path.realpath(path)
 
 
 def status_of(path: str | os.PathLike[str]) -> Status | None:

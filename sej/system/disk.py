@@ -644,18 +644,26 @@ def network_file_system(path: str | os.PathLike[str], status: Status | None = No
         path: the file or directory.
         status: its status, if the caller knows it.
     """
-    if _has_device(path, status):
+    device = _device(path) if status is None else status.device
+    if os.major(device) or device in _local_devices:
         return None
     kind = file_system(path)
-    return None if kind in _LOCAL or kind in os.environ.get("SEJ_LOCAL_FS", "").split(",") else kind
+    if kind not in _LOCAL and kind not in os.environ.get("SEJ_LOCAL_FS", "").split(","):
+        return kind
+    _local_devices.add(device)
+    return None
 
 
-def _has_device(path: str | os.PathLike[str], status: Status | None) -> bool:
-    """Return whether a path, or its nearest directory that exists, is on a block device; no network file system is."""
+_local_devices: Final[set[int]] = set()
+"""Devices that the mount table has shown to be local: it is read once for each."""
+
+
+def _device(path: str | os.PathLike[str]) -> int:
+    """Return the device of a path, or of its nearest directory that exists; those on a block device have a major."""
     name = os.path.realpath(path)
-    while (status := status or status_of(name)) is None:
+    while (status := status_of(name)) is None:
         name = os.path.dirname(name)
-    return os.major(status.device) != 0
+    return status.device
 
 
 def file_system(path: str | os.PathLike[str]) -> str | None:

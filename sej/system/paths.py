@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from sej.system.descriptor import real_path
 from sej.system.disk import Disk
 
 _PARTS: Final = frozenset({"gaps", "idx", "jnl", "kept", "ofs", "tmp", "txn"})
@@ -38,7 +39,7 @@ def absolute_path(path: str | os.PathLike[str]) -> str:
                 f" './{name}' for a file of this name"
             )
         name = os.path.join(os.getcwd(), name)
-    return os.path.realpath(name)
+    return real_path(name)
 
 
 def absolute_name(path: str | os.PathLike[str]) -> str:

@@ -68,36 +68,42 @@ def prepare(directory: Directory, *, allow_network_fs: bool) -> None:
                 " risk",
                 path=directory.path,
             )
-    begun = there is not None and disk.status(directory.jnl) is not None
-    if there is not None:
-        _refuse_foreign(directory, begun=begun)
-    if not begun:
+    if there is None or disk.status(directory.jnl) is None:
+        if there is not None:
+            _refuse_foreign(directory)
+            _has_id(directory)
         disk.mkdir(directory.jnl, parents=True)
-    if disk.status(directory.at("ofs")) is None:
-        disk.mkdir(directory.at("ofs"))
+    else:
+        _has_id(directory)
+    if disk.status(directory.prefix + "ofs") is None:
+        disk.mkdir(directory.prefix + "ofs")
 
 
-def _refuse_foreign(directory: Directory, *, begun: bool) -> None:
-    """Raise NotAJournalError if a directory is not a journal and holds files of another program."""
-    disk = directory.disk
-    if not begun:
-        names = disk.list(directory.path)
-        foreign = [name for name in names if name not in _OURS]
-        if foreign and "jnl" not in names:  # which another process may have created meanwhile
-            more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-            raise NotAJournalError(
-                f"this directory is not a journal: it holds {foreign[0]!r}{more} and has no jnl/; pass a new"
-                " or an empty directory",
-                path=directory.path,
-            )
-    found = disk.status(directory.at("id"))
+def _refuse_foreign(directory: Directory) -> None:
+    """Raise NotAJournalError if a directory without ``jnl/`` holds files of another program."""
+    names = directory.disk.list(directory.path)
+    foreign = [name for name in names if name not in _OURS]
+    if foreign and "jnl" not in names:  # which another process may have created meanwhile
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise NotAJournalError(
+            f"this directory is not a journal: it holds {foreign[0]!r}{more} and has no jnl/; pass a new"
+            " or an empty directory",
+            path=directory.path,
+        )
+
+
+def _has_id(directory: Directory) -> bool:
+    """Return whether there is an ``id``, of the right size. Its readers compare its checksum."""
+    path = directory.prefix + "id"
+    found = directory.disk.status(path)
     if found is not None and (found.is_dir or found.size != ID_SIZE):
         what = "a directory" if found.is_dir else f"a file of {found.size} bytes"
         raise NotAJournalError(
             f"expected a journal's id, a file of {ID_SIZE} bytes, but this is {what}: if the journal is yours,"
             " move it away, and the next writer creates an id",
-            path=directory.at("id"),
+            path=path,
         )
+    return found is not None
 
 
 class Found(NamedTuple):
@@ -159,7 +165,7 @@ def find_end(
     recovery = None
     while True:
         lock.hold()
-        ours = journal_id(directory) is not None
+        ours = _has_id(directory)
         pending = directory.names("txn")
         segments = _finished(directory, pending)
         _sweep(directory)

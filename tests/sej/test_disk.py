@@ -324,15 +324,19 @@ def test_a_network_file_system_is_refused_unless_allowed(tmp_path: Path, monkeyp
     mounts = [("/", "ext4"), (real, "nfs4"), (real + "/deep", "ext4")]
     table = "".join(f"22 1 0:21 / {point} rw,relatime - {kind} none rw\n" for point, kind in mounts)
     monkeypatch.setattr("sej.system.disk._mount_table", table.encode)
-    monkeypatch.setattr("sej.system.disk._has_device", lambda path, status: False)
+    monkeypatch.setattr(os, "major", lambda device: 0)
+    monkeypatch.setattr("sej.system.disk._local_devices", set())
     assert network_file_system(tmp_path / "j") == "nfs4"
-    assert network_file_system(tmp_path / "deep" / "j") is None
     with pytest.raises(sej.NetworkFileSystemError, match=r"on nfs4, .* SEJ_LOCAL_FS=nfs4") as raised:
         sej.Writer(tmp_path / "j")
     assert raised.value.path == str(tmp_path / "j") and not (tmp_path / "j").exists()
     sej.Writer(tmp_path / "j", allow_network_fs=True).close()
     monkeypatch.setenv("SEJ_LOCAL_FS", "virtiofs,nfs4")
     sej.open_queue(tmp_path / "q").close()
+    monkeypatch.setattr("sej.system.disk._local_devices", set())
+    monkeypatch.delenv("SEJ_LOCAL_FS")
+    assert network_file_system(tmp_path / "j") == "nfs4"
+    assert network_file_system(tmp_path / "deep" / "j") is None
 
 
 LOCAL = ["btrfs", "zfs", "overlay", "tmpfs", "fuse.fuse-overlayfs"]
@@ -343,7 +347,8 @@ UNKNOWN = ["9p", "virtiofs", "vboxsf", "gpfs", "fuse.gcsfuse", "fuse.juicefs", "
 def test_only_known_file_systems_are_local(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = f"21 1 254:1 / / rw - ext4 /dev/root rw\n22 21 0:21 / /not-there rw - {kind} none rw\n"
     monkeypatch.setattr("sej.system.disk._mount_table", table.encode)
-    monkeypatch.setattr("sej.system.disk._has_device", lambda path, status: False)
+    monkeypatch.setattr(os, "major", lambda device: 0)
+    monkeypatch.setattr("sej.system.disk._local_devices", set())
     assert network_file_system("/not-there/j") == (kind if kind in UNKNOWN else None)
 
 
