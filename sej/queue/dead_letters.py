@@ -135,7 +135,7 @@ class DeadLetterJournal:
         try:
             try:
                 self._append(message, attempts, reason, priority, perhaps_there=begun)
-            except OSError as error:
+            except (OSError, SejError) as error:
                 log.reserve.make_room(error)
                 self._append(message, attempts, reason, priority, perhaps_there=True)
         except (OSError, SejError) as error:
