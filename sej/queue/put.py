@@ -17,20 +17,7 @@ from sej.errors import OffsetTooSmallError, QueueFullError
 from sej.message import Message
 from sej.queue.core import QueueCore
 from sej.queue.interface.values import PLAIN, PutOptions
-from sej.queue.log.format import (
-    BACK,
-    BLOCK,
-    DEAD,
-    HEADERS,
-    KEY,
-    MAX_PRIORITY,
-    deduped,
-    expires,
-    in_parts,
-    intended,
-    message_check,
-    packed_headers,
-)
+from sej.queue.log import format as records
 from sej.queue.log.order import NEVER, key_hash
 from sej.queue.log.state import hashed, requeue_key
 from sej.reading.dead_letters import DeadLetter, sync_dead_letters
@@ -148,13 +135,13 @@ class Putter:
         known = [state.dedupe.known[key] for key in keys]
         if alone:
             numbers = [requeue_key(journal, letter.letter_offset) for letter in rest]
-            marks = [deduped(key, at, NEVER, check) for key, (at, _, check) in zip(numbers, known, strict=True)]
+            marks = [records.deduped(key, at, NEVER, check) for key, (at, _, check) in zip(numbers, known, strict=True)]
         else:
             position = letters[-1].letter_offset + 1
             gone = (letter.letter_offset for letter in letters if letter not in rest)
             marks = [_dedupe(requeue_key(journal, number), None, 0) for number in gone]
         log.append(
-            BACK(journal, position, len(rest)),
+            records.BACK(journal, position, len(rest)),
             *self._unblocked(rest),
             *marks,
             *(_dedupe(key, None, 0) for key in keys),
@@ -205,7 +192,7 @@ class Putter:
         self._writer.sync()  # a key is dropped if its message is lost
         self._settle_dead([letter])
         log.append(
-            BACK(journal, position, 1),
+            records.BACK(journal, position, 1),
             *self._unblocked([letter]),
             _dedupe(requeue_key(journal, number), self._proof_of(letter.message), NEVER),
         )
@@ -224,13 +211,13 @@ class Putter:
         """Record the items of letters as dead whose writer died before it did."""
         there = [letter.message.offset for letter in letters if self._has(letter.message)]
         if there:
-            self._log.append(*(DEAD(offset) for offset in there))
+            self._log.append(*(records.DEAD(offset) for offset in there))
 
     def _unblocked(self, letters: Sequence[DeadLetter]) -> list[bytes]:
         """Return the records that free the keys of dead letters, if they keep their keys."""
         order = self._log.state.order
         offsets = [letter.message.offset for letter in letters]
-        return [] if order is None else [BLOCK(at, order.keys[at], 0) for at in offsets if at in order.keys]
+        return [] if order is None else [records.BLOCK(at, order.keys[at], 0) for at in offsets if at in order.keys]
 
     def _append_letters(self, journal: int, letters: Sequence[DeadLetter]) -> list[bytes]:
         """Append the messages of dead letters; return a key for each, which has the message until it is removed."""
@@ -246,12 +233,12 @@ class Putter:
             values, types = [message.value for message in old], [message.type for message in old]
             data, span = writer.encode_many(values, [message.key for message in old], types)
             messages, _ = decode_many(data, 0, len(data), span.start, len(span))
-            records = []
+            before: list[bytes] = []
             for (key, letter), put in zip(new, messages, strict=True):
-                priority = max(-MAX_PRIORITY, min(letter.priority, MAX_PRIORITY))
-                records += self._records_before(put, now, 0.0, priority, letter.expire_s, letter.headers)
-                records.append(_dedupe(key, put, NEVER))
-            log.append(*records)
+                priority = max(-records.MAX_PRIORITY, min(letter.priority, records.MAX_PRIORITY))
+                before += self._records_before(put, now, 0.0, priority, letter.expire_s, letter.headers)
+                before.append(_dedupe(key, put, NEVER))
+            log.append(*before)
             log.force()
             writer.append_encoded(data, len(span))
         self._writer.sync()
@@ -295,14 +282,14 @@ class Putter:
             writer = self._writer
             data, span = writer.encode_many(batch.values, batch.keys)
             messages, _ = decode_many(data, 0, len(data), span.start, len(span))
-            records = []
+            before: list[bytes] = []
             for message in messages:
-                records += self._records_before(message, now, delay_s, int(priority), expire_s, headers)
+                before += self._records_before(message, now, delay_s, int(priority), expire_s, headers)
             for key, message in zip(batch.new, messages, strict=False):
-                records.append(_dedupe(key, message, now + self._window_ns))
-            if records:
+                before.append(_dedupe(key, message, now + self._window_ns))
+            if before:
                 self._log.keep_clock()
-                self._log.append(*records)
+                self._log.append(*before)
                 if writer.durability == "disk":  # otherwise a power loss could leave the message without them
                     self._log.force()
             writer.append_encoded(data, len(span))
@@ -325,17 +312,17 @@ class Putter:
         if not (delay_s or priority or expire_s is not None or headers):
             return []
         found = []
-        check = message_check(message)
+        check = records.message_check(message)
         if delay_s or priority:
             ready_at = now + span_ns(delay_s) if delay_s else 0
-            found.append(intended(message.offset, message.timestamp, check, ready_at, priority))
+            found.append(records.intended(message.offset, message.timestamp, check, ready_at, priority))
             if self._log.state.order is not None and message.key:
-                found.append(KEY(message.offset, key_hash(message.key)))
+                found.append(records.KEY(message.offset, key_hash(message.key)))
         if expire_s is not None:
-            found.append(expires(message.offset, message.timestamp, check, max(now + span_ns(expire_s), 0)))
+            found.append(records.expires(message.offset, message.timestamp, check, max(now + span_ns(expire_s), 0)))
         if headers:
-            text = packed_headers(headers, message.timestamp, check)
-            found += in_parts(HEADERS, message.offset, text)
+            text = records.packed_headers(headers, message.timestamp, check)
+            found += records.in_parts(records.HEADERS, message.offset, text)
         return found
 
     def _known(self, key: bytes, now: int) -> int | None:
@@ -350,7 +337,7 @@ class Putter:
             message = self._reader.at(offset)
         except OffsetTooSmallError:
             return offset  # it existed, and retention removed it
-        return offset if message is not None and message_check(message) == check else None
+        return offset if message is not None and records.message_check(message) == check else None
 
 
 def _redrive_key(journal: int, letter: DeadLetter) -> bytes:
@@ -360,5 +347,5 @@ def _redrive_key(journal: int, letter: DeadLetter) -> bytes:
 
 def _dedupe(key: bytes, message: Message | None, until: int) -> bytes:
     """Return the record of a key's meaning; without a message it means nothing."""
-    offset, check = (0, 0) if message is None else (message.offset, message_check(message))
-    return deduped(key, offset, until, check)
+    offset, check = (0, 0) if message is None else (message.offset, records.message_check(message))
+    return records.deduped(key, offset, until, check)

@@ -21,20 +21,7 @@ from sej.checks import TEXT
 from sej.errors import OffsetTooSmallError, SejError
 from sej.message import NO_TIMESTAMP, Message
 from sej.queue.core import QueueCore
-from sej.queue.log.format import (
-    BLOCK,
-    DONE,
-    DROP,
-    KEY,
-    LOST,
-    PICK,
-    RATE,
-    WAIT,
-    exhausted,
-    leased,
-    message_check,
-    stamp_of,
-)
+from sej.queue.log import format as records
 from sej.queue.log.order import key_hash
 from sej.queue.log.reader import parked_offsets
 from sej.queue.log.state import QueueState
@@ -153,7 +140,7 @@ class Taker:
                 self.core.close_readers()  # reopened at their next use
                 break
         if self._rate is not None and found:
-            log.append(RATE(max(log.state.full_at_ns, now) + len(found) * self._rate.interval_ns))
+            log.append(records.RATE(max(log.state.full_at_ns, now) + len(found) * self._rate.interval_ns))
         return found
 
     def problems(self) -> list[str]:
@@ -182,7 +169,7 @@ class Taker:
         if self._rate is not None:
             empty_ns = now + self._rate.burst * self._rate.interval_ns
             if self._log.state.full_at_ns > empty_ns:
-                self._log.append(RATE(empty_ns))
+                self._log.append(records.RATE(empty_ns))
 
     def _room(self, state: QueueState, n: int, now_ns: int) -> int:
         """Return how many of n items may be taken now."""
@@ -242,7 +229,7 @@ class Taker:
             if message is None or (message.offset != offset and run):
                 break
             if message.offset in above:  # a recorded gap ends at an item that was set aside
-                log.append(LOST(offset, message.offset))
+                log.append(records.LOST(offset, message.offset))
                 return True
             if self._max_bytes is not None and not self.fits(message, found, run):
                 break
@@ -251,11 +238,11 @@ class Taker:
             offset = message.offset + 1
             run.append((message, 1))
             if expires and self.is_expired(message, now):
-                expired.append(DONE(message.offset, offset))
+                expired.append(records.DONE(message.offset, offset))
         if not run:
             return False
         lease = (first, offset, core.holders.mine, now + core.delivery.lease_ns, run[-1][0].timestamp & 0xFFFFFFFF)
-        log.write(leased(*lease))
+        log.write(records.leased(*lease))
         state.lease(*lease)
         if expired:
             log.append(*expired)
@@ -273,8 +260,8 @@ class Taker:
                 message = self.core.fresh.at(offset)
                 if message is None:
                     return  # the put died before it wrote the message
-                if message.offset != offset or (message.timestamp, message_check(message)) != intent:
-                    self._log.append(DROP(offset))
+                if message.offset != offset or (message.timestamp, records.message_check(message)) != intent:
+                    self._log.append(records.DROP(offset))
                     return
             state.matched(offset)
 
@@ -285,17 +272,17 @@ class Taker:
         message = core.others.at(offset)
         intent = state.intents.get(offset)
         if message is None or message.offset != offset:  # it was never written, or a repair found it lost
-            log.append(DROP(offset) if offset >= state.frontier else DONE(offset, offset + 1))
-        elif intent is not None and (message.timestamp, message_check(message)) != intent:
-            log.append(DROP(offset))  # this is another message, and fresh
+            log.append(records.DROP(offset) if offset >= state.frontier else records.DONE(offset, offset + 1))
+        elif intent is not None and (message.timestamp, records.message_check(message)) != intent:
+            log.append(records.DROP(offset))  # this is another message, and fresh
         elif self.is_expired(message, now):
-            log.append(DONE(offset, offset + 1))
+            log.append(records.DONE(offset, offset + 1))
         elif (begun := offset in state.waiting and state.waiting[offset].exhausted) or attempts >= state.max_attempts:
             self._exhaust(message, attempts, now, begun=begun)
         elif self.fits(message, found):
             deadline, priority = now + core.delivery.lease_ns, state.priority(offset)
-            key, stamp = (0, 0) if state.order is None else (key_hash(message.key), stamp_of(message.timestamp))
-            log.append(PICK(offset, attempts + 1, core.holders.mine, deadline, priority, key, stamp))
+            key, stamp = (0, 0) if state.order is None else (key_hash(message.key), records.stamp_of(message.timestamp))
+            log.append(records.PICK(offset, attempts + 1, core.holders.mine, deadline, priority, key, stamp))
             found.append((message, attempts + 1))
 
     def _exhaust(self, message: Message, attempts: int, now: int, *, begun: bool) -> None:
@@ -311,7 +298,7 @@ class Taker:
                     raise
                 self.unwritten = error
                 self._dead_letter_at = now + _DEAD_LETTER_PAUSE_NS
-        wait = exhausted if begun else WAIT  # the reason of a later letter is this one's
+        wait = records.exhausted if begun else records.WAIT  # the reason of a later letter is this one's
         log.append(wait(message.offset, self._dead_letter_at, attempts, log.state.priority(message.offset)))
 
     def _why(self, offset: int, attempts: int, *, begun: bool) -> str:
@@ -331,7 +318,7 @@ class Taker:
     def is_expired(self, message: Message, now: int) -> bool:
         """Return whether a message expired by this time."""
         row = self._log.state.expires.get(message.offset)
-        if row is not None and row[0] <= now and row[1:] == (message.timestamp, message_check(message)):
+        if row is not None and row[0] <= now and row[1:] == (message.timestamp, records.message_check(message)):
             return True
         at, expire_ns = message.timestamp, self.core.delivery.expire_ns
         return expire_ns is not None and at != NO_TIMESTAMP and at + expire_ns <= self.core.clock.wall_ns()
@@ -361,8 +348,8 @@ class Taker:
             left = parked_offsets(self.core.directory, state)
             parked = state.order.count - sum(offset >= first for offset, _ in left)
         log.append(
-            *(WAIT(offset, 0, state.attempts(offset), state.priority(offset)) for offset in ended),
-            LOST(min([state.low(), *ended, *gone]), first, parked),
+            *(records.WAIT(offset, 0, state.attempts(offset), state.priority(offset)) for offset in ended),
+            records.LOST(min([state.low(), *ended, *gone]), first, parked),
         )
         self.lost += state.lost - before
         return True
@@ -384,7 +371,7 @@ class Taker:
         log, state = self._log, self._log.state
         order = state.order
         if order is not None and offset in order.keys and not state.has(offset):  # a dead letter that keeps its key
-            log.append(BLOCK(offset, order.keys[offset], 0))
+            log.append(records.BLOCK(offset, order.keys[offset], 0))
             return True
         if offset >= log.tail.end_offset():
             return False
@@ -394,8 +381,8 @@ class Taker:
         fresh = state.is_fresh(offset, key_hash(message.key))
         if not fresh and not state.has(offset):
             return False
-        aside = [WAIT(offset, 0, 0, 0)] if fresh else []
+        aside = [records.WAIT(offset, 0, 0, 0)] if fresh else []
         if fresh and message.key and order is not None:
-            aside.append(KEY(offset, key_hash(message.key)))
-        log.append(*aside, DONE(offset, offset + 1, stamp_of(message.timestamp)))
+            aside.append(records.KEY(offset, key_hash(message.key)))
+        log.append(*aside, records.DONE(offset, offset + 1, records.stamp_of(message.timestamp)))
         return True

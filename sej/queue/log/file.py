@@ -52,17 +52,7 @@ from sej.journal.twin import drop_twin, keep_offset, lowest_kept, may_have_twin,
 from sej.journal.view import Journal
 from sej.message import FIRST, Start
 from sej.queue.interface.queue import require_known
-from sej.queue.log.format import (
-    KEPT,
-    PURGE,
-    RECORD_SIZE,
-    booted,
-    deduped,
-    good_bytes,
-    head,
-    message_check,
-    read_head,
-)
+from sej.queue.log import format as records
 from sej.queue.log.lock import Holders, QueueLock, restarted
 from sej.queue.log.order import NEVER, KeyOrder
 from sej.queue.log.reader import MessageReader, holds, missing_keys, parked_offsets, proven
@@ -79,7 +69,7 @@ RESERVE_BYTES: Final = 1 << 18
 """Room for more than 5,000 records, or for many compactions of a log."""
 _COMPACT_BYTES: Final = 1 << 22
 _SUFFIX: Final = ".queue"
-_READ_BYTES: Final = RECORD_SIZE << 14
+_READ_BYTES: Final = records.RECORD_SIZE << 14
 _MOST: Final = 1 << 20
 """A record about more messages than this is compared with the journal before it is applied."""
 _SET_NS: Final = 1_000_000_000
@@ -256,7 +246,7 @@ class QueueLog:
             sync_up_to(self._directory, end, self.tail)
         except OSError as error:
             raise self._broken(error) from error
-        self.append(PURGE(self.state.frontier, max(end, self.state.frontier)))
+        self.append(records.PURGE(self.state.frontier, max(end, self.state.frontier)))
         self.compact()
 
     def keep_clock(self) -> None:
@@ -264,7 +254,7 @@ class QueueLog:
         began = self._began_ns()
         boot_id, recorded = self.state.boot or (self._clock.boot_id(), -_SET_NS)
         if abs(began - recorded) >= _SET_NS:
-            self.append(booted(boot_id, began, self._clock.boot_ns()))
+            self.append(records.booted(boot_id, began, self._clock.boot_ns()))
 
     def keep_head(self) -> None:
         """Commit the head, for readers that do not know the queue, and for retention."""
@@ -272,11 +262,11 @@ class QueueLog:
         if value == self.state.kept:
             return
         self.prepare_head()
-        void = [deduped(key, 0, 0, 0) for _, key, _ in self.state.dedupe.unproven(value)]
+        void = [records.deduped(key, 0, 0, 0) for _, key, _ in self.state.dedupe.unproven(value)]
         if void:  # recorded before retention may remove the messages that prove it
             self.append(*void)
         self._keep_offset(value)
-        self.append(KEPT(value, self._clock.boot_ns()))
+        self.append(records.KEPT(value, self._clock.boot_ns()))
         if self.reserve.spent:
             self.reserve.fill()
 
@@ -301,7 +291,7 @@ class QueueLog:
                     message = reader.at(offset)
                 except SejError:  # it was removed or is damaged: unknown
                     continue
-                if message is None or message.offset != offset or message_check(message) != check:
+                if message is None or message.offset != offset or records.message_check(message) != check:
                     void.append((offset, key))
         finally:
             reader.close()
@@ -345,7 +335,7 @@ class QueueLog:
         return appended
 
     def _check_renewed(self, data: bytes, position: int) -> None:
-        if good_bytes(data)[0] != len(data):
+        if records.good_bytes(data)[0] != len(data):
             raise CorruptionError(
                 "the disk lost records of this queue's log: they are not the bytes that were written; reopen the queue",
                 path=self.path,
@@ -381,13 +371,13 @@ class QueueLog:
         self.state = QueueState()
         self._position = self._compacted_bytes = 0
         size = file.status().size
-        epoch = read_head(file.read(RECORD_SIZE, 0), self._name)
+        epoch = records.read_head(file.read(records.RECORD_SIZE, 0), self._name)
         if epoch is None:
             reason = f"{size} bytes that do not begin with the head of this queue's log" if size else ""
             self._rebuild(reason)
         else:
             self.epoch = epoch
-            self._position = self._compacted_bytes = RECORD_SIZE
+            self._position = self._compacted_bytes = records.RECORD_SIZE
             self._take_in(file, size)
             if not self.state.whole:
                 self._rebuild("the records of the last compaction are not complete")
@@ -404,12 +394,12 @@ class QueueLog:
         kept = self._kept.load(file, 0)
         if kept is None or not kept.position:
             self._disk.sync_dir(os.path.dirname(self.path))
-        self._in_doubt = max(RECORD_SIZE, kept.position if kept else 0), self._position
+        self._in_doubt = max(records.RECORD_SIZE, kept.position if kept else 0), self._position
 
     def _take_in(self, file: File, size: int) -> None:
         """Apply the records after the position; cut a torn tail."""
         data = file.read(size - self._position, self._position)
-        good, damaged = good_bytes(data)
+        good, damaged = records.good_bytes(data)
         self.state.most = self._most
         try:
             self.state.apply(memoryview(data)[:good])
@@ -418,7 +408,7 @@ class QueueLog:
             if end <= self._most:
                 self._rebuild(f"a record after position {self._position} about messages that the journal does not have")
                 return
-            self._most, self.state, self._position = end, QueueState(), RECORD_SIZE  # from the start
+            self._most, self.state, self._position = end, QueueState(), records.RECORD_SIZE  # from the start
             self._take_in(file, size)
             return
         self.state.most = NEVER
@@ -466,7 +456,9 @@ class QueueLog:
         if state.whole and state.order is not None:
             state.apply(b"".join(missing_keys(self._directory, state)))
         if state.whole and self._lost():
-            stop = proven(self._directory, self.tail, file.read(self._position - RECORD_SIZE, RECORD_SIZE))
+            stop = proven(
+                self._directory, self.tail, file.read(self._position - records.RECORD_SIZE, records.RECORD_SIZE)
+            )
             if stop is not None:
                 state.end_at(max(stop, there or 0))
         if not state.whole or (stop is None and self._lost()):
@@ -515,7 +507,7 @@ class QueueLog:
     def _boot(self) -> None:
         """Convert times to this boot."""
         if self._is_new_boot():
-            self.append(booted(self._clock.boot_id(), self._began_ns(), self._clock.boot_ns()))
+            self.append(records.booted(self._clock.boot_id(), self._began_ns(), self._clock.boot_ns()))
         else:
             self.keep_clock()
 
@@ -540,7 +532,7 @@ class QueueLog:
         sync_up_to(self._directory, max(state.frontier, ahead), self.tail)
         if recount and state.order is not None:
             state.order.count = sum(1 for _ in parked_offsets(self._directory, state))
-        data = head(epoch, self._name) + snapshot(state, self._clock.boot_ns(), end)
+        data = records.head(epoch, self._name) + snapshot(state, self._clock.boot_ns(), end)
         self._disk.mkdir(self._directory.at("tmp"))
         temporary = self._directory.at("tmp", f"{self._name}.queue")
         try:
@@ -554,7 +546,7 @@ class QueueLog:
         self._kept.store(self._file, 0, len(data), 0)
         self._in_doubt = (0, 0)
         fresh = QueueState()
-        fresh.apply(memoryview(data)[RECORD_SIZE:])
+        fresh.apply(memoryview(data)[records.RECORD_SIZE :])
         self.state = fresh
 
     def _fresh_epoch(self) -> int:

@@ -26,22 +26,7 @@ from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.tail import Tail
 from sej.message import Message
-from sej.queue.log.format import (
-    DEAD,
-    DEDUPE,
-    DONE,
-    EXPIRE,
-    INTENT,
-    KEY,
-    LEASE,
-    PICK,
-    SCAN,
-    START,
-    WAIT,
-    message_check,
-    read_fields,
-    stamp_of,
-)
+from sej.queue.log import format as records
 from sej.queue.log.order import NEVER, key_hash
 from sej.queue.log.state import QueueState
 
@@ -136,23 +121,23 @@ def holds(directory: Directory, tail: Tail, offset: int, stamp: int) -> bool:
     if segments and offset < segments[0].first_offset:
         return True
     message = _message(directory, tail, offset)
-    return message is not None and stamp_of(message.timestamp) == stamp
+    return message is not None and records.stamp_of(message.timestamp) == stamp
 
 
-def proven(directory: Directory, tail: Tail, records: bytes) -> int | None:
+def proven(directory: Directory, tail: Tail, log: bytes) -> int | None:
     """Return the offset up to which the journal holds the messages of the records; None: it is another journal."""
     base, taken = 0, []
     checked: list[tuple[int, int]] = []
-    for kind, row in read_fields(records):
-        if kind is LEASE or (kind in (DONE, SCAN) and row["stamp"]):
+    for kind, row in records.read_fields(log):
+        if kind is records.LEASE or (kind in (records.DONE, records.SCAN) and row["stamp"]):
             taken.append((row["stop"] - 1, row["stamp"]))
-        elif (kind in (DEAD, PICK) or (kind is WAIT and row["exhausted"])) and row["stamp"]:
+        elif (kind in (records.DEAD, records.PICK) or (kind is records.WAIT and row["exhausted"])) and row["stamp"]:
             taken.append((row["offset"], row["stamp"]))
-        elif kind is START:
+        elif kind is records.START:
             base = row["frontier"]  # what is below it was durable before it was written
             if row["newest"] != NEVER and not holds(directory, tail, row["newest"], row["stamp"]):
                 return None
-        elif kind in (INTENT, EXPIRE) or (kind is DEDUPE and row["until_ns"]):
+        elif kind in (records.INTENT, records.EXPIRE) or (kind is records.DEDUPE and row["until_ns"]):
             checked.append((row["offset"], row["check"]))
     if base > tail.end_offset():
         return None
@@ -170,7 +155,11 @@ def proven(directory: Directory, tail: Tail, records: bytes) -> int | None:
 
 def _checked(directory: Directory, tail: Tail, rows: list[tuple[int, int]], above: int) -> Iterator[int]:
     for offset, check in sorted(rows, reverse=True):
-        if above <= offset and (message := _message(directory, tail, offset)) and message_check(message) == check:
+        if (
+            above <= offset
+            and (message := _message(directory, tail, offset))
+            and records.message_check(message) == check
+        ):
             yield offset + 1
 
 
@@ -239,12 +228,12 @@ def missing_keys(directory: Directory, state: QueueState) -> Iterator[bytes]:
                 continue
             if message is None or message.offset != offset or not message.key:
                 continue
-            if state.intents.get(offset) not in (None, (message.timestamp, message_check(message))):
+            if state.intents.get(offset) not in (None, (message.timestamp, records.message_check(message))):
                 continue  # another message, which is fresh
             key = key_hash(message.key)
             holds = there.attempt > 0 and key not in held
             held.update([key] if holds else [])
-            yield KEY(offset, key, holds)
+            yield records.KEY(offset, key, holds)
     finally:
         reader.close()
 

@@ -57,34 +57,7 @@ from typing import Any, Final, NamedTuple
 
 from sortedcontainers import SortedDict, SortedSet
 
-from sej.queue.log.format import (
-    BACK,
-    BLOCK,
-    COUNTS,
-    DONE,
-    EXHAUSTED,
-    HEADERS,
-    KEPT,
-    KEY,
-    KINDS,
-    ORDER,
-    PARK,
-    PAUSE,
-    PICK,
-    RATE,
-    REASON,
-    RECORD,
-    SCAN,
-    START,
-    WAIT,
-    booted,
-    deduped,
-    exhausted,
-    expires,
-    in_parts,
-    intended,
-    part_of,
-)
+from sej.queue.log import format as records
 from sej.queue.log.order import NEVER, KeyOrder, Lease, Schedule, Waiting
 
 _KEY_BYTES: Final = 12
@@ -231,7 +204,7 @@ class QueueState:
     def apply(self, data: bytes | memoryview) -> None:
         """Apply whole, checked records. A kind that is not in the table is skipped."""
         known = HANDLERS
-        for row in RECORD.iter_unpack(data):
+        for row in records.RECORD.iter_unpack(data):
             if row[0] in known:
                 handler, fields = known[row[0]]
                 handler(self, *fields(row))
@@ -293,7 +266,7 @@ class QueueState:
     def _on_wait(self, offset: int, ready_at_ns: int, attempt: int, priority: int, exhausted: int, _stamp: int) -> None:
         if not self._remove(offset) and self.order is not None:
             self.order.set_aside(parked=offset < self.frontier)
-        self._wait(offset, Waiting(attempt, ready_at_ns, priority, exhausted == EXHAUSTED))
+        self._wait(offset, Waiting(attempt, ready_at_ns, priority, exhausted == records.EXHAUSTED))
 
     def _on_extend(self, offset: int, deadline_ns: int, _attempt: int) -> None:
         if offset in self.leased:
@@ -322,10 +295,10 @@ class QueueState:
         self.expires[offset] = (at_ns, _signed(timestamp), check)
 
     def _on_headers(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
-        _add_part(self.headers, offset, part, part_of(text_1, text_2, text_3, text_4))
+        _add_part(self.headers, offset, part, records.part_of(text_1, text_2, text_3, text_4))
 
     def _on_reason(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
-        _add_part(self.reasons, offset, part, part_of(text_1, text_2, text_3, text_4))
+        _add_part(self.reasons, offset, part, records.part_of(text_1, text_2, text_3, text_4))
 
     def _on_dedupe(self, key_high: int, key_low: int, offset: int, until_ns: int, check: int) -> None:
         key = key_high.to_bytes(4, "big") + key_low.to_bytes(8, "big")
@@ -641,7 +614,7 @@ def _signed(timestamp: int) -> int:
 
 
 HANDLERS: Final[dict[int, tuple[Callable[..., None], Callable[[tuple[Any, ...]], tuple[int, ...]]]]] = {
-    number: (getattr(QueueState, f"_on_{kind.name.lower()}"), kind.read) for number, kind in KINDS.items()
+    number: (getattr(QueueState, f"_on_{kind.name.lower()}"), kind.read) for number, kind in records.KINDS.items()
 }
 """The handler of each kind of record, with the function that takes its fields out of the words of a record."""
 
@@ -662,59 +635,59 @@ def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
     low = frontier if order is None else min(frontier, *order.parked.values(), NEVER)  # fresh or parked items begin
     # What is true of the whole queue.
     if state.boot is not None:
-        yield booted(*state.boot, now_ns)
-    yield START(low, *(state.anchor or (NEVER, 0)))
-    yield ORDER(order is not None, order is not None and order.block, state.max_attempts)
+        yield records.booted(*state.boot, now_ns)
+    yield records.START(low, *(state.anchor or (NEVER, 0)))
+    yield records.ORDER(order is not None, order is not None and order.block, state.max_attempts)
     if order is not None:
-        yield SCAN(frontier)
+        yield records.SCAN(frontier)
     if state.paused:
-        yield PAUSE(1)
+        yield records.PAUSE(1)
     if state.full_at_ns > now_ns:
-        yield RATE(state.full_at_ns)
+        yield records.RATE(state.full_at_ns)
     for journal, letter in state.redriven.items():
-        yield BACK(journal, letter)
+        yield records.BACK(journal, letter)
     if state.kept is not None:
-        yield KEPT(state.kept, now_ns)
+        yield records.KEPT(state.kept, now_ns)
     # The items that wait, each with its key, then the leased ones.
     keys = {} if order is None else order.keys
     for offset, there in state.waiting.items():
         intent = state.intents.get(offset)
         if intent is None:
-            made = exhausted if there.exhausted else WAIT
+            made = records.exhausted if there.exhausted else records.WAIT
             yield made(offset, there.ready_at_ns, there.attempt, there.priority)
         elif offset < end:
-            yield intended(offset, *intent, there.ready_at_ns, there.priority)
+            yield records.intended(offset, *intent, there.ready_at_ns, there.priority)
         if order is not None and offset in keys:
-            yield KEY(offset, keys[offset], offset in order.held.get(keys[offset], ()))
+            yield records.KEY(offset, keys[offset], offset in order.held.get(keys[offset], ()))
     for offset, lease in state.leased.items():
-        yield PICK(offset, *lease, keys.get(offset, 0))
+        yield records.PICK(offset, *lease, keys.get(offset, 0))
     # The parked items, after those that are held: their records would move a bound.
     if order is not None:
         for key, first in order.parked.items():
-            yield PARK(key, first)
+            yield records.PARK(key, first)
         if order.parked:
             yield from _ranges(sorted(number for number in order.ended if low <= number < frontier))
-        yield SCAN(frontier, order.count)
+        yield records.SCAN(frontier, order.count)
     yield from _ranges(offset for offset in state.above if not state.has(offset))
     if order is not None:  # keys that are held without an item: after the DONE of a dead letter, which frees its key
         for offset, key in keys.items():
             if not state.has(offset) and offset in order.held.get(key, ()):
-                yield BLOCK(offset, key, 1)
+                yield records.BLOCK(offset, key, 1)
     # The details of items.
     for offset, (at_ns, timestamp, check) in state.expires.items():
         if offset < end and _may_be_item(state, offset, low):
-            yield expires(offset, timestamp, check, at_ns)
+            yield records.expires(offset, timestamp, check, at_ns)
     for offset, data in state.headers.items():
         if offset < end and _may_be_item(state, offset, low):
-            yield from in_parts(HEADERS, offset, data)
+            yield from records.in_parts(records.HEADERS, offset, data)
     for offset, data in state.reasons.items():
         if state.has(offset):
-            yield from in_parts(REASON, offset, data)
+            yield from records.in_parts(records.REASON, offset, data)
     for name, meaning in state.dedupe.known.items():
         if meaning.until_ns > now_ns and meaning.offset < end:
-            yield deduped(name, *meaning)
+            yield records.deduped(name, *meaning)
     counts = (state.done, state.dead, state.lost)
-    yield COUNTS(*(min(count, NEVER) for count in counts))  # the last: without it, the log is not whole
+    yield records.COUNTS(*(min(count, NEVER) for count in counts))  # the last: without it, the log is not whole
 
 
 def _may_be_item(state: QueueState, offset: int, low: int) -> bool:
@@ -730,8 +703,8 @@ def _ranges(offsets: Iterable[int]) -> Iterator[bytes]:
     for offset in offsets:
         if offset != stop:
             if start >= 0:
-                yield DONE(start, stop)
+                yield records.DONE(start, stop)
             start = offset
         stop = offset + 1
     if start >= 0:
-        yield DONE(start, stop)
+        yield records.DONE(start, stop)
