@@ -13,17 +13,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from sej.errors import InvalidNameError, LockedError, LockLostError
+from sej.errors import InvalidNameError, LockLostError
 from sej.journal.directory import Directory, check_name
 from sej.message import Start
 from sej.queue.dead_letters import DeadLetterJournal
 from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import Backoff
 from sej.queue.log.file import QueueLog, queue_names, register_queue
-from sej.queue.log.format import BLOCK, FREE, ORDER, WAIT
+from sej.queue.log.format import FREE, ORDER, WAIT
 from sej.queue.log.lock import Holders
 from sej.queue.log.order import KeyOrder
-from sej.queue.log.reader import MessageReader, ParkedItems, missing_keys, parked_offsets
+from sej.queue.log.reader import MessageReader, ParkedItems
 from sej.queue.log.state import QueueState
 from sej.reading.dead_letters import letters_path
 from sej.system.clock import Clock
@@ -60,7 +60,6 @@ class Opening:
     max_attempts: int | None
     order: str | None
     on_dead: str | None
-    convert_order: bool
 
 
 @dataclass(frozen=True)
@@ -159,10 +158,7 @@ class QueueCore:
         number = self.holders.take()
         if number in log.state.holders():  # its last owner died
             log.append(FREE(number))
-        if opening.order is not None or opening.on_dead is not None:
-            if opening.convert_order:
-                self.take_back(self.clock.boot_ns())
-            _settle_order(log, self.directory, opening.order, opening.on_dead, convert=opening.convert_order)
+        _require_order(log.state, opening.order, opening.on_dead)
         order, most = log.state.order, opening.max_attempts
         if most not in (None, log.state.max_attempts):
             log.append(ORDER(order is not None, order is not None and order.block, most))
@@ -283,48 +279,17 @@ class QueueCore:
             watch.close()
 
 
-def _settle_order(
-    log: QueueLog, directory: Directory, order: str | None, on_dead: str | None, *, convert: bool
-) -> None:
-    """Compare the order that is kept with a queue with the requested one; items of dead processes were returned.
-
-    Args:
-        log: the queue's log.
-        directory: its journal.
-        order: one of ORDERS; None: as the queue has it.
-        on_dead: one of ON_DEAD; None: as the queue has it.
-        convert: whether to convert the queue if it differs.
+def _require_order(state: QueueState, order: str | None, on_dead: str | None) -> None:
+    """Compare the order that is kept with a queue with the requested one; None: as the queue has it.
 
     Raises:
-        ValueError: it differs, and convert is False.
-        LockedError: a worker holds an item, so that the queue cannot be converted now.
+        ValueError: it differs.
     """
-    there = log.state.order
-    has = "ready" if there is None else "key"
-    blocks = "block" if there is not None and there.block else "next"
-    if order in (None, has) and (on_dead in (None, blocks) or (there is None and on_dead == "next")):
-        return
-    wanted, ending = order or has, on_dead or blocks
-    if not convert:
-        name, kept, got = ("order", has, wanted) if wanted != has else ("on_dead", blocks, ending)
-        raise ValueError(
-            f"{name} must be {kept!r}, which is kept with this queue, got {got!r};"
-            " convert_order=True changes it for all workers"
-        )
-    if wanted != has and log.state.leased:
-        raise LockedError(
-            "a queue whose items are leased cannot be converted to another order; stop the workers first", path=log.path
-        )
-    if wanted == "key":
-        keys = () if has == "key" else missing_keys(directory, log.state)
-        freed = [] if ending == "block" else _blocked(log.state)
-        log.append(ORDER(1, ending == "block"), *keys, *freed)
-    else:
-        offsets = [offset for offset, _ in parked_offsets(directory, log.state)]
-        log.append(*(WAIT(offset, 0, 0, 0) for offset in offsets), ORDER(0, 0))
-
-
-def _blocked(state: QueueState) -> list[bytes]:
-    """Return the records that free the keys of dead letters."""
-    order = state.order
-    return [] if order is None else [BLOCK(at, key, 0) for at, key in order.keys.items() if not state.has(at)]
+    has = "ready" if state.order is None else "key"
+    ends = "block" if state.order is not None and state.order.block else "next"
+    for name, kept, got in (("order", has, order), ("on_dead", ends, on_dead)):
+        if got not in (None, kept):
+            raise ValueError(
+                f"{name} must be {kept!r}, which is kept with this queue, got {got!r}; open it as it is, or create a"
+                " queue of another name"
+            )

@@ -100,7 +100,6 @@ class JournalQueue(WorkQueue):
         create: bool | None = None,
         order: str | None = None,
         on_dead: str | None = None,
-        convert_order: bool = False,
         per_key: int = 1,
         concurrency: int | None = None,
         rate: str | None = None,
@@ -134,7 +133,6 @@ class JournalQueue(WorkQueue):
             on_dead: in a queue with ``order="key"``: ``"next"`` delivers the next item of a key after a dead letter;
                 ``"block"`` keeps the key waiting until the letter is put back or cancelled. It is kept with the queue.
                 None: as the queue has it; ``"next"`` for a new one.
-            convert_order: convert a queue that has another order or another ``on_dead``, for all workers.
             per_key: with ``order="key"``: the most items of a key that are leased or wait for a retry at a time.
             concurrency: this queue takes no item while so many are leased, by all processes together; None: no limit.
             rate: how many items all processes that set it take in a time, as in ``"10/s"`` or ``"100/m"``: a token
@@ -150,7 +148,7 @@ class JournalQueue(WorkQueue):
             OffsetBeyondEndError: the kept offset is past the journal's end.
             QueueNotFoundError: the queue is missing, and ``create`` does not allow creating it.
             JournalNotFoundError: the journal is missing, and ``create`` is False.
-            ValueError: the queue has another order, and ``convert_order`` is False.
+            ValueError: the queue has another order.
         """
         known = (*options_of(JournalQueue.__init__), *SharedOptions.__annotations__)
         refuse_unknown("a queue", writer, known, OPENING)
@@ -172,14 +170,13 @@ class JournalQueue(WorkQueue):
             create=(create, optional(FLAG)),
             order=(order, optional(one_of(ORDERS))),
             on_dead=(on_dead, optional(one_of(ON_DEAD))),
-            convert_order=(convert_order, FLAG),
             per_key=(per_key, POSITIVE),
             concurrency=(concurrency, optional(POSITIVE)),
             rate=(rate, optional(require_rate)),
             clock=(clock, with_methods("a clock", "boot_ns", "wall_ns", "boot_id")),
         )
         check_shared_options(disk=disk, **writer)
-        opening = Opening(default, create, dead_letter, compact_bytes, max_attempts, order, on_dead, convert_order)
+        opening = Opening(default, create, dead_letter, compact_bytes, max_attempts, order, on_dead)
         expire_ns = None if expire_s is None else span_ns(expire_s)
         delivery = Delivery(span_ns(lease_s), expire_ns, per_key, Backoff(backoff_s, backoff_max_s))
         options: SharedOptions = {"segment_bytes": _SEGMENT_BYTES, **writer}

@@ -19,7 +19,6 @@ does not stop other workers. Then ``unfinished`` is set, and the caller takes th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
@@ -229,11 +228,7 @@ class KeyedTaker(Taker):
             raise UnfinishedError
         log = self._log
         batch = _Batch(log.state.frontier, *self._lease(now))
-        if stop is None:
-            end = self._fill(batch, order, n, now, found)
-        else:
-            self._pass_all(batch, order, stop)
-            end = _End.DONE
+        short = self._fill(batch, order, n, now, found, stop)
         if batch.rows or batch.gap:
             count = min(order.count + len(batch.rows), batch.offset)  # what is read may be nonsense
             batch.records.append(SCAN(batch.offset, count, batch.stamp))
@@ -242,38 +237,39 @@ class KeyedTaker(Taker):
         if batch.rows:
             self.core.parked.passed(log.state, log.epoch, batch.start, batch.rows)
         found += batch.run
-        if end is _End.SHORT:
+        if short:
             raise UnfinishedError
-        return bool(batch.records) or end is _End.FULL
+        return bool(batch.records) or self._full
 
-    def _fill(self, batch: _Batch, order: KeyOrder, n: int, now: int, found: Found) -> _End:
-        """Take messages whose keys are free, until the batch has n."""
+    def _fill(self, batch: _Batch, order: KeyOrder, n: int, now: int, found: Found, stop: int | None) -> bool:
+        """Take messages whose keys are free, until the batch has n; with ``stop`` pass by all messages before it.
+
+        Return whether too many in a row were passed by to find more.
+        """
         in_row = 0
-        while len(batch.run) < n and (message := self._read_next(batch)) is not None:
+        while len(batch.run) < n if stop is None else batch.offset < stop:
+            message = self._read_next(batch, stop)
+            if message is None:
+                break
             key = key_hash(message.key)
-            if self.is_expired(message, now):
+            if stop is None and self.is_expired(message, now):
                 batch.expire(key, message)
-            elif not key or (key not in batch.passed and self._is_free(order, key, batch.taken, message.offset, now)):
+            elif stop is None and (
+                not key or (key not in batch.passed and self._is_free(order, key, batch.taken, message.offset, now))
+            ):
                 if not self.fits(message, found, batch.run):
-                    return _End.FULL
+                    break
                 in_row = 0
                 batch.take(key, message)
             else:
                 in_row += 1
-                if in_row > _IN_ROW and (batch.run or found):
-                    return _End.SHORT
+                if stop is None and in_row > _IN_ROW and (batch.run or found):
+                    return True
                 self._budget.left -= 1
                 batch.pass_by(key, message, is_parked=key in order.parked)
-        return _End.DONE
+        return False
 
-    def _pass_all(self, batch: _Batch, order: KeyOrder, stop: int) -> None:
-        """Pass by all messages before an offset."""
-        while batch.offset < stop and (message := self._read_next(batch, stop)) is not None:
-            self._budget.left -= 1
-            key = key_hash(message.key)
-            batch.pass_by(key, message, is_parked=key in order.parked)
-
-    def _read_next(self, batch: _Batch, stop: int | None = None) -> Message | None:
+    def _read_next(self, batch: _Batch, stop: int | None) -> Message | None:
         """Return the message at the batch's offset, or after a gap there; None: the batch ends before it."""
         above = self._log.state.above
         offset = batch.offset
@@ -291,12 +287,6 @@ class KeyedTaker(Taker):
             return None
         batch.skip(message.offset)
         return None if message.offset in above or (stop is not None and message.offset >= stop) else message
-
-
-class _End(Enum):
-    """Why a batch ended: a message did not fit, or its key was not free, or neither."""
-
-    DONE, FULL, SHORT = range(3)
 
 
 class _Batch:

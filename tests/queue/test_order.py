@@ -222,7 +222,7 @@ class TestTheOrderIsKept:
         with sej.open_queue(tmp_path / "q", order="key"):
             pass
         with pytest.raises(
-            ValueError, match="order must be 'key', which is kept with this queue, got 'ready'; convert"
+            ValueError, match="order must be 'key', which is kept with this queue, got 'ready'; open it as it is"
         ):
             sej.open_queue(tmp_path / "q", order="ready")
         with pytest.raises(ValueError, match="on_dead must be 'next'"):
@@ -234,67 +234,6 @@ class TestTheOrderIsKept:
             pass
         with pytest.raises(ValueError, match="order must be 'ready'"):
             sej.open_queue(tmp_path / "old", order="key")
-
-    def test_a_queue_is_converted_by_name_both_ways(self, tmp_path: Path, clock: FakeClock) -> None:
-        with opened(tmp_path, clock) as q:
-            q.put(b"0", b"a", delay_s=60)
-            q.put_many([b"1", b"2", b"3"], [b"a", b"b", b"a"])
-            take(q).retry(30)
-            take(q)
-            with pytest.raises(sej.LockedError, match="stop the workers first"):
-                opened(tmp_path, clock, order="key", convert_order=True)
-        with opened(tmp_path, clock, order="key", convert_order=True) as q:
-            assert [(item.value, item.attempts) for item in q.get_many(9, timeout=0)] == [(b"2", 2)]
-            clock.move(31)
-            handle(q, b"1")
-            assert taken(q) == [b"3"]
-            q.put_many([b"4", b"5", b"6"], [b"a", b"a", b"c"])
-            assert taken(q) == [b"6"]
-        with opened(tmp_path, clock, order="ready", convert_order=True) as q:
-            clock.move(61)
-            assert sorted(taken(q)) == [b"0", b"2", b"3", b"4", b"5", b"6"]
-
-    def test_a_retry_from_before_the_conversion_takes_none_before_it_along(
-        self, tmp_path: Path, clock: FakeClock
-    ) -> None:
-        with opened(tmp_path, clock) as q:
-            q.put_many([b"a1", b"a2"], [b"a", b"a"])
-            q.put(b"urgent", b"a", priority=1)
-            take(q).retry(60)
-        with opened(tmp_path, clock, order="key", convert_order=True) as q:
-            assert taken(q) == []  # a1 and a2 are passed by: the key waits for the retry
-            clock.move(61)
-            handle(q, b"urgent", b"a1", b"a2")
-
-    def test_a_dead_letter_that_blocked_its_key_after_the_conversion_stays_dead(
-        self, tmp_path: Path, clock: FakeClock
-    ) -> None:
-        with opened(tmp_path, clock) as q:
-            q.put_many([b"a1", b"a2"], [b"a", b"a"])
-            q.put(b"urgent", b"a", priority=1)
-            take(q).retry(0)
-        with opened(tmp_path, clock, order="key", on_dead="block", convert_order=True) as q:
-            item = take(q)
-            assert taken(q) == []  # a1 and a2 are passed by
-            item.fail()
-        with opened(tmp_path, clock) as q:
-            assert taken(q) == []
-            assert q.cancel(2)
-            handle(q, b"a1", b"a2")
-            assert taken(q) == []
-            assert tuple(q.stats().values())[:5] == (0, 0, 0, 2, 1)
-
-    def test_what_was_done_before_the_conversion_stays_done(self, tmp_path: Path, clock: FakeClock) -> None:
-        with opened(tmp_path, clock) as q:
-            q.put_many([b"a0", b"a1"], [b"a", b"a"])
-            q.put(b"a2", b"a", priority=1)
-            handle(q, b"a2")
-        with opened(tmp_path, clock, order="key", convert_order=True) as q:
-            assert (taken(q), taken(q)) == ([b"a0"], [])  # a1 is passed by
-        with opened(tmp_path, clock) as q:
-            handle(q, b"a0", b"a1")
-            assert taken(q) == []
-            assert tuple(q.stats().values())[:5] == (0, 0, 0, 3, 0)
 
     def test_it_survives_a_reset_a_reboot_and_a_compaction(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, order="key", on_dead="block") as q:
@@ -376,18 +315,6 @@ class TestPowerLoss:
                 assert bool(again.recovered) == (reason == "damage")
                 assert [item.value for item in again.get_many(9, timeout=0)] == [b"b1", b"a1"]
             reason = ""
-
-    def test_a_conversion_whose_log_ends_in_the_middle(self, tmp_path: Path, clock: FakeClock) -> None:
-        q = opened(tmp_path, clock)
-        q.put(b"a1", b"a", priority=-1)
-        q.put_many([b"a2", b"b1"], [b"a", b"b"])
-        kill(q)
-        q = opened(tmp_path, clock, order="key", convert_order=True)
-        kill(q)
-        self._cut(q, KEY.number)
-        clock.reboot()
-        with opened(tmp_path, clock) as again:
-            assert [item.value for item in again.get_many(9, timeout=0)] == [b"b1", b"a1"]
 
     def _cut(self, q: JournalQueue, kind: int, *, damage: bool = False) -> None:
         """Cut the log before its only record of a kind, or damage it."""

@@ -398,7 +398,6 @@ class QueueState:
             self.order = None
         elif self.order is None:
             self.order = KeyOrder(block=bool(block))
-            self.order.ended = {offset for offset in self.above if not self.has(offset)}
         else:
             self.order.block = bool(block)
 
