@@ -113,6 +113,12 @@ class Schedule:
         else:
             self._timed[there.ready_at_ns, offset] = None
 
+    def add_many(self, found: Mapping[int, Waiting]) -> None:
+        """Add waiting items that are not known yet."""
+        now = self._now_ns
+        self.ready.update(((-there.priority, at), None) for at, there in found.items() if there.ready_at_ns <= now)
+        self._timed.update(((there.ready_at_ns, at), None) for at, there in found.items() if there.ready_at_ns > now)
+
     def remove(self, offset: int, there: Waiting) -> None:
         """Remove an item that waits no more."""
         self.ready.pop((-there.priority, offset), None)

@@ -53,6 +53,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from sortedcontainers import SortedDict, SortedSet
@@ -61,6 +63,7 @@ from sej.queue.log import format as records
 from sej.queue.log.order import NEVER, KeyOrder, Lease, Schedule, Waiting
 
 _KEY_BYTES: Final = 12
+_MANY_BYTES: Final = records.RECORD_SIZE * 64
 
 
 def hashed(key: bytes) -> bytes:
@@ -202,12 +205,23 @@ class QueueState:
         self._on_done(offset, offset + 1, stamp)
 
     def apply(self, data: bytes | memoryview) -> None:
-        """Apply whole, checked records. A kind that is not in the table is skipped."""
-        known = HANDLERS
-        for row in records.RECORD.iter_unpack(data):
-            if row[0] in known:
-                handler, fields = known[row[0]]
-                handler(self, *fields(row))
+        """Apply whole, checked records. A kind that is not in the table is skipped.
+
+        Many records are those of a log that is read: a run of WAIT is sorted at its end, and not item by item.
+        """
+        known, rows = HANDLERS, records.RECORD.iter_unpack(data)
+        if len(data) < _MANY_BYTES:
+            runs: Iterable[tuple[int, Iterable[tuple[Any, ...]]]] = ((0, rows),)
+        else:
+            runs = groupby(rows, itemgetter(0))
+        for number, run in runs:
+            if number == records.WAIT.number:
+                self._wait_all(run)
+                continue
+            for row in run:
+                if row[0] in known:
+                    handler, fields = known[row[0]]
+                    handler(self, *fields(row))
 
     # --- the handlers: one for each kind of record, with the fields that the table names
 
@@ -274,8 +288,7 @@ class QueueState:
             self._lease(offset, self.leased[offset]._replace(deadline_ns=deadline_ns))
 
     def _on_free(self, holder: int) -> None:
-        for offset in [offset for offset, lease in self.leased.items() if lease.holder == holder]:
-            self._give_back(offset)
+        self._give_back([offset for offset, lease in self.leased.items() if lease.holder == holder])
 
     def _on_dead(self, offset: int, _attempt: int, _stamp: int) -> None:
         known = self._remove(offset)
@@ -355,8 +368,7 @@ class QueueState:
         keys = self.dedupe.known
         keys.update((key, there._replace(until_ns=carried(there.until_ns))) for key, there in keys.items())
         self.full_at_ns = carried(self.full_at_ns) if self.full_at_ns else 0
-        for offset in list(self.leased):
-            self._give_back(offset)
+        self._give_back(list(self.leased))
         for offset, there in self.waiting.items():
             self.waiting[offset] = there._replace(ready_at_ns=carried(there.ready_at_ns) if there.ready_at_ns else 0)
         self.schedule.rebuild()
@@ -474,10 +486,28 @@ class QueueState:
             self.schedule.remove(offset, there)
         return there is not None
 
-    def _give_back(self, offset: int) -> None:
-        self.schedule.keep(offset)
-        lease = self.leased.pop(offset)
-        self._wait(offset, Waiting(lease.attempt, 0, lease.priority))
+    def _wait_all(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Apply many WAIT."""
+        found: dict[int, Waiting] = {}
+        for row in rows:
+            offset, ready_at_ns, attempt, priority, exhausted, _ = records.WAIT.read(row)
+            if not self._remove(offset) and offset not in found and self.order is not None:
+                self.order.set_aside(parked=offset < self.frontier)
+            found[offset] = Waiting(attempt, ready_at_ns, priority, exhausted == records.EXHAUSTED)
+        self._wait_many(found)
+
+    def _wait_many(self, found: dict[int, Waiting]) -> None:
+        self.waiting.update(found)
+        self.above.update((offset, None) for offset in found if offset >= self.frontier)
+        self.schedule.add_many(found)
+
+    def _give_back(self, offsets: list[int]) -> None:
+        for offset in offsets:
+            self.schedule.keep(offset)
+        leases = [self.leased.pop(offset) for offset in offsets]
+        self._wait_many(
+            {at: Waiting(lease.attempt, 0, lease.priority) for at, lease in zip(offsets, leases, strict=True)}
+        )
 
     def _remove(self, offset: int) -> bool:
         if offset in self.leased:
@@ -526,8 +556,7 @@ class QueueState:
 
     def give_all_back(self) -> None:
         """End every lease: leased items are ready again."""
-        for offset in list(self.leased):
-            self._give_back(offset)
+        self._give_back(list(self.leased))
 
     def begun_again(self, frontier: int, order: KeyOrder | None) -> QueueState:
         """Return a state in which nothing is taken, with the attempts and the pause of this one, and this order."""
