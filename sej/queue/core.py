@@ -207,6 +207,8 @@ class QueueCore:
     def keep_head(self, now: int) -> None:
         """Keep the head about once a second, once for all processes: without the lock while the journal is synced."""
         log = self.log
+        if log.unsure:
+            return
         self.keep_at = now + _KEEP_NS
         kept, self._kept = self._kept, log.state.kept
         if kept != self._kept or log.state.head() == kept:
@@ -257,7 +259,8 @@ class QueueCore:
     def finish(self) -> None:
         """Return the items of this queue, and keep the head."""
         with self.life.mutex:
-            self.log.prepare_head()
+            if not self.log.unsure:  # else what an interrupt left of the state is read again first
+                self.log.prepare_head()
             self.under_lock(self._give_all_back)
         if self._durable:
             self.syncer.commit(self.log.appended)

@@ -263,6 +263,8 @@ class JournalQueue(WorkQueue):
     def _due_s(self) -> float | None:
         state = self._core.log.state
         with self._core.life.mutex:
+            if self._core.log.unsure:
+                return 0.0  # the next call reads the log again
             due = state.schedule.next_due_ns()
             others = any(lease.holder != self._core.holders.mine for lease in state.leased.values())
         now = self._clock.boot_ns()

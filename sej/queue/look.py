@@ -25,7 +25,7 @@ from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import QueuedItem, Serializer, Stats
 from sej.queue.log.file import queue_names
 from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
-from sej.queue.log.lock import Holders, restarted
+from sej.queue.log.lock import Holders
 from sej.queue.log.order import NEVER, Lease, Waiting, key_hash
 from sej.queue.log.reader import MessageReader, parked_offsets
 from sej.queue.log.state import QueueState, WrongRecordError
@@ -257,7 +257,7 @@ class QueueLook:
                     state = state.begun_again(self._first(), state.order)
         state = self._moved(state)
         now, holders = self._clock.boot_ns(), Holders(directory, self._name)
-        if restarted(state, self._clock, holders):
+        if state.boot is not None and state.boot[0] != self._clock.boot_id():  # the machine was restarted
             state.apply(booted(self._clock.boot_id(), max(self._clock.wall_ns() - now, 0), now))
         dead = holders.dead(state.holders())
         state.apply(b"".join(FREE(holder) for holder in sorted(dead)))

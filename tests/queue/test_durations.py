@@ -50,29 +50,6 @@ def test_every_number_of_seconds_may_be_a_timedelta(tmp_path: Path, clock: FakeC
             q.put(b"b", delay_s=timedelta(seconds=-1))
 
 
-def test_a_lease_ends_when_it_says(tmp_path: Path, clock: FakeClock) -> None:
-    with JournalQueue(tmp_path, "q", clock=clock, lease_s="2m") as q:
-        assert q.lease_s == 120.0
-        q.put(b"a")
-        item = q.get(timeout=0)
-        assert item is not None
-        clock.move(119)
-        item.extend("1h")
-        clock.move(3599)
-        assert q.get(timeout=0) is None
-        clock.move(2)
-        assert q.get(timeout=0) is not None
-
-
-def test_a_message_expires_when_it_says(tmp_path: Path, clock: FakeClock) -> None:
-    with JournalQueue(tmp_path, "q", clock=clock, expire_s="1 day") as q:
-        q.put_many([b"a"], expire_s="10s", delay_s="0s", timeout="1s")
-        q.put(b"b")
-        clock.move(11)
-        item = q.get(timeout=0)
-        assert item is not None and item.value == b"b"
-
-
 @pytest.mark.parametrize("backend", ["journal", "textqueue", "kestrel", "libkestrel"])
 def test_every_backend_takes_a_lease_as_text(backend: str, tmp_path: Path) -> None:
     path = tmp_path / ("q.tq" if backend == "textqueue" else "q")

@@ -8,7 +8,6 @@ import pytest
 
 import sej
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.log.format import RATE
 from sej.queue.look import QueueLook
 from sej.queue.take import parse_rate
 from tests.queue.support import FakeClock, kill, move, opened
@@ -52,21 +51,6 @@ class TestPause:
             assert taken(q) == taken(other) == []
             other.resume()
             assert taken(q) == [b"01", b"02"] and not q.stats().paused
-
-    def test_it_is_kept_if_the_log_is_damaged_behind_it(self, tmp_path: Path, clock: FakeClock) -> None:
-        q = opened(tmp_path, clock)
-        fill(q, 3)
-        q.pause()
-        after = len(Path(q._core.log.path).read_bytes())
-        q._core.locked(q._core.log.append, RATE(1), RATE(2))
-        kill(q)
-        data = bytearray(Path(q._core.log.path).read_bytes())
-        data[after] ^= 1
-        Path(q._core.log.path).write_bytes(data)
-        with opened(tmp_path, clock) as q:
-            assert q.recovered is not None and q.stats().paused
-            q.resume()
-            assert len(taken(q)) == 3
 
     def test_a_reset_keeps_the_pause(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:

@@ -16,7 +16,6 @@ import sej
 from sej.queue.interface.values import MAX_HEADERS_BYTES
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import HEADERS, RECORD_SIZE, in_parts, packed_headers
-from sej.queue.look import QueueLook
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, opened
 
@@ -88,30 +87,6 @@ class TestKept:
             take(again).done()
             assert again._core.log.state.headers == {}
 
-    @pytest.mark.parametrize("order", ["ready", "key"])
-    def test_fresh_and_parked_items_keep_them_when_the_log_is_rewritten(
-        self, tmp_path: Path, clock: FakeClock, order: str
-    ) -> None:
-        with opened(tmp_path, clock, order=order) as q:
-            for n in range(6):
-                q.put(b"%d" % n, b"ab"[n % 2 : n % 2 + 1], headers={"n": str(n)})
-            first = q.get_many(9, timeout=0) if order == "key" else [take(q), take(q)]
-            q._core.locked(q._core.log.compact)
-            with opened(tmp_path, clock) as other:
-                for item in first:
-                    item.done()
-                other._core.locked(other._core.log.compact)
-                left = []
-                while (found := other.get(timeout=0)) is not None:
-                    left.append((found.value, found.headers["n"]))
-                    found.done()
-        assert left == [(b"%d" % n, str(n)) for n in range(2, 6)]
-
-    def test_the_queue_is_looked_at_without_opening_it(self, q: JournalQueue) -> None:
-        q.put_many([b"1", b"2"], headers=TEXTS)
-        q.put(b"3")
-        assert [item.headers for item in QueueLook(q.path, "worker").items()] == [TEXTS, TEXTS, {}]
-
     def test_another_message_does_not_get_them(self, tmp_path: Path, clock: FakeClock) -> None:
         """The process dies between the record and the message, and another message gets the offset."""
         q = opened(tmp_path, clock)
@@ -167,12 +142,6 @@ class TestBytes:
         with opened(tmp_path, clock) as q:
             assert take(q).headers == {}
 
-    def test_an_older_dead_letter_has_none(self, q: JournalQueue) -> None:
-        q.put(b"1")
-        take(q).fail()
-        (letter,) = sej.dead_letters(q.dead_letter)
-        assert letter.headers == {}
-
     def test_a_damaged_dead_letter_raises(self, tmp_path: Path) -> None:
         head = {"source": "s", "reader": "r", "offset": 0, "attempts": 1, "reason": ""}
         with sej.Writer(tmp_path) as w:
@@ -212,13 +181,6 @@ class TestArguments:
         before = Path(q._core.log.path).stat().st_size
         q.put(b"1", headers={})
         assert Path(q._core.log.path).stat().st_size == before
-
-    def test_another_backend_refuses_them_by_name(self, tmp_path: Path) -> None:
-        with (
-            sej.open_queue(tmp_path / "jobs.tq") as q,
-            pytest.raises(sej.UnsupportedError, match="headers"),
-        ):
-            q.put("1", headers={"a": "b"})
 
 
 class TestTraceContext:

@@ -4,7 +4,6 @@ import errno
 import itertools
 import os
 import shutil
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -117,11 +116,6 @@ class TestListing:
         assert [item.offset for item in q.items("dead")] == [0, 1, 2]
         assert [item.offset for item in q.items("dead", limit=1)] == [0]
         assert [item.offset for item in q.items("dead", limit=2, after=0)] == [1, 2]
-
-    def test_the_counts_are_those_of_the_list(self, q: JournalQueue) -> None:
-        fill(q)
-        states = Counter(item.state for item in q.items())
-        assert (states["ready"], states["delayed"], states["leased"]) == tuple(q.stats().values())[:3]
 
     def test_a_serializer_decodes_what_is_listed(self, tmp_path: Path) -> None:
         with sej.open_queue(tmp_path / "q", serializer="json") as q:
@@ -450,29 +444,8 @@ class TestDiscard:
 
 
 class TestClaim:
-    def test_none_inside_the_block_if_the_queue_is_empty(self, q: JournalQueue) -> None:
-        with q.claim() as item:
-            assert item is None
-        q.put(b"a")
-        with q.claim(timeout=0.0) as item:
-            assert item is not None and item.value == b"a"
-        assert q.stats().done == 1
-
     def test_an_exception_is_a_retry(self, q: JournalQueue) -> None:
         q.put(b"a")
         with pytest.raises(KeyError), q.claim():
             raise KeyError
         assert tuple(q.stats().values())[:3] == (0, 1, 0)
-
-
-class TestWaitEmpty:
-    def test_it_waits_for_the_last_item(self, q: JournalQueue) -> None:
-        assert q.wait_empty(timeout=0)
-        q.put(b"a")
-        item = take(q)
-        assert not q.wait_empty(timeout=0)
-        assert not q.wait_empty(timeout=0.01)
-        done = threading.Thread(target=item.done)
-        done.start()
-        assert q.wait_empty()
-        done.join()

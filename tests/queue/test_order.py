@@ -1,4 +1,4 @@
-"""The order of keys: what the random histories of test_order_model.py do not reach, and costs."""
+"""The order of keys: what the random histories of test_model.py do not reach, and costs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,19 +54,6 @@ class TestRules:
         first[0].done()
         assert taken(q) == [b"a2"]
 
-    def test_a_retry_keeps_its_key_waiting(self, q: JournalQueue, clock: FakeClock) -> None:
-        q.put_many([b"a1", b"a2"], [b"a", b"a"])
-        take(q).retry(60)
-        assert taken(q) == []
-        clock.move(61)
-        item = take(q)
-        assert (item.value, item.attempts) == (b"a1", 2)
-
-    def test_a_dead_letter_lets_the_next_item_be_delivered(self, q: JournalQueue) -> None:
-        q.put_many([b"a1", b"a2"], [b"a", b"a"])
-        take(q).fail()
-        assert taken(q) == [b"a2"]
-
     def test_a_dead_letter_may_block_its_key_until_it_is_put_back(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, order="key", on_dead="block") as q:
             q.put_many([b"a1", b"a2", b"b1", b"b2"], [b"a", b"a", b"b", b"b"])
@@ -102,39 +89,6 @@ class TestRules:
         q.put(b"first", b"a", delay_s=1)
         q.put(b"second", b"a")
         assert taken_after_waiting(q, clock, 2).value == b"first"
-
-    def test_priorities_choose_among_keys_and_never_within_one(self, q: JournalQueue) -> None:
-        q.put_many([b"a1", b"b1"], [b"a", b"b"])
-        q.put(b"a2", b"a", priority=3)
-        q.put(b"c1", b"c", priority=1)
-        items = q.get_many(99, timeout=0)
-        assert [item.value for item in items] == [b"c1", b"a1", b"b1"]
-        items[1].done()
-        assert taken(q) == [b"a2"]
-
-    def test_items_without_a_key_never_wait_for_each_other(self, q: JournalQueue) -> None:
-        q.put_many([b"1", b"2"])
-        q.put(b"3", priority=1)
-        q.put(b"4", b"k", priority=1)
-        assert taken(q) == [b"3", b"4", b"1", b"2"]
-
-    def test_several_of_a_key_if_the_worker_says_so(self, tmp_path: Path, clock: FakeClock) -> None:
-        with opened(tmp_path, clock, order="key", per_key=2) as q:
-            q.put_many([b"%d" % n for n in range(5)], [b"a"] * 5)
-            items = q.get_many(99, timeout=0)
-            assert [item.value for item in items] == [b"0", b"1"]
-            items[1].done()
-            assert taken(q) == [b"2"]
-
-    def test_a_dead_process_keeps_its_place_in_the_key(self, q: JournalQueue, clock: FakeClock) -> None:
-        q.put_many([b"a1", b"a2"], [b"a", b"a"])
-        dying = opened(q.path, clock)
-        assert take(dying).value == b"a1"
-        assert taken(q) == []
-        kill(dying)
-        clock.move(0.2)
-        item = take(q)
-        assert (item.value, item.attempts) == (b"a1", 2)
 
     def test_an_item_has_not_the_key_of_one_whose_put_died(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, order="key") as q:

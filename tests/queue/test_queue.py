@@ -71,16 +71,6 @@ class TestContract:
             assert tuple(q.stats().values())[:5] == (0, 1, 0, 2, 1)
             assert q.get(timeout=0.0) is None
 
-    def test_an_exception_in_the_block_gives_the_item_back_and_continues(
-        self, q: JournalQueue, clock: FakeClock
-    ) -> None:
-        q.put(b"job")
-        with pytest.raises(KeyError), take(q):
-            raise KeyError("x")
-        assert q.stats().delayed == 1
-        clock.move(1.0)
-        assert take(q).attempts == 2
-
     def test_an_item_that_was_ended_in_its_block_is_not_ended_again(self, q: JournalQueue) -> None:
         q.put(b"job")
         with take(q) as item:
@@ -89,33 +79,11 @@ class TestContract:
 
 
 class TestOrder:
-    def test_in_order_and_returned_ones_first(self, q: JournalQueue) -> None:
-        q.put_many([b"%d" % n for n in range(5)])
-        first = take(q)
-        assert take(q).value == b"1"
-        first.retry(0)
-        assert take(q).value == b"0"
-        assert [item.value for item in q.get_many(10, timeout=0)] == [b"2", b"3", b"4"]
-
     def test_priorities(self, q: JournalQueue) -> None:
-        q.put(b"low", priority=-1)
-        q.put(b"usual")
-        q.put_many([b"high", b"high too"], priority=2)
-        q.put(b"highest", priority=3)
-        assert values(q) == [b"highest", b"high", b"high too", b"usual", b"low"]
         with pytest.raises(ValueError, match="priority must be -3 to 3, got 4"):
             q.put(b"x", priority=4)
         with pytest.raises(TypeError, match=r"priority must be an int, got 1.5"):
             q.put(b"x", priority=1.5)  # type: ignore[arg-type]
-
-    def test_a_delayed_item_waits_and_does_not_hold_others_up(self, q: JournalQueue, clock: FakeClock) -> None:
-        q.put(b"later", delay_s=10)
-        q.put(b"now")
-        assert values(q) == [b"now"]
-        clock.move(9.99)
-        assert values(q) == []
-        clock.move(0.01)
-        assert values(q) == [b"later"]
 
     def test_what_was_done_before_its_turn_stays_done_in_a_compacted_log(self, q: JournalQueue) -> None:
         q.put(b"usual")
@@ -124,11 +92,6 @@ class TestOrder:
         q._core.locked(q._core.log.compact)
         assert values(q) == [b"usual"]
         assert q.stats().done == 2
-
-    def test_two_queues_over_one_journal_each_get_everything(self, tmp_path: Path, clock: FakeClock) -> None:
-        with opened(tmp_path, clock, name="a") as a, opened(tmp_path, clock, name="b", create=True) as b:
-            a.put(b"job")
-            assert values(a) == values(b) == [b"job"]
 
 
 class TestLeases:
@@ -146,31 +109,6 @@ class TestLeases:
                     end()
             again.done()
             assert tuple(one.stats().values())[:5] == (0, 0, 0, 1, 0)
-
-    def test_a_container_with_a_boot_id_of_its_own_takes_no_lease_for_an_old_one(
-        self, tmp_path: Path, clock: FakeClock
-    ) -> None:
-        inside = FakeClock()
-        inside.id = bytes(16)  # as if the system hides it
-        with opened(tmp_path, clock, lease_s=150) as one:
-            one.put_many([b"job", b"other"])
-            one.put(b"later", delay_s=100)
-            held = take(one)
-            look = QueueLook(tmp_path, "worker", clock=inside)
-            assert [item.state for item in look.items()] == ["leased", "ready", "delayed"]
-            with opened(tmp_path, inside, lease_s=150) as two:
-                take(two).done()
-                assert two.get(timeout=0) is None
-                inside.move(99)
-                assert two.get(timeout=0) is None
-                inside.move(2)
-                later = take(two)
-                assert later.value == b"later"
-                with opened(tmp_path, clock) as again:
-                    assert tuple(again.stats().values())[:5] == (0, 0, 2, 1, 0)
-                later.done()
-            held.done()
-            assert tuple(one.stats().values())[:5] == (0, 0, 0, 3, 0)
 
     def test_a_lease_begins_when_the_item_is_taken_not_when_the_call_began(
         self, tmp_path: Path, clock: FakeClock
@@ -191,16 +129,6 @@ class TestLeases:
         item.done()
         assert q.stats().done == 1
 
-    def test_extend(self, tmp_path: Path, clock: FakeClock) -> None:
-        with opened(tmp_path, clock) as one, opened(tmp_path, clock) as other:
-            one.put(b"job")
-            item = take(one)
-            clock.move(50)
-            item.extend(60)
-            clock.move(50)
-            assert other.get(timeout=0) is None
-            item.done()
-
     def test_items_of_a_dead_process_are_given_back_immediately(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as survivor:
             dying = opened(tmp_path, clock)
@@ -209,17 +137,6 @@ class TestLeases:
             kill(dying)
             clock.move(0.2)
             assert take(survivor).attempts == 2
-
-    def test_a_process_that_reuses_a_dead_slot_gives_its_items_back_first(
-        self, tmp_path: Path, clock: FakeClock
-    ) -> None:
-        dying = opened(tmp_path, clock)
-        dying.put(b"job")
-        take(dying)
-        kill(dying)
-        with opened(tmp_path, clock) as heir:
-            assert heir._core.holders.mine == 0
-            assert take(heir).attempts == 2
 
     @pytest.mark.parametrize("name", ["worker.lck", "worker.queue.lck", "worker.slots/0.lck"])
     def test_a_lock_file_that_was_removed_is_noticed(self, tmp_path: Path, clock: FakeClock, name: str) -> None:
@@ -260,13 +177,6 @@ class TestLeases:
         for call in calls:
             with pytest.raises(sej.JournalNotFoundError, match="`sej append` creates one, reading does not"):
                 call()
-
-    def test_closing_gives_back(self, tmp_path: Path, clock: FakeClock) -> None:
-        with opened(tmp_path, clock) as survivor:
-            with opened(tmp_path, clock) as closing:
-                closing.put(b"job")
-                take(closing)
-            assert take(survivor).attempts == 2
 
     def test_a_second_end_is_refused(self, q: JournalQueue) -> None:
         q.put(b"job")
@@ -354,18 +264,6 @@ class TestDeadLetters:
             (letter,) = sej.dead_letters(q.dead_letter)
             assert letter.attempts == 2
             assert "died" in letter.reason
-
-    def test_redrive(self, q: JournalQueue) -> None:
-        q.put_many([b"a", b"b", b"c"], [b"ka", b"kb", b"kc"])
-        for item in q.get_many(3, timeout=0):
-            item.fail("why")
-        assert q.stats().dead == 3
-        assert q.redrive(1) == 1
-        assert q.redrive() == 2
-        assert q.redrive() == 0
-        assert tuple(q.stats().values())[:5] == (3, 0, 0, 0, 0)
-        item = take(q)
-        assert (item.value, item.key, item.attempts, item.message.offset) == (b"a", b"ka", 1, 3)
 
     def test_redrive_keeps_priority_key_type_and_expiry(self, q: JournalQueue, clock: FakeClock) -> None:
         for n, priority in enumerate([-2, 0, 3]):
@@ -504,12 +402,6 @@ class TestPutting:
                 assert values(q) == [b"job"]
                 with pytest.raises(sej.LockedError, match="pid="):
                     q.put(b"x")
-
-    @pytest.mark.parametrize("name", ["json", "pickle"])
-    def test_serializers(self, tmp_path: Path, name: str) -> None:
-        with sej.open_queue(tmp_path, serializer=name) as q:
-            q.put({"a": [1, None]})
-            assert take(q).value == {"a": [1, None]}
 
     def test_what_the_serializer_cannot_read_is_named(self, tmp_path: Path) -> None:
         with sej.open_queue(tmp_path, serializer="json") as q:
@@ -749,16 +641,6 @@ class TestWhole:
                 take(q).done()
             assert (tmp_path / "ofs" / "worker.queue").stat().st_size < 4000 + 10 * RECORD_SIZE
 
-    def test_a_closed_queue_says_so(self, tmp_path: Path, clock: FakeClock) -> None:
-        q = opened(tmp_path, clock)
-        q.put(b"x")
-        item = take(q)
-        q.close()
-        q.close()
-        for call in (lambda: q.put(b"x", delay_s=1), lambda: q.get(timeout=0), item.done, q.stats):
-            with pytest.raises(sej.ClosedError, match="is closed"):
-                call()
-
     def test_options_are_checked(self, tmp_path: Path) -> None:
         wrong: dict[str, Any] = {"lease_s": 0, "max_attempts": 0, "durability": "buffer", "maxsize": -1, "expire_s": 0}
         wrong |= dict.fromkeys(("backoff_s", "backoff_max_s", "dedupe_window_s"), -1)
@@ -770,15 +652,6 @@ class TestWhole:
             sej.open_queue(tmp_path, backend="foo")
         with pytest.raises(ValueError, match=r"serializer must be one of .*, got 'foo'"):
             sej.open_queue(tmp_path, serializer="foo")
-
-    def test_a_waiting_get_is_woken_by_a_put(self, tmp_path: Path) -> None:
-        with sej.open_queue(tmp_path) as q, sej.open_queue(tmp_path) as other:
-            found: list[Any] = []
-            waiter = threading.Thread(target=lambda: found.append(q.get(timeout=30)))
-            waiter.start()
-            other.put(b"job")
-            waiter.join(30)
-            assert found[0].value == b"job"
 
     def test_a_forked_child_is_refused_and_holds_nothing(self, tmp_path: Path, clock: FakeClock) -> None:
         q = opened(tmp_path, clock)

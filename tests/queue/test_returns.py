@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import threading
 from pathlib import Path
 
@@ -98,15 +97,6 @@ def test_an_exception_is_raised_although_the_lease_is_lost(tmp_path: Path, clock
             raise KeyError(late(clock, other))
 
 
-def test_what_was_given_back_untouched_was_not_tried(tmp_path: Path, clock: FakeClock) -> None:
-    with opened(tmp_path, clock, max_attempts=1) as q:
-        q.put(b"job")
-        take(q).give_back()
-        item = take(q)
-        assert item.attempts == 1
-        item.done()
-
-
 def test_a_cancelled_task_gives_its_item_back_however_often_it_is_cancelled(tmp_path: Path, clock: FakeClock) -> None:
     begun, let = threading.Event(), threading.Event()
 
@@ -182,32 +172,6 @@ def test_times_may_be_longer_than_any_clock(tmp_path: Path, clock: FakeClock) ->
 def test_a_queue_is_not_named_as_the_files_of_another(tmp_path: Path, clock: FakeClock) -> None:
     with pytest.raises(sej.InvalidNameError):
         opened(tmp_path, clock, name="worker.queue")
-
-
-def test_a_child_of_a_thread_in_the_middle_of_a_call_is_refused(tmp_path: Path, clock: FakeClock) -> None:
-    q = opened(tmp_path, clock)
-    held, let = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with q._core.life.mutex:
-            held.set()
-            let.wait(30)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(30)
-    pid = os.fork()
-    if not pid:
-        signal.alarm(30)
-        try:
-            q.get(timeout=0)
-        except sej.ClosedError:
-            os._exit(7)
-        os._exit(1)
-    let.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    q.close()
 
 
 def test_a_message_without_a_timestamp_is_not_old(tmp_path: Path, clock: FakeClock) -> None:

@@ -222,20 +222,6 @@ def test_durabilities(tmp_path: Path, durability: str) -> None:
         assert w.durable_offset == 2
 
 
-def test_a_forked_child_is_refused(tmp_path: Path) -> None:
-    with sej.SharedWriter(tmp_path) as w:
-        w.append(b"a")
-        pid = os.fork()
-        if not pid:
-            try:
-                w.append(b"b")
-            except sej.ClosedError:
-                os._exit(7)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-        assert w.append(b"b") == 1
-
-
 @pytest.mark.parametrize("turn", ["before the last sync", "during it"])
 def test_an_append_that_meets_close_is_synced_or_refused(
     turn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

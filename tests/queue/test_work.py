@@ -268,22 +268,6 @@ def test_an_interrupt_in_the_handler_gives_the_item_back(q: JournalQueue) -> Non
     assert (item.state, item.attempts) == ("ready", 0)
 
 
-def test_an_item_whose_handler_exits_is_a_dead_letter_in_the_end(tmp_path: Path) -> None:
-    with sej.open_queue(tmp_path / "q", max_attempts=2, backoff_s=0.0) as q:
-        q.put_many([b"exits", b"good"])
-
-        def handle(item: sej.Item) -> None:
-            if item.value == b"exits":
-                raise SystemExit(3)
-
-        for _ in range(2):
-            with pytest.raises(SystemExit):
-                sej.work(q, handle, until_empty=True)
-        assert sej.work(q, handle, until_empty=True) == 1
-        (dead,) = q.items("dead")
-        assert (dead.value, dead.attempts, dead.reason) == (b"exits", 2, "SystemExit: 3")
-
-
 def test_leases_are_extended_again_after_an_error_of_the_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +287,28 @@ def test_leases_are_extended_again_after_an_error_of_the_system(
     assert again.is_set()
 
 
+class PanicError(BaseException):
+    """An extension in Rust that panics raises such an exception, again for each new worker."""
+
+
+@pytest.mark.parametrize(("raised", "reason"), [(SystemExit(3), "SystemExit: 3"), (PanicError("x"), "PanicError: x")])
+def test_an_item_that_ends_its_worker_is_a_dead_letter_in_the_end(
+    tmp_path: Path, raised: BaseException, reason: str
+) -> None:
+    def handle(item: sej.Item) -> None:
+        if item.value == b"bad":
+            raise raised
+
+    with sej.open_queue(tmp_path / "q", max_attempts=2, backoff_s=0.0) as q:
+        q.put_many([b"bad", b"good"])
+        for _ in range(2):
+            with pytest.raises(type(raised)):
+                sej.work(q, handle, until_empty=True)
+        assert sej.work(q, handle, until_empty=True) == 1
+        (dead,) = q.items("dead")
+        assert (dead.value, dead.attempts, dead.reason) == (b"bad", 2, reason)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_item_whose_coroutine_was_cancelled_fails_and_the_others_are_handled(tmp_path: Path, threads: int) -> None:
     async def cancelled() -> None:
@@ -320,25 +326,6 @@ def test_an_item_whose_coroutine_was_cancelled_fails_and_the_others_are_handled(
         assert sej.work(q, handle, threads, until_empty=True) == 1
         (dead,) = q.items("dead")
         assert (dead.value, dead.attempts, dead.reason) == (b"cancelled", 2, "CancelledError: ")
-
-
-def test_an_item_that_ends_its_worker_is_counted(tmp_path: Path) -> None:
-    """An extension in Rust that panics raises such an exception, again for each new worker."""
-
-    class Panic(BaseException):
-        pass
-
-    def handle(item: sej.Item) -> None:
-        if item.value == b"panics":
-            raise Panic("at index 3")
-
-    with sej.open_queue(tmp_path / "q", max_attempts=1) as q:
-        q.put_many([b"panics", b"good"])
-        with pytest.raises(Panic):
-            sej.work(q, handle, until_empty=True)
-        assert sej.work(q, handle, until_empty=True) == 1
-        (dead,) = q.items("dead")
-        assert (dead.value, dead.reason) == (b"panics", "Panic: at index 3")
 
 
 def test_it_ends_when_the_queue_is_closed(q: JournalQueue) -> None:

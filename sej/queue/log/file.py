@@ -53,7 +53,7 @@ from sej.journal.view import Journal
 from sej.message import FIRST, Start
 from sej.queue.interface.queue import require_known
 from sej.queue.log import format as records
-from sej.queue.log.lock import Holders, QueueLock, restarted
+from sej.queue.log.lock import QueueLock
 from sej.queue.log.order import NEVER, KeyOrder
 from sej.queue.log.reader import MessageReader, holds, missing_keys, parked_offsets, proven
 from sej.queue.log.state import QueueState, WrongRecordError, snapshot
@@ -516,7 +516,7 @@ class QueueLog:
 
     def _is_new_boot(self) -> bool:
         """Return whether times are to be converted: the log is new, or the machine was restarted."""
-        return self.state.boot is None or restarted(self.state, self._clock, Holders(self._directory, self._name))
+        return self.state.boot is None or self.state.boot[0] != self._clock.boot_id()
 
     def _replace(self, epoch: int, state: QueueState, *, recount: bool = False) -> None:
         """Replace this log by one of a state; what was read of the old one is forgotten.

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable
 
 from sej.errors import LockedError, LockLostError
 from sej.journal.directory import Directory
-from sej.queue.log.state import QueueState
-from sej.system.clock import Clock
 from sej.system.locks import Lock
 
 
@@ -87,10 +85,6 @@ class Holders:
         """Return which of these holders are dead; called under the queue's lock."""
         return {number for number in numbers if number != self.mine and self._is_free(number)}
 
-    def any_alive(self, numbers: Iterable[int]) -> bool:
-        """Return whether one of these holders lives; called under the queue's lock."""
-        return not all(self._is_free(number) for number in numbers)
-
     def check(self) -> None:
         """Check that others see that this queue lives.
 
@@ -128,13 +122,3 @@ class Holders:
             return True
         with file.closing():
             return file.lock(exclusive=False)
-
-
-def restarted(state: QueueState, clock: Clock, holders: Holders) -> bool:
-    """Return whether the machine was restarted since the times of a state; called under the queue's lock, or to look.
-
-    In a container the boot id may be another one, but as long as a process has leases, the machine runs.
-    """
-    if state.boot is None or state.boot[0] == clock.boot_id():
-        return False
-    return not holders.any_alive(state.holders())
