@@ -61,8 +61,6 @@ def journal(context: Context, query: Mapping[str, str]) -> View:
         "queues": queue_names(Directory(path, OS)),
         "problems": [(path, problems)] if problems else [],
         "sample": taken.samples.get(path),
-        "rates": context.sampler.rates(path),
-        "lags": {reader["name"]: context.sampler.lags(path, reader["name"]) for reader in row["readers"]},
         "changes": context.allow_changes,
         "segments": segments[-_SEGMENTS:][::-1],
         "count": len(segments),
@@ -224,7 +222,6 @@ def queue(context: Context, query: Mapping[str, str]) -> View:
         "changes": context.allow_changes,
         "paused": bool(counts.pop("paused", False)),
         "counts": counts,
-        "history": context.sampler.queue_counts(path, name),
         "lists": [("ready", "Next to be taken", [_item(one) for one in look.peek(_NEXT)])],
     }
     for state in ("leased", "delayed", "dead"):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hub.naming import parse_source
-from hub.page.sampler import Shards, shards_of, text_queues_of
+from hub.page.sampler import Round, Shards, shards_of, text_queues_of
 from hub.page.views import Context, MissingError, View, number_in
 from sej.cli.shared.watched import SORTS, Sample
 from sej.system.disk import OS
@@ -32,7 +32,7 @@ def overview(context: Context, query: Mapping[str, str]) -> View:
     values: dict[str, Any] = {
         "samples": taken.samples.values(),
         "problems": sorted(taken.problems.items()),
-        "rows": [_row(context, sample) for sample in shown],
+        "rows": [_row(taken, sample) for sample in shown],
         "sorts": _SORT_NAMES,
         "sort": order,
         "filter": wanted,
@@ -52,7 +52,8 @@ def hub_root(context: Context, query: Mapping[str, str]) -> View:
     root = query.get("path", "")
     if root not in (place.text for place in context.places if place.kind == "hub"):
         raise MissingError("this page has no such hub", path=root or None)
-    samples = _below(context, root)
+    taken = context.sampler.round
+    samples = [sample for sample in taken.samples.values() if os.path.dirname(sample.path) == root]
     named = [(source, sample) for sample in samples if (source := parse_source(os.path.basename(sample.path)))]
     wanted = query.get("filter", "").lower()
     found = sorted((source, sample) for source, sample in named if wanted in str(source).lower())
@@ -66,7 +67,7 @@ def hub_root(context: Context, query: Mapping[str, str]) -> View:
         "rate": sum(sample.rate or 0.0 for sample in samples),
         "counts": None if context.hub is None else context.hub.counts(),
         "path": root,
-        "rows": [_row(context, sample) | {"source": source} for source, sample in shown],
+        "rows": [_row(taken, sample) | {"source": source} for source, sample in shown],
         "filter": query.get("filter", ""),
         "first": first,
         "last": first + len(shown),
@@ -80,8 +81,8 @@ def sharded(context: Context, query: Mapping[str, str]) -> View:
     """Show a sharded journal: each shard, and each reader over all shards."""
     one = _shards(context, query.get("name", ""))
     count = one.shards.count
-    there = context.sampler.round.samples
-    samples = [(index, there.get(one.shards.dir(index))) for index in range(count)]
+    taken = context.sampler.round
+    samples = [(index, taken.samples.get(one.shards.dir(index))) for index in range(count)]
     found = [(index, sample) for index, sample in samples if sample is not None]
     values = {
         "shards": count,
@@ -90,7 +91,7 @@ def sharded(context: Context, query: Mapping[str, str]) -> View:
         "bytes": sum(sample.bytes for _, sample in found),
         "rate": sum(sample.rate or 0.0 for _, sample in found),
         "readers": _readers([sample for _, sample in found]),
-        "rows": [_row(context, sample) | {"index": f"{index:03x}"} for index, sample in found],
+        "rows": [_row(taken, sample) | {"index": f"{index:03x}"} for index, sample in found],
     }
     return View("shards.html", f"Sharded journal {one.name}", values, [("/", "Overview")], live=True)
 
@@ -102,10 +103,6 @@ def _shards(context: Context, name: str) -> Shards:
                 if one.name == name:
                     return one
     raise MissingError("this page has no such sharded journal", path=name or None)
-
-
-def _below(context: Context, root: str) -> list[Sample]:
-    return [sample for sample in context.sampler.round.samples.values() if os.path.dirname(sample.path) == root]
 
 
 def _readers(samples: list[Sample]) -> list[dict[str, Any]]:
@@ -134,12 +131,11 @@ def _changed_ns(sample: Sample) -> int | None:
     return (sample.time_ns - int(sample.idle_s * 1e9)) // 10**9 * 10**9
 
 
-def _row(context: Context, sample: Sample) -> dict[str, Any]:
+def _row(taken: Round, sample: Sample) -> dict[str, Any]:
     """Return what the row of a journal shows."""
     return {
         "sample": sample,
         "changed": _changed_ns(sample),
-        "problems": context.sampler.round.problems.get(sample.path, ()),
-        "rates": context.sampler.rates(sample.path),
+        "problems": taken.problems.get(sample.path, ()),
         "slowest": max((reader for reader, _ in sample.readers), key=lambda reader: reader.behind, default=None),
     }

@@ -130,11 +130,11 @@ class PageServer:
             shown, actual = self._socket.getsockname()[:2]
             self.address = f"[{shown}]:{actual}" if ":" in shown else f"{shown}:{actual}"
             self.url = f"{'http' if certificate is None else 'https'}://{self.address}/"
-            self._sampler = Sampler([place.path for place in places if place.kind != "text queue"])
+            sampler = Sampler([place.path for place in places if place.kind != "text queue"])
         except BaseException:
             self._socket.close()
             raise
-        site = Site(Context(places, self._sampler, allow_changes, hub)).application
+        site = Site(Context(places, sampler, allow_changes, hub)).application
         guard = Guard(
             site, tokens=tokens, allow_changes=allow_changes, secure=certificate is not None, loopback=loopback
         )
@@ -153,11 +153,7 @@ class PageServer:
 
     def serve(self, stop: threading.Event | None = None) -> None:
         """Serve until :meth:`close` or the event."""
-        self._sampler.start()
-        try:
-            asyncio.run(self._serve(stop or self._stop))
-        finally:
-            self._sampler.close()
+        asyncio.run(self._serve(stop or self._stop))
 
     def start(self) -> None:
         """Serve in a thread, until :meth:`close`."""
@@ -169,7 +165,6 @@ class PageServer:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        self._sampler.close()
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -226,8 +221,6 @@ class Site:
         return RedirectResponse(make(self._context, request.scope["form"], viewer.name), 303)
 
     def _html(self, request: Request, view: View, code: int = 200) -> Response:
-        if view.live:
-            self._context.sampler.viewed()
         html = self._templates.get_template(view.template).render(
             view.values, title=view.title, trail=view.trail, live=view.live, viewer=request.scope["viewer"]
         )

@@ -13,15 +13,12 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hub.page.sampler import LENGTH, Place, Sampler
+from hub.page.sampler import Place, Sampler
 from hub.store import Counting
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError
 
-_WIDTH: Final = 120
-_HEIGHT: Final = 24
-"""The size of a drawing, in its own units."""
 _MARKS: Final = {"ok": "✓", "note": "!", "problem": "✗"}
 
 
@@ -45,35 +42,6 @@ def when(timestamp: int | None) -> Markup:
     except (OverflowError, ValueError, OSError):
         return Markup("{}").format(text)
     return Markup('<time datetime="{}">{}</time>').format(text, shown)
-
-
-def points(values: Sequence[float]) -> str:
-    """Return the points of an SVG line through the numbers, the newest at the right; empty for less than two.
-
-    Example:
-        >>> points([0.0, 5.0])
-        '119.0,23.0 120.0,1.0'
-    """
-    if len(values) < 2:
-        return ""
-    top = max(values) or 1.0
-    step = _WIDTH / LENGTH
-    left = _WIDTH - (len(values) - 1) * step
-    low, high = _HEIGHT - 1.0, _HEIGHT - 2.0
-    return " ".join(
-        f"{left + at * step:.1f},{low - max(value, 0.0) / top * high:.1f}" for at, value in enumerate(values)
-    )
-
-
-def _line(values: Sequence[float], label: str) -> Markup:
-    """Return a drawing of numbers with a text for readers of the screen."""
-    found = points(values)
-    if not found:
-        return Markup('<span class="quiet">–</span>')
-    return Markup(
-        '<svg class="line" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-        '<polyline points="{}"/></svg>'
-    ).format(_WIDTH, _HEIGHT, label, found)
 
 
 def _rate(rate: float | None) -> str:
@@ -106,7 +74,7 @@ def templates() -> Environment:
         when=when,
         number=_number,
     )
-    found.globals.update(line=_line, mark=_MARKS.get, address=address)
+    found.globals.update(mark=_MARKS.get, address=address)
     for name in found.list_templates():
         found.get_template(name)  # compiled now, so that the first page is as fast as the others
     return found

@@ -18,7 +18,6 @@ import pytest
 import sej
 from hub.page.sampler import Sampler
 from hub.page.serving import PageServer
-from hub.page.views import points
 from sej.cli.shared.watched import Watched
 from tests.hub.page.browsing import Client, address_of, filled, serving
 from tests.sej.hooks import until
@@ -274,11 +273,6 @@ def test_unchanged_journals_are_not_read_again(root: Path) -> None:
     moved = {Path(row.path).name: row for row in watched.look()}
     assert moved["orders"].readers[0][0].offset == 50
     assert moved["orders"].readers[0][0].holder is None
-
-
-def test_a_line_is_drawn_through_a_history() -> None:
-    assert points([0.0, 5.0]) == "119.0,23.0 120.0,1.0"
-    assert points([1.0]) == ""
 
 
 def connect_while_it_stops(path: Path) -> None:
