@@ -5,12 +5,12 @@ stream. ``hub.wire`` adds gRPC; importing ``hub`` loads none of it. Public names
 The modules, in the order in which they are best read::
 
     naming, store, pool                    names of directories; what stores messages; its open writers
-    batch, limits                          what a client sends, and may send
+    batch                                  what a client sends, and may send
     readers, jobs                          readers and jobs of programs on other machines
     merge                                  all journals as one stream, and what of it is committed
     overview                               what is there, and how long it stays
     tokens, certificates                   who may call
-    cli, connecting, serving               sej hub; its connection to a hub; sej hub serve
+    cli, serving                           sej hub; its connection to a hub, and sej hub serve
     errors                                 the errors
     wire, page                             gRPC; the web page
 """

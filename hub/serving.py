@@ -1,24 +1,27 @@
-"""``sej hub serve``: a server, its metrics and its web page, until a signal."""
+"""``sej hub serve``, and the options of the commands that connect to a hub, with the connection that they make."""
 
 from __future__ import annotations
 
 import errno
+import functools
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+import shlex
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from hub.connecting import PLAINTEXT, host_and_port, option_names
+from hub.certificates import absolute_address
 from hub.store import MIN_FREE_BYTES, Store
 from sej.cli.shared.parameters import PATH, SIZE, IntRange
 from sej.system.memory import keep_freed_memory
 from sej.system.signals import stop_on_signals, wait_for_signal
 
 if TYPE_CHECKING:
-    from hub.wire import ServerTLS
+    from hub.wire import Client, ClientTLS, ServerTLS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _BLOCK_BYTES: Final = 1 << 23
@@ -26,6 +29,96 @@ _BLOCK_BYTES: Final = 1 << 23
 _KEPT_BYTES: Final = 1 << 25
 _ARENAS: Final = 4
 """Python code runs in one thread at a time, so more arenas do not help, and each keeps memory."""
+
+
+PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Allow plain text beyond this machine, without TLS.")
+_OPTIONS: Final = {
+    "tls=ServerTLS(...)": "--certificate and --key",
+    "tls=ClientTLS(...)": "--ca",
+    "allow_plaintext=True": "--plaintext",
+    "answer_bytes": "--answer-bytes",
+}
+
+
+def host_and_port(_: click.Context, __: click.Parameter, address: str) -> str:
+    """Check an address of the command line."""
+    try:
+        return absolute_address(address)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def token_in(path: Path | None) -> str | None:
+    """Return the token that a file holds; None without a file.
+
+    As for ssh's keys, only a file that belongs to this user is checked: systemd and containers give files of root.
+
+    Raises:
+        ValueError: the file holds none, or other users may read it.
+    """
+    if path is None:
+        return None
+    token = path.read_bytes().decode(errors="replace").strip()
+    if not token:
+        raise ValueError(f"{path}: this file holds no token; put the first line that `sej hub token` prints into it")
+    status = path.stat()
+    if status.st_uid == os.geteuid() and status.st_mode & 0o077 and stat.S_ISREG(status.st_mode):
+        raise ValueError(
+            f"{path}: other users may read this token (mode {stat.S_IMODE(status.st_mode):o}); run `chmod 600"
+            f" {shlex.quote(str(path))}`"
+        )
+    return token
+
+
+@contextmanager
+def option_names() -> Iterator[None]:
+    """Name the options instead of the arguments in the library's errors."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        for argument, option in _OPTIONS.items():
+            text = text.replace(argument, option)
+        raise click.UsageError(text) from None
+
+
+def connecting(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command ADDRESS and the options of a connection; it gets ``connect``, which takes the client id."""
+
+    @click.argument("address", metavar="ADDRESS", callback=host_and_port)
+    @click.option("--token-file", type=PATH, help="A file that holds the token.")
+    @click.option("--ca", type=PATH, help="TLS: the authority that signed the hub's certificate.")
+    @click.option("--certificate", type=PATH, help="Mutual TLS: this client's certificate.")
+    @click.option("--key", type=PATH, help="Its private key.")
+    @click.option("--server-name", help="The name in the hub's certificate, if it is not the address.")
+    @PLAINTEXT
+    @functools.wraps(command)
+    def run(
+        address: str,
+        token_file: Path | None,
+        ca: Path | None,
+        certificate: Path | None,
+        key: Path | None,
+        server_name: str | None,
+        plaintext: bool,
+        **rest: Any,
+    ) -> None:
+        from hub.wire import Client, ClientTLS
+
+        if (certificate is None) != (key is None):
+            raise click.UsageError("--certificate and --key need each other")
+        tls: ClientTLS | None = None
+        if ca is not None or certificate is not None or server_name is not None:
+            tls = ClientTLS(ca, certificate, key, server_name)
+        shown = token_in(token_file)
+
+        def connect(client_id: str = "") -> Client:
+            with option_names():
+                return Client(address, client_id=client_id, token=shown, tls=tls, allow_plaintext=plaintext)
+
+        command(connect=connect, **rest)
+
+    return run
 
 
 def _limit(name: str, default: int, what: str) -> Callable[[_Command], _Command]:

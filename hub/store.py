@@ -1,6 +1,6 @@
 """The store: stores the messages of many clients, each journal in a SEJ directory of its own, under their own offsets.
 
-Built on :class:`sej.Writer` for the journals, :mod:`hub.pool` for the open ones and :mod:`hub.limits` for what is
+Built on :class:`sej.Writer` for the journals, :mod:`hub.pool` for the open ones and :mod:`hub.batch` for what is
 accepted. It has no network code.
 
 :meth:`Store.put` is idempotent by offset, and once it has returned, the messages are on the disk. A batch is stored or
@@ -22,9 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final, NamedTuple, Protocol, Self
 
-from hub.batch import Batch, compare
+from hub.batch import Batch, Limits, compare
 from hub.errors import DiskLowError, GapError, UnavailableError
-from hub.limits import Limits
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, no_such_journal, source_path
 from hub.pool import Entry, WriterPool
 from sej.checks import (

@@ -6,8 +6,8 @@ modules, in the order in which they are best read::
     client, server, service                a connection; the server; its calls, as calls of hub.Store
     frames, status                         messages, columns and errors as bytes
     reading, answers, named                reading from a hub; memory and threads of its calls; named readers
-    copier, feed, copy_session             copies a journal: all of it, one directory, the call on the server
-    access, tls                            who may call what; certificates, and programs that fork
+    copier, feed                           copies a journal: all of it, one directory
+    access                                 who may call what
     metrics                                Prometheus
     hub_pb2                                generated from hub.proto
 """
@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import os as _os
 
-_os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC reads it when it is imported; see hub/wire/tls.py
+_os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # gRPC reads it when it is imported; see hub/certificates.py
 
 try:
+    from hub.certificates import ClientTLS, ServerTLS
     from hub.tokens import Tokens, make_token
     from hub.wire.client import Client, JournalState, Listed
     from hub.wire.copier import Copier, Progress
     from hub.wire.frames import Rows
     from hub.wire.named import Reader
     from hub.wire.server import Server
-    from hub.wire.tls import ClientTLS, ServerTLS
 except ModuleNotFoundError as error:
     error.add_note("hub.wire needs the extra `hub`: pip install 'sej-journals[hub]'")
     raise

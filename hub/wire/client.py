@@ -2,7 +2,7 @@
 
 Every call has a deadline, except streams, which end with the connection: pings detect a dead peer. Errors are raised as
 the hub's own types (:mod:`hub.wire.status`). The connection is made at the first call. No client works in a process
-that was forked from one that used gRPC (:mod:`hub.wire.tls`).
+that was forked from one that used gRPC (:mod:`hub.certificates`).
 
 An original hub knows only ``Put`` and ``Get``, and its ``Get`` returns nothing. Sending to it works, by ``Put``. What
 it cannot do raises :class:`hub.NotSupportedError`.
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import grpc
 
-from hub.certificates import absolute_address, is_loopback
+from hub.certificates import ClientTLS, absolute_address, is_loopback, keep_unused, out_of_date, use_grpc
 from hub.errors import AccessError, NotSupportedError, UnavailableError
 from hub.jobs import Staged
 from hub.naming import check_client
@@ -36,7 +36,6 @@ from hub.wire.frames import (
     to_wire,
 )
 from hub.wire.status import ORIGINAL, HandshakeError, from_rpc_error
-from hub.wire.tls import ClientTLS, keep_unused, use_grpc
 from sej.checks import (
     COUNT,
     FLAG,
@@ -159,7 +158,7 @@ class Client:
         if token and not (token.isascii() and token.isprintable()):
             raise ValueError("a token must be printable ASCII on one line")
         if tls is not None:
-            tls.credentials()  # they are read again for the connection; this reports errors early
+            tls.pem()  # they are read again for the connection; this reports errors early
             tls = tls.absolute()
         if client_id:
             check_client(client_id)
@@ -590,7 +589,10 @@ class Client:
                     self._channel = grpc.insecure_channel(self.address, options=self._options)
                 else:
                     if self._credentials is None:
-                        self._stamp, self._credentials = self._tls.stamp(), self._tls.credentials()
+                        self._stamp, self._credentials = (
+                            self._tls.stamp(),
+                            grpc.ssl_channel_credentials(*self._tls.pem()),
+                        )
                     self._channel = grpc.secure_channel(self.address, self._credentials, options=self._options)
             return self._channel
 
@@ -600,10 +602,10 @@ class Client:
         Streams that still have the old connection continue.
         """
         try:
-            wrong = tls.out_of_date()
+            wrong = out_of_date(tls.certificate)
             with self._lock:
                 if (stamp := tls.stamp()) != self._stamp:
-                    self._credentials = tls.credentials()
+                    self._credentials = grpc.ssl_channel_credentials(*tls.pem())
                     self._stamp, self._channel, self._calls = stamp, None, {}
                     renewed = "the connection failed, and its certificates were renewed: the next call uses them"
                     error = UnavailableError(f"hub at {self.address}: {renewed}")

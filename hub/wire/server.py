@@ -18,13 +18,12 @@ from typing import Final, Self
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from hub.certificates import absolute_address, is_loopback
+from hub.certificates import ServerTLS, absolute_address, is_loopback, keep_unused, use_grpc
 from hub.store import Counts, Store
 from hub.tokens import Tokens
 from hub.wire.access import Guard
 from hub.wire.frames import BATCH_BYTES, MAX_MESSAGE_BYTES
 from hub.wire.service import Limits, Service
-from hub.wire.tls import ServerTLS, keep_unused, use_grpc
 from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.fork import notice_fork, watch_forks
@@ -156,7 +155,10 @@ class Server:
                 raise ValueError(f"{name} must be more than 0 seconds, got {value}")
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)
-        credentials = None if tls is None else tls.credentials()
+        credentials = None
+        if tls is not None:
+            key, certificate, ca = tls.pem()
+            credentials = grpc.ssl_server_credentials([(key, certificate)], ca, ca is not None)
         self.store = store
         self._grace_s = grace_s
         self._stopped = False

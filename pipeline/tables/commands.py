@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from hub.connecting import option_names, token_in
+from hub.serving import option_names, token_in
 from sej.cli.shared.output import counted
 from sej.cli.shared.parameters import DURATION, PATH, PLACE, SIZE
 from sej.cli.shared.units import Moment, iso_time

@@ -839,10 +839,10 @@ def test_certificates_may_be_text(tmp_path: Path) -> None:
         assert client.put("j", sample(1)) == 1
     broken = text("ca.pem").replace("A", "!")
     with pytest.raises(ValueError, match="the PEM text: expected certificates in PEM") as caught:
-        ClientTLS(broken).credentials()
+        ClientTLS(broken).pem()
     assert broken not in str(caught.value)
     with pytest.raises(ValueError, match="the PEM text and the PEM text: expected a certificate and its own private"):
-        ClientTLS(None, text("client-a.pem"), text("server.key")).credentials()
+        ClientTLS(None, text("client-a.pem"), text("server.key")).pem()
 
 
 def test_a_key_that_grpc_takes_is_not_refused_for_its_size(tmp_path: Path) -> None:
