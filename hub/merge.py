@@ -218,27 +218,32 @@ class _Slot:
     """One directory: its cursor, the messages that were read ahead, and the check that it is still the same journal.
 
     Attributes:
-        batch: the messages that were read ahead, from ``position`` on.
-        due: the offset after them.
+        entries: the messages that were read ahead, after ``head``, as entries of the heap.
+        head: the next message, which is in the heap; None: there is none.
+        due: the offset after the messages that were read.
         each: about the memory of one of them.
         committed: the committed offset; None: not read yet.
         left_at: the offset after the last returned message, if the directory was skipped.
         error: why it cannot be read.
         watch: wakes when messages are appended; None if nothing waits for it.
+        silent_since: when it reached its end; None: it has messages.
+        is_excused: it was silent for so long that no other slot waits for it.
     """
 
     def __init__(self, root: str, source: Source, offset: int | None, chunk_bytes: int, disk: Disk) -> None:
         self.source = source
-        self.batch: list[Message] = []
-        self.position = self.each = 0
+        self.entries: Iterator[_Entry] = iter(())
+        self.head: _Entry | None = None
+        self.each = 0
         self.committed: int | None = None
         self.left_at: int | None = None
         self.error: SejError | None = None
         self.watch: Watch | None = None
+        self.silent_since: float | None = None
+        self.is_excused = False
         self.directory = Directory(source_path(root, source), disk)
         self._incarnation = Incarnation.look(self.directory)
         self.cursor = Cursor(self.directory, offset, chunk_bytes=chunk_bytes)
-        self._chunk_bytes = chunk_bytes
         self._limit = _FIRST_BATCH
         self.due = self.cursor.due
 
@@ -247,12 +252,7 @@ class _Slot:
         """The offset of the next message that the heap returns."""
         if self.left_at is not None:
             return self.left_at
-        return self.batch[self.position].offset if self.position < len(self.batch) else self.due
-
-    def head(self, number: int) -> tuple[int, str, int, str, int]:
-        """Return the entry of the next message in the heap: the order, and the number of this slot."""
-        message = self.batch[self.position]
-        return message.timestamp, self.source.client, message.offset, self.source.journal_dir, number
+        return self.due if self.head is None else self.head[2]
 
     def read(self, share_bytes: int, *, judge: bool) -> bool:
         """Read the next messages, of about so much memory; return False at the end of the journal.
@@ -275,26 +275,28 @@ class _Slot:
             raise
         if not self._incarnation.is_still(self.directory):
             raise SejError(_RECREATED)
-        self.due, self.batch, self.position = self.cursor.due, batch, 0
+        self.due = self.cursor.due
+        client, journal_dir = self.source
+        self.entries = ((one.timestamp, client, one.offset, journal_dir, self, one) for one in batch)
+        self.head = next(self.entries, None)
         if batch:
             seen = batch[:: max(len(batch) // _SAMPLES, 1)]
             self.each = _OBJECT_BYTES + sum(len(one.key) + len(one.value) for one in seen) // len(seen)
             self._limit = min(max(share_bytes // self.each, 1), _MAX_BATCH, 4 * self._limit)
         return bool(batch)
 
-    def narrow(self, chunk_bytes: int) -> None:
-        """Read smaller chunks from now on, if they were much larger."""
-        if self._chunk_bytes > 2 * chunk_bytes and self.left_at is None:
-            self.cursor.close()
-            self.cursor, self._chunk_bytes = Cursor(self.directory, self.due, chunk_bytes=chunk_bytes), chunk_bytes
-
     def close(self) -> None:
         """Close everything; a second call does nothing."""
-        self.batch, self.position = [], 0
+        self.entries, self.head = iter(()), None
+        self.silent_since, self.is_excused = None, False
         self.cursor.close()
         if self.watch is not None:
             self.watch.close()
             self.watch = None
+
+
+_Entry = tuple[int, str, int, str, _Slot, Message]
+"""An entry of the heap: the order, then the slot and its message. No two entries are equal in their order."""
 
 
 class Merge:
@@ -378,13 +380,10 @@ class Merge:
         self._disk = disk
         require_root(self.root, disk=disk)
         self._vector = _Vector(self.root, reader, disk)
-        self._heap: list[tuple[int, str, int, str, int]] = []  # the next message of each slot that has one
-        self._slots: list[_Slot] = []
-        self._by_source: dict[Source, int] = {}
-        self._silent: OrderedDict[int, float] = OrderedDict()  # slots at their end, by the time when they reached it
-        self._excused: set[int] = set()  # slots silent for so long that no other slot waits for them
-        self._open: OrderedDict[int, None] = OrderedDict()  # slots with an open segment, the least recently used first
-        self._broken: set[int] = set()
+        self._heap: list[_Entry] = []  # the next message of each slot that has one
+        self._slots: dict[Source, _Slot] = {}
+        self._open: OrderedDict[_Slot, None] = OrderedDict()  # with an open segment, the least recently used first
+        self._broken: list[_Slot] = []
         self._root_watch: Watch | None = None
         self._ready: deque[tuple[Source, Message]] = deque()
         self._closed = False
@@ -423,7 +422,7 @@ class Merge:
     @property
     def sources(self) -> list[Source]:
         """The directories that the merge reads, sorted."""
-        return sorted(source for source in self._by_source if source not in self.skipped)
+        return sorted(source for source in self._slots if source not in self.skipped)
 
     def skip(self, source: Source) -> None:
         """Skip a directory from now on; a commit keeps its offset after the last returned message.
@@ -431,11 +430,11 @@ class Merge:
         Raises:
             KeyError: the merge does not read this source.
         """
-        number = self._by_source[source]
-        slot = self._slots[number]
+        slot = self._slots[source]
         self.skipped[source] = slot.error or SourceError("skipped by the caller", source=source)
-        self._broken.discard(number)
-        self._drop(number)
+        if slot in self._broken:
+            self._broken.remove(slot)
+        self._drop(slot)
 
     # --- commits
 
@@ -446,7 +445,7 @@ class Merge:
         """
         self._require_open()
         places = self._places()
-        changed = [slot for slot in self._slots if places[slot.source] != slot.committed]
+        changed = [slot for slot in self._slots.values() if places[slot.source] != slot.committed]
         for group in (
             [slot for slot in changed if slot.left_at is None],
             *([s] for s in changed if s.left_at is not None),
@@ -464,7 +463,7 @@ class Merge:
         return {source: offset for source, offset in self._places().items() if source not in self.skipped}
 
     def _places(self) -> dict[Source, int]:
-        found = {slot.source: slot.next for slot in self._slots}
+        found = {source: slot.next for source, slot in self._slots.items()}
         for source, message in reversed(self._ready):
             found[source] = message.offset  # taken from the heap, but not returned yet
         return found
@@ -474,7 +473,7 @@ class Merge:
         if self._closed:
             return
         self._closed = True
-        for slot in self._slots:
+        for slot in self._slots.values():
             slot.close()
         if self._root_watch is not None:
             self._root_watch.close()
@@ -502,27 +501,26 @@ class Merge:
                 self._follow(timeout)
             elif not self._heap:
                 self._discover()
-                for number in [*self._silent, *self._excused]:
-                    self._read(number, judge=True)
+                for slot in self._ended():
+                    self._read(slot, judge=True)
             self._take()
         return bool(self._ready)
 
     def _take(self) -> None:
         """Move messages from the heap to those that are ready, until a slot has no more: its next one may be first."""
         self._raise_broken()
-        heap, left = self._heap, max(self._memory_bytes // _CHUNKS, 1)
-        while heap and left > 0 and len(self._ready) < _TAKE:
-            number = heap[0][-1]
-            slot = self._slots[number]
-            message = slot.batch[slot.position]
-            self._ready.append((slot.source, message))
+        heap, ready, left = self._heap, self._ready, max(self._memory_bytes // _CHUNKS, 1)
+        while heap and left > 0 and len(ready) < _TAKE:
+            first = heap[0]
+            slot = first[4]
+            ready.append((slot.source, first[5]))
             left -= slot.each
-            slot.position += 1
-            if slot.position < len(slot.batch):
-                heapreplace(heap, slot.head(number))
+            slot.head = following = next(slot.entries, None)
+            if following is not None:
+                heapreplace(heap, following)
             else:
                 heappop(heap)
-                if not self._read(number):
+                if not self._read(slot):
                     break
 
     def _follow(self, timeout: float | None) -> None:
@@ -532,99 +530,86 @@ class Merge:
             self._discover()
         start = self._clock()
         while True:
-            now = self._clock()
-            while self._silent and now - next(iter(self._silent.values())) >= self._lateness_s:
-                self._excused.add(self._silent.popitem(last=False)[0])
-            if self._heap and not self._silent:
+            now, oldest = self._clock(), float("inf")
+            for slot in self._ended():
+                assert slot.silent_since is not None
+                slot.is_excused = slot.is_excused or now - slot.silent_since >= self._lateness_s
+                if not slot.is_excused:
+                    oldest = min(oldest, slot.silent_since)
+            if self._heap and oldest == float("inf"):
                 return
             self._raise_broken()
             # These slots were read before their watches were set, or at the same time: read them once more.
-            if self._watch_silent():
+            if self._watch_ended():
                 continue
             left = None if timeout is None else start + timeout - now
             if self._heap:
-                left = next(iter(self._silent.values())) + self._lateness_s - now
+                left = oldest + self._lateness_s - now
             elif left is not None and left <= 0:
                 return
             self._wait(left)
 
     def _wait(self, timeout: float | None) -> None:
         assert self._root_watch is not None
-        by_watch = {id(self._root_watch): -1}
-        watches = [self._root_watch]
-        for number in [*self._silent, *self._excused]:
-            watch = self._slots[number].watch
-            if watch is not None:
-                watches.append(watch)
-                by_watch[id(watch)] = number
+        by_watch = {slot.watch: slot for slot in self._ended() if slot.watch is not None}
+        watches = [self._root_watch, *by_watch]
         changed = wait_any(watches, None if timeout is None else max(timeout, 0.0))
         for watch in changed:
-            number = by_watch[id(watch)]
-            if number < 0:
+            if watch is self._root_watch:
                 self._discover()
             else:
-                self._read(number, judge=len(changed) == len(watches))
+                self._read(by_watch[watch], judge=len(changed) == len(watches))
 
-    def _watch_silent(self) -> bool:
+    def _ended(self) -> list[_Slot]:
+        """Return the slots that have no message."""
+        return [slot for slot in self._slots.values() if slot.silent_since is not None]
+
+    def _watch_ended(self) -> bool:
         """Watch the directories that wait for messages; return whether one of them got some in the meantime."""
         found = False
-        for number in [*self._silent, *self._excused]:
-            slot = self._slots[number]
+        for slot in self._ended():
             if slot.watch is None:
                 slot.watch = Watch(slot.directory.jnl)
-                found = self._read(number) or found
+                found = self._read(slot) or found
         return found
 
     # --- directories
 
     def _discover(self) -> None:
         """Add directories that are new."""
-        fresh = [s for s in find_sources(self.root, disk=self._disk) if s not in self._by_source]
-        if not fresh:
-            return
-        share = self._memory_bytes // (_CHUNKS * (len(self._slots) + len(fresh)))
+        fresh = [s for s in find_sources(self.root, disk=self._disk) if s not in self._slots]
+        share = self._memory_bytes // (_CHUNKS * max(len(self._slots) + len(fresh), 1))
         chunk_bytes = max(min(share, CHUNK_BYTES), _LEAST_CHUNK_BYTES)
-        for slot in self._slots:
-            slot.narrow(chunk_bytes)
-        for source in fresh:
-            self._by_source[source] = len(self._slots)
-            self._slots.append(_Slot(self.root, source, self._vector[source], chunk_bytes, self._disk))
-        for source in fresh:
-            number = self._by_source[source]
+        added = [_Slot(self.root, source, self._vector[source], chunk_bytes, self._disk) for source in fresh]
+        self._slots.update(zip(fresh, added, strict=True))
+        for slot in added:
             try:
-                self._vector.register(source)
+                self._vector.register(slot.source)
             except (SejError, OSError) as error:
-                self._fail(number, error)
+                self._fail(slot, error)
             else:
-                self._read(number)
-            self._slots[number].committed = self._slots[number].next
+                self._read(slot)
+            slot.committed = slot.next
 
-    def _read(self, number: int, *, judge: bool = False) -> bool:
+    def _read(self, slot: _Slot, *, judge: bool = False) -> bool:
         """Read a slot's next batch; return whether there was one."""
-        slot = self._slots[number]
         try:
             found = slot.read(self._memory_bytes // len(self._slots), judge=judge)
         except (SejError, OSError) as error:
-            self._fail(number, error)
+            self._fail(slot, error)
             return False
-        self._keep_open(number)
-        if found:
-            heappush(self._heap, slot.head(number))
-            self._silent.pop(number, None)
-            self._excused.discard(number)
-        elif number not in self._silent and number not in self._excused:
-            self._silent[number] = self._clock()
+        self._open[slot] = None
+        self._open.move_to_end(slot)
+        if len(self._open) > self._max_open:
+            self._open.popitem(last=False)[0].cursor.park()
+        if slot.head is not None:
+            heappush(self._heap, slot.head)
+            slot.silent_since, slot.is_excused = None, False
+        elif slot.silent_since is None:
+            slot.silent_since = self._clock()
         return found
 
-    def _keep_open(self, number: int) -> None:
-        self._open[number] = None
-        self._open.move_to_end(number)
-        if len(self._open) > self._max_open:
-            oldest, _ = self._open.popitem(last=False)
-            self._slots[oldest].cursor.park()
-
-    def _fail(self, number: int, error: SejError | OSError) -> None:
-        slot = self._slots[number]
+    def _fail(self, slot: _Slot, error: SejError | OSError) -> None:
         reason = error if isinstance(error, SejError) else SejError(error.strerror or str(error), path=error.filename)
         failure = SourceError(
             f"{slot.source}: {reason.reason}; {_SCARCE if is_scarce(error) else _OTHERS}",
@@ -637,22 +622,19 @@ class Merge:
         if self._on_error == "skip" and isinstance(error, _OF_THE_DIRECTORY):
             self.skipped[slot.source] = failure
         else:
-            self._broken.add(number)
-        self._drop(number)
+            self._broken.append(slot)
+        self._drop(slot)
 
-    def _drop(self, number: int) -> None:
-        slot = self._slots[number]
+    def _drop(self, slot: _Slot) -> None:
         slot.left_at = slot.next
         slot.close()
-        self._heap = [head for head in self._heap if head[-1] != number]
+        self._heap = [entry for entry in self._heap if entry[-2] is not slot]
         heapify(self._heap)
-        self._silent.pop(number, None)
-        self._excused.discard(number)
-        self._open.pop(number, None)
+        self._open.pop(slot, None)
 
     def _raise_broken(self) -> None:
         if self._broken:
-            error = self._slots[min(self._broken)].error
+            error = self._broken[0].error
             assert error is not None
             raise error
 

@@ -32,17 +32,17 @@ _log = logging.getLogger(__name__)
 _PERIOD_S: Final = 60.0
 _ASK_AGAIN_S: Final = 1.0
 _ADDRESSES: Final = 256
-"""Addresses that are logged in one period; of further ones only the number of calls."""
+"""Addresses that are logged in one period."""
 
 
 class Refusals:
-    """Logs refused calls, at most twice a minute for each address: the first one, and how many more there were."""
+    """Logs refused calls, one a minute for each address, so that no caller fills the log."""
 
     def __init__(self) -> None:
-        """Start the first period."""
+        """Nothing was logged yet."""
         self._lock = threading.Lock()
-        self._more: dict[str, int] = {}
-        self._until = time.monotonic() + _PERIOD_S
+        self._logged: set[str] = set()
+        self._until = 0.0
 
     def log(self, peer: str, reason: str, *, each: bool = False) -> None:
         """Log a refused call, unless one of its address was logged within this minute; each: one with this reason."""
@@ -50,24 +50,13 @@ class Refusals:
         address = peer.rpartition(":")[0] if peer.startswith("ip") else peer
         if each:
             address = f"{address}: {reason}"
-        self.end_period()
         with self._lock:
-            is_first = address not in self._more and len(self._more) < _ADDRESSES
-            if not is_first and address not in self._more:
-                address = "other addresses"
-            self._more[address] = 0 if is_first else self._more.get(address, 0) + 1
-        if is_first:
-            _log.warning("refused %s: %s", peer, reason)
-
-    def end_period(self) -> None:
-        """If a minute has passed, log how many more calls were refused in it."""
-        with self._lock:
-            if time.monotonic() < self._until:
+            if time.monotonic() >= self._until:
+                self._logged, self._until = set(), time.monotonic() + _PERIOD_S
+            if address in self._logged or len(self._logged) >= _ADDRESSES:
                 return
-            ended, self._more, self._until = self._more, {}, time.monotonic() + _PERIOD_S
-        for address, more in ended.items():
-            if more:
-                _log.warning("refused %d more calls of %s", more, address)
+            self._logged.add(address)
+        _log.warning("refused %s: %s", peer, reason)
 
 
 class Guard:
@@ -95,23 +84,15 @@ class Guard:
         if self.stopping.is_set():
             raise UnavailableError("the hub is stopping; continue when it is back")
 
-    def allow(
-        self, context: grpc.ServicerContext, role: Role, client: str, journal_dir: str, other: Role | None = None
-    ) -> Source:
-        """Return the journal of a call, if its caller has the role, or the other one, for the client.
+    def allow(self, context: grpc.ServicerContext, client: str, journal_dir: str, *roles: Role) -> Source:
+        """Return the journal of a call, if its caller has one of the roles for the client.
 
         Raises:
             AccessError: it does not.
             InvalidNameError: this is not the name of a journal.
         """
         source = check_journal(client, journal_dir)
-        if other is not None:
-            try:
-                self.check(context, other, client)
-            except SejError:
-                self.check(context, role, client, (other,))
-            return source
-        self.check(context, role, client)
+        self.check(context, client, *roles)
         return source
 
     @contextmanager
@@ -154,22 +135,22 @@ class Guard:
     def may_read(self, context: grpc.ServicerContext, client: str) -> bool:
         """Return whether the caller may read a client's journals; raises if the caller is unknown."""
         try:
-            self.check(context, "read", client)
+            self.check(context, client, "read")
         except AccessError as error:
             if error.known:
                 return False
             raise
         return True
 
-    def check(self, context: grpc.ServicerContext, role: Role, client_id: str, others: tuple[Role, ...] = ()) -> None:
-        """Check that a caller may do a call. ``others`` are roles that would allow it too, for the error only.
+    def check(self, context: grpc.ServicerContext, client_id: str, *roles: Role) -> None:
+        """Check that a caller has one of the roles for a client.
 
         Raises:
-            AccessError: it may not.
+            AccessError: it does not.
         """
-        if self._mutual:
-            names = _certified(context)
-            if client_id not in names and not (role in ("read", "reader") and self._tokens is not None):
+        if self._mutual and client_id not in (names := _certified(context)):
+            roles = tuple(role for role in roles if role in ("read", "reader") and self._tokens is not None)
+            if not roles:
                 raise AccessError(
                     f"the certificate is for client {names[0]!r}, not {client_id!r}; use that client's certificate",
                     known=True,
@@ -177,8 +158,8 @@ class Guard:
         if self._tokens is None:
             return
         grant = self._tokens.grant(_shown(context), time.time())
-        if not grant.allows(role, client_id):
-            what = " or ".join(_ALLOWS.get(each, each) for each in (role, *others))
+        if not any(grant.allows(role, client_id) for role in roles):
+            what = " or ".join(_ALLOWS.get(role, role) for role in roles)
             raise AccessError(
                 f"the token does not allow to {what} for {client_id!r}; use one that does, from the hub's operator",
                 known=True,
@@ -218,7 +199,7 @@ class Call:
 
     def allow(self, client: str, journal_dir: str) -> Source:
         """Check the caller's right to a journal, and return it; that journal is checked from now on."""
-        source = self.guard.allow(self.context, self._role, client, journal_dir)
+        source = self.guard.allow(self.context, client, journal_dir, self._role)
         self._named, self._ask_at = (client, journal_dir), time.monotonic() + _ASK_AGAIN_S
         return source
 

@@ -109,16 +109,6 @@ def _weigh(message: Message) -> int:
     return OVERHEAD_SIZE + len(message.key) + len(message.value)
 
 
-def open_put_request(data: bytes) -> tuple[str, str, list[Message]]:
-    """Return client id, journal and messages of a PutRequest of any form.
-
-    Raises:
-        InvalidMessageError: the bytes cannot be decoded, or an offset is beyond 2^63-1.
-    """
-    request = parse(pb.PutRequest, data)
-    return request.ClientID, request.JournalDir, from_wire(request.Messages)
-
-
 def copy_request(
     data: bytes, client_id: str = "", journal_dir: str = "", *, create: bool = False, lost_from: int | None = None
 ) -> bytes:

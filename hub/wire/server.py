@@ -134,24 +134,13 @@ class Server:
                 " plain text; pass tls=ServerTLS(...) or allow_plaintext=True"
             )
         limits = Limits(
-            threads=threads,
-            max_calls=max_calls,
-            max_streams=max_streams,
-            max_followers=max_followers,
-            max_copiers=max_copiers,
-            max_message_bytes=max_message_bytes,
-            max_answer_bytes=max_answer_bytes,
-            answer_bytes=answer_bytes,
-            wait_s=seconds("wait_s", wait_s),
-            stall_s=seconds("stall_s", stall_s),
-            idle_s=seconds("idle_s", idle_s),
-        )
+            threads, max_calls, max_streams, max_followers, max_copiers, max_message_bytes, max_answer_bytes,
+            answer_bytes, seconds("wait_s", wait_s), seconds("stall_s", stall_s), seconds("idle_s", idle_s),
+        )  # fmt: skip
         for name, value in limits._asdict().items():
             if not name.endswith("_s"):
                 between(_LEAST_BYTES if name == "answer_bytes" else 1)(name, value)
-                continue
-            POSITIVE_SECONDS(name, value)
-            if value == float("inf"):
+            elif not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be more than 0 seconds, got {value}")
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)

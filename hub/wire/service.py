@@ -30,7 +30,7 @@ from hub.store import Counts, Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Call, Guard
 from hub.wire.answers import Answer, Answers, Lane, Lease
-from hub.wire.frames import open_copy_request, open_put_request, open_stage_request, parse, read_response, rows_response
+from hub.wire.frames import from_wire, open_copy_request, open_stage_request, parse, read_response, rows_response
 from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time, identity
 from hub.wire.status import BusyError
 from sej.errors import InvalidMessageError, InvalidNameError
@@ -136,29 +136,29 @@ class Service(grpc.GenericRpcHandler):
             "commit": Lane("commit", _COMMIT_THREADS, calls),
             "refuse": Lane("refuse", 1, calls),
         }
-        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         self._methods: dict[str, tuple[Lane, grpc.RpcMethodHandler[Any, Any]]] = {}
-        for name, make, call, lane in (
-            ("Put", unary, self._put, "put"),
-            ("PutEncoded", unary, self._put_encoded, "put"),
-            ("Where", unary, self._where, "look"),
-            ("Get", unary, self._get, "get"),
-            ("List", unary, self._list, "get"),
-            ("Read", stream, self._read, "read"),
-            ("Follow", stream, self._follow, "follow"),
-            ("Hold", unary, self._hold, "hold"),
-            ("Stage", unary, self._stage, "stage"),
-            ("Seal", unary, self._seal, "stage"),
-            ("Commit", unary, self._commit, "commit"),
-            ("Abort", unary, self._abort, "commit"),
-            ("Copy", grpc.stream_stream_rpc_method_handler, self._copy, "copy"),
-            ("", grpc.stream_stream_rpc_method_handler, self._refuse, "refuse"),
-        ):
-            run: Any = partial(call)
-            run.experimental_thread_pool = self._lanes[lane]  # gRPC reads it
-            self._methods[f"/hub.Hub/{name}"] = self._lanes[lane], make(run, None, Answer.taken)
+        unary: dict[str, dict[str, Any]] = {
+            "put": {"Put": self._put, "PutEncoded": self._put_encoded},
+            "look": {"Where": self._where},
+            "get": {"Get": self._get, "List": self._list},
+            "hold": {"Hold": self._hold},
+            "stage": {"Stage": self._stage, "Seal": self._seal},
+            "commit": {"Commit": self._commit, "Abort": self._abort},
+        }
+        for lane, named in unary.items():
+            for name, call in named.items():
+                self._add(name, lane, grpc.unary_unary_rpc_method_handler, partial(self._answer, call))
+        self._add("Read", "read", grpc.unary_stream_rpc_method_handler, self._read)
+        self._add("Follow", "follow", grpc.unary_stream_rpc_method_handler, self._follow)
+        self._add("Copy", "copy", grpc.stream_stream_rpc_method_handler, self._copy)
+        self._add("", "refuse", grpc.stream_stream_rpc_method_handler, self._refuse)
         self._watch = threading.Thread(target=self._sweep, name="hub-sweep", daemon=True)
         self._watch.start()
+
+    def _add(self, name: str, lane: str, make: Any, call: Any) -> None:
+        run: Any = partial(call)
+        run.experimental_thread_pool = self._lanes[lane]  # gRPC reads it
+        self._methods[f"/hub.Hub/{name}"] = self._lanes[lane], make(run, None, Answer.taken)
 
     @property
     def other_calls(self) -> Lane:
@@ -201,11 +201,6 @@ class Service(grpc.GenericRpcHandler):
             found = self._methods["/hub.Hub/"]
         return None if found is None else found[1]
 
-    @property
-    def refusals(self) -> dict[str, int]:
-        """See :class:`hub.wire.access.Guard`; the store counts its own too."""
-        return self._guard.refusals
-
     def stop(self) -> None:
         """End the streams: acknowledge what they appended, and tell their callers to continue later."""
         self._guard.stopping.set()
@@ -220,38 +215,39 @@ class Service(grpc.GenericRpcHandler):
 
     # --- the calls
 
-    def _put(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = pb.PutResponse()
+    def _answer(self, call: Any, data: bytes, context: grpc.ServicerContext) -> bytes:
+        """Return the answer of a call that has one; an error becomes its status."""
+        answer: Any = b""  # if the caller has ended the call
         with self._guard.answering(context):
-            client, journal_dir, messages = open_put_request(data)
-            self._guard.allow(context, "write", client, journal_dir)
-            answer.NextOffset = self._store.put(client, journal_dir, messages)
-        return answer.SerializeToString()
+            answer = call(data, context)
+        encoded: bytes = answer if isinstance(answer, bytes) else answer.SerializeToString()
+        return encoded
 
-    def _put_encoded(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = pb.PutResponse()
-        with self._guard.answering(context):
-            request, encoded = open_copy_request(data)
-            self._guard.allow(context, "write", request.ClientID, request.JournalDir)
-            answer.NextOffset = self._store.put_encoded(request.ClientID, request.JournalDir, encoded)
-        return answer.SerializeToString()
+    def _put(self, data: bytes, context: grpc.ServicerContext) -> pb.PutResponse:
+        request = parse(pb.PutRequest, data)
+        self._guard.allow(context, request.ClientID, request.JournalDir, "write")
+        end = self._store.put(request.ClientID, request.JournalDir, from_wire(request.Messages))
+        return pb.PutResponse(NextOffset=end)
 
-    def _where(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = pb.WhereResponse()
-        with self._guard.answering(context):
-            request = parse(pb.WhereRequest, data)
-            source = self._guard.allow(context, "write", request.ClientID, request.JournalDir, "read")
-            first = self._store.first_offset(*source)
-            if first is not None:
-                end = self._store.end_offset(*source)
-                there = identity(self._store, source)
-                answer = pb.WhereResponse(Known=True, FirstOffset=first, NextOffset=end, ID=there)
-                if request.HasField("End"):
-                    self._note_unfit(context, request, end)
-                if request.HasField("Timestamp"):
-                    self._guard.allow(context, "read", *source)
-                    answer.TimeOffset = self._find_time(source, request.Timestamp)
-        return answer.SerializeToString()
+    def _put_encoded(self, data: bytes, context: grpc.ServicerContext) -> pb.PutResponse:
+        request, encoded = open_copy_request(data)
+        self._guard.allow(context, request.ClientID, request.JournalDir, "write")
+        return pb.PutResponse(NextOffset=self._store.put_encoded(request.ClientID, request.JournalDir, encoded))
+
+    def _where(self, data: bytes, context: grpc.ServicerContext) -> pb.WhereResponse:
+        request = parse(pb.WhereRequest, data)
+        source = self._guard.allow(context, request.ClientID, request.JournalDir, "write", "read")
+        first = self._store.first_offset(*source)
+        if first is None:
+            return pb.WhereResponse()
+        end = self._store.end_offset(*source)
+        answer = pb.WhereResponse(Known=True, FirstOffset=first, NextOffset=end, ID=identity(self._store, source))
+        if request.HasField("End"):
+            self._note_unfit(context, request, end)
+        if request.HasField("Timestamp"):
+            self._guard.allow(context, *source, "read")
+            answer.TimeOffset = self._find_time(source, request.Timestamp)
+        return answer
 
     def _note_unfit(self, context: grpc.ServicerContext, request: pb.WhereRequest, end: int) -> None:
         """Count and log a copier that will refuse to continue by itself, because its journal does not fit to ours."""
@@ -275,38 +271,31 @@ class Service(grpc.GenericRpcHandler):
             self._time_searches.release()
 
     def _get(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = b""
-        with self._guard.answering(context):
-            request = parse(pb.GetRequest, data)
-            call = Call(self._guard, context, "read")
-            source = call.allow(request.ClientID, request.JournalDir)
-            lease = Lease(self.answers, call, kind="get")
-            wanted = request.MaxBytes or _GET_BYTES
-            with (
-                lease.building(min(max(wanted, PIECE_BYTES), self._most_answer_bytes)) as size,
-                self._reader(source, request.Offset, lease, verify=not request.Unverified) as reader,
-            ):
-                answer = Get(reader, request.MaxMessages or _GET_MESSAGES, wanted).answer(size)
-            lease.built(len(answer))
+        request = parse(pb.GetRequest, data)
+        call = Call(self._guard, context, "read")
+        source = call.allow(request.ClientID, request.JournalDir)
+        lease = Lease(self.answers, call, kind="get")
+        wanted = request.MaxBytes or _GET_BYTES
+        with (
+            lease.building(min(max(wanted, PIECE_BYTES), self._most_answer_bytes)) as size,
+            self._reader(source, request.Offset, lease, verify=not request.Unverified) as reader,
+        ):
+            answer = Get(reader, request.MaxMessages or _GET_MESSAGES, wanted).answer(size)
+        lease.built(len(answer))
         return answer
 
     def _list(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = b""
-        with self._guard.answering(context):
-            self._guard.identify(context, "read")
-            request = parse(pb.ListRequest, data)
-            sources = [source for source in self._store.sources() if request.ClientID in ("", source.client)]
-            allowed = {
-                client: self._guard.may_read(context, client) for client in {source.client for source in sources}
-            }
-            sources = [source for source in sources if allowed[source.client]]
-            lease = Lease(self.answers, Call(self._guard, context, "read"), kind="get")
-            with lease.building(PIECE_BYTES):
-                lease.grow(sum(_LISTED_BYTES + len(str(source)) for source in sources))
-                found = (self._catalog.listed(source) for source in sources)
-                listed = [journal for journal in found if journal is not None]
-                answer = pb.ListResponse(Journals=listed).SerializeToString()
-            lease.built(len(answer))
+        self._guard.identify(context, "read")
+        request = parse(pb.ListRequest, data)
+        sources = [source for source in self._store.sources() if request.ClientID in ("", source.client)]
+        allowed = {client: self._guard.may_read(context, client) for client in {source.client for source in sources}}
+        sources = [source for source in sources if allowed[source.client]]
+        lease = Lease(self.answers, Call(self._guard, context, "read"), kind="get")
+        with lease.building(PIECE_BYTES):
+            lease.grow(sum(_LISTED_BYTES + len(str(source)) for source in sources))
+            listed = filter(None, map(self._catalog.listed, sources))
+            answer = pb.ListResponse(Journals=listed).SerializeToString()
+        lease.built(len(answer))
         return answer
 
     def _read(self, asked: bytes, context: grpc.ServicerContext) -> Iterator[Answer]:
@@ -359,26 +348,21 @@ class Service(grpc.GenericRpcHandler):
                         reader.judge()
                     watch.wait(_LOOK_AGAIN_S)
 
-    def _hold(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = pb.HoldResponse()
-        with self._guard.answering(context):
-            self._guard.require_running()
-            request = parse(pb.HoldRequest, data)
-            if len(request.Places) > MAX_LEASES:
-                raise ValueError(f"places must have at most {MAX_LEASES} journals, got {len(request.Places)}")
-            for place in request.Places:
-                self._guard.allow(context, "reader", place.ClientID, place.JournalDir)
-            places = [
-                Place(
-                    Source(place.ClientID, place.JournalDir),
-                    place.Offset if place.HasField("Offset") else None,
-                    place.Reset,
-                )
-                for place in request.Places
-            ]
-            kept = self.readers.hold(request.Reader, request.Holder, request.LeaseMs / 1000, places, take=request.Take)
-            answer = pb.HoldResponse(Places=[pb.KeptPlace(Offset=each.offset, Kept=each.kept) for each in kept])
-        return answer.SerializeToString()
+    def _hold(self, data: bytes, context: grpc.ServicerContext) -> pb.HoldResponse:
+        self._guard.require_running()
+        request = parse(pb.HoldRequest, data)
+        if len(request.Places) > MAX_LEASES:
+            raise ValueError(f"places must have at most {MAX_LEASES} journals, got {len(request.Places)}")
+        places = [
+            Place(
+                self._guard.allow(context, place.ClientID, place.JournalDir, "reader"),
+                place.Offset if place.HasField("Offset") else None,
+                place.Reset,
+            )
+            for place in request.Places
+        ]
+        kept = self.readers.hold(request.Reader, request.Holder, request.LeaseMs / 1000, places, take=request.Take)
+        return pb.HoldResponse(Places=[pb.KeptPlace(Offset=each.offset, Kept=each.kept) for each in kept])
 
     def _copy(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with self._guard.answering(context), self._stream(context, "copiers", self._limits.max_copiers):
@@ -387,40 +371,35 @@ class Service(grpc.GenericRpcHandler):
             for offset in session.acknowledge(requests):
                 yield pb.CopyResponse(NextOffset=offset).SerializeToString()
 
-    def _stage(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = pb.StageResponse()
-        with self._guard.answering(context):
-            request, rows = open_stage_request(data)
-            self._guard.check(context, "append", check_client(request.ClientID))
-            answer.Size = self._jobs.stage(
-                request.ClientID, request.Job, request.Task, request.Shard, request.Position, rows
-            )
-        return answer.SerializeToString()
+    def _stage(self, data: bytes, context: grpc.ServicerContext) -> pb.StageResponse:
+        request, rows = open_stage_request(data)
+        client = self._job_of(request, context)
+        return pb.StageResponse(
+            Size=self._jobs.stage(client, request.Job, request.Task, request.Shard, request.Position, rows)
+        )
 
-    def _seal(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        with self._guard.answering(context):
-            request = parse(pb.SealRequest, data)
-            self._guard.check(context, "append", check_client(request.ClientID))
-            self._jobs.seal(request.ClientID, request.Job, _staged(request.Files))
-        return pb.SealResponse().SerializeToString()
+    def _seal(self, data: bytes, context: grpc.ServicerContext) -> pb.SealResponse:
+        request = parse(pb.SealRequest, data)
+        self._jobs.seal(self._job_of(request, context), request.Job, _staged(request.Files))
+        return pb.SealResponse()
 
-    def _commit(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = pb.CommitResponse()
-        with self._guard.answering(context):
-            request = parse(pb.CommitRequest, data)
-            self._guard.check(context, "append", check_client(request.ClientID))
-            name, files = request.Name or None, _staged(request.Files)
-            answer.Written = self._jobs.commit(
-                request.ClientID, request.Job, request.Prefix, request.Bits, name, request.Number, files
-            )
-        return answer.SerializeToString()
+    def _commit(self, data: bytes, context: grpc.ServicerContext) -> pb.CommitResponse:
+        request = parse(pb.CommitRequest, data)
+        client, name, files = self._job_of(request, context), request.Name or None, _staged(request.Files)
+        return pb.CommitResponse(
+            Written=self._jobs.commit(client, request.Job, request.Prefix, request.Bits, name, request.Number, files)
+        )
 
-    def _abort(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        with self._guard.answering(context):
-            request = parse(pb.AbortRequest, data)
-            self._guard.check(context, "append", check_client(request.ClientID))
-            self._jobs.abort(request.ClientID, request.Job)
-        return pb.AbortResponse().SerializeToString()
+    def _abort(self, data: bytes, context: grpc.ServicerContext) -> pb.AbortResponse:
+        request = parse(pb.AbortRequest, data)
+        self._jobs.abort(self._job_of(request, context), request.Job)
+        return pb.AbortResponse()
+
+    def _job_of(self, request: Any, context: grpc.ServicerContext) -> str:
+        """Return the client of a job, if the caller may append to its journals."""
+        self._guard.check(context, check_client(request.ClientID), "append")
+        client: str = request.ClientID
+        return client
 
     def _refuse(self, _: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         self._crowded = True
@@ -460,7 +439,6 @@ class Service(grpc.GenericRpcHandler):
             crowded, self._crowded = self._crowded or self.waiting > 0, False
             self.answers.sweep(crowded)
             self.readers.sweep()
-            self._guard.logged.end_period()
 
 
 def _staged(files: Iterable[pb.StagedFile]) -> list[Staged]:

@@ -568,7 +568,7 @@ def test_a_bit_that_changes_on_the_way_is_noticed_and_the_messages_are_sent_agai
             stop = threading.Event()
             follower = Copier(path, client, on_progress=lambda _: stop.set(), backoff_s=0.01)
             assert follower.run(stop, timeout=60.0) == 1
-        assert server.service.refusals["unavailable"] == 2
+        assert server.counts().refusals["unavailable"] == 2
     same_bytes(path, tmp_path / "hub" / "a.journal")
     assert "changed on the way to the hub" in caplog.text
 

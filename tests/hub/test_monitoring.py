@@ -41,7 +41,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         with hub.Merge(root / "hub", "report") as merged:
             next(iter(merged))
             merged.commit()
-        server.service.refusals["gap"] = 1
+        server.service._guard.refusals["gap"] = 1
         text += generate_latest(register(server)).decode()
     found: dict[str, set[str]] = defaultdict(set)
     for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.MULTILINE):
