@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from hub.naming import Source
 from sej.errors import ClosedError, SejError, WriterFailedError
@@ -30,22 +31,27 @@ class Entry:
         self.users = 0
 
 
+class Opening(Protocol):
+    """What opens writers: :class:`hub.Store`."""
+
+    root: str
+
+    def open_writer(self, source: Source, first_offset: int) -> Writer:
+        """Open the writer of a source, whose first offset is used if the journal is new."""
+
+
 class WriterPool:
     """Opens writers at their first use, and closes the least recently used one to make room."""
 
-    def __init__(self, open_writer: Callable[[Source, int], Writer], max_open: int, root: str) -> None:
+    def __init__(self, store: Opening, max_open: int) -> None:
         """Create a pool without writers.
 
         Args:
-            open_writer: opens the writer of a source; the number is the first offset of a new journal.
+            store: opens the writers.
             max_open: the most writers open at one time.
-            root: the directory of the store, for errors.
         """
-        if max_open < 1:
-            raise ValueError(f"max_open must be at least 1, got {max_open}")
-        self._open_writer = open_writer
+        self._store = store
         self._max_open = max_open
-        self._root = root
         self._entries: OrderedDict[Source, Entry] = OrderedDict()
         self._condition = threading.Condition(threading.Lock())
         self._open = 0
@@ -65,7 +71,7 @@ class WriterPool:
         """
         with self._condition:
             if self._closed:
-                raise ClosedError("the store is closed; open another one", path=self._root)
+                raise ClosedError("the store is closed; open another one", path=self._store.root)
             entry = self._entries.setdefault(source, Entry())
             self._entries.move_to_end(source)
             entry.users += 1
@@ -80,7 +86,7 @@ class WriterPool:
             return entry.writer
         self._make_room()
         try:
-            entry.writer = self._open_writer(source, first_offset)
+            entry.writer = self._store.open_writer(source, first_offset)
         except BaseException:
             self._made_room()
             raise

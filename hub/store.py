@@ -233,7 +233,7 @@ class Store:
         self._limits = Limits(self.root, max_client_bytes, min_free_bytes, disk)
         room = spare_files()
         most = max(room - _OTHER_FILES, room // 2) // _FILES_A_WRITER
-        self._pool = WriterPool(self._open_writer, max(min(max_open, most), 1), self.root)
+        self._pool = WriterPool(self, max(min(max_open, most), 1))
 
     # --- writing
 
@@ -579,7 +579,8 @@ class Store:
     def _directory(self, source: Source) -> Directory:
         return Directory(source_path(self.root, source), self._disk)
 
-    def _open_writer(self, source: Source, first_offset: int) -> Writer:
+    def open_writer(self, source: Source, first_offset: int) -> Writer:
+        """Open the writer of a source, whose first offset is used if the journal is new."""
         if not 0 <= first_offset <= MAX_OFFSET:
             raise InvalidMessageError(f"offset must be 0 to {MAX_OFFSET}, got {first_offset}", offset=first_offset)
         return Writer(

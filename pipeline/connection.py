@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from hub.certificates import absolute_address, is_loopback
@@ -20,6 +20,7 @@ from sej.checks import TEXT, a, optional, require
 from sej.cli.shared.units import human_duration
 
 if TYPE_CHECKING:
+    from hub.readers import Kept
     from hub.wire import Client, ClientTLS
 
 
@@ -247,6 +248,10 @@ class Line:
             else:
                 self._retry.reached()
                 return answer
+
+    def hold(self, request: Any) -> list[Kept]:
+        """Take a named reader, or renew its lease."""
+        return self.ask(lambda client: client.hold(request))
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""

@@ -21,6 +21,7 @@ from hub.certificates import ClientTLS, absolute_address, is_loopback, keep_unus
 from hub.errors import AccessError, NotSupportedError, UnavailableError
 from hub.jobs import Staged
 from hub.naming import check_client
+from hub.readers import Kept
 from hub.wire import hub_pb2 as pb
 from hub.wire.frames import (
     BATCH_BYTES,
@@ -60,6 +61,7 @@ _CONNECT_MS: Final = 5_000
 
 _JOB_S: Final = 600.0
 """A commit appends all rows of a job before it answers."""
+_HOLD_S: Final = 60.0
 _ABORT_S: Final = 5.0
 """An abort only removes files, and is not worth a long wait."""
 
@@ -261,13 +263,8 @@ class Client:
                 failure.append(error)  # what was sent so far is acknowledged first
 
         call: Any = self._open().stream_stream("/hub.Hub/Copy", None, pb.CopyResponse.FromString)
-        with self._translating(self._named(journal_dir), failure):
-            answers = call(requests(), metadata=self._metadata)
-            try:
-                for answer in answers:
-                    yield answer.NextOffset
-            finally:
-                answers.cancel()
+        for answer in self._stream(call, requests(), self._named(journal_dir), failure):
+            yield answer.NextOffset
         if failure:
             raise failure[0]
 
@@ -282,7 +279,8 @@ class Client:
             own: the offsets that the caller's copy of it has. If the hub's do not fit to them, the hub counts and logs
                 it.
         """
-        answer = self._where(journal_dir, client_id, own)
+        bounds = {} if own is None else {"First": own.start, "End": own.stop}
+        answer = self._where(journal_dir, client_id, **bounds)
         return JournalState(answer.Known, answer.FirstOffset, answer.NextOffset)
 
     def identity(self, journal_dir: str, *, client_id: str | None = None) -> bytes:
@@ -302,10 +300,7 @@ class Client:
             timestamp: ns since the epoch.
             client_id: the journal's client; default: this client.
         """
-        request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir, Timestamp=timestamp)
-        found: int = self.call(
-            "Where", request, pb.WhereResponse, journal=self._named(journal_dir, client_id)
-        ).TimeOffset
+        found: int = self._where(journal_dir, client_id, Timestamp=timestamp).TimeOffset
         return found
 
     def journals(self, client_id: str = "") -> list[Listed]:
@@ -342,15 +337,7 @@ class Client:
         Raises:
             SejError: as :meth:`hub.Store.get`; UnavailableError if the connection was lost: continue from there.
         """
-        request = pb.ReadRequest(
-            ClientID=self._who(client_id),
-            JournalDir=journal_dir,
-            Offset=offset,
-            StopOffset=stop,
-            Skip=skip,
-            Verify=verify,
-        )
-        for answer in self._read(request):
+        for answer in self._read(journal_dir, offset, stop, client_id, skip, verify):
             yield open_read_response(answer)
 
     def read_columns(
@@ -399,30 +386,20 @@ class Client:
         """
         names = tuple(columns)
         bits = bits_of(names, since, until)
-        request = pb.ReadRequest(
-            ClientID=self._who(client_id),
-            JournalDir=journal_dir,
-            Offset=offset,
-            StopOffset=stop,
-            Skip=skip,
-            Verify=verify,
-            Columns=bits,
-            Since=since if bits else None,
-            Until=until if bits else None,
-        )
+        times = {"Since": since, "Until": until} if bits else {}
+        answers = self._read(journal_dir, offset, stop, client_id, skip, verify, Columns=bits, **times)
         keys, values = "key" in names, "value" in names
-        return (
-            rows for answer in self._read(request) for rows in open_rows(answer, stop, bits, keys=keys, values=values)
-        )
+        return (rows for answer in answers for rows in open_rows(answer, stop, bits, keys=keys, values=values))
 
-    def _read(self, request: pb.ReadRequest) -> Iterator[bytes]:
+    def _read(
+        self, journal_dir: str, offset: int, stop: int, client_id: str | None, skip: bool, verify: bool, **more: Any
+    ) -> Iterator[bytes]:
+        request = pb.ReadRequest(
+            ClientID=self._who(client_id), JournalDir=journal_dir, Offset=offset, StopOffset=stop, Skip=skip,
+            Verify=verify, **more,
+        )  # fmt: skip
         call: Any = self._open().unary_stream("/hub.Hub/Read", pb.ReadRequest.SerializeToString, None)
-        with self._translating(f"{request.ClientID}.{request.JournalDir}"):
-            answers = call(request, metadata=self._metadata)
-            try:
-                yield from answers
-            finally:
-                answers.cancel()
+        return self._stream(call, request, self._named(journal_dir, client_id))
 
     def get(
         self,
@@ -479,13 +456,8 @@ class Client:
         """
         call = self._open().unary_stream("/hub.Hub/Follow", pb.GetRequest.SerializeToString, pb.GetResponse.FromString)
         request = self._get_request(journal_dir, offset, max_messages, 0, client_id, verify)
-        with self._translating(self._named(journal_dir, client_id)):
-            answers = call(request, metadata=self._metadata)
-            try:
-                for answer in answers:
-                    yield from_wire(answer.Messages)
-            finally:
-                answers.cancel()
+        for answer in self._stream(call, request, self._named(journal_dir, client_id)):
+            yield from_wire(answer.Messages)
 
     def close(self) -> None:
         """Close the connection; calls in progress end."""
@@ -516,16 +488,23 @@ class Client:
 
     # --- internals
 
-    def _where(self, journal_dir: str, client_id: str | None, own: range | None = None) -> pb.WhereResponse:
-        request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir)
-        if own is not None:
-            request.First, request.End = own.start, own.stop
+    def hold(self, request: pb.HoldRequest) -> list[Kept]:
+        """Take a reader, or renew its lease; see :class:`hub.wire.named.HeldReaders`."""
+        original = "keeps no offsets for readers; keep the offset yourself"
+        answer = self.call("Hold", request, pb.HoldResponse, timeout_s=_HOLD_S, original=original)
+        return [Kept(place.Offset, place.Kept) for place in answer.Places]
+
+    def _where(self, journal_dir: str, client_id: str | None, **more: int) -> pb.WhereResponse:
+        request = pb.WhereRequest(ClientID=self._who(client_id), JournalDir=journal_dir, **more)
         journal = self._named(journal_dir, client_id)
         answer: pb.WhereResponse = self.call("Where", request, pb.WhereResponse, journal=journal)
         self._is_original = False
         return answer
 
-    def call(self, name: str, request: Any, answer: Any, *, journal: str = "", timeout_s: float | None = None) -> Any:
+    def call(
+        self, name: str, request: Any, answer: Any, *, journal: str = "", timeout_s: float | None = None,
+        original: str = "",
+    ) -> Any:  # fmt: skip
         """Make a call, and return its answer.
 
         Args:
@@ -534,6 +513,7 @@ class Client:
             answer: the class of its answer.
             journal: the client and journal of the call, for errors.
             timeout_s: seconds until an error; None: those of the client.
+            original: what an original hub does not do, and what to do instead, for the error.
 
         Raises:
             NotSupportedError: the hub does not know the call, because it is an original hub.
@@ -543,8 +523,22 @@ class Client:
         if (channel, name) not in calls:
             encode = None if isinstance(request, bytes) else type(request).SerializeToString
             calls[channel, name] = channel.unary_unary(f"/hub.Hub/{name}", encode, answer.FromString)
-        with self._translating(journal):
-            return calls[channel, name](request, timeout=timeout_s or self._timeout_s, metadata=self._metadata)
+        try:
+            with self._translating(journal):
+                return calls[channel, name](request, timeout=timeout_s or self._timeout_s, metadata=self._metadata)
+        except NotSupportedError as error:
+            if not original:
+                raise
+            raise NotSupportedError(f"the hub at {self.address} is an original hub: it {original}") from error
+
+    def _stream(self, call: Any, request: Any, journal: str, failure: list[Exception] | None = None) -> Iterator[Any]:
+        """Yield the answers of a call, which ends with this iterator."""
+        with self._translating(journal, failure):
+            answers = call(request, metadata=self._metadata)
+            try:
+                yield from answers
+            finally:
+                answers.cancel()
 
     def _original(self, journal_dir: str, client_id: str | None = None) -> bool:
         """Whether this is an original hub; asked once."""
@@ -729,13 +723,9 @@ class JobCalls:
         self._call("Abort", request, pb.AbortResponse, _ABORT_S)
 
     def _call(self, name: str, request: Any, answer: Any, timeout_s: float = _JOB_S) -> Any:
-        try:
-            return self._client.call(name, request, answer, journal=self._client.client_id, timeout_s=timeout_s)
-        except NotSupportedError as error:
-            raise NotSupportedError(
-                f"the hub at {self._client.address} takes no jobs: it is an original hub; write"
-                " on a disk that the driver and all executors share"
-            ) from error
+        original = "takes no jobs; write on a disk that the driver and all executors share"
+        journal = self._client.client_id
+        return self._client.call(name, request, answer, journal=journal, timeout_s=timeout_s, original=original)
 
 
 def _files(files: Iterable[Staged]) -> list[pb.StagedFile]:

@@ -13,9 +13,9 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
-from hub.errors import NotSupportedError, UnavailableError
+from hub.errors import UnavailableError
 from hub.naming import Source, check_journal
 from hub.readers import MAX_LEASE_S, Kept
 from hub.wire import hub_pb2 as pb
@@ -43,9 +43,15 @@ _HOST_CHARS: Final = 36
 """Less than the hub's limit for host, pid and a random number together."""
 _RENEWALS: Final = 3
 """Calls in the time of one lease, if nothing is committed."""
-_TIMEOUT_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 10.0
+
+
+class Holding(Protocol):
+    """What makes the calls of named readers; :class:`hub.wire.Client` implements it."""
+
+    def hold(self, request: pb.HoldRequest) -> list[Kept]:
+        """Take a reader, or renew its lease; returns the state of each place."""
 
 
 class HeldReaders:
@@ -53,13 +59,11 @@ class HeldReaders:
 
     __reduce__ = refuse_pickling
 
-    def __init__(
-        self, ask: Callable[[Callable[[Client], list[Kept]]], list[Kept]], name: str, lease_s: Seconds
-    ) -> None:
+    def __init__(self, hub: Holding, name: str, lease_s: Seconds) -> None:
         """Set the name; nothing is held yet.
 
         Args:
-            ask: calls a function with a client, and may try again.
+            hub: a client, or what calls one and may try again.
             name: the reader's name.
             lease_s: how long the hub waits for this program before another one may take the reader.
         """
@@ -68,7 +72,7 @@ class HeldReaders:
         if lease_s > MAX_LEASE_S:
             raise ValueError(f"lease_s must be at most {MAX_LEASE_S:g} seconds, got {lease_s}")
         self.name = check_name(name, "a reader's name")
-        self._ask = ask
+        self._hub = hub
         self._lease_s = lease_s
         self._holder = f"{_UNNAMED.sub('-', host_name())[:_HOST_CHARS]}:{os.getpid()}:{secrets.token_hex(8)}"
         self._lock = threading.Lock()
@@ -183,7 +187,7 @@ class HeldReaders:
         return kept
 
     def _ask_hub(self, request: pb.HoldRequest, sources: Iterable[Source]) -> list[Kept]:
-        kept = self._ask(lambda client: _hold(client, request))
+        kept = self._hub.hold(request)
         self._kept.update(zip(sources, (each.offset for each in kept), strict=True))
         return kept
 
@@ -201,16 +205,6 @@ class HeldReaders:
             except SejError as error:
                 self._failure = error
                 return
-
-
-def _hold(client: Client, request: pb.HoldRequest) -> list[Kept]:
-    try:
-        answer = client.call("Hold", request, pb.HoldResponse, timeout_s=_TIMEOUT_S)
-    except NotSupportedError as error:
-        raise NotSupportedError(
-            f"the hub at {client.address} keeps no offsets for readers: it is an original hub; keep the offset yourself"
-        ) from error
-    return [Kept(place.Offset, place.Kept) for place in answer.Places]
 
 
 def batches(
@@ -368,7 +362,7 @@ class Reader:
         self._wait = wait
         self._verify = verify
         self._on_retry = on_retry
-        self._held = HeldReaders(lambda question: question(client), name, lease_s)
+        self._held = HeldReaders(client, name, lease_s)
         kept = self._held.take({self._source: start})[self._source]
         self.is_new = not kept.kept
         """True if the reader has never committed."""

@@ -206,7 +206,7 @@ class RemoteProgress:
 
         self._remote = remote
         self._line = Line(remote._replace(retry_s=0.0))  # a renewal in an outage must not hold up the end of a stream
-        self._held = HeldReaders(self._line.ask, reader, _LEASE_S)
+        self._held = HeldReaders(self._line, reader, _LEASE_S)
         self._ids: dict[str, str] = {}
 
     def take(self, starts: Mapping[str, int | None], *, reset: bool = False) -> dict[str, Kept]:

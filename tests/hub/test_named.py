@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -399,11 +399,12 @@ def test_many_journals_are_taken_and_committed_together(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, server), Client(server.address) as client:
         calls = []
 
-        def ask(question: Callable[[Client], list[Kept]]) -> list[Kept]:
-            calls.append(question)
-            return question(client)
+        class Counting:
+            def hold(self, request: pb.HoldRequest) -> list[Kept]:
+                calls.append(request)
+                return client.hold(request)
 
-        held = HeldReaders(ask, "all", 30.0)
+        held = HeldReaders(Counting(), "all", 30.0)
         assert held.take(dict.fromkeys(sources)) == dict.fromkeys(sources, (0, False))
         held.commit(dict.fromkeys(sources, 4))
         assert len(calls) == 2
@@ -417,7 +418,7 @@ def test_a_journal_that_was_removed_ends_no_other(tmp_path: Path) -> None:
     for source in sources:
         fill(tmp_path / source.name, sample(5))
     with serving(tmp_path) as (_, server), Client(server.address) as client:
-        held = HeldReaders(lambda question: question(client), "all", 0.5)
+        held = HeldReaders(client, "all", 0.5)
         held.take(dict.fromkeys(sources))
         shutil.rmtree(tmp_path / sources[1].name)
         until(lambda: not held.holds(sources[1]))  # the renewal has noticed

@@ -337,9 +337,9 @@ def test_a_journal_that_another_process_has_just_created(tmp_path: Path) -> None
     class Late(hub.Store):
         before_open: Callable[[], object] = staticmethod(lambda: None)
 
-        def _open_writer(self, source: hub.Source, first_offset: int) -> Writer:
+        def open_writer(self, source: hub.Source, first_offset: int) -> Writer:
             self.before_open()
-            return super()._open_writer(source, first_offset)
+            return super().open_writer(source, first_offset)
 
     def create() -> None:
         with sej.Writer(tmp_path / "a.j") as writer:

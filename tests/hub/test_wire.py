@@ -35,9 +35,9 @@ from hub.wire.access import Guard, Refusals
 from hub.wire.frames import (
     copy_request,
     open_copy_request,
-    parse,
     open_read_response,
     open_stage_request,
+    parse,
     stage_request,
 )
 from hub.wire.status import BusyError, DirectoryUnavailableError, TooLargeError
