@@ -219,22 +219,6 @@ def test_text_queues(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert inside(monkeypatch, "tq", str(command), path, *more).code in (0, 1, 4)
 
 
-@pytest.mark.parametrize("words", [["next"], ["list"], ["check"], ["claim"], ["follow", "--timeout", "0"]])
-def test_a_text_queue_that_is_missing(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = inside(monkeypatch, "tq", *words, tmp_path / "jobs.tq")
-    assert done.code == 4
-    assert str(tmp_path / "jobs.tq") in done.err
-
-
-@pytest.mark.parametrize("words", [["next"], ["list"], ["check"], ["claim"], ["follow", "--timeout", "0"]])
-def test_a_directory_without_text_queues(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "jobs.tq").mkdir()
-    done = inside(monkeypatch, "tq", *words, tmp_path / "jobs.tq")
-    assert (done.code, done.out) == (0 if words[0] == "follow" else 4, b"")
-    assert "no file in this directory has a name that ends in .tq" in done.err
-    assert list((tmp_path / "jobs.tq").iterdir()) == []
-
-
 @pytest.mark.parametrize("data", [b"", b"\xff" * 100, bytes(range(256)) * 4, bytes.fromhex("27642603") + b"\xff" * 50])
 def test_kestrel(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cars").write_bytes(data)

@@ -26,16 +26,6 @@ def offsets(out: bytes) -> list[int]:
     return [int(line.split(b"\t")[0]) for line in out.splitlines()]
 
 
-def test_times_choose_messages(journal: Path) -> None:
-    words = ["--start", "2017-07-14 02:40:05", "--end", "2017-07-14T02:40:08Z"]
-    assert offsets(sej("scan", *words, journal).stdout) == [5, 6, 7]
-    assert sej("count", *words, journal).stdout == b"3\n"
-    assert sej("count", "--start", "yesterday", journal).stdout == b"0\n"
-    assert sej("count", "--end", "1h ago", journal).stdout == b"30\n"
-    done = sej("scan", "--start", "soon", journal)
-    assert (done.returncode, b"is not an offset or a time" in done.stderr) == (2, True)
-
-
 def test_type_zero_is_a_type(journal: Path) -> None:
     assert offsets(sej("scan", "--type", "0", "--end", "9", journal).stdout) == [0, 3, 6]
     assert offsets(sej("tail", "--type", "0", "--type", "2", "-n", "3", journal).stdout) == [26, 27, 29]

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import signal
 from io import StringIO
 from pathlib import Path
 
@@ -137,19 +136,6 @@ def test_follow_continues_where_its_reader_stopped(journal: Path) -> None:
     assert sej("follow", "--reader", "billing", "--timeout", "0", journal).stdout == b""
     assert sej("follow", "--reader", "billing", "--start", "3", journal).returncode == 2
     assert len(sej("follow", "--start", "5", "--timeout", "0", journal).stdout.splitlines()) == 5
-
-
-def test_follow_ends_quietly(journal: Path) -> None:
-    with start("follow", "--start", "9", journal) as running:
-        assert running.stdout is not None
-        assert running.stderr is not None
-        assert running.stdout.readline().endswith(b"value 9\n")
-        with library.Writer(journal) as writer:
-            writer.append(b"\xff\x00")
-        assert running.stdout.readline().endswith(b"\\xff\\x00\n")
-        running.send_signal(signal.SIGINT)
-        assert running.wait(20) == 130
-        assert running.stderr.read() == b""
 
 
 def test_follow_into_a_closed_pipe(journal: Path) -> None:

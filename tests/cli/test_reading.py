@@ -2,13 +2,12 @@
 
 import base64
 import json
-import signal
 from pathlib import Path
 
 import pytest
 
 import sej as library
-from tests.cli.command import sej, start
+from tests.cli.command import sej
 
 STAMP = 1_500_000_000_000_000_000
 
@@ -58,12 +57,6 @@ def test_raw_prints_values_byte_for_byte(journal: Path) -> None:
     assert sej("tail", "--raw", "--count", "1", journal).stdout == b"value 19"
     done = sej("scan", "--raw", "--json", journal)
     assert (done.returncode, b"--raw prints values only" in done.stderr) == (2, True)
-
-
-def test_scan_prints_at_most_count_messages(journal: Path) -> None:
-    assert len(sej("scan", "-n", "5", journal).stdout.splitlines()) == 5
-    assert sej("scan", "--count", "0", journal).stdout == b""
-    assert len(sej("scan", "--count", "2", "--type", "255", journal).stdout.splitlines()) == 1
 
 
 def test_scan_accepts_the_count_of_the_original(journal: Path) -> None:
@@ -121,33 +114,6 @@ def test_tail_prints_the_last(journal: Path) -> None:
     assert sej("tail", "--count", "0", journal).stdout == b""
 
 
-def test_tail_follows_until_interrupted(journal: Path) -> None:
-    with start("tail", "-n", "1", "-f", journal) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline().endswith(b"value 19\n")
-        with library.Writer(journal) as writer:
-            for number in range(3):
-                writer.append(b"more %d" % number)
-                assert running.stdout.readline().endswith(b"more %d\n" % number)
-        running.send_signal(signal.SIGINT)
-        assert running.wait(20) == 130
-        assert running.stderr is not None
-        assert running.stderr.read() == b""
-
-
-@pytest.mark.parametrize("words", [["scan"], ["scan", "--json"], ["tail", "-n100000"], ["tail", "-f", "-n100000"]])
-def test_a_closed_output_pipe_ends_the_command(tmp_path: Path, words: list[str]) -> None:
-    with library.Writer(tmp_path / "j") as writer:
-        writer.append_many([b"x" * 100] * 30_000)
-    with start(*words, tmp_path / "j") as running:
-        assert running.stdout is not None
-        assert running.stdout.readline()
-        running.stdout.close()
-        assert running.wait(20) == 0
-        assert running.stderr is not None
-        assert running.stderr.read() == b""
-
-
 def test_dump_reads_one_segment(journal: Path) -> None:
     segment = sorted((journal / "jnl").iterdir())[1]
     rows = [json.loads(line) for line in sej("dump", "--json", segment).stdout.splitlines()]
@@ -157,16 +123,6 @@ def test_dump_reads_one_segment(journal: Path) -> None:
     assert len(sej("dump", journal / "jnl" / "elsewhere").stdout.splitlines()) == len(rows)
     assert sej("dump", journal).returncode == 4
     assert sej("dump", journal / "missing.jnl").returncode == 4
-
-
-def test_looking_creates_nothing(tmp_path: Path) -> None:
-    for command in ("count", "scan", "tail", "verify"):
-        done = sej(command, tmp_path / "missing")
-        assert (done.returncode, done.stdout) == (4, b"")
-        assert b"there is no journal" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "file").touch()
-    assert sej("count", tmp_path / "file").returncode == 4
 
 
 @pytest.mark.parametrize("words", [[], ["frob"], ["count"], ["tail", "--count", "x", "."], ["scan", "--frob", "."]])
@@ -189,14 +145,6 @@ def test_version_names_the_codec() -> None:
     assert done.returncode == 0
     assert f"codec {codec.IMPLEMENTATION}".encode() in done.stdout
     assert b"codec pure (python)" in sej("--version", env={"SEJ_CODEC": "python"}).stdout
-
-
-def test_help_has_examples() -> None:
-    for command in ("count", "scan", "tail", "dump", "append", "verify"):
-        assert command.encode() in sej("--help").stdout
-        done = sej(command, "--help")
-        assert done.returncode == 0
-        assert b"Example: " in done.stdout
 
 
 def test_hexadecimal_excludes_json(tmp_path: Path) -> None:

@@ -191,14 +191,6 @@ def test_a_text_queue_and_a_hub_notice_that_their_reader_left(tmp_path: Path) ->
         assert done.stderr == b""
 
 
-def test_binary_values_go_through(tmp_path: Path) -> None:
-    values = [bytes(range(256)), b"", b"\n\n", b"\xff" * 1000]
-    data = b"".join(len(value).to_bytes(4, "big") + value for value in values)
-    assert sej("append", "--length-prefixed", tmp_path / "j", stdin=data).returncode == 0
-    lines = sej("scan", "--format", "hex", tmp_path / "j").stdout.decode().splitlines()
-    assert [bytes.fromhex(line.split("\t")[4]) for line in lines] == values
-
-
 @pytest.mark.torture
 def test_a_million_lines(tmp_path: Path, torture_s: float) -> None:
     """In and out again through pipes, equal to the byte; a tenth of it in a short run."""

@@ -30,13 +30,6 @@ def test_each_line_is_a_message(tmp_path: Path, data: bytes, expected: list[byte
     assert sej("count", tmp_path / "j").stdout == b"%d\n" % len(expected)
 
 
-@pytest.mark.parametrize("end", [b"", b"\n"])
-def test_lines_of_any_length_come_whole(tmp_path: Path, end: bytes) -> None:
-    lines = [b"%d" % size + b"x" * size for size in (0, 1 << 18, 3 << 20, 1, (1 << 18) - 1, 5, 1 << 20)]
-    assert sej("append", tmp_path / "j", stdin=b"\n".join(lines) + end).returncode == 0
-    assert values(tmp_path / "j") == lines
-
-
 def test_key_type_and_durability(tmp_path: Path) -> None:
     done = sej("append", "--key", "ä", "--type", "9", "--durability", "disk", tmp_path / "j", stdin=b"a\n")
     assert done.returncode == 0
