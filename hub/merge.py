@@ -44,10 +44,10 @@ from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.reading.offset import Offset, read_offset
-from sej.system.disk import OS, Disk, is_scarce, read_small, replace_file, spare_files
+from sej.system.disk import OS, Disk, is_scarce, spare_files
 from sej.system.locks import Lock
 from sej.system.paths import absolute_path
-from sej.system.sealed import seal, unseal, whole
+from sej.system.sealed import SealedFile, whole
 from sej.system.watch import Watch, wait_any
 
 _FOLDER: Final = ".merge"
@@ -94,24 +94,27 @@ def read_vector(root: str, reader: str, disk: Disk) -> _Kept:
     Raises:
         HubError: the file is not a vector.
     """
-    path = os.path.join(root, _FOLDER, f"{check_name(reader, 'a reader name')}.json")
-    try:
-        data = read_small(disk, path, _VECTOR_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
+    file = _vector(os.path.join(root, _FOLDER), check_name(reader, "a reader name"), disk)
+    content = file.load()
+    if content is None:
         return _Kept({}, {})
-    try:
-        content = unseal(path, data)
+    with file.checking():
         whole(content["format"], _FORMAT, _FORMAT)
         return _Kept(
             {name: whole(offset, 0, MAX_OFFSET) for name, offset in content["offsets"].items()},
             {name: bytes.fromhex(i).hex() for name, i in content["journals"].items()},
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HubError(
-            f"this is not a vector of offsets of format {_FORMAT} ({error}); restore a copy, or remove the file to"
-            " start the merge at the first messages",
-            path=path,
-        ) from error
+
+
+def _vector(folder: str, reader: str, disk: Disk) -> SealedFile:
+    return SealedFile(
+        disk,
+        os.path.join(folder, f"{reader}.json"),
+        f"a vector of offsets of format {_FORMAT}",
+        "restore a copy, or remove the file to start the merge at the first messages",
+        max_bytes=_VECTOR_BYTES,
+        error=HubError,
+    )
 
 
 class _Vector:
@@ -188,8 +191,7 @@ class _Vector:
         merged = self._offsets | {source.name: offset for source, offset in changed.items()}
         journals = {name: self._journals[name] for name in merged if name in self._journals}
         content = {"format": _FORMAT, "offsets": merged, "journals": journals}
-        path = os.path.join(self._folder, f"{self._reader}.json")
-        replace_file(self._disk, path + ".tmp", path, seal(path, content))
+        _vector(self._folder, self._reader, self._disk).store(content)
         self._offsets = merged
 
     def close(self) -> None:

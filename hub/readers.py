@@ -45,9 +45,9 @@ from sej.journal.directory import Directory, check_name
 from sej.journal.identity import journal_id
 from sej.message import FIRST
 from sej.reading.offset import Offset, read_offset
-from sej.system.disk import OS, read_small, replace_file
+from sej.system.disk import OS
 from sej.system.paths import absolute_path
-from sej.system.sealed import seal, unseal
+from sej.system.sealed import SealedFile, whole
 
 _log = logging.getLogger(__name__)
 MAX_LEASE_S: Final = 600.0
@@ -374,7 +374,7 @@ class Readers:
         if OS.status(os.path.dirname(path)) is None:
             OS.mkdir(os.path.dirname(path))
         rows = [[*source, held.holder, held.lease_s, held.identity] for source, held in sorted(name.held.items())]
-        replace_file(OS, path + ".tmp", path, seal(path, {"format": 1, "holders": rows}))
+        _file(path).store({"format": 1, "holders": rows})
         name.is_changed = False
 
 
@@ -410,21 +410,24 @@ def _shown(holder: str) -> str:
 
 
 def _read(path: str) -> list[tuple[Source, str, float, str]]:
-    try:
-        data = read_small(OS, path, _RECORD_BYTES)
-    except FileNotFoundError:
+    file = _file(path)
+    content = file.load()
+    if content is None:
         return []
-    try:
-        content = unseal(path, data)
-        if content["format"] != 1:
-            raise ValueError(f"format {content['format']}")
+    with file.checking():
+        whole(content["format"], 1, 1)
         return [
             (check_journal(client, journal), str(holder), float(lease_s), str(identity))
             for client, journal, holder, lease_s, identity in content["holders"]
         ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HubError(
-            f"this does not name the holders of a reader ({error}); stop the hub, and remove the file after every"
-            " program that uses this reader has ended",
-            path=path,
-        ) from error
+
+
+def _file(path: str) -> SealedFile:
+    return SealedFile(
+        OS,
+        path,
+        "a record of the holders of a reader",
+        "stop the hub, and remove the file after every program that uses this reader has ended",
+        max_bytes=_RECORD_BYTES,
+        error=HubError,
+    )

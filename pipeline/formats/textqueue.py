@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,11 +33,10 @@ from pipeline.paths import paths_of
 from pipeline.reading.text_entries import TextEntries
 from pipeline.schema import check_projection, spark_columns
 from pipeline.writing.target import by_checkpoint
-from sej.errors import CorruptionError
-from sej.system.disk import OS, read_small, replace_file
+from sej.system.disk import OS
 from sej.system.locks import Lock
 from sej.system.paths import absolute_path
-from sej.system.sealed import seal, unseal, whole
+from sej.system.sealed import SealedFile, whole
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing.append import require_valid
 from textqueue.format.parser import render
@@ -159,9 +158,7 @@ def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bo
     require_valid([(row, ()) for row in rows], MessageStatus.queued, path)
     ledger = sidecar_path(path, ".spark")
     with Lock(f"{ledger}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
-        known: dict[str, Any] = {"done": {}, "intent": None}
-        with suppress(FileNotFoundError):
-            known = _read_ledger(ledger)
+        known = _read_ledger(ledger) or {"done": {}, "intent": None}
         intent = known["intent"]
         if intent is not None:  # a job died in this block, perhaps because of a failed sync
             OS.sync_dir(os.path.dirname(os.path.abspath(ledger)))
@@ -177,10 +174,10 @@ def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bo
                     there = OS.status(path)
                     mark = {"name": name, "number": number, "keep": keep, "rows": rows}
                     mark |= {"before": _occurrences(queue, rows), "size": 0 if there is None else there.size}
-                    _save(ledger, {**known, "intent": mark})
+                    _ledger(ledger).store({**known, "intent": mark})
                     _append(queue, rows)
                 _note(known, name, number, keep=keep)
-            _save(ledger, known)
+            _ledger(ledger).store(known)
 
 
 def _cut_torn(path: str, intent: dict[str, Any]) -> None:
@@ -221,27 +218,28 @@ def _note(known: dict[str, Any], name: str, number: int, *, keep: bool) -> None:
         known["done"][name] = max(number, known["done"].get(name, -1))
 
 
-def _save(ledger: str, content: dict[str, Any]) -> None:
-    replace_file(OS, f"{ledger}.new", ledger, seal(ledger, content))
+def _ledger(path: str) -> SealedFile:
+    return SealedFile(
+        OS,
+        path,
+        "a record of Spark's appends",
+        "restore a copy, or compare the end of the text queue with the last batch and then remove this file",
+        temporary=f"{path}.new",
+        max_bytes=_LEDGER_BYTES,
+    )
 
 
-def _read_ledger(path: str) -> dict[str, Any]:
-    data = read_small(OS, path, _LEDGER_BYTES)
-    try:
-        known = unseal(path, data)
-        for number in known["done"].values():
+def _read_ledger(path: str) -> dict[str, Any] | None:
+    file = _ledger(path)
+    known = file.load()
+    with file.checking():
+        for number in known["done"].values() if known is not None else ():
             whole(number, -1)
-        intent = known["intent"]
+        intent = known["intent"] if known is not None else None
         if intent is not None:
             whole(intent["number"]), whole(intent["before"]), whole(intent["size"])
             if not {"name", "keep", "rows"} <= intent.keys():
                 raise ValueError(f"its intent has the members {sorted(intent)}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptionError(
-            f"the record of Spark's appends cannot be read from this file ({error}); restore a copy, or compare the"
-            " end of the text queue with the last batch and then remove this file",
-            path=path,
-        ) from error
     return known
 
 

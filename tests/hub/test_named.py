@@ -257,7 +257,7 @@ def test_a_damaged_record_is_named(store: hub.Store) -> None:
     readers.close()
     record = Path(store.root) / ".readers" / "r.json"
     record.write_bytes(record.read_bytes().replace(b"EWR", b"EWS"))
-    with pytest.raises(hub.HubError, match="does not name the holders") as caught:
+    with pytest.raises(hub.HubError, match="not a record of the holders of a reader") as caught:
         Readers(store).hold("r", A, 30.0, place())
     assert caught.value.path == str(record)
 

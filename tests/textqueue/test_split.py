@@ -103,7 +103,7 @@ def test_a_damaged_note_is_reported(tmp_path: Path) -> None:
     path.write_bytes(b"-a\n")
     source = source_of(str(path), OS)
     Path(sidecar_path(str(path), ".split")).write_text("{")
-    with pytest.raises(TextQueueError, match="interrupted split is damaged"):
+    with pytest.raises(TextQueueError, match="not the note of an interrupted split"):
         split(source, lambda part: str(tmp_path / "x.tq"))
 
 

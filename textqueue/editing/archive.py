@@ -29,11 +29,11 @@ import contextlib
 import os
 import time
 from collections.abc import Collection, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from sej.system.disk import Disk, File, read_small
+from sej.system.disk import Disk, File
 from sej.system.locks import end_lease
-from sej.system.sealed import seal, unseal, whole
+from sej.system.sealed import SealedFile, seal, whole
 from textqueue.editing.replace import (
     forget_moved,
     require_closed,
@@ -61,7 +61,6 @@ from textqueue.ledger.sidecar import (
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _NOTE_BYTES: Final = 1 << 32
-_NAME_BYTES: Final = 1 << 16
 _LOCK_S: Final = 60.0
 _LOCK_PAUSE_S: Final = 0.005
 _MAX_ATTEMPTS: Final = 8
@@ -275,11 +274,12 @@ def _undo(disk: Disk, note: str) -> None:
 def _settle(disk: Disk, target: str, archive: File) -> None:
     """Undo the run of any queue that was interrupted while it appended to an archive, which is locked."""
     incoming = _incoming(target)
-    try:
-        fields = _fields(incoming, read_small(disk, incoming, _NAME_BYTES), {"note"})
-    except FileNotFoundError:
+    file = _file(disk, incoming)
+    fields = file.load()
+    if fields is None:
         return
-    note = named(str(fields["note"]), incoming)
+    with file.checking():
+        note = named(str(fields["note"]), incoming)
     run = _read(disk, note)
     there = None if run is None else disk.status(run.target)
     if run is not None and there is not None and there.identity == archive.status().identity:
@@ -298,31 +298,24 @@ def _cut(archive: File, run: _Run) -> None:
 
 
 def _read(disk: Disk, note: str) -> _Run | None:
-    try:
-        found = read_small(disk, note, _NOTE_BYTES)
-    except FileNotFoundError:
+    file = _file(disk, note)
+    fields = file.load()
+    if fields is None:
         return None
-    fields = _fields(note, found, _Run._fields)
-    try:
+    with file.checking():
         target, temporary = named(str(fields["target"]), note), named(str(fields["temporary"]), note)
         return _Run(target, whole(fields["size"]), temporary, encode(fields["text"]))
-    except (ValueError, TypeError, TextQueueError) as error:
-        raise _damaged(note, error) from error
 
 
-def _fields(note: str, data: bytes, members: Collection[str]) -> dict[str, Any]:
-    try:
-        fields = unseal(note, data)
-        return fields | {name: fields[name] for name in members}
-    except (ValueError, KeyError) as error:
-        raise _damaged(note, error) from error
-
-
-def _damaged(note: str, error: Exception) -> TextQueueError:
-    return TextQueueError(
-        f"the note of an interrupted archive run is damaged ({error}); compare the end of the archive with the"
-        " queue, remove messages that are in both from the archive, then remove this file",
-        path=note,
+def _file(disk: Disk, note: str) -> SealedFile:
+    return SealedFile(
+        disk,
+        note,
+        "the note of an interrupted archive run",
+        "compare the end of the archive with the queue, remove messages that are in both from the archive, then remove"
+        " this file",
+        max_bytes=_NOTE_BYTES,
+        error=TextQueueError,
     )
 
 

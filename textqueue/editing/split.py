@@ -23,10 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from sej.system.disk import Disk, File, read_small
+from sej.system.disk import Disk, File
 from sej.system.locks import end_lease
 from sej.system.paths import absolute_path
-from sej.system.sealed import seal, unseal
+from sej.system.sealed import SealedFile, seal
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import Session
 from textqueue.editing.replace import (
@@ -167,19 +167,20 @@ def _is_held(source: Source, part: Part) -> bool:
 
 def _complete(disk: Disk, rest: str, note: str) -> None:
     """Complete a run that was decided, or remove the files of one that was not."""
-    try:
-        found = read_small(disk, note, _NOTE_BYTES)
-    except FileNotFoundError:
+    file = SealedFile(
+        disk,
+        note,
+        "the note of an interrupted split",
+        "rename the new files, whose names end in .new, or remove them if their messages are in the queue, then remove"
+        " this file",
+        max_bytes=_NOTE_BYTES,
+        error=TextQueueError,
+    )
+    fields = file.load()
+    if fields is None:
         return
-    try:
-        fields = unseal(note, found)
+    with file.checking():
         files = [(named(str(temporary), note), named(str(target), note)) for temporary, target in fields["files"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise TextQueueError(
-            f"the note of an interrupted split is damaged ({error}); rename the new files, whose names end in .new, or"
-            " remove them if their messages are in the queue, then remove this file",
-            path=note,
-        ) from error
     undecided = disk.status(rest) is not None
     for temporary, target in files:
         if undecided:
