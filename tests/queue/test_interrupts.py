@@ -26,7 +26,7 @@ from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import Mode, OsDisk, OsFile
 from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import Worker, until
-from tests.sej.interrupts import KINDS, Interrupt, SwallowedError, free, interrupt, locked_below, open_below, places
+from tests.sej.interrupts import KINDS, Interrupt, free, interrupt, locked_below, open_below, places
 
 PACKAGE = os.path.dirname(sej.__file__) + os.sep
 MODULES = ("queue/", "writing/shared_")
@@ -145,7 +145,7 @@ def step_interrupted(path: Path, name: str, place: int, kind: type[BaseException
     stage = Stage(path / str(place))
     reached, error = interrupt(partial(step, stage), place, kind)
     if reached:
-        assert type(error) in (kind, SwallowedError), f"{name} at its place {place}: {error!r}"
+        assert type(error) is kind, f"{name} at its place {place}: {error!r}"
         held = {"ofs/worker.lck", "ofs/worker.slots/0.lck", "ofs/worker.slots/1.lck"}
         assert set(locked_below(stage.path)) == held, f"{name} at its place {place}"
     in_time(lambda: stage.q.put(b"of a thread"))
@@ -353,7 +353,7 @@ def test_an_opening_that_is_interrupted_leaves_no_lock(tmp_path: Path) -> None:
         while there:
             there.pop().close()
         if error is not None:
-            assert type(error) in (kind, SwallowedError), (place, error)
+            assert type(error) is kind, (place, error)
             assert not path.exists() or locked_below(path) == [], place
         with opened(path, FakeClock(), QuickDisk()) as q:
             q.put(b"a")

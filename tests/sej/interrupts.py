@@ -38,10 +38,6 @@ class AlarmError(Exception):
     """What another handler raises."""
 
 
-class SwallowedError(Exception):
-    """Stands for what a handler raised and ``os.path.realpath`` swallowed, which ignores every OSError."""
-
-
 KINDS: list[type[BaseException]] = [Interrupt, AlarmError, TimeoutError]
 """A handler raises what it likes. TimeoutError is an OSError, and no failure of a disk."""
 
@@ -52,7 +48,6 @@ class _Tracer:
     def __init__(self, place: int, kind: Callable[[], BaseException | None]) -> None:
         self.left = place
         self.kind = kind
-        self.swallowed = False
         self.last: dict[FrameType, int] = {}
 
     def __enter__(self) -> None:
@@ -67,8 +62,11 @@ class _Tracer:
         self.left -= 1
         if not self.left:
             self.__exit__()
-            if (error := self.kind()) is not None:
-                self.swallowed = isinstance(error, OSError) and _is_in_realpath(sys._getframe())
+            error = self.kind()
+            if isinstance(error, OSError) and _is_in_realpath(sys._getframe()):
+                self.left = 1  # it would swallow every OSError: the next place
+                self.__enter__()
+            elif error is not None:
                 raise error
 
     def step(self, frame: FrameType, here: int) -> None:
@@ -191,8 +189,6 @@ def interrupt(
 ) -> tuple[bool, BaseException | None]:
     """Run a step and raise at its place-th place; whether it got so far, and what came out, with its traceback.
 
-    If ``os.path.realpath`` swallowed what was raised in it, :class:`SwallowedError` is returned in its place.
-
     A kind that is a function handles the signal, and may return None.
     """
     tracer = _Tool(place, kind)
@@ -203,8 +199,6 @@ def interrupt(
                 step()
         except BaseException as raised:
             error = raised
-    if error is None and tracer.swallowed:
-        error = SwallowedError()
     return not tracer.left, error
 
 
