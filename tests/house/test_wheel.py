@@ -1,17 +1,14 @@
 """What ships: the wheel is built as `make wheel` does, installed into a clean environment, and looked at from there."""
 
-import os
-import shutil
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
 
 import sej
-from tests.house.conftest import COMPILED_TWICE, PIP, build, unpacked
+from tests.house.conftest import PIP, build, unpacked
 from tests.house.house import PACKAGES, ROOT, has_compiler, run
 
 FOUND_BY_SPARK = {f"pyspark_sej{name}.py" for name in ("", "_kestrel", "_textqueue")}
@@ -23,21 +20,6 @@ def contents(wheel: Path) -> set[str]:
     """The names of the files in it."""
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
-
-
-def entries(wheel: Path, names: set[str]) -> list[tuple[object, ...]]:
-    """These files of it in its order, with all that it keeps of each; of the record, the lines about these files."""
-    found: list[tuple[object, ...]] = []
-    with zipfile.ZipFile(wheel) as archive:
-        for entry in archive.infolist():
-            if entry.filename in names:
-                data = archive.read(entry)
-                if entry.filename.endswith(".dist-info/RECORD"):
-                    lines = data.decode().splitlines()
-                    data = "\n".join(line for line in lines if line.split(",")[0] in names).encode()
-                kept = (entry.date_time, entry.compress_type, entry.create_system, entry.external_attr, entry.extra)
-                found.append((entry.filename, *kept, data))
-    return found
 
 
 def in_the_tree() -> set[str]:
@@ -77,48 +59,6 @@ def test_wheel_installs_with_its_compiled_codec(wheel: Path, clean: Path, tmp_pa
     assert ("codec compiled" if compiled else "codec pure") in version.stdout.lower()
 
 
-@pytest.fixture(scope="module")
-def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree of the source distribution, unpacked in another folder by a user with other habits on another day."""
-    (sdist,) = wheel.parent.glob("*.tar.gz")
-    source = unpacked(sdist, tmp_path_factory.mktemp("elsewhere"))
-    for path in sorted(source.rglob("*"), reverse=True):
-        path.chmod(path.stat().st_mode & 0o700)
-        os.utime(path, (2_000_000_000, 2_000_000_000))
-    return source
-
-
-@pytest.fixture
-def habits() -> Iterator[dict[str, str]]:
-    """Another user's environment and umask."""
-    old = os.umask(0o077)
-    yield {"CFLAGS": "-O0", "TZ": "Asia/Tokyo", "LC_ALL": "C", "PYTHONHASHSEED": "7"}
-    os.umask(old)
-
-
-def test_two_source_distributions_are_identical(
-    wheel: Path, elsewhere: Path, habits: dict[str, str], tmp_path: Path
-) -> None:
-    (sdist,) = wheel.parent.glob("*.tar.gz")
-    again = build(tmp_path / "dist", elsewhere, "sdist", **habits)
-    assert (again.name, again.read_bytes()) == (sdist.name, sdist.read_bytes())
-
-
-def test_two_builds_are_identical(wheel: Path, elsewhere: Path, habits: dict[str, str], tmp_path: Path) -> None:
-    """All but the extensions that are compiled once: `make release-check` compiles each of them twice."""
-    source = tmp_path / "source"
-    shutil.copytree(elsewhere, source)  # with its times and modes
-    for path in source.rglob("*.pyx"):
-        if path.name not in COMPILED_TWICE:
-            path.unlink()
-    again = build(tmp_path / "dist", source, **habits)
-    names = contents(again)
-    assert len([name for name in names if name.endswith(".so")]) == len(COMPILED_TWICE) * has_compiler(tmp_path)
-    assert {name for name in contents(wheel) if not name.endswith(".so")} <= names
-    assert again.name == wheel.name
-    assert entries(again, names) == entries(wheel, names)
-
-
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
@@ -151,11 +91,12 @@ def test_what_an_extra_brings_is_named_where_it_is_missing(clean: Path, tmp_path
     assert told.stderr.rstrip().endswith(f"pip install 'sej-journals[{extra}]'"), told.stderr
 
 
-def test_without_a_compiler_the_wheel_is_pure_and_works(clean: Path, elsewhere: Path, tmp_path: Path) -> None:
-    wheel = build(tmp_path, elsewhere, "wheel", CC="/bin/false")
-    assert not [name for name in contents(wheel) if name.endswith(".so")]
+def test_without_a_compiler_the_wheel_is_pure_and_works(wheel: Path, clean: Path, tmp_path: Path) -> None:
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    built = build(tmp_path / "dist", unpacked(sdist, tmp_path / "source"), "wheel", CC="/bin/false")
+    assert not [name for name in contents(built) if name.endswith(".so")]
     pure = tmp_path / "pure"
-    done = run([*PIP, "install", "--no-compile", "--no-deps", "--target", pure, wheel], tmp_path)
+    done = run([*PIP, "install", "--no-compile", "--no-deps", "--target", pure, built], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     told = run([clean, "-W", "error", "-c", ASK], tmp_path, PYTHONPATH=str(pure))
     assert told.stdout.strip() == "python", told.stderr
