@@ -22,7 +22,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from sej.system.disk import Disk, File, Mode, Status
 
@@ -577,8 +577,6 @@ class _OpenFile:
 
 
 Fault = Literal["eio", "enospc", "short", "sync-loses"]
-_CHANGING = ("open", "mkdir", "rename", "unlink", "rmdir", "write", "write_at", "sync", "sync_dir", "truncate",
-             "allocate")  # fmt: skip
 
 
 class FaultyDisk:
@@ -615,10 +613,10 @@ class FaultyDisk:
         number = errno.ENOSPC if self.fault in ("enospc", "short") else errno.EIO
         raise OSError(number, f"{os.strerror(number)} (injected)", verb)
 
-    def open(self, path: str | os.PathLike[str], mode: Mode) -> _FaultyFile:
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> File:
         if mode not in ("read", "edit"):
             self.before("open")
-        return _FaultyFile(self, self.inner.open(path, mode))
+        return cast("File", _FaultyFile(self, self.inner.open(path, mode)))
 
     def status(self, path: str | os.PathLike[str]) -> Status | None:
         return self.inner.status(path)
@@ -655,21 +653,14 @@ class FaultyDisk:
 
 
 class _FaultyFile:
-    """A file of a :class:`FaultyDisk`."""
+    """A file of a :class:`FaultyDisk`; what changes nothing is passed on."""
 
     def __init__(self, disk: FaultyDisk, inner: File) -> None:
         self._disk = disk
         self._inner = inner
 
-    @property
-    def path(self) -> str:
-        return self._inner.path
-
-    def read(self, size: int, position: int) -> bytes:
-        return self._inner.read(size, position)
-
-    def read_into(self, buffer: memoryview, position: int) -> int:
-        return self._inner.read_into(buffer, position)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._disk.before("write", self._inner, bytes(data))
@@ -698,9 +689,6 @@ class _FaultyFile:
             raise
         self._inner.rewrite(data, position)
 
-    def start_sync(self, size: int, position: int) -> None:
-        self._inner.start_sync(size, position)
-
     def sync(self) -> None:
         self._disk.before("sync", self._inner)
         self._inner.sync()
@@ -712,36 +700,6 @@ class _FaultyFile:
     def allocate(self, size: int) -> None:
         self._disk.before("allocate")
         self._inner.allocate(size)
-
-    def set_time(self, mtime_ns: int) -> None:
-        self._inner.set_time(mtime_ns)
-
-    def size(self) -> int:
-        return self._inner.size()
-
-    def extent(self) -> tuple[int, int]:
-        return self._inner.extent()
-
-    def status(self) -> Status:
-        return self._inner.status()
-
-    def lock(self, *, exclusive: bool = True, wait: bool = False, held: bool = False) -> bool:
-        return self._inner.lock(exclusive=exclusive, wait=wait, held=held)
-
-    def unlock(self) -> None:
-        self._inner.unlock()
-
-    def unlocker(self) -> Callable[[], object]:
-        return self._inner.unlocker()
-
-    def closing(self) -> AbstractContextManager[object]:
-        return self._inner.closing()
-
-    def fileno(self) -> int:
-        return self._inner.fileno()
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class LostName(FaultyDisk):

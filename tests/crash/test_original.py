@@ -8,7 +8,6 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -69,16 +68,6 @@ def shared(path: Path, name: str, disk: HookedDisk, acknowledged: Acknowledged) 
         acknowledged.extend(zip(w.append_many(batch), batch, strict=True))
 
 
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, if there is one: these tests open hundreds of journals, and none is about syncs."""
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
-        yield Path(path)
-
-
 Session = Callable[[Path, str, HookedDisk, Acknowledged], None]
 
 
@@ -135,10 +124,10 @@ def interleave(path: Path, session: Session, at: int, stop: str, *, appending: b
 @pytest.mark.parametrize("session", [exclusive, shared])
 @pytest.mark.parametrize("stop", ["lock", "seek", "write", "unlink"])
 def test_an_original_that_closes_at_any_call_of_ours(
-    session: Session, stop: str, appending: bool, memory: Path
+    session: Session, stop: str, appending: bool, tmp_path: Path
 ) -> None:
     for at in itertools.count(1):
-        if not interleave(memory / str(at), session, at, stop, appending=appending):
+        if not interleave(tmp_path / str(at), session, at, stop, appending=appending):
             break
     assert at > 10
 
@@ -261,18 +250,18 @@ def together(path: Path, turns: int, seed: int, *, appending: bool, name: str) -
 
 
 @pytest.mark.parametrize("name", ["exclusive", "shared"])
-def test_two_of_ours_and_two_originals(name: str, memory: Path) -> None:
-    together(memory, 20, 1, appending=True, name=name)
+def test_two_of_ours_and_two_originals(name: str, tmp_path: Path) -> None:
+    together(tmp_path, 20, 1, appending=True, name=name)
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("appending", [False, True], ids=["at its position", "at the end"])
 @pytest.mark.parametrize("name", ["exclusive", "shared"])
-def test_writers_of_ours_and_originals_for_long(name: str, appending: bool, memory: Path, torture_s: float) -> None:
+def test_writers_of_ours_and_originals_for_long(name: str, appending: bool, tmp_path: Path, torture_s: float) -> None:
     """At 2,500 turns a process a round has 10,000 opens; a short budget has one short round."""
     deadline = time.monotonic() + torture_s
     for seed in itertools.count(random.randrange(1 << 30)):
-        together(memory / str(seed), min(int(10 * torture_s), 2500), seed, appending=appending, name=name)
+        together(tmp_path / str(seed), min(int(10 * torture_s), 2500), seed, appending=appending, name=name)
         if time.monotonic() > deadline:
             break

@@ -154,6 +154,17 @@ class Scenario:
             error = self.ask("act", self.fresh()) or error
         return error
 
+    def begin(self, count: int = 5, *, weak: bool = False) -> None:
+        """Open the object, and do so many acts; both must be possible."""
+        self.must(self.open(weak=weak))
+        self.must(self.work(count))
+
+    def fail(self) -> None:
+        """Begin, do one act whose data the device refuses, and let the device work again."""
+        self.begin()
+        self.poison()
+        self.mend()
+
     def poison(self, times: int = ALWAYS) -> str | None:
         """Do one act whose data the device refuses that often, at most until :meth:`mend`."""
         self.refuse(f"marker {times} {MARKER}")

@@ -50,9 +50,12 @@ class System(ABC):
     """One object in one directory.
 
     Attributes:
+        opened: what :meth:`open` has opened.
         weak: open it so that nothing is synced by itself; nothing that it does is acknowledged then.
         small: files are as short as a few messages.
     """
+
+    opened: Any
 
     def __init__(self, path: Path, say: Say, *, small: bool) -> None:
         self.path = path
@@ -81,14 +84,14 @@ class System(ABC):
         """Say that what the opening found is durable, once it is; for those that promise it."""
         raise NotImplementedError
 
-    @abstractmethod
     def close(self) -> None:
         """Close it."""
+        self.opened.close()
 
-    @staticmethod
-    @abstractmethod
-    def judge(path: Path, marks: Sequence[Mark]) -> None:
+    @classmethod
+    def judge(cls, path: Path, marks: Sequence[Mark]) -> None:
         """Compare the reports with what a medium has at path."""
+        judge_journals(path, marks)
 
 
 # Journals
@@ -150,45 +153,36 @@ def _options(system: System) -> Any:
 class _Journal(System):
     """A journal that one writer of ours has."""
 
-    writer: sej.Writer | sej.SharedWriter
-
     def make(self) -> sej.Writer | sej.SharedWriter:
         return sej.Writer(self.path, **_options(self))
 
     def open(self) -> None:
-        self.writer = self.make()
+        self.opened = self.make()
         self.say_durable()
 
     def say_durable(self) -> None:
-        durable = self.writer.durable_offset
+        durable = self.opened.durable_offset
         rows = [row for row in rows_of(self.path) if row[0] < durable]
         self.say("durable", where="", rows=rows)
 
     def found(self) -> None:
         """The next one who opens a journal and appends syncs what a killed process left."""
         rows = list(rows_of(self.path))
-        self.writer.append(value(FOUND))
-        until(lambda: self.writer.durable_offset >= len(rows))
+        self.opened.append(value(FOUND))
+        until(lambda: self.opened.durable_offset >= len(rows))
         self.say("durable", where="", rows=rows)
 
     def tell(self, span: range, numbers: Iterable[int]) -> None:
         self.say("durable", where="", rows=list(zip(span, numbers, strict=True)))
 
     def act(self, number: int, *, poison: bool = False) -> None:
-        offset = self.writer.append(value(number, poison=poison))
+        offset = self.opened.append(value(number, poison=poison))
         if not self.weak:
             self.tell(range(offset, offset + 1), [number])
 
     def again(self) -> None:
-        self.writer.sync()
+        self.opened.sync()
         self.say_durable()
-
-    def close(self) -> None:
-        self.writer.close()
-
-    @staticmethod
-    def judge(path: Path, marks: Sequence[Mark]) -> None:
-        judge_journals(path, marks)
 
 
 class Writer(_Journal):
@@ -205,28 +199,26 @@ class SharedWriter(_Journal):
 class AppendOnce(_Journal):
     """``Writer.append_once``; in batches of three."""
 
-    writer: sej.Writer
-
     def make(self) -> sej.Writer:
         return sej.Writer(self.path, segment_bytes=self.segment_bytes)
 
     def act(self, number: int, *, poison: bool = False) -> None:
         if self.weak:
-            self.writer.append(value(number * 3, poison=poison))
+            self.opened.append(value(number * 3, poison=poison))
             return
         self._last = number, poison
         self._put(number, poison)
 
     def _put(self, number: int, poison: bool) -> None:
         numbers = range(number * 3, number * 3 + 3)
-        span = self.writer.append_once("p", number, [value(n, poison=poison) for n in numbers])
+        span = self.opened.append_once("p", number, [value(n, poison=poison) for n in numbers])
         self.tell(span, numbers)
 
     def again(self) -> None:
         self._put(*self._last)
 
-    @staticmethod
-    def judge(path: Path, marks: Sequence[Mark]) -> None:
+    @classmethod
+    def judge(cls, path: Path, marks: Sequence[Mark]) -> None:
         judge_journals(path, marks)
         if any(mark.word == "weak" for mark in marks):
             return
@@ -248,35 +240,28 @@ class ShardWriter(System):
 
     def open(self) -> None:
         self.tree = shard.Path(self.path, "orders", 1)
-        self.writer = shard.Writer(self.tree, **_options(self))
+        self.opened = shard.Writer(self.tree, **_options(self))
 
     def act(self, number: int, *, poison: bool = False) -> None:
-        index, offset = self.writer.append(value(number, poison=poison), b"%d" % (number // 2))
+        index, offset = self.opened.append(value(number, poison=poison), b"%d" % (number // 2))
         if not self.weak:
             self.say("durable", where=Path(self.tree.dir(index)).name, rows=[(offset, number)])
 
     def again(self) -> None:
-        self.writer.sync()
-
-    def close(self) -> None:
-        self.writer.close()
-
-    @staticmethod
-    def judge(path: Path, marks: Sequence[Mark]) -> None:
-        judge_journals(path, marks)
+        self.opened.sync()
 
 
 class HubStore(System):
     """``hub.Store``; what it was sent again is acknowledged like what is new."""
 
     def open(self) -> None:
-        self.store = hub.Store(self.path, min_free_bytes=0, segment_bytes=self.segment_bytes)
+        self.opened = hub.Store(self.path, min_free_bytes=0, segment_bytes=self.segment_bytes)
         self.say_end()
         self._last: list[sej.Message] = []
 
     def say_end(self) -> None:
-        end = self.store.end_offset("c", "x")
-        found = self.store.get("c", "x", 0, 10_000) if end else []
+        end = self.opened.end_offset("c", "x")
+        found = self.opened.get("c", "x", 0, 10_000) if end else []
         self._told([message for message in found if message.offset < end])
 
     def _told(self, messages: Iterable[sej.Message]) -> None:
@@ -285,27 +270,20 @@ class HubStore(System):
 
     def act(self, number: int, *, poison: bool = False) -> None:
         data = value(number, poison=poison)
-        self._last = [sej.Message(self.store.end_offset("c", "x"), number, 0, b"", data)]
+        self._last = [sej.Message(self.opened.end_offset("c", "x"), number, 0, b"", data)]
         if self.weak:
             offset = self._last[0].offset
-            self.store.put_encoded("c", "x", codec.encode(offset, number, 0, b"", data), sync=False)
+            self.opened.put_encoded("c", "x", codec.encode(offset, number, 0, b"", data), sync=False)
         else:
             self._put()
 
     def _put(self) -> None:
-        self.store.put("c", "x", self._last)
+        self.opened.put("c", "x", self._last)
         self._told(self._last)
 
     def again(self) -> None:
         self._put()
         self.say_end()
-
-    def close(self) -> None:
-        self.store.close()
-
-    @staticmethod
-    def judge(path: Path, marks: Sequence[Mark]) -> None:
-        judge_journals(path, marks)
 
 
 # Readers that keep a place
@@ -322,69 +300,60 @@ def judge_kept(path: Path, marks: Sequence[Mark]) -> None:
     assert not gone, f"offset {kept} is kept, and of the messages before it these are not there: {_few(gone)}"
 
 
-class Offset(System):
-    """``sej.Offset.commit`` behind a writer that syncs nothing."""
+class _Reader(System):
+    """A reader behind a writer that syncs nothing."""
 
     def open(self) -> None:
-        self.writer = sej.Writer(self.path, segment_bytes=self.segment_bytes)
-        self.offset = sej.Offset(self.path, "r")
-        self.say_kept(self.offset.value)
+        self.opened = sej.Writer(self.path, segment_bytes=self.segment_bytes)
 
     def say_kept(self, offset: int) -> None:
         self.say("durable", where="", rows=[row for row in rows_of(self.path) if row[0] < offset])
         self.say("kept", offset=offset)
 
     def act(self, number: int, *, poison: bool = False) -> None:
-        self._last = self.writer.append(value(number, poison=poison)) + 1
+        self.last = self.opened.append(value(number, poison=poison)) + 1
         if not self.weak:
-            self._commit()
+            self.again()
 
-    def _commit(self) -> None:
-        self.offset.commit(self._last)
-        self.say_kept(self._last)
+    @classmethod
+    def judge(cls, path: Path, marks: Sequence[Mark]) -> None:
+        judge_kept(path, marks)
+
+
+class Offset(_Reader):
+    """``sej.Offset.commit``."""
+
+    def open(self) -> None:
+        super().open()
+        self.offset = sej.Offset(self.path, "r")
+        self.say_kept(self.offset.value)
 
     def again(self) -> None:
-        self._commit()
+        self.offset.commit(self.last)
+        self.say_kept(self.last)
 
     def close(self) -> None:
         try:
             self.offset.close()
         finally:
-            self.writer.close()
-
-    @staticmethod
-    def judge(path: Path, marks: Sequence[Mark]) -> None:
-        judge_kept(path, marks)
+            super().close()
 
 
-class Consumer(System):
-    """``sej.Consumer`` behind a writer that syncs nothing."""
+class Consumer(_Reader):
+    """``sej.Consumer``."""
 
     def open(self) -> None:
-        self.writer = sej.Writer(self.path, segment_bytes=self.segment_bytes)
-        self.say_kept()
-
-    def say_kept(self) -> None:
-        kept = sej.read_offset(self.path, "r") or 0
-        self.say("durable", where="", rows=[row for row in rows_of(self.path) if row[0] < kept])
-        self.say("kept", offset=kept)
-
-    def act(self, number: int, *, poison: bool = False) -> None:
-        self.writer.append(value(number, poison=poison))
-        if not self.weak:
-            self.again()
+        super().open()
+        self.say_kept(sej.read_offset(self.path, "r") or 0)
 
     def again(self) -> None:
         consumer = sej.Consumer(self.path, "r", timeout=0.0)
         consumer.run(lambda message: self.say("handled", number=message.offset))
-        self.say_kept()
+        self.say_kept(sej.read_offset(self.path, "r") or 0)
 
-    def close(self) -> None:
-        self.writer.close()
-
-    @staticmethod
-    def judge(path: Path, marks: Sequence[Mark]) -> None:
-        judge_kept(path, marks)
+    @classmethod
+    def judge(cls, path: Path, marks: Sequence[Mark]) -> None:
+        super().judge(path, marks)
         handled = {mark.about["number"] for mark in marks if mark.word == "handled"}
         kept = (sej.read_offset(path, "r") if (path / "ofs").exists() else None) or 0
         assert set(range(kept)) <= handled, "a message was passed that no handler had"
@@ -421,17 +390,17 @@ class WorkQueue(System):
     """``sej.open_queue``: put, done and retry."""
 
     def open(self) -> None:
-        self.queue = sej.open_queue(self.path, "w", max_attempts=10_000, **_options(self))
+        self.opened = sej.open_queue(self.path, "w", max_attempts=10_000, **_options(self))
 
     def found(self) -> None:
         """The next one who opens a queue and puts syncs what a killed process left."""
         numbers = [number for _, number in rows_of(self.path)]
-        self.queue.put(value(FOUND))
+        self.opened.put(value(FOUND))
         for number in numbers:
             self.say("put", number=number)
 
     def act(self, number: int, *, poison: bool = False) -> None:
-        self.queue.put(value(number, poison=poison))
+        self.opened.put(value(number, poison=poison))
         if self.weak:
             return
         self.say("put", number=number)
@@ -439,7 +408,7 @@ class WorkQueue(System):
             self._take(done=number % 2 == 0)
 
     def _take(self, *, done: bool) -> None:
-        item = self.queue.get(timeout=0.0)
+        item = self.opened.get(timeout=0.0)
         if item is None:
             return
         if not done:
@@ -453,11 +422,8 @@ class WorkQueue(System):
     def again(self) -> None:
         self._take(done=True)
 
-    def close(self) -> None:
-        self.queue.close()
-
-    @staticmethod
-    def judge(path: Path, marks: Sequence[Mark]) -> None:
+    @classmethod
+    def judge(cls, path: Path, marks: Sequence[Mark]) -> None:
         found: list[int] = []
         with suppress(sej.SejError), sej.open_queue(path, "w") as queue:  # after damage nothing is delivered
             while (item := queue.get(timeout=0.0)) is not None:
@@ -469,7 +435,7 @@ class Kestrel(System):
     """``kestrel.Queue(sync="always")``: put, get, and reserve with confirm."""
 
     def open(self) -> None:
-        self.queue = kestrel.Queue(
+        self.opened = kestrel.Queue(
             self.path,
             "q",
             sync="never" if self.weak else "always",
@@ -484,31 +450,28 @@ class Kestrel(System):
             self._take(reserve=number % 2 == 0)
 
     def _put(self) -> None:
-        self.queue.put(self._last)
+        self.opened.put(self._last)
         if not self.weak:
             self.say("put", number=number_of(self._last))
 
     def _take(self, *, reserve: bool) -> None:
-        item = self.queue.peek()
+        item = self.opened.peek()
         if item is None:
             return
         number = number_of(item.data)
         self.say("taking", number=number)
         if reserve:
-            taken = self.queue.reserve()
-            assert taken is not None and taken[1] == item and self.queue.confirm(taken[0])
+            taken = self.opened.reserve()
+            assert taken is not None and taken[1] == item and self.opened.confirm(taken[0])
         else:
-            assert self.queue.get() == item
+            assert self.opened.get() == item
         self.say("taken", number=number)
 
     def again(self) -> None:
         self._take(reserve=True)
 
-    def close(self) -> None:
-        self.queue.close()
-
-    @staticmethod
-    def judge(path: Path, marks: Sequence[Mark]) -> None:
+    @classmethod
+    def judge(cls, path: Path, marks: Sequence[Mark]) -> None:
         found: list[int] = []
         with suppress(sej.SejError), kestrel.Queue(path, "q") as queue:
             while (item := queue.get()) is not None:
@@ -520,13 +483,13 @@ class Segmented(System):
     """``kestrel.segmented.Queue(sync="always")``: put, and get with commit."""
 
     def open(self) -> None:
-        self.queue = segmented.Queue(
+        self.opened = segmented.Queue(
             self.path, "q", sync="never" if self.weak else "always", journal_bytes=self.segment_bytes
         )
-        self.reader = self.queue.reader()
+        self.reader = self.opened.reader()
 
     def act(self, number: int, *, poison: bool = False) -> None:
-        self.queue.put(value(number, poison=poison))
+        self.opened.put(value(number, poison=poison))
         if self.weak:
             return
         self.say("put", number=number)
@@ -545,11 +508,8 @@ class Segmented(System):
     def again(self) -> None:
         self._take()
 
-    def close(self) -> None:
-        self.queue.close()
-
-    @staticmethod
-    def judge(path: Path, marks: Sequence[Mark]) -> None:
+    @classmethod
+    def judge(cls, path: Path, marks: Sequence[Mark]) -> None:
         found: list[int] = []
         with suppress(sej.SejError), segmented.Queue(path, "q") as queue:
             reader = queue.reader()
@@ -563,23 +523,23 @@ class TextQueue(System):
 
     def open(self) -> None:
         self.path.mkdir(exist_ok=True)
-        self.queue = textqueue.TextQueue(self.path / "q.tq", settle_s=0.0)
+        self.opened = textqueue.TextQueue(self.path / "q.tq", settle_s=0.0)
         self._put: list[int] = []
         self._marked: list[int] = []
 
     def act(self, number: int, *, poison: bool = False) -> None:
-        self.queue.append(value(number, poison=poison))
+        self.opened.append(value(number, poison=poison))
         self._put.append(number)
         if self.weak:
             return
-        if number % 3 == 0 and (message := self.queue.get_next()) is not None:
+        if number % 3 == 0 and (message := self.opened.get_next()) is not None:
             self.say("taking", number=number_of(message.value.encode()))
             message.mark_as_cleared()
             self._marked.append(number_of(message.value.encode()))
         self._sync()
 
     def _sync(self) -> None:
-        self.queue.sync()
+        self.opened.sync()
         for number in self._put:
             self.say("put", number=number)
         for number in self._marked:
@@ -589,11 +549,8 @@ class TextQueue(System):
     def again(self) -> None:
         self._sync()
 
-    def close(self) -> None:
-        self.queue.close()
-
-    @staticmethod
-    def judge(path: Path, marks: Sequence[Mark]) -> None:
+    @classmethod
+    def judge(cls, path: Path, marks: Sequence[Mark]) -> None:
         with textqueue.TextQueue(path / "q.tq", settle_s=0.0) as queue:
             found: list[int] = []
             for message in queue.messages():

@@ -23,10 +23,7 @@ MAX_STEPS = 12
 
 def asked_again(s: Scenario) -> None:
     """The same object is used after the error."""
-    s.must(s.open())
-    s.must(s.work(5))
-    s.poison()
-    s.mend()
+    s.fail()
     s.ask("again")
     s.work(3)
     s.ask("again")
@@ -34,39 +31,28 @@ def asked_again(s: Scenario) -> None:
 
 def reopened(s: Scenario) -> None:
     """The object is closed and opened again, in the same process."""
-    s.must(s.open())
-    s.must(s.work(5))
-    s.poison()
-    s.mend()
+    s.fail()
     s.must(s.reopen())
     s.must(s.work(4))
 
 
 def restarted(s: Scenario) -> None:
     """The process is killed after the error, and the next one opens."""
-    s.must(s.open())
-    s.must(s.work(5))
-    s.poison()
-    s.mend()
+    s.fail()
     s.kill()
-    s.must(s.open())
-    s.must(s.work(4))
+    s.begin(4)
 
 
 def opened_only(s: Scenario) -> None:
     """What the next process reports on opening is all that it does."""
-    s.must(s.open())
-    s.must(s.work(5))
-    s.poison()
-    s.mend()
+    s.fail()
     s.kill()
     s.must(s.open())
 
 
 def refused_twice(s: Scenario) -> None:
     """The disk still fails when the object is opened again."""
-    s.must(s.open())
-    s.must(s.work(5))
+    s.begin()
     s.poison()
     if s.reopen() is None:
         s.work(2)
@@ -75,16 +61,12 @@ def refused_twice(s: Scenario) -> None:
         s.work(2)
     s.mend()
     s.kill()
-    s.must(s.open())
-    s.must(s.work(4))
+    s.begin(4)
 
 
 def evicted(s: Scenario) -> None:
     """The kernel forgets the page that was never written, under an object that has seen it."""
-    s.must(s.open())
-    s.must(s.work(5))
-    s.poison()
-    s.mend()
+    s.fail()
     if s.reopen() is None:
         s.other("evict")
         s.work(4)
@@ -92,8 +74,7 @@ def evicted(s: Scenario) -> None:
 
 def flush_refused(s: Scenario) -> None:
     """The data reach the device, and its flush fails."""
-    s.must(s.open())
-    s.must(s.work(5))
+    s.begin()
     s.refuse("flush 1 1")
     s.work(1)
     s.mend()
@@ -104,29 +85,23 @@ def flush_refused(s: Scenario) -> None:
 
 def unplugged(s: Scenario) -> None:
     """Every write fails for a while, the file system's own too."""
-    s.must(s.open())
-    s.must(s.work(5))
+    s.begin()
     s.refuse(f"writes {ALWAYS} 0 {ALWAYS}")
     s.work(3)
     s.mend()
     s.reopen()
     s.work(2)
     s.remount()
-    s.must(s.open())
-    s.must(s.work(4))
+    s.begin(4)
 
 
 def remounted(s: Scenario) -> None:
     """After the error and more work the file system is mounted again: the cache is gone."""
-    s.must(s.open())
-    s.must(s.work(5))
-    s.poison()
-    s.mend()
+    s.fail()
     s.must(s.reopen())
     s.must(s.work(3))
     s.remount()
-    s.must(s.open())
-    s.must(s.work(3))
+    s.begin(3)
 
 
 def killed(s: Scenario) -> None:
@@ -145,20 +120,17 @@ def killed_and_opened(s: Scenario) -> None:
 
 def seen_by_another(s: Scenario) -> None:
     """Another process' sync gets the error, which the kernel reports once; then ours opens."""
-    s.must(s.open(weak=True))
-    s.must(s.work(5))
+    s.begin(weak=True)
     s.poison()
     s.other("sync")
     s.mend()
     s.kill()
-    s.must(s.open())
-    s.must(s.work(4))
+    s.begin(4)
 
 
 def seen_by_another_in_the_middle(s: Scenario) -> None:
     """Another process' sync gets the error while our object is open; then ours is opened again."""
-    s.must(s.open(weak=True))
-    s.must(s.work(5))
+    s.begin(weak=True)
     s.poison()
     s.other("sync")
     s.mend()
@@ -169,8 +141,7 @@ def seen_by_another_in_the_middle(s: Scenario) -> None:
 
 def rest_of_the_file_written(s: Scenario) -> None:
     """After the error the next process writes on, while the device refuses the old page again and again."""
-    s.must(s.open())
-    s.must(s.work(5))
+    s.begin()
     s.poison()
     for _ in range(3):
         s.kill()
@@ -183,32 +154,23 @@ def rest_of_the_file_written(s: Scenario) -> None:
 
 def opening_killed(s: Scenario) -> None:
     """After the error the next processes are killed while they open."""
-    s.must(s.open())
-    s.must(s.work(5))
-    s.poison()
-    s.mend()
+    s.fail()
     for _ in range(3):
         s.kill_opening(s.dice.randrange(6))
-    s.must(s.open())
-    s.must(s.work(4))
+    s.begin(4)
 
 
 def power_lost_twice(s: Scenario) -> None:
     """After the error the power is cut, the next process works on, and the power is cut again."""
-    s.must(s.open())
-    s.must(s.work(5))
-    s.poison()
-    s.mend()
+    s.fail()
     s.must(s.reopen())
     s.must(s.work(2))
     s.lose_power()
-    s.must(s.open())
-    s.must(s.work(3))
+    s.begin(3)
     s.poison()
     s.mend()
     s.lose_power()
-    s.must(s.open())
-    s.must(s.work(3))
+    s.begin(3)
 
 
 Story = Callable[[Scenario], None]
@@ -250,8 +212,7 @@ def test_the_error_of_one_process_does_not_hide_from_its_neighbours(
 ) -> None:
     with Scenario(file_system, device_program, system, seeded_random()) as s:
         for s.who in (0, 1, 2):
-            s.must(s.open())
-            s.must(s.work(2))
+            s.begin(2)
         s.poison()
         s.mend()
         for s.who in (0, 1, 2, 0, 1, 3):
@@ -269,8 +230,7 @@ def test_the_next_process_syncs_what_a_killed_one_left(reader: str, file_system:
         s.must(s.work(20))
         s.take_over(reader)
         if reader in ("offset", "consumer"):
-            s.must(s.open())
-            s.must(s.work(1))
+            s.begin(1)
         else:
             s.must(s.open(weak=True))
             s.must(s.ask("found"))
@@ -283,10 +243,6 @@ def test_the_next_process_syncs_what_a_killed_one_left(reader: str, file_system:
 def opens(s: Scenario) -> None:
     s.kill()
     s.open(weak=s.dice.random() < 0.2)
-
-
-def opens_again(s: Scenario) -> None:
-    s.reopen()
 
 
 def works(s: Scenario) -> None:
@@ -307,25 +263,9 @@ def is_refused_a_flush(s: Scenario) -> None:
     s.work(1)
 
 
-def is_mended(s: Scenario) -> None:
-    s.mend()
-
-
 def is_killed(s: Scenario) -> None:
     s.kill_amid(s.dice.randrange(1, 10))
     opens(s)
-
-
-def another_syncs(s: Scenario) -> None:
-    s.other("sync")
-
-
-def the_kernel_forgets(s: Scenario) -> None:
-    s.other("evict")
-
-
-def asks_again(s: Scenario) -> None:
-    s.ask("again")
 
 
 def is_killed_opening(s: Scenario) -> None:
@@ -344,10 +284,10 @@ def is_mounted_again(s: Scenario) -> None:
     s.open()
 
 
-STEPS: list[Callable[[Scenario], None]] = [
-    *[opens, opens_again, works, works, is_poisoned, is_poisoned, is_refused_writes, is_refused_a_flush],
-    *[is_mended, is_mended, is_killed, another_syncs, the_kernel_forgets, asks_again, is_mounted_again],
-    *[is_killed_opening, loses_power],
+STEPS: list[Callable[[Scenario], object]] = [
+    *[opens, works, works, is_poisoned, is_poisoned, is_refused_writes, is_refused_a_flush],
+    *[is_killed, is_mounted_again, is_killed_opening, loses_power, Scenario.mend, Scenario.mend],
+    *[lambda s: s.other("sync"), lambda s: s.other("evict"), lambda s: s.ask("again"), lambda s: s.reopen()],
 ]
 
 
