@@ -1,4 +1,4 @@
-"""``sej spark count | archive | restore | reshard | compact | dedupe | stats | import-kestrel | finish``."""
+"""``sej spark count | archive | restore | reshard | compact | dedupe | stats | finish``."""
 
 from __future__ import annotations
 
@@ -259,38 +259,6 @@ def _cells(stat: Any) -> list[str]:
         f"{key} ({stat.top_key_share:.0%})",
         f"{stat.disordered:,}",
     ]
-
-
-@app.command("import-kestrel")
-@click.argument("directory", callback=_local)
-@click.argument("places", metavar="[QUEUE] TARGET", nargs=-1, required=True)
-@click.option(
-    "--kind", type=click.Choice(["kestrel", "libkestrel"]), help="The format; default: detected from the files."
-)
-@click.option("--reader", help="For libkestrel: only items that this reader has not confirmed.")
-def import_kestrel(directory: Path, places: tuple[str, ...], kind: Any, reader: str | None) -> None:
-    """Append the items of a Kestrel queue to a journal; needs no Spark.
-
-    Without QUEUE every queue of DIRECTORY is imported into a journal of its name below TARGET.
-
-    Example: sej spark import-kestrel spool cars cars
-    """
-    from pipeline import jobs
-
-    *queue, target = places
-    if len(queue) > 1:
-        raise click.UsageError(f"expected one queue and one target, got {' '.join(places)}")
-    if not queue:
-        if reader is not None:
-            raise click.UsageError("--reader needs a QUEUE: it applies to one queue only")
-        with _bar("import", None) as progress:
-            every = jobs.import_kestrel_directory(directory, target, kind=kind, progress=progress)
-        for name, count in every.items():
-            click.echo(f"{count} messages appended to {target}, from {name}")
-        return
-    with _bar("import", None) as progress:
-        added = jobs.import_kestrel(directory, queue[0], target, kind=kind, reader=reader, progress=progress)
-    click.echo(f"{added} messages appended to {target}")
 
 
 @app.command()

@@ -194,8 +194,6 @@ _BATCH: Final = (
 _STREAM: Final = (
     Option("maxMessagesPerTrigger", _COUNT),
     Option("maxBytesPerTrigger", _COUNT),
-    Option("minOffsetsPerTrigger", _COUNT),
-    Option("maxTriggerDelay", Kind(parse_duration, f"{_DURATION} 90s or 15m"), 900.0),
     Option("reader", _READER),
 )
 _BOTH: Final = (

@@ -8,10 +8,10 @@ not exist, and the query ends with an ``UnboundLocalError``. An error of a metho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from pipeline.columns import RowSource, batches_of
@@ -58,32 +58,11 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Set the error."""
         self._error = error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Raise the error."""
-        self._refuse()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Raise the error."""
-        self._refuse()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Raise the error."""
-        self._refuse()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Raise the error."""
-        self._refuse()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raise the error."""
-        self._refuse()
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raise the error."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_: object) -> NoReturn:
         raise self._error
+
+    initialOffset = latestOffset = getDefaultReadLimit = _refuse  # type: ignore[assignment]  # noqa: N815
+    prepareForTriggerAvailableNow = partitions = read = _refuse  # type: ignore[assignment]  # noqa: N815
 
 
 def reader_or_refusal(create: Callable[[], DataSourceStreamReader]) -> DataSourceStreamReader:

@@ -6,7 +6,6 @@ Each reports through ``progress``, and continues where it stopped when it is run
 from __future__ import annotations
 
 from pipeline.jobs.archiving import archive, restore
-from pipeline.jobs.importing import import_kestrel, import_kestrel_directory
 from pipeline.jobs.rewriting import compact, dedupe, reshard
 from pipeline.jobs.statistics import DirectoryStats, stats
 
@@ -15,8 +14,6 @@ __all__ = [
     "archive",
     "compact",
     "dedupe",
-    "import_kestrel",
-    "import_kestrel_directory",
     "reshard",
     "restore",
     "stats",

@@ -2,20 +2,23 @@
 
 Spark calls ``commit`` for a batch only when the next one is built, and never for the last batch of a run. But each time
 it asks how far a stream may read, it names the end of the last finished batch. That is committed here, immediately, in
-a thread of its own, because a commit syncs the journal and Spark's batch must not wait for it.
+a thread of its own, because a commit syncs the journal and Spark's batch must not wait for it. The thread is given
+offsets and returns what became of them: only the caller's thread changes this object.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 from sej.errors import ClosedError, JournalNotFoundError, LockLostError, OffsetBeyondEndError, SejError
 from sej.reading.offset import Offset
 
 _log = logging.getLogger("pipeline")
+_Commits = list[tuple[str, Offset, int | None]]
+"""Path, reader and offset; as a result, the offset is None if the journal was removed."""
 
 
 class Progress:
@@ -28,10 +31,8 @@ class Progress:
         self._ids: dict[str, str] = {}
         self._wanted: dict[str, int] = {}
         self._done: dict[str, int] = {}
-        self._changed = threading.Condition()
-        self._failure: SejError | OSError | None = None
-        self._thread: threading.Thread | None = None
-        self._closed = False
+        self._thread = ThreadPoolExecutor(1, f"progress of {reader}")
+        self._running: Future[_Commits] | None = None
 
     def begin(self, places: Mapping[str, tuple[int, str]]) -> list[str]:
         """Register as the reader of journals: from now on retention waits for it.
@@ -55,8 +56,8 @@ class Progress:
         return begun
 
     def _begin(self, path: str, offset: int, identity: str) -> None:
-        if self._ids.get(path, identity) != identity:
-            self._forget(path, self._kept.get(path))
+        if self._ids.get(path, identity) != identity and path in self._kept:
+            self._forget(path)
         if path not in self._kept:
             kept = Offset(path, self._reader, default=offset, beyond_end="rewind")
             self._kept[path], self._ids[path] = kept, identity
@@ -67,67 +68,56 @@ class Progress:
 
     def keep(self, offsets: Mapping[str, int], *, wait: bool = False) -> None:
         """Commit offsets by path, soon; wait: before it returns. Raises the error of a failed commit."""
-        if self._failure is not None:
-            raise self._failure
-        with self._changed:
-            self._wanted.update(offsets)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=f"progress of {self._reader}", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-            if wait:
-                self._changed.wait_for(lambda: self._failure is not None or not self._due())
-        if self._failure is not None:
-            raise self._failure
+        self._wanted.update(offsets)
+        while True:
+            if self._running is not None and (wait or self._running.done()):
+                self._note(self._running.result())  # a failed one stays, and is raised again
+                self._running = None
+            due: _Commits = [
+                (path, self._kept[path], offset)
+                for path, offset in self._wanted.items()
+                if path in self._kept and self._done.get(path) != offset
+            ]
+            if self._running is None and due:
+                self._running = self._thread.submit(_commit, due)
+            if not wait or self._running is None:
+                return
 
     def close(self) -> None:
         """Commit pending offsets, and release the locks."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        with suppress(SejError, OSError):
+            self.keep({}, wait=True)
+        self._thread.shutdown()
         for kept in self._kept.values():
             kept.close()
         self._kept.clear()
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or bool(self._due()))
-                due = self._due()
-                if not due and self._closed:
-                    return
-            for path, offset in due.items():
-                kept = self._kept.get(path)
-                try:
-                    if kept is not None:
-                        kept.commit(offset)
-                except (ClosedError, FileNotFoundError, JournalNotFoundError, LockLostError) as error:
-                    _log.warning("%s: the journal was removed, with the offset to commit there: %s", path, error)
-                    self._forget(path, kept)
-                    continue
-                except OffsetBeyondEndError as error:  # truncated or re-created: the stream itself decides what to do
-                    _log.warning("%s", error)
-                except (SejError, OSError) as error:
-                    with self._changed:
-                        self._failure = error
-                        self._changed.notify_all()
-                    return
-                with self._changed:
-                    if self._kept.get(path) is kept:  # and was not registered again in the meantime
-                        self._done[path] = offset
-                    self._changed.notify_all()
+    def _note(self, found: _Commits) -> None:
+        for path, kept, offset in found:
+            if self._kept.get(path) is not kept:
+                continue  # it was registered again in the meantime
+            if offset is None:
+                self._forget(path)
+            else:
+                self._done[path] = offset
 
-    def _forget(self, path: str, kept: Offset | None) -> None:
+    def _forget(self, path: str) -> None:
         """Unregister from a journal; if it was re-created, it is registered again."""
-        with self._changed:
-            if kept is not None and self._kept.get(path) is kept:
-                del self._kept[path]
-                kept.close()
-            self._wanted.pop(path, None)
-            self._done.pop(path, None)
-            self._changed.notify_all()
+        self._kept.pop(path).close()
+        self._wanted.pop(path, None)
+        self._done.pop(path, None)
 
-    def _due(self) -> dict[str, int]:
-        return {path: offset for path, offset in self._wanted.items() if self._done.get(path) != offset}
+
+def _commit(due: _Commits) -> _Commits:
+    found: _Commits = []
+    for path, kept, offset in due:
+        after = offset
+        try:
+            kept.commit(offset or 0)
+        except (ClosedError, FileNotFoundError, JournalNotFoundError, LockLostError) as error:
+            _log.warning("%s: the journal was removed, with the offset to commit there: %s", path, error)
+            after = None
+        except OffsetBeyondEndError as error:  # truncated or re-created: the stream itself decides what to do
+            _log.warning("%s", error)
+        found.append((path, kept, after))
+    return found

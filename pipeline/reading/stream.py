@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pipeline.connection import Remote
-from pipeline.options import OptionError, Options
+from pipeline.options import Options
 from pipeline.reading.discovery import Slice
 from pipeline.reading.extents import Extent, Follower, Root
 from pipeline.reading.planning import PARTITION_BYTES_MIN, by_bytes, by_messages, cores, pack
@@ -63,15 +62,8 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options: the options.
             schema: the columns.
             parallelism: how many tasks run at the same time; None: unknown.
-
-        Raises:
-            OptionError: minOffsetsPerTrigger is larger than maxMessagesPerTrigger.
         """
-        least, most = options["minOffsetsPerTrigger"], options["maxMessagesPerTrigger"]
-        if least is not None and most is not None and least > most:
-            raise OptionError(f"minOffsetsPerTrigger must be at most maxMessagesPerTrigger, got {least} and {most}")
         self._parallelism = parallelism
-        self._triggered_at = float("-inf")
         self._paths = paths
         self._options = options
         self._schema = check_projection(schema)
@@ -151,25 +143,10 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {
                 name: max(min(end, self._target.get(name, starts[name])), starts[name]) for name, end in ends.items()
             }
-        if self._is_early(starts, ends):
-            self._keep_progress(start, followers)
-            return start
         if not isinstance(limit, ReadAllAvailable):
             ends = self._limited(starts, ends, followers)
         self._keep_progress(start, followers)
         return advance(followers, start, ends, fail=fail)
-
-    def _is_early(self, starts: dict[str, int], ends: dict[str, int]) -> bool:
-        """Return whether to wait for more messages, as the Kafka source does; its first batch does not wait either."""
-        least = self._options["minOffsetsPerTrigger"]
-        if least is None or self._target is not None:
-            return False
-        if sum(ends.values()) - sum(starts.values()) < least:
-            now = time.monotonic()
-            if now - self._triggered_at < self._options["maxTriggerDelay"]:
-                return True
-        self._triggered_at = time.monotonic()
-        return False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the current ends, with which a query's progress compares its own."""

@@ -25,7 +25,7 @@ CHANGING = {
     ),
     *("hub serve", "hub push", "hub clean", "hub token"),
     *("kestrel export", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
-    *("spark archive", "spark compact", "spark dedupe", "spark finish", "spark import-kestrel"),
+    *("spark archive", "spark compact", "spark dedupe", "spark finish"),
     *("spark reshard", "spark restore"),
     *(
         "tq add",

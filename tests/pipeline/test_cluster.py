@@ -5,21 +5,15 @@ import stat
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import pyspark_sej
 import pyspark_sej_kestrel
 import pyspark_sej_textqueue
 from pipeline.formats.sej import SejSource
-from pipeline.options import STREAM, OptionError, parse
-from pipeline.reading import stream as streaming
 from pipeline.reading.planning import cores
-from pipeline.reading.stream import SejStreamReader
-from pipeline.schema import SCHEMA
 from pipeline.sessions import check_executors
 from tests.house.house import ROOT, run
 from tests.pipeline.conftest import fill
@@ -129,60 +123,3 @@ def test_a_registered_source_knows_the_clusters_parallelism(
         monkeypatch.undo()
         register(spark)
     assert SejSource.parallelism is None
-
-
-# --- minOffsetsPerTrigger, maxTriggerDelay
-
-
-class Clock:
-    """Takes the place of the module ``time`` in ``pipeline.reading.stream``."""
-
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(streaming, "time", found)
-    return found
-
-
-def stream(root: Path, **options: str) -> SejStreamReader:
-    return SejStreamReader([str(root)], parse(STREAM, options), SCHEMA)
-
-
-def ends(offset: dict[str, Any]) -> int:
-    return sum(entry["offset"] for entry in offset.values())
-
-
-def test_a_micro_batch_waits_for_its_messages_and_not_forever(journal: Path, clock: Clock) -> None:
-    reader = stream(journal, minOffsetsPerTrigger="30", maxTriggerDelay="10s")
-    at = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    assert ends(at) == 100
-    fill(journal, 29, first=100)
-    assert reader.latestOffset(at, ReadAllAvailable()) == at
-    fill(journal, 1, first=129)
-    at = reader.latestOffset(at, ReadAllAvailable())
-    assert ends(at) == 130
-    fill(journal, 1, first=130)
-    clock.now = 9.9
-    assert reader.latestOffset(at, ReadAllAvailable()) == at
-    clock.now = 10.0
-    assert ends(reader.latestOffset(at, ReadAllAvailable())) == 131
-
-
-def test_a_run_over_what_is_there_does_not_wait(journal: Path, clock: Clock) -> None:
-    reader = stream(journal, minOffsetsPerTrigger="1000", maxMessagesPerTrigger="1000")
-    reader._triggered_at = clock.now
-    start = reader.initialOffset()
-    assert reader.latestOffset(start, ReadMaxRows(1000)) == start
-    reader.prepareForTriggerAvailableNow()
-    assert ends(reader.latestOffset(start, ReadMaxRows(1000))) == 100
-
-
-def test_the_least_is_not_above_the_most(journal: Path) -> None:
-    with pytest.raises(OptionError, match="minOffsetsPerTrigger must be at most maxMessagesPerTrigger, got 30 and 20"):
-        stream(journal, minOffsetsPerTrigger="30", maxMessagesPerTrigger="20")

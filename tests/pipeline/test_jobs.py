@@ -1,6 +1,5 @@
 import functools
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,13 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import hub
-import kestrel
 import pipeline
 import sej
 import shard
 from hub.wire import Server
-from kestrel import segmented
 from pipeline import OptionError, jobs
 from pipeline.cli import app
 from pipeline.jobs import rewriting
-from pipeline.reading.discovery import discover
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
@@ -223,76 +219,6 @@ def test_stats_say_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
     assert many[7].name == "orders.a.007"
 
 
-def test_kestrel_queue_is_imported_once(tmp_path: Path) -> None:
-    with kestrel.Queue(tmp_path / "kestrel", "cars") as queue:
-        queue.put_many([b"car %d" % number for number in range(25)])
-    shutil.copytree(tmp_path / "kestrel", tmp_path / "of another machine")
-    for expected in (25, 0):
-        assert jobs.import_kestrel(tmp_path / "kestrel", "cars", tmp_path / "j") == expected
-    with sej.Scanner(tmp_path / "j") as scanner:
-        assert [message.value for message in scanner] == [b"car %d" % number for number in range(25)]
-    assert jobs.import_kestrel(tmp_path / "of another machine", "cars", tmp_path / "j") == 25
-
-
-def test_items_that_were_added_to_a_kestrel_queue_are_imported(tmp_path: Path) -> None:
-    with kestrel.Queue(tmp_path / "kestrel", "my cars") as queue:
-        queue.put_many([b"car %d" % number for number in range(5)])
-    assert jobs.import_kestrel(tmp_path / "kestrel", "my cars", tmp_path / "j") == 5
-    with kestrel.Queue(tmp_path / "kestrel", "my cars") as queue:
-        queue.put_many([b"car %d" % number for number in range(5, 9)])
-    seen: list[int] = []
-    assert jobs.import_kestrel(tmp_path / "kestrel", "my cars", tmp_path / "j", progress=seen.append) == 4
-    assert seen == [5, 9]
-    with sej.Scanner(tmp_path / "j") as scanner:
-        assert [message.value for message in scanner] == [b"car %d" % number for number in range(9)]
-    with kestrel.Queue(tmp_path / "kestrel", "my cars") as queue:
-        queue.get()
-    with pytest.raises(OptionError, match="has 8 items, and 9 were imported before"):
-        jobs.import_kestrel(tmp_path / "kestrel", "my cars", tmp_path / "j")
-
-
-def test_items_that_replaced_those_that_were_taken_are_not_passed_over(tmp_path: Path) -> None:
-    with kestrel.Queue(tmp_path / "kestrel", "cars") as queue:
-        queue.put_many([b"car %d" % number for number in range(5)])
-    assert jobs.import_kestrel(tmp_path / "kestrel", "cars", tmp_path / "j") == 5
-    with kestrel.Queue(tmp_path / "kestrel", "cars") as queue:
-        queue.get()
-        queue.put_many([b"new car"] * 2)
-    with pytest.raises(OptionError, match="other items among the first 5, which were imported before"):
-        jobs.import_kestrel(tmp_path / "kestrel", "cars", tmp_path / "j")
-    assert pipeline.count(tmp_path / "j") == 5
-
-
-def test_the_readers_of_a_queue_are_imported_separately(tmp_path: Path) -> None:
-    with segmented.Queue(tmp_path / "kestrel", "jobs") as queue:
-        first, _ = queue.reader("first"), queue.reader("second")
-        for number in range(5):
-            queue.put(b"job %d" % number)
-        item = first.get()
-        assert item is not None
-        first.commit(item.id)
-    for reader, expected in (("first", 4), ("second", 5), ("first", 0)):
-        assert jobs.import_kestrel(tmp_path / "kestrel", "jobs", tmp_path / "j", reader=reader) == expected
-
-
-def test_directory_of_queues_becomes_a_tree(tmp_path: Path) -> None:
-    with kestrel.Queue(tmp_path / "spool", "cars") as cars, kestrel.Queue(tmp_path / "spool", "bikes") as bikes:
-        cars.put_many([b"car"] * 3)
-        bikes.put(b"bike")
-    seen: list[int] = []
-    done = jobs.import_kestrel_directory(tmp_path / "spool", tmp_path / "tree", progress=seen.append)
-    assert done == {"bikes": 1, "cars": 3}
-    assert seen == [1, 4]
-    again = CliRunner().invoke(app, ["import-kestrel", str(tmp_path / "spool"), str(tmp_path / "tree")])
-    assert "0 messages appended" in again.output
-    assert {origin.prefix for origin in discover([str(tmp_path / "tree")])} == {"bikes", "cars"}
-
-
-def test_commands_count_and_import(journal: Path, tmp_path: Path) -> None:
+def test_the_command_counts(journal: Path) -> None:
     done = CliRunner().invoke(app, ["count", str(journal)])
     assert done.output == "100\n"
-    with kestrel.Queue(tmp_path / "kestrel", "cars") as queue:
-        queue.put(b"one")
-    done = CliRunner().invoke(app, ["import-kestrel", str(tmp_path / "kestrel"), "cars", str(tmp_path / "j")])
-    assert "1 messages appended" in done.output
-    assert pipeline.count(tmp_path / "j") == 1
