@@ -7,7 +7,7 @@ session. Then ``spark.read.format("sej").load(root)`` works. docs/pipeline.md li
 imported at their first use: importing ``pipeline`` loads neither Spark nor Arrow. The modules and
 folders, in the order in which they are best read::
 
-    columns, schema, options, paths        what a table has, and what a reader may pass
+    columns, options, paths                what a table has, and what a reader may pass
     reading                                journals as tables and streams
     tables                                 tables without Spark
     formats, writing                       Spark's formats; rows into journals, exactly once
@@ -25,15 +25,15 @@ from sej.imports import lazily as _lazily
 
 if TYPE_CHECKING:
     from pipeline.options import OptionError
-    from pipeline.reading.counting import count
-    from pipeline.reading.lag import Behind, Lag
+    from pipeline.reading.planning import count
+    from pipeline.reading.stream import Behind, Lag
     from pipeline.sessions import register, session, spark_conf
     from pipeline.tables.stream import Arrived, Stream, follow
     from pipeline.tables.table import Table, table
 else:
     _fetch, __dir__ = _lazily(__name__, {
-        "pipeline.reading.counting": ("count",),
-        "pipeline.reading.lag": ("Behind", "Lag"),
+        "pipeline.reading.planning": ("count",),
+        "pipeline.reading.stream": ("Behind", "Lag"),
         "pipeline.options": ("OptionError",),
         "pipeline.sessions": ("register", "session", "spark_conf"),
         "pipeline.tables.stream": ("Arrived", "Stream", "follow"),

@@ -6,7 +6,7 @@ import json as jsonlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +15,6 @@ import click
 
 from pipeline.tables.commands import hub_options, hub_way
 from sej.cli.shared.parameters import IntRange
-from sej.cli.shared.terminal import progress_bar
 from sej.errors import JournalNotFoundError, SejError
 
 if TYPE_CHECKING:
@@ -41,13 +40,13 @@ def app() -> None:
 
 
 @contextmanager
-def _spark(master: str | None, *, bar: bool = True) -> Iterator[SparkSession]:
+def _spark(master: str | None) -> Iterator[SparkSession]:
     """Start a session, with Spark's own progress bar; a Spark error is reduced to its first lines."""
     from pyspark.errors import PySparkException
 
     from pipeline.sessions import session
 
-    conf = {"spark.ui.showConsoleProgress": str(bar and sys.stderr.isatty()).lower(), "spark.log.level": "ERROR"}
+    conf = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), "spark.log.level": "ERROR"}
     try:
         spark = session("sej spark", master=master, conf=conf)
         try:
@@ -63,13 +62,6 @@ def _reason(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"(?:\w+\.)+\w*Error: ", line)]
     return "; ".join(dict.fromkeys([*lines[:1], *raised[:1]])) or "Spark failed without a message"
-
-
-@contextmanager
-def _bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on standard error if that is a terminal; standard output is for results."""
-    with progress_bar(what) as show:
-        yield lambda done: show(done, total)
 
 
 def _total(root: Path, way: dict[str, Any] | None = None) -> int:
@@ -109,9 +101,9 @@ def archive(root: Path, target: str, reader: str | None, master: str | None, **h
     from pipeline import jobs
 
     way = hub_way(**hub)
-    total = _total(root, way)
-    with _spark(master, bar=False) as spark, _bar("archive", total) as progress:
-        added = jobs.archive(spark, root, target, reader=reader, progress=progress, **way)
+    _total(root, way)
+    with _spark(master) as spark:
+        added = jobs.archive(spark, root, target, reader=reader, **way)
     click.echo(f"{added} messages added to {target}")
 
 
@@ -157,11 +149,9 @@ def reshard(
     from pipeline import jobs
 
     way = hub_way(**hub)
-    total = _total(source, way)
-    with _spark(master, bar=False) as spark, _bar("reshard", total) as progress:
-        copied = jobs.reshard(
-            spark, source, target, prefix=prefix, bits=bits, pattern=pattern, progress=progress, **way
-        )
+    _total(source, way)
+    with _spark(master) as spark:
+        copied = jobs.reshard(spark, source, target, prefix=prefix, bits=bits, pattern=pattern, **way)
     click.echo(f"{copied} messages copied to {target}")
 
 
@@ -223,42 +213,20 @@ def stats(root: Path, json: bool, master: str | None, **hub: Any) -> None:
 
     Example: sej spark stats data
     """
-    from rich.console import Console
-    from rich.table import Table
+    import pyarrow as pa
 
     from pipeline import jobs
+    from pipeline.tables.output import write_text
 
     way = hub_way(**hub)
     _total(root, way)
     with _spark(master) as spark:
         found = jobs.stats(spark, root, **way)
-    if json:
-        for stat in found:
-            row = stat._asdict() | {"top_key": stat.top_key.decode("utf-8", "backslashreplace")}
-            click.echo(jsonlib.dumps({"directory": stat.name, **row}))
-        return
-    table = Table()
-    for name in ("directory", "messages", "missing", "bytes", "mean", "max", "a second", "keys", "top key", "disorder"):
-        table.add_column(name, justify="left" if name in ("directory", "top key") else "right")
-    for stat in found:
-        table.add_row(stat.name, *_cells(stat))
-    (Console() if sys.stdout.isatty() else Console(width=200)).print(table)
-
-
-def _cells(stat: Any) -> list[str]:
-    rate = "" if stat.rate is None else f"{stat.rate:,.1f}"
-    key = stat.top_key.decode("utf-8", "replace")
-    return [
-        f"{stat.messages:,}",
-        f"{stat.missing:,}",
-        f"{stat.size:,}",
-        f"{stat.mean_value_bytes:,.0f}",
-        f"{stat.max_value_bytes:,}",
-        rate,
-        f"{stat.keys:,}",
-        f"{key} ({stat.top_key_share:.0%})",
-        f"{stat.disordered:,}",
+    rows = [
+        {"directory": stat.name, **stat._asdict(), "top_key": stat.top_key.decode("utf-8", "backslashreplace")}
+        for stat in found
     ]
+    write_text(pa.Table.from_pylist(rows).to_reader(), "json" if json else "table", sys.stdout.buffer)
 
 
 @app.command()

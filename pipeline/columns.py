@@ -5,13 +5,14 @@ Imports no library, so that Spark's sources and tables without Spark share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.options import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 
 SEJ: Final[dict[str, str]] = {
@@ -77,43 +78,35 @@ def arrow_schema(names: Iterable[str], columns: Mapping[str, str]) -> pa.Schema:
     return pa.schema([(name, kinds[columns[name]]) for name in names])
 
 
-_ROWS: Final = 4096
-_BYTES: Final = 1 << 20
-"""A batch ends with the row that reaches this size: an Arrow column holds at most 2 GiB."""
+def check_projection(schema: StructType, columns: Mapping[str, str] = SEJ) -> StructType:
+    """Return a user's schema if the source has all of its columns.
+
+    A schema from the user is the projection: some columns, in any order. Spark 4.3 prunes no columns of a Python
+    source, so ``.schema("offset BIGINT, key BINARY")`` is the way to transfer fewer bytes.
+
+    Raises:
+        OptionError: the source does not have a column, or has it with another type.
+    """
+    for field in schema.fields:
+        kind, given = columns.get(field.name), field.dataType.simpleString()
+        if kind is None:
+            raise OptionError(f"unknown column {field.name!r}; expected some of {', '.join(columns)}")
+        if given != kind:
+            raise OptionError(
+                f"column {field.name!r} must be {kind}, got {given}; the schema only selects columns, cast afterwards"
+            )
+    if not schema.fields:
+        raise OptionError(f"the schema has no columns; expected some of {', '.join(columns)}")
+    return schema
 
 
-class RowSource(Protocol):
-    """Small files whose rows Python makes; pickled for Spark's tasks."""
-
-    columns: Mapping[str, str]
-
-    def parts(self) -> list[Any]:
-        """Return what is read: arguments of the other methods."""
-
-    def name(self, part: Any) -> str:
-        """Return the name that a pattern is compared with."""
-
-    def path(self, part: Any) -> str:
-        """Return the file or directory."""
-
-    def rows(self, part: Any) -> Iterator[dict[str, Any]]:
-        """Yield rows, by column."""
-
-    def size_of(self, row: dict[str, Any]) -> int:
-        """Return about how many bytes a row has."""
+def ddl(columns: Mapping[str, str]) -> str:
+    """Return all columns as the schema of a Spark source."""
+    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
-def batches_of(source: RowSource, part: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield rows as batches of a schema, which selects their columns."""
-    import pyarrow as pa
+def arrow_schema_of(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark expects of batches with these columns, which a user may call NOT NULL."""
+    from pyspark.sql.pandas.types import to_arrow_schema
 
-    batch: list[dict[str, Any]] = []
-    size = 0
-    for row in source.rows(part):
-        batch.append(row)
-        size += source.size_of(row)
-        if size >= _BYTES or len(batch) == _ROWS:
-            yield pa.RecordBatch.from_pylist(batch, schema)
-            batch, size = [], 0
-    if batch:
-        yield pa.RecordBatch.from_pylist(batch, schema)
+    return to_arrow_schema(schema, timezone="UTC")

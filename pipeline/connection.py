@@ -33,6 +33,8 @@ ANSWER_S: Final = 20.0
 _FIRST_S: Final = 0.1
 _MOST_S: Final = 10.0
 _REPORT_S: Final = 10.0
+_NAMES: Final = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls", "hubRetryFor")
+"""The options, in the order of the fields of :class:`Remote` after the addresses."""
 _log = logging.getLogger("pipeline")
 
 
@@ -141,8 +143,7 @@ class Remote(NamedTuple):
             return None
         if options.get("layout") is not None:
             raise OptionError("the option layout applies to a path; leave it out with the option hub")
-        names = ("hubToken", "hubCa", "hubCertificate", "hubKey", "hubServerName", "hubTls", "hubRetryFor")
-        return cls(_checked(options["hub"]), *(options[name] for name in names))._replace(retry_setting=names[-1])
+        return cls(_checked(options["hub"]), *(options[name] for name in _NAMES))._replace(retry_setting=_NAMES[-1])
 
     @classmethod
     def named(cls, hub: str | Sequence[str] | None, token: str | None, tls: ClientTLS | None) -> Remote | None:
@@ -191,11 +192,10 @@ class Remote(NamedTuple):
 
     def options(self) -> dict[str, str]:
         """Return the same as options of Spark's source."""
-        found = {
-            "hub": ",".join(self.addresses), "hubToken": self.token, "hubCa": self.ca,
-            "hubCertificate": self.certificate, "hubKey": self.key, "hubServerName": self.server_name,
-            "hubTls": None if self.tls is None else str(self.tls).lower(), "hubRetryFor": str(self.retry_s),
-        }  # fmt: skip
+        found: dict[str, Any] = dict(
+            zip(_NAMES, self[1:], strict=False), hub=",".join(self.addresses), hubRetryFor=str(self.retry_s)
+        )
+        found["hubTls"] = None if self.tls is None else str(self.tls).lower()
         return {name: value for name, value in found.items() if value is not None}
 
     def retry(self) -> Retry:

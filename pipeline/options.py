@@ -36,31 +36,12 @@ class Option(NamedTuple):
     default: Any = None
 
 
-class Options:
-    """Parsed options by name; case does not matter."""
-
-    __slots__ = ("_defaults", "_values")
-
-    def __init__(self, values: dict[str, Any], defaults: dict[str, Any]) -> None:
-        """Store values and defaults under lower-case names."""
-        self._values = values
-        self._defaults = defaults
-
-    def default(self, name: str) -> Any:
-        """Return the value without the option."""
-        return self._defaults[name.lower()]
+class Options(dict[str, Any]):
+    """Parsed options, under lower-case names; case does not matter."""
 
     def __getitem__(self, name: str) -> Any:
         """Return the value, or the default."""
-        return self._values[name.lower()]
-
-    def get(self, name: str) -> Any:
-        """Return the value, or the default; None if the table has no such option."""
-        return self._values.get(name.lower())
-
-    def __repr__(self) -> str:
-        """Show all options."""
-        return f"Options({self._values!r})"
+        return super().__getitem__(name.lower())
 
 
 def parse(table: Iterable[Option], given: Mapping[str, str], source: str = "sej") -> Options:
@@ -87,7 +68,7 @@ def parse(table: Iterable[Option], given: Mapping[str, str], source: str = "sej"
         except ValueError as error:
             reason = f" ({error})" if str(error) else ""
             raise OptionError(f"option {option.name} must be {option.kind.expected}, got {text!r}{reason}") from error
-    return Options(values, {name: option.default for name, option in known.items()})
+    return Options(values)
 
 
 SPARKS_OWN: Final = frozenset({"path", "paths", "checkpointlocation", "queryname"})

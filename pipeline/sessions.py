@@ -158,7 +158,7 @@ def register(spark: SparkSession) -> None:
         _log.warning("the codec of this program is pure Python, which is slow: %s", reason)
     from pyspark.sql import SparkSession
 
-    from pipeline.formats.kestrel import KestrelSource
+    from pipeline.formats.rows import KestrelSource
     from pipeline.formats.sej import SejSource
     from pipeline.formats.textqueue import TextQueueSource
 

@@ -28,7 +28,7 @@ from tests.forking import run_main
 _REQUEST_BYTES: Final = 1 << 20
 _MODULES: Final = (
     "pandas",
-    "pipeline.formats.kestrel",
+    "pipeline.formats.rows",
     "pipeline.formats.sej",
     "pipeline.formats.textqueue",
     "pipeline.reading.task",

@@ -18,13 +18,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pipeline.formats.rows import reader_or_refusal
+from pipeline.columns import SEJ, ddl
+from pipeline.formats.rows import RefusedReader
 from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
 from pipeline.paths import paths_of
-from pipeline.reading.batch import SejReader
-from pipeline.reading.stream import SejStreamReader
-from pipeline.schema import SCHEMA
+from pipeline.reading.stream import SejReader, SejStreamReader
 from pipeline.writing.sink import SejStreamWriter, SejWriter
+from sej.errors import SejError
 
 
 class SejSource(DataSource):
@@ -42,9 +42,9 @@ class SejSource(DataSource):
         """Return the name for ``format(...)``."""
         return "sej"
 
-    def schema(self) -> StructType:
+    def schema(self) -> str:
         """Return all columns."""
-        return SCHEMA
+        return ddl(SEJ)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader."""
@@ -53,12 +53,11 @@ class SejSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a stream reader; it raises if options or paths are wrong."""
-
-        def create() -> DataSourceStreamReader:
+        try:
             options = parse(STREAM, self.options)
             return SejStreamReader(_paths(self.options, options), options, schema, self.parallelism)
-
-        return reader_or_refusal(create)
+        except (SejError, OSError) as error:
+            return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""

@@ -24,15 +24,14 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructType
 
-from pipeline.columns import TEXTQUEUE
+from pipeline.columns import TEXTQUEUE, check_projection, ddl
 from pipeline.formats.rows import RowReader, no_stream
 from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
 from pipeline.paths import paths_of
-from pipeline.reading.text_entries import TextEntries
-from pipeline.schema import check_projection, spark_columns
-from pipeline.writing.target import by_checkpoint
+from pipeline.reading.rows import TextEntries
+from pipeline.writing.target import batch_name, stream_name
 from sej.system.disk import OS
 from sej.system.locks import Lock
 from sej.system.paths import absolute_path
@@ -45,8 +44,6 @@ from textqueue.ledger.sidecar import Guard, Sidecars, sidecar_path
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_COLUMNS: Final = spark_columns(TEXTQUEUE)
-_SCHEMA: Final = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
 _LOCK_S: Final = 60.0
 _LEDGER_BYTES: Final = 1 << 28
 
@@ -59,14 +56,14 @@ class TextQueueSource(DataSource):
         """Return the name for ``format(...)``."""
         return "textqueue"
 
-    def schema(self) -> StructType:
+    def schema(self) -> str:
         """Return all columns."""
-        return _SCHEMA
+        return ddl(TEXTQUEUE)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader."""
         parse(TEXTQUEUE_READ, self.options, "textqueue")
-        return RowReader(TextEntries(paths_of(self.options)), check_projection(schema, _COLUMNS))
+        return RowReader(TextEntries(paths_of(self.options)), check_projection(schema, TEXTQUEUE))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a stream reader that raises: this source is a table only."""
@@ -75,20 +72,13 @@ class TextQueueSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""
         options = parse(TEXTQUEUE_WRITE, self.options, "textqueue")
-        if (options["txnAppId"] is None) != (options["txnVersion"] is None):
-            raise OptionError("txnAppId and txnVersion need each other: the job's name, and a number that increases")
         path = _one_file(self.options, overwrite)
-        return TextQueueWriter(path, schema, options["txnAppId"] or f"job-{uuid.uuid4().hex}", options["txnVersion"])
+        return TextQueueWriter(path, schema, batch_name(options) or f"job-{uuid.uuid4().hex}", options["txnVersion"])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return a stream writer."""
         options = parse(TEXTQUEUE_WRITE, self.options, "textqueue")
-        name = options["txnAppId"]
-        checkpoint = self.options.get("checkpointLocation")
-        if name is None and checkpoint:
-            name = by_checkpoint(checkpoint)
-        if name is None:
-            raise OptionError("set the option checkpointLocation on the stream itself, or txnAppId")
+        name = stream_name(options, self.options.get("checkpointLocation"))
         return TextQueueStreamWriter(_one_file(self.options, overwrite), schema, name, None)
 
 
@@ -156,12 +146,12 @@ def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bo
     """
     # A batch that can never be appended must not become an intent, which every later job completes.
     require_valid([(row, ()) for row in rows], MessageStatus.queued, path)
-    ledger = sidecar_path(path, ".spark")
-    with Lock(f"{ledger}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
-        known = _read_ledger(ledger) or {"done": {}, "intent": None}
+    ledger = _ledger(sidecar_path(path, ".spark"))
+    with Lock(f"{ledger.path}.lck", what=f"the commit of another job to {path}").acquire(timeout=_LOCK_S):
+        known = _load(ledger)
         intent = known["intent"]
         if intent is not None:  # a job died in this block, perhaps because of a failed sync
-            OS.sync_dir(os.path.dirname(os.path.abspath(ledger)))
+            OS.sync_dir(os.path.dirname(os.path.abspath(ledger.path)))
             _cut_torn(path, intent)
         with TextQueue(path, settle_s=0.0) as queue:
             if intent is not None:
@@ -174,10 +164,10 @@ def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bo
                     there = OS.status(path)
                     mark = {"name": name, "number": number, "keep": keep, "rows": rows}
                     mark |= {"before": _occurrences(queue, rows), "size": 0 if there is None else there.size}
-                    _ledger(ledger).store({**known, "intent": mark})
+                    ledger.store({**known, "intent": mark})
                     _append(queue, rows)
                 _note(known, name, number, keep=keep)
-            _ledger(ledger).store(known)
+            ledger.store(known)
 
 
 def _cut_torn(path: str, intent: dict[str, Any]) -> None:
@@ -219,23 +209,17 @@ def _note(known: dict[str, Any], name: str, number: int, *, keep: bool) -> None:
 
 
 def _ledger(path: str) -> SealedFile:
-    return SealedFile(
-        OS,
-        path,
-        "a record of Spark's appends",
-        "restore a copy, or compare the end of the text queue with the last batch and then remove this file",
-        temporary=f"{path}.new",
-        max_bytes=_LEDGER_BYTES,
-    )
+    way_out = "restore a copy, or compare the end of the text queue with the last batch and then remove this file"
+    what = "a readable record of Spark's appends"
+    return SealedFile(OS, path, what, way_out, temporary=f"{path}.new", max_bytes=_LEDGER_BYTES)
 
 
-def _read_ledger(path: str) -> dict[str, Any] | None:
-    file = _ledger(path)
-    known = file.load()
-    with file.checking():
-        for number in known["done"].values() if known is not None else ():
+def _load(ledger: SealedFile) -> dict[str, Any]:
+    with ledger.checking():
+        known = ledger.load() or {"done": {}, "intent": None}
+        for number in known["done"].values():
             whole(number, -1)
-        intent = known["intent"] if known is not None else None
+        intent = known["intent"]
         if intent is not None:
             whole(intent["number"]), whole(intent["before"]), whole(intent["size"])
             if not {"name", "keep", "rows"} <= intent.keys():

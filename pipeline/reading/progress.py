@@ -1,20 +1,242 @@
-"""A stream's progress in ``ofs/``, which tells retention what the stream still needs.
+"""How far a stream has read: its offset in Spark's checkpoint, and its progress in ``ofs/``.
 
-Spark calls ``commit`` for a batch only when the next one is built, and never for the last batch of a run. But each time
-it asks how far a stream may read, it names the end of the last finished batch. That is committed here, immediately, in
-a thread of its own, because a commit syncs the journal and Spark's batch must not wait for it. The thread is given
-offsets and returns what became of them: only the caller's thread changes this object.
+The offset has for each directory the next message to read, and the journal that the number belongs to::
+
+    {"orders.3.005": {"id": "9f2c11d0a1b2c3d4", "offset": 23}, ...}
+
+Names are sorted, because Spark compares offsets as text. A directory that was removed stays in it. Messages that were
+deleted, and a journal that was truncated, removed or re-created between two polls, are data loss: an error, or with
+``failOnDataLoss=false`` a line in the log and a new start.
+
+The progress tells retention what the stream still needs. Spark calls ``commit`` for a batch only when the next one is
+built, and never for the last batch of a run. But each time it asks how far a stream may read, it names the end of the
+last finished batch. That is committed here, immediately, in a thread of its own, because a commit syncs the journal and
+Spark's batch must not wait for it. The thread is given offsets and returns what became of them: only the caller's
+thread changes :class:`Progress`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
-from sej.errors import ClosedError, JournalNotFoundError, LockLostError, OffsetBeyondEndError, SejError
+from pipeline.options import OptionError, Options
+from pipeline.reading.discovery import Origin, Slice
+from pipeline.reading.extents import Extent, Follower
+from pipeline.reading.remote import RemoteExtent
+from sej.errors import (
+    ClosedError,
+    JournalNotFoundError,
+    LockLostError,
+    OffsetBeyondEndError,
+    OffsetTooSmallError,
+    SejError,
+)
 from sej.reading.offset import Offset
+
+Offsets = dict[str, dict[str, Any]]
+_log = logging.getLogger("pipeline")
+
+
+def entry(follower: Follower | RemoteExtent, offset: int) -> dict[str, Any]:
+    """Return one directory's part of an offset."""
+    return {"id": follower.id, "offset": offset}
+
+
+def start_in(
+    follower: Follower | RemoteExtent, start: Offsets, *, fail: bool, way_out: str = "set failOnDataLoss=false"
+) -> int:
+    """Return where a stream continues in a journal. A journal that is new to it is read from its first message on.
+
+    Args:
+        follower: the journal.
+        start: where the stream is in each journal.
+        fail: raise an error if messages are lost; otherwise log it.
+        way_out: what the user of the stream can do to continue, for the error.
+
+    Raises:
+        OffsetTooSmallError: messages were deleted before they were read.
+        OffsetBeyondEndError: the journal lost messages, or was re-created.
+    """
+    known = start.get(follower.origin.name)
+    if known is None:
+        return follower.first
+    offset = int(known["offset"])
+    path = follower.origin.path
+    if known["id"] and follower.id != known["id"]:
+        _lost(
+            OffsetBeyondEndError(
+                f"this journal was re-created since the stream read it, with other messages; {way_out} to continue with"
+                f" its first one, {follower.first}",
+                path=path,
+                offset=offset,
+            ),
+            fail=fail,
+        )
+        return follower.first
+    if offset < follower.first:
+        _lost(
+            OffsetTooSmallError(
+                f"messages {offset} to {follower.first - 1} were deleted before the stream read them; set the option"
+                f" reader, so that retention waits for the stream, or {way_out} to continue",
+                first_available=follower.first,
+                path=path,
+                offset=offset,
+            ),
+            fail=fail,
+        )
+        return follower.first
+    if offset > follower.end:
+        _lost(
+            OffsetBeyondEndError(
+                f"the stream has read up to {offset}, but the journal ends at {follower.end}: it was truncated or"
+                f" replaced; {way_out} to continue with new messages",
+                path=path,
+                offset=offset,
+            ),
+            fail=fail,
+        )
+        return follower.end
+    return offset
+
+
+def advance(
+    followers: Mapping[str, Follower | RemoteExtent], start: Offsets, ends: Mapping[str, int], *, fail: bool
+) -> Offsets:
+    """Return the offset with these ends; directories that were removed keep their offset.
+
+    Raises:
+        JournalNotFoundError: a directory was removed.
+    """
+    found = {name: entry(followers[name], end) for name, end in ends.items()}
+    for name in sorted(start.keys() - found.keys()):
+        if name not in followers:
+            _lost(_gone(name), fail=fail)
+        found[name] = start[name]
+    return dict(sorted(found.items()))
+
+
+def still_there(follower: Follower | RemoteExtent | None, name: str, until: Mapping[str, Any], *, fail: bool) -> bool:
+    """Return whether a planned batch can be read in a directory: after a crash Spark plans it again, even much later.
+
+    Raises:
+        JournalNotFoundError: the directory was removed.
+        OffsetBeyondEndError: the journal was re-created.
+    """
+    if follower is None:
+        _lost(_gone(name), fail=fail)
+        return False
+    if until["id"] and follower.id != until["id"]:
+        _lost(
+            OffsetBeyondEndError(
+                f"this journal was re-created since a batch up to {until['offset']} of it was planned; set"
+                " failOnDataLoss=false to continue without that batch",
+                path=follower.origin.path,
+                offset=int(until["offset"]),
+            ),
+            fail=fail,
+        )
+        return False
+    return True
+
+
+def _gone(name: str) -> JournalNotFoundError:
+    return JournalNotFoundError(
+        f"the stream reads directory {name!r}, which was removed; set failOnDataLoss=false to continue without it"
+    )
+
+
+def _lost(error: SejError, *, fail: bool) -> None:
+    if fail:
+        raise error
+    _log.warning("%s", error)
+
+
+EARLIEST = -2
+LATEST = -1
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+_log = logging.getLogger("pipeline")
+
+
+def by_directory(given: str | dict[str, int], origins: Sequence[Origin], option: str, rest: int) -> dict[str, int]:
+    """Return an option's value for each origin, by its name; ``rest`` for those missing in its JSON.
+
+    Raises:
+        OptionError: the JSON names a directory that is not read.
+    """
+    if isinstance(given, str):
+        return dict.fromkeys((origin.name for origin in origins), _WORDS[given])
+    names = {name: origin.name for origin in origins for name in (origin.name, origin.path)}
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        there = ", ".join(sorted(origin.name for origin in origins)[:10])
+        raise OptionError(
+            f"option {option} names {unknown[0]!r}, which is not read; the directories are {there or 'none'}"
+        )
+    found = dict.fromkeys((origin.name for origin in origins), rest)
+    found.update({names[name]: offset for name, offset in given.items()})
+    return found
+
+
+def slices(extents: Sequence[Extent | RemoteExtent], options: Options) -> list[Slice]:
+    """Return the messages to read, one slice for each origin, without empty ones.
+
+    Args:
+        extents: the existing messages.
+        options: of a batch read.
+
+    Raises:
+        OffsetTooSmallError: the start was deleted, and failOnDataLoss is true.
+        OffsetBeyondEndError: start or end are past the last message, and failOnDataLoss is true.
+    """
+    origins = [extent.origin for extent in extents]
+    starts = by_directory(options["startingOffsets"] or "earliest", origins, "startingOffsets", EARLIEST)
+    stops = by_directory(options["endingOffsets"], origins, "endingOffsets", LATEST)
+    found = []
+    for extent in extents:
+        start, stop = starts[extent.origin.name], stops[extent.origin.name]
+        if options["startingTimestamp"] is not None:
+            start = extent.find_time(options["startingTimestamp"])
+        if options["endingTimestamp"] is not None:
+            stop = extent.find_time(options["endingTimestamp"])
+        start = _resolve(extent, start, "startingOffsets", fail=options["failOnDataLoss"])
+        stop = _resolve(extent, stop, "endingOffsets", fail=options["failOnDataLoss"])
+        part = extent.slice(start, stop)
+        if part.start < part.stop:
+            found.append(part)
+    return found
+
+
+def _resolve(extent: Extent | RemoteExtent, offset: int, option: str, *, fail: bool) -> int:
+    if offset == EARLIEST:
+        return extent.first
+    if offset == LATEST:
+        return extent.end
+    path = extent.origin.path
+    if offset < extent.first and option == "startingOffsets":
+        if fail:
+            raise OffsetTooSmallError(
+                f"{option} requests message {offset}, which was deleted; start from {extent.first}, the first"
+                " existing message, or set failOnDataLoss=false",
+                first_available=extent.first,
+                path=path,
+                offset=offset,
+            )
+        _log.warning("%s: messages %d to %d were deleted and are left out", path, offset, extent.first - 1)
+    if offset > extent.end:
+        if fail:
+            raise OffsetBeyondEndError(
+                f"{option} requests offset {offset}, but the journal ends at {extent.end}; use latest, or set"
+                " failOnDataLoss=false",
+                path=path,
+                offset=offset,
+            )
+        _log.warning("%s: %s is %d, but the journal ends at %d", path, option, offset, extent.end)
+    return min(max(offset, extent.first), extent.end)
+
 
 _log = logging.getLogger("pipeline")
 _Commits = list[tuple[str, Offset, int | None]]

@@ -1,21 +1,26 @@
-"""The source ``sej`` as a stream.
+"""The source ``sej`` in Spark, as a table and as a stream, and the lag of streams.
 
-One process next to Spark's driver plans a query for as long as it runs. It caches the ends of the journals and holds
-the reader's locks, but nothing depends on them: all state that must survive is in the offsets that Spark stores.
-Reading happens in the tasks, in another instance that holds only text.
+The driver plans slices, each task reads its own. Spark pickles these objects: they hold text, and open no file until a
+method needs it.
+
+One process next to Spark's driver plans a streaming query for as long as it runs. It caches the ends of the journals
+and holds the reader's locks, but nothing depends on them: all state that must survive is in the offsets that Spark
+stores.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -23,21 +28,76 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 from pyspark.sql.types import StructType
 
+from pipeline.columns import arrow_schema_of, check_projection
 from pipeline.connection import Remote
 from pipeline.options import Options
 from pipeline.reading.discovery import Slice
 from pipeline.reading.extents import Extent, Follower, Root
-from pipeline.reading.planning import PARTITION_BYTES_MIN, by_bytes, by_messages, cores, pack
-from pipeline.reading.positions import EARLIEST, LATEST, Offsets, advance, by_directory, entry, start_in, still_there
-from pipeline.reading.progress import Progress
+from pipeline.reading.planning import PARTITION_BYTES_MIN, by_bytes, by_messages, cores, extents_of, pack
+from pipeline.reading.progress import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    Progress,
+    advance,
+    by_directory,
+    entry,
+    slices,
+    start_in,
+    still_there,
+)
 from pipeline.reading.remote import RemoteExtent, RemoteProgress, RemoteRoot
 from pipeline.reading.task import read, task_options
-from pipeline.schema import arrow_schema, check_projection
+from sej.checks import CALLABLE, PATH, optional, require
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class SejReader(DataSourceReader):
+    """Reads journals in batch mode: plans on the driver, reads in the tasks."""
+
+    def __init__(self, paths: list[str], options: Options, schema: StructType, parallelism: int | None = None) -> None:
+        """Store the arguments; nothing is opened. parallelism: tasks at the same time, None: unknown."""
+        self._parallelism = parallelism
+        self._paths = paths
+        self._options = options
+        self._schema = check_projection(schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the slices of each task; empty if there is nothing to read."""
+        options = self._options
+        extents = list(
+            extents_of(
+                self._paths,
+                Remote.of(options),
+                layout=options["layout"],
+                pattern=options["pattern"],
+                on_corruption=options["onCorruption"],
+            )
+        )
+        packed = pack(
+            slices(extents, options),
+            {extent.origin.name: extent for extent in extents},
+            at_least=options["minPartitions"],
+            at_most=options["maxPartitions"],
+            at_once=cores(self._parallelism),
+        )
+        return [InputPartition(part) for part in packed]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the partition of one task. Spark passes None if there are no partitions."""
+        return read(partition.value or (), arrow_schema_of(self._schema), task_options(self._options))
+
 
 _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 """The program of a process that only plans a stream. Spark's daemon has its name as an argument."""
@@ -223,7 +283,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the partition of one task."""
-        return read(partition.value or (), arrow_schema(self._schema), task_options(self._options))
+        return read(partition.value or (), arrow_schema_of(self._schema), task_options(self._options))
 
 
 def _is_planner() -> bool:
@@ -243,3 +303,100 @@ def _end_soon(*_: object) -> None:
 
 def _same(left: dict[str, Any] | None, right: dict[str, Any]) -> bool:
     return left is not None and left == right
+
+
+_log = logging.getLogger("pipeline.lag")
+
+
+class Behind(NamedTuple):
+    """One stream after a micro-batch.
+
+    Attributes:
+        query: its name, or its id if it has none.
+        batch: the micro-batch's number.
+        messages: messages in that micro-batch.
+        rate: messages a second.
+        lag: messages not read yet, by directory.
+    """
+
+    query: str
+    batch: int
+    messages: int
+    rate: float
+    lag: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """Messages not read yet in all directories."""
+        return sum(self.lag.values())
+
+    def __str__(self) -> str:
+        """Format as one line."""
+        return (
+            f"{self.query}: batch {self.batch}, {self.messages:,} messages, {self.rate:,.0f} a second,"
+            f" {self.total:,} behind in {sum(count > 0 for count in self.lag.values())} of {len(self.lag)} directories"
+        )
+
+
+class Lag(StreamingQueryListener):
+    """Reports the lag of every stream over journals."""
+
+    def __init__(self, report: Callable[[Behind], None] | None = None, *, metrics: str | None = None) -> None:
+        """Choose the output.
+
+        Args:
+            report: called after each micro-batch; None: a line in the log ``pipeline.lag``.
+            metrics: a file that is replaced each time, in Prometheus' text format (for its textfile collector).
+        """
+        require(report=(report, optional(CALLABLE)), metrics=(metrics, optional(PATH)))
+        self._report = report or (lambda behind: _log.info("%s", behind))
+        self._metrics = metrics
+        self.latest: dict[str, Behind] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Report after a micro-batch."""
+        progress = event.progress
+        lag: dict[str, int] = {}
+        for source in progress.sources:
+            lag.update(_behind(_offsets(source.endOffset), _offsets(source.latestOffset)))
+        name = progress.name or str(progress.id)
+        rate = progress.processedRowsPerSecond or 0.0
+        found = Behind(name, progress.batchId, progress.numInputRows, rate if rate == rate else 0.0, lag)
+        self.latest[name] = found
+        self._report(found)
+        if self._metrics is not None:
+            _export(self._metrics, self.latest)
+
+
+def _offsets(text: Any) -> dict[str, int]:
+    """Return a source's offset as (directory, next message); empty for another source."""
+    try:
+        found = json.loads(text) if isinstance(text, str) else text
+        return {name: entry["offset"] for name, entry in found.items()}
+    except (TypeError, KeyError, AttributeError, ValueError):
+        return {}
+
+
+def _behind(end: Mapping[str, int], latest: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(offset - end.get(name, 0), 0) for name, offset in latest.items()}
+
+
+def _export(path: str, latest: Mapping[str, Behind]) -> None:
+    lines = ["# TYPE sej_stream_lag_messages gauge"]
+    for behind in latest.values():
+        for directory, count in sorted(behind.lag.items()):
+            labels = f"query={json.dumps(behind.query)},directory={json.dumps(directory)}"
+            lines.append(f"sej_stream_lag_messages{{{labels}}} {count}")
+    temporary = f"{path}.new"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+    os.replace(temporary, path)

@@ -2,9 +2,8 @@
 
 The modules, in the order in which they are best read::
 
-    table, lazy                 pipeline.table, and a table as a Polars LazyFrame
+    table, lazy                 pipeline.table and the threads that read; a table as a Polars LazyFrame
     where                       which rows: the arguments start, end and where
-    sources                     journals, small files, and threads that read their parts
     stream, shipping            pipeline.follow, and sej ship
     query, output, commands     sej sql, export and ship
 """

@@ -225,26 +225,21 @@ def ship(
     """
     from pipeline.tables.shipping import default_reader, target_of
     from pipeline.tables.shipping import ship as run
-    from pipeline.tables.stream import follow as make
 
     place = target_of(target)
     name = reader if given["hub"] is not None else reader or default_reader(target)  # a hub's token may only read
     rows = run(
-        lambda known: make(
-            path,
-            reader=name,
-            columns=_names(columns),
-            start=_place(start),
-            where=where,
-            batch_rows=_BATCH_ROWS,
-            batch_bytes=batch_bytes,
-            batch_age_s=batch_age if follow else float("inf"),
-            timeout=None if follow else 0.0,
-            known=known,
-            **_way(given),
-        ),
+        path,
         place,
         reader=name,
+        columns=_names(columns),
+        start=_place(start),
+        where=where,
+        batch_rows=_BATCH_ROWS,
+        batch_bytes=batch_bytes,
+        batch_age_s=batch_age if follow else float("inf"),
+        timeout=None if follow else 0.0,
+        **_way(given),
     )
     click.echo(f"{counted(rows, 'row')} added to {target}", err=True)
 

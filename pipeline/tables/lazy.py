@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterator
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
@@ -25,12 +25,6 @@ _TESTS: Final = {"Eq": "=", "Gt": ">", "GtEq": ">=", "Lt": "<", "LtEq": "<="}
 _MIRRORED: Final = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
-class _Read(Protocol):
-    def __call__(
-        self, columns: Iterable[str], hints: Sequence[Condition], change: Callable[[pa.RecordBatch], Any]
-    ) -> Generator[Any, None, None]: ...
-
-
 def frame_of(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
     """Return rows as a DataFrame, without copying a value."""
     frame = pl.from_arrow(rows, rechunk=False)
@@ -38,13 +32,9 @@ def frame_of(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
     return frame
 
 
-def scan(schema: pa.Schema, read: _Read) -> pl.LazyFrame:
-    """Return a LazyFrame.
-
-    Args:
-        schema: all columns.
-        read: returns what a function makes of the batches with some columns; see :meth:`Table.narrowed`.
-    """
+def scan(table: Any) -> pl.LazyFrame:
+    """Return a LazyFrame over the rows of a :class:`~pipeline.Table`."""
+    schema = table.schema
 
     def source(
         with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _: int | None
@@ -59,7 +49,7 @@ def scan(schema: pa.Schema, read: _Read) -> pl.LazyFrame:
 
         columns = [*names, *tested] or schema.names[:1]
         left = n_rows
-        batches = read(columns, hints, change)
+        batches = table.narrowed(columns, hints, change)
         try:
             while left is None or left > 0:
                 frame = next(batches, None)

@@ -20,10 +20,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 from zlib import crc32
 
 import pyarrow as pa
@@ -34,7 +33,8 @@ from pipeline.paths import local_target, outside
 from pipeline.reading.extents import Follower
 from pipeline.reading.remote import RemoteExtent
 from pipeline.tables.output import replaced, write_parquet
-from pipeline.tables.stream import Known, Stream
+from pipeline.tables.stream import follow
+from pipeline.tables.table import PathLike
 from sej.errors import CorruptionError, LockedError, SejError
 from sej.journal.directory import Directory
 from sej.journal.medium import sync_up_to
@@ -51,31 +51,14 @@ _Offsets = dict[str, int]
 """The next offset of each journal, by its name and identity as :func:`_key` joins them."""
 
 
-class Target(Protocol):
-    """What rows are shipped to; a context manager."""
-
-    def offset_of(self, key: str) -> int | None:
-        """Return the next offset of a journal, or None if it is unknown here."""
-        ...
-
-    def write(self, batch: pa.RecordBatch, offsets: _Offsets) -> None:
-        """Add rows and the offsets after them, in one atomic step."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
-
-
-def ship(make: Callable[[Known], Stream], target: Target, *, reader: str | None) -> int:
+def ship(path: PathLike, target: Target, *, reader: str | None, **how: Any) -> int:
     """Ship what a stream returns, until it ends; return the number of rows.
 
     Args:
-        make: makes the stream; its argument tells which offset the target has of a journal.
+        path: what :func:`pipeline.follow` reads.
         target: where the rows go.
         reader: the name of the stream's reader; None: it has none.
+        how: further arguments of :func:`pipeline.follow`.
     """
     rows = 0
     known: dict[str, Follower | RemoteExtent] = {}
@@ -98,7 +81,7 @@ def ship(make: Callable[[Known], Stream], target: Target, *, reader: str | None)
             )
         return found
 
-    with target, make(offset_of) as stream:
+    with target, follow(path, reader=reader, known=offset_of, **how) as stream:
         for batch, offsets in stream:
             keyed = {_key(known[name]): offset for name, offset in offsets.items()}
             if reader is not None:  # so that a journal without an identity is recognised, whenever this is killed
@@ -116,18 +99,6 @@ def ship(make: Callable[[Known], Stream], target: Target, *, reader: str | None)
 def _key(follower: Follower | RemoteExtent) -> str:
     """Return the name of a journal and its identity: a journal that was re-created is another one."""
     return f"{follower.origin.name}@{follower.id}" if follower.id else follower.origin.name
-
-
-def target_of(address: str) -> Target:
-    """Return the target of ``parquet:DIRECTORY`` or ``delta:DIRECTORY``.
-
-    Raises:
-        OptionError: the address is something else.
-    """
-    kind, _, place = address.partition(":")
-    if kind not in ("parquet", "delta") or not place:
-        raise OptionError(f"the target must be parquet:DIRECTORY or delta:DIRECTORY, got {address!r}")
-    return ParquetTarget(place) if kind == "parquet" else DeltaTarget(place)
 
 
 def default_reader(address: str) -> str:
@@ -312,3 +283,19 @@ class DeltaTarget:
         except DeltaError as error:
             first = str(error).strip().partition("\n")[0]
             raise SejError(f"the Delta table cannot be read or written: {first}", path=self._address) from error
+
+
+Target = ParquetTarget | DeltaTarget
+"""What rows are shipped to: a context manager that knows offsets, and writes rows with those after them in one step."""
+
+
+def target_of(address: str) -> Target:
+    """Return the target of ``parquet:DIRECTORY`` or ``delta:DIRECTORY``.
+
+    Raises:
+        OptionError: the address is something else.
+    """
+    kind, _, place = address.partition(":")
+    if kind not in ("parquet", "delta") or not place:
+        raise OptionError(f"the target must be parquet:DIRECTORY or delta:DIRECTORY, got {address!r}")
+    return ParquetTarget(place) if kind == "parquet" else DeltaTarget(place)

@@ -22,11 +22,10 @@ from pipeline.connection import RETRY_S
 from pipeline.options import OptionError
 from pipeline.reading.discovery import Origin, Slice
 from pipeline.reading.extents import Follower, Root
-from pipeline.reading.positions import start_in
+from pipeline.reading.progress import start_in
 from pipeline.reading.remote import RemoteExtent, RemoteProgress, RemoteRoot
 from pipeline.reading.task import TaskOptions, read
-from pipeline.tables.sources import chosen_of, kind_of, refuse_deleted
-from pipeline.tables.table import PathLike, Place, paths_of, way_of
+from pipeline.tables.table import PathLike, Place, chosen_of, kind_of, paths_of, refuse_deleted, way_of
 from pipeline.tables.where import Selection, Way, Where, bounds_of, conditions_of, expression_of
 from sej.checks import CALLABLE, ITERABLE, POSITIVE, SECONDS, TEXT, WAIT, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds

@@ -17,7 +17,7 @@ from hub.errors import UnavailableError
 from hub.jobs import Staged
 from hub.naming import check_client
 from pipeline.connection import Line, Remote
-from pipeline.options import OptionError, Options
+from pipeline.options import WRITE, OptionError, Options, parse
 from sej.codec import Buffer
 from sej.system.checksum import crc32c
 from shard.names import Path
@@ -64,8 +64,9 @@ class OnHub:
         """
         if overwrite:
             raise OptionError("a hub's journals cannot be overwritten; use the mode append")
+        usual = parse(WRITE, {})
         for name in _LOCAL:
-            if options[name] != options.default(name):
+            if options[name] != usual[name]:
                 raise OptionError(f"the option {name} applies to a path; leave it out with the option hub")
         if options["prefix"] is None and options["bits"] is None:
             raise OptionError(

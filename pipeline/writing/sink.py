@@ -17,11 +17,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pipeline.columns import SEJ
 from pipeline.connection import Remote
 from pipeline.options import OptionError, Options
-from pipeline.schema import COLUMNS
 from pipeline.writing.on_hub import OnHub
-from pipeline.writing.target import Target, by_checkpoint
+from pipeline.writing.target import Target, batch_name, stream_name
 from sej.system.locks import host_name
 from shard.committing import ANONYMOUS, Job, check_job_name, check_readers, commit, is_decided
 from shard.routing import group
@@ -122,9 +122,8 @@ class SejWriter(_Sink, DataSourceArrowWriter):
         Raises:
             OptionError: txnAppId without txnVersion, or the reverse.
         """
-        if (options["txnAppId"] is None) != (options["txnVersion"] is None):
-            raise OptionError("txnAppId and txnVersion need each other: the job's name, and a number that increases")
-        self._name = None if options["txnAppId"] is None else check_job_name(options["txnAppId"], "txnAppId")
+        name = batch_name(options)
+        self._name = None if name is None else check_job_name(name, "txnAppId")
         super().__init__(root, options, schema, overwrite)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -151,15 +150,7 @@ class SejStreamWriter(_Sink, DataSourceStreamArrowWriter):
         """
         if options["txnVersion"] is not None:
             raise OptionError("txnVersion applies to batch jobs only: Spark counts a stream's batches")
-        if options["txnAppId"] is not None:
-            self._name = check_job_name(options["txnAppId"], "txnAppId")
-        elif checkpoint:
-            self._name = by_checkpoint(checkpoint)
-        else:
-            raise OptionError(
-                "set the option checkpointLocation on the stream itself, or txnAppId, the name under which its"
-                " batches are counted"
-            )
+        self._name = check_job_name(stream_name(options, checkpoint), "txnAppId")
         super().__init__(root, options, schema, overwrite)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -181,7 +172,7 @@ def _check_columns(schema: StructType) -> dict[str, int]:
     for place, field in enumerate(schema.fields):
         kinds = _KINDS.get(field.name)
         if kinds is None:
-            if field.name in COLUMNS:
+            if field.name in SEJ:
                 continue
             raise OptionError(
                 f"a journal cannot store column {field.name!r}; select key, value, and optionally type and"

@@ -150,6 +150,34 @@ class Target(NamedTuple):
         return Writer(path, segment_bytes=self.segment_bytes, lock_timeout=self.lock_timeout)
 
 
+def batch_name(options: Options) -> str | None:
+    """Return the name under which a batch job is counted; None: it has none.
+
+    Raises:
+        OptionError: txnAppId without txnVersion, or the reverse.
+    """
+    name: str | None = options["txnAppId"]
+    if (name is None) != (options["txnVersion"] is None):
+        raise OptionError("txnAppId and txnVersion need each other: the job's name, and a number that increases")
+    return name
+
+
+def stream_name(options: Options, checkpoint: str | None) -> str:
+    """Return the name under which the batches of a stream are counted.
+
+    Raises:
+        OptionError: nothing names the stream.
+    """
+    if options["txnAppId"] is not None:
+        return str(options["txnAppId"])
+    if not checkpoint:
+        raise OptionError(
+            "set the option checkpointLocation on the stream itself, or txnAppId, the name under which its batches are"
+            " counted"
+        )
+    return by_checkpoint(checkpoint)
+
+
 def by_checkpoint(location: str) -> str:
     """Return the name for a stream with this checkpoint.
 

@@ -11,7 +11,7 @@ import pytest
 
 from hub.merge import read_vector
 from kestrel.transfer import plan_at
-from pipeline.formats.textqueue import _read_ledger
+from pipeline.formats.textqueue import _ledger, _load
 from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
@@ -167,7 +167,7 @@ READERS = [
     ),
     Reader(Shards, "t/.reshard/n.1/plan.json", lambda path: load_plan(ShardPath(path / "t", "n", 1), OS)),
     Reader(Texts, ".drain.tq.drain", lambda path: read_intent(OS, str(path / ".drain.tq.drain"))),
-    Reader(Texts, ".spark.tq.spark", lambda path: _read_ledger(str(path / ".spark.tq.spark"))),
+    Reader(Texts, ".spark.tq.spark", lambda path: _load(_ledger(str(path / ".spark.tq.spark")))),
     Reader(Kestrels, "to/cars.exported", lambda path: plan_at(str(path / "to" / "cars.exported"), OS).load()),
     Reader(Kestrels, "back/kept/cars.imported", lambda path: plan_at(str(path / "back/kept/cars.imported"), OS).load()),
     Reader(Jobs, "t/.staging/job-*.json", _job),

@@ -6,8 +6,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import pipeline
 import sej
+from pipeline.columns import SEJ
 from pipeline.reading.planning import partition_count
-from pipeline.schema import COLUMNS
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
@@ -30,7 +30,7 @@ def failure(frame: DataFrame) -> str:
 
 def test_directory_has_every_message_as_it_was_written(spark: SparkSession, journal: Path) -> None:
     frame = load(spark, journal)
-    assert frame.columns == list(COLUMNS)
+    assert frame.columns == list(SEJ)
     rows = sorted(frame.collect(), key=lambda row: row.offset)
     with sej.Scanner(journal) as scanner:
         written = list(scanner)

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from pipeline.options import KESTREL_READ, READ, SEJ, STREAM, WRITE, Option
-from pipeline.schema import SCHEMA
 from tests.house.house import ROOT
+from tests.pipeline.conftest import SCHEMA
 
 PAGE = (ROOT / "docs" / "pipeline.md").read_text()
 

@@ -18,13 +18,12 @@ from hub.wire import Server
 from pipeline.options import READ, STREAM, OptionError, parse
 from pipeline.reading.remote import RemoteProgress
 from pipeline.reading.stream import SejStreamReader
-from pipeline.schema import SCHEMA
 from pipeline.writing.target import Target, by_checkpoint
 from sej.system.sealed import seal
 from shard.committing import Job, finish_dead_jobs
 from shard.staging import Owner, Stage
 from tests.hub.support import until
-from tests.pipeline.conftest import fill
+from tests.pipeline.conftest import SCHEMA, fill
 from tests.ticks import next_tick
 
 ALL = ReadAllAvailable()

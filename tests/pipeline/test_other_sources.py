@@ -9,7 +9,7 @@ import kestrel
 from kestrel import segmented
 from pipeline import Behind, Lag, OptionError
 from pipeline.formats.textqueue import TextQueueSource, TextRows, _append_once
-from pipeline.reading.kestrel_items import rows_of
+from pipeline.reading.rows import rows_of
 from sej.system.sealed import seal
 from tests.pipeline.conftest import fill
 from textqueue import InvalidTextError, MessageStatus, TextQueue

@@ -12,7 +12,7 @@ from hub.errors import UnavailableError
 from hub.wire.status import HandshakeError
 from pipeline import cli, connection
 from pipeline.connection import Line, Remote, Retry
-from pipeline.jobs.running import Origin
+from pipeline.jobs import _Origin as Origin
 from pipeline.options import READ, WRITE, OptionError, parse
 
 

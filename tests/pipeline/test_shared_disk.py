@@ -10,26 +10,25 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 import pipeline
 import sej
 import shard as sharded
 from pipeline.cli import app
-from pipeline.formats.kestrel import KestrelSource
+from pipeline.formats.rows import KestrelSource
 from pipeline.formats.textqueue import TextQueueSource
 from pipeline.health import look
-from pipeline.jobs.running import Origin
+from pipeline.jobs import _Origin as Origin
 from pipeline.options import READ, STREAM, WRITE, OptionError, parse
 from pipeline.paths import local_path, spark_path
-from pipeline.reading.batch import SejReader
-from pipeline.reading.stream import SejStreamReader
-from pipeline.schema import SCHEMA as ALL_COLUMNS
+from pipeline.reading.stream import SejReader, SejStreamReader
 from pipeline.writing.sink import SejWriter
 from pipeline.writing.target import Target
 from sej.system.locks import host_name, process_host
 from shard.committing import Job, _decision, commit, finish_dead_jobs
 from shard.staging import Owner, Rows, Stage, StagedRowsError, identity
+from tests.pipeline.conftest import SCHEMA as ALL_COLUMNS
 from tests.pipeline.conftest import fill
 
 SCHEMA = StructType([StructField("value", BinaryType())])
@@ -236,14 +235,14 @@ def test_an_address_for_spark_is_kept() -> None:
 def test_a_directory_of_queues_that_the_driver_does_not_have_is_an_error(tmp_path: Path) -> None:
     source = KestrelSource({"path": str(tmp_path / "none"), "queue": "cars"})
     with pytest.raises(sej.JournalNotFoundError, match="none: this directory does not exist"):
-        source.reader(source.schema())
+        source.reader(StructType([StructField("data", BinaryType())]))
 
 
 def test_a_text_queue_that_an_executor_does_not_have_is_an_error_and_is_not_created(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_text("-a\n")
     source = TextQueueSource({"path": str(path)})
-    reader = source.reader(source.schema())
+    reader = source.reader(StructType([StructField("value", StringType())]))
     (part,) = reader.partitions()
     path.unlink()
     with pytest.raises(sej.SejError, match=f"host {host_name()} cannot see this path.*executors need the same disk"):

@@ -4,7 +4,7 @@ import os
 import resource
 import shutil
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from pipeline.options import OptionError
 from pipeline.tables.output import format_of, write_file
 from pipeline.tables.shipping import DeltaTarget, ParquetTarget, default_reader
 from pipeline.tables.shipping import ship as run_ship
-from pipeline.tables.stream import Stream, follow
+from pipeline.tables.stream import Stream
 from sej.system.locks import Lock
 from tests.cli import command
 from tests.cli.inside import Done, inside
@@ -240,11 +240,7 @@ def test_of_two_that_ship_to_a_delta_table_one_is_refused(
             write(batch, offsets)
 
         monkeypatch.setattr(target, "write", later)
-        return run_ship(
-            lambda known: follow(paths, hub=server.address, known=known, timeout=0.0, batch_rows=4),
-            target,
-            reader=None,
-        )
+        return run_ship(paths, target, reader=None, hub=server.address, timeout=0.0, batch_rows=4)
 
     with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
         messages = {
@@ -272,8 +268,7 @@ def test_messages_that_another_process_shipped_between_two_commits_are_refused(s
     table, (one, other) = str(tmp_path / "out"), (shards / "orders.2.001", shards / "orders.2.000")
 
     def run(path: Path, reader: str, target: DeltaTarget) -> int:
-        make = partial(follow, path, reader=reader, columns=["shard", "offset", "value"], batch_rows=1, timeout=0.0)
-        return run_ship(lambda known: make(known=known), target, reader=reader)
+        return run_ship(path, target, reader=reader, columns=["shard", "offset", "value"], batch_rows=1, timeout=0.0)
 
     def add(path: Path) -> None:
         fill(path, 1, first=sej.Journal(path).end_offset)

@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 import kestrel
 import sej
 from kestrel import segmented
-from pipeline.formats.kestrel import KestrelSource
+from pipeline.formats.rows import KestrelSource
 from pipeline.formats.textqueue import TextQueueSource
 from pipeline.reading.discovery import Origin, Slice
 from pipeline.reading.extents import Extent
@@ -101,7 +102,8 @@ ITEMS = [bytes([65 + n]) * (800_000 if n % 3 else n + 1) for n in range(12)]
 
 
 def batches(source: DataSource) -> list[pa.RecordBatch]:
-    schema: Any = source.schema()
+    name = "value" if source.name() == "textqueue" else "data"
+    schema = StructType([StructField(name, StringType() if name == "value" else BinaryType())])
     reader = source.reader(schema)
     found: Any = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     return list(found)

@@ -7,7 +7,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 import sej
-from pipeline.formats.kestrel import KestrelSource
+from pipeline.formats.rows import KestrelSource
 from pipeline.formats.textqueue import TextQueueSource
 from pipeline.options import OptionError
 from tests.pipeline.conftest import BASE_NS, fill

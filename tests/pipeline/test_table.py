@@ -18,7 +18,7 @@ import pytest
 import pipeline
 import sej
 import textqueue
-from pipeline.tables import sources
+from pipeline.tables import table as tables
 from pipeline.tables.where import Selection, Way
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
@@ -51,8 +51,8 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with sej.Writer(tmp_path / "large", segment_bytes=1 << 16) as writer:
         for n in range(30):
             writer.append_many([b"%d" % n * 200] * 100, timestamp=BASE_NS + n * 10**9)
-    monkeypatch.setattr(sources, "_PART_BYTES", 1 << 16)
-    monkeypatch.setattr(sources, "THREADS", 2)
+    monkeypatch.setattr(tables, "_PART_BYTES", 1 << 16)
+    monkeypatch.setattr(tables, "THREADS", 2)
     return tmp_path / "large"
 
 
@@ -90,7 +90,7 @@ def test_a_message_without_a_time_has_none(tmp_path: Path) -> None:
 
 def test_many_parts_come_in_order(large: Path) -> None:
     table = pipeline.table(large)
-    parts, _ = sources.Journals([str(large)], Way()).plan(Selection())
+    parts, _ = tables.Journals([str(large)], Way()).plan(Selection())
     assert len(parts) > 5
     assert rows_in(table) == rows_of(large)
 
@@ -130,7 +130,7 @@ def test_libraries_read_it_as_arrow(journal: Path) -> None:
 
 
 def test_a_polars_frame_has_the_rows_of_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_PART_BYTES", 1 << 17)
+    monkeypatch.setattr(tables, "_PART_BYTES", 1 << 17)
     keys = [b"k" * (n % 20) for n in range(4000)]
     with sej.Writer(tmp_path / "data", segment_bytes=1 << 18) as writer:
         for n in range(0, 4000, 100):
@@ -393,7 +393,7 @@ def test_parts_are_read_in_order_whatever_their_speed() -> None:
         assert gates[part].wait(60)
         return [part]
 
-    assert list(sources.in_order(range(20), read, 3)) == list(range(20))
+    assert list(tables.in_order(range(20), read, 3)) == list(range(20))
 
 
 def test_a_read_that_is_dropped_by_one_of_its_own_threads_ends() -> None:
@@ -411,7 +411,7 @@ def test_a_read_that_is_dropped_by_one_of_its_own_threads_ends() -> None:
             ended.set()
         return [part]
 
-    rows = sources.in_order(range(5), read, 2)
+    rows = tables.in_order(range(5), read, 2)
     assert next(rows) == 0
     left.set()
     assert ended.wait(60)
@@ -426,7 +426,7 @@ def test_an_error_in_a_part_ends_the_read_after_the_parts_before_it() -> None:
 
     found: list[int] = []
     with pytest.raises(OSError, match="gone"):
-        found.extend(sources.in_order(range(9), read, 2))
+        found.extend(tables.in_order(range(9), read, 2))
     assert found == [0, 1, 2]
 
 

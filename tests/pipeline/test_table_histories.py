@@ -17,10 +17,9 @@ from pyspark.sql import SparkSession
 import pipeline
 import sej
 from pipeline.options import READ, parse
-from pipeline.reading.batch import SejReader
-from pipeline.schema import SCHEMA
-from pipeline.tables import sources
-from tests.pipeline.conftest import BASE_NS
+from pipeline.reading.stream import SejReader
+from pipeline.tables import table as tables
+from tests.pipeline.conftest import BASE_NS, SCHEMA
 
 Row = tuple[int, int, int, bytes, bytes]
 WRONG = (sej.CorruptionError, sej.OffsetGapError, sej.OffsetTooSmallError, sej.TruncatedError)
@@ -159,7 +158,7 @@ def moment(place: Any) -> Any:
 
 @given(history=st.lists(steps, min_size=1, max_size=10), given=bounds, verify=st.booleans())
 def test_a_table_is_what_a_scanner_reads(history: list[tuple[str, Any]], given: dict[str, Any], verify: bool) -> None:
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(sources, "_PART_BYTES", 500):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(tables, "_PART_BYTES", 500):
         path = Path(folder) / "j"
         sej.Writer(path, segment_bytes=400).close()
         for step, argument in history:
