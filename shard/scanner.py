@@ -249,7 +249,7 @@ class Scanner:
         while not self._closed:
             if self._since_look >= _LOOK_EVERY and (self._sources.watched or timeout != 0):
                 self._since_look = 0
-                self._look_around()
+                self._take_in(*self._sources.wait(0.0))
             batch = self._oldest() if self._by_time else self._turn()
             if batch:
                 self._since_look += len(batch)
@@ -263,19 +263,8 @@ class Scanner:
                     continue
                 if left is not None and left <= 0:
                     return False
-            if not self._sources.watched:
-                self._look_around()
-                continue
             self._take_in(*self._sources.wait(left))
         return False
-
-    def _look_around(self) -> None:
-        """Queue idle shards with new messages, and new shards, without waiting."""
-        if self._sources.watched:
-            self._take_in(*self._sources.wait(0.0))
-        else:  # later appends wake the wait; earlier ones are found by one more check
-            self._sources.watch()
-            self._take_in(list(self._sources.there), True)
 
     def _take_in(self, fresh: list[int], look_for_new: bool) -> None:
         """Queue shards that changed, and new ones."""

@@ -177,10 +177,11 @@ class Sources:
         Returns:
             The shards to read again, and whether to check for new shards.
         """
-        self.watch()
-        assert self._arrivals is not None
         if self._woken:
             return [], False
+        if self._arrivals is None:  # later appends wake the wait; earlier ones are found by one more check
+            self.watch()
+            return list(self.there), True
         owner: dict[Watch, int] = {}
         for source in self.there.values():
             if source.watch is not None:
