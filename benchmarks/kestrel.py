@@ -42,8 +42,8 @@ def main() -> None:
 def _reading(root: Path) -> list[Row]:
     import kestrel
     from kestrel import segmented
+    from kestrel.files import WRITER_MAGIC
     from kestrel.segmented.codec import encode_put
-    from kestrel.segmented.format import WRITER_MAGIC
     from kestrel.v2.codec import addx
     from sej.codec import reference as reference
 

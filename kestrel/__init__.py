@@ -4,10 +4,9 @@
 order in which they are best read::
 
     v2, segmented                        Kestrel 2; libkestrel, which Kestrel 3 uses
-    base                                 what an open queue of either format is
     backend, commands                    the queues as work queues; sej kestrel
-    files, queues, pinned                names, locks and kept bytes; the queues of a directory; files that may change
-    tail                                 the end of the newest file: append, sync, and what is known to be on disk
+    tail                                 an open queue, and the end of its newest file: append, sync, what is on disk
+    files, pinned                        names, queues, locks and kept bytes; files that another program may change
     limits, hot, errors                  limits of a queue and its clock, the compiled part, the errors
     transfer                             what moving to a SEJ journal and back has in common
 """
@@ -19,9 +18,8 @@ from kestrel.v2.codec import Operation
 from kestrel.v2.items import Counters, Item
 from kestrel.v2.journal import read_journal
 from kestrel.v2.moving import export, import_
-from kestrel.v2.packing import pack
 from kestrel.v2.queue import Queue
-from kestrel.v2.replay import State, replay
+from kestrel.v2.replay import State, pack, replay
 
 __all__ = [
     "Counters",

@@ -16,13 +16,13 @@ import contextlib
 import os
 import time
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple
 
 from kestrel.errors import BadNameError, KestrelError, MissingError, ShutError
+from kestrel.files import queue_names
 from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
 from kestrel.v2.format import MAX_TIME_MS
-from kestrel.v2.listing import queue_names
 from kestrel.v2.queue import Queue
 from sej.checks import options_of, refuse_unknown
 from sej.durations import Seconds
@@ -51,22 +51,6 @@ class _Taken(NamedTuple):
     item: Any
     place: Hashable
     attempts: int
-
-
-class _Store(Protocol):
-    """A queue of one of the formats."""
-
-    def put(self, data: list[bytes], until: int | None) -> Sequence[int]: ...
-    def take(self) -> _Taken | None: ...
-    def holds(self, handle: int) -> bool: ...
-    def confirm(self, handle: int) -> bool: ...
-    def put_back(self, handle: int) -> bool: ...
-    def open(self) -> int:
-        """How many items wait or are held."""
-
-    def flush(self) -> int: ...
-    def sync(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class _Kestrel:
@@ -159,8 +143,8 @@ class KestrelWorkQueue(HoldingQueue):
             known = kind.known(self._directory, self._base, name)
         require_known(name, known, create, path)
         self._kind = kind
-        self._store: _Store = kind(self._directory, self._base, name, **options)
-        self._dead: _Store | None = None
+        self._store = kind(self._directory, self._base, name, **options)
+        self._dead: _Kestrel | _Segmented | None = None
         self._dead_options = {option: options[option] for option in _SHARED if option in options}
         self._done = self._moved = 0
         self._closed = False
@@ -183,7 +167,7 @@ class KestrelWorkQueue(HoldingQueue):
                 self._held.clear()
                 self._leave()
 
-    def _dead_store(self) -> _Store:
+    def _dead_store(self) -> _Kestrel | _Segmented:
         """The queue of the dead letters, opened at its first use; no file is opened after the queue was closed."""
         if self._closed:
             raise ShutError("the queue is closed; open it again", path=self.path)
@@ -201,7 +185,7 @@ class KestrelWorkQueue(HoldingQueue):
                 count += found
             return count
 
-    def _redrive(self, dead: _Store, most: int) -> int:
+    def _redrive(self, dead: _Kestrel | _Segmented, most: int) -> int:
         """Put back at most this many. They are durable before their letters are confirmed."""
         handles: list[int] = []
         try:
@@ -257,7 +241,7 @@ class KestrelWorkQueue(HoldingQueue):
 class _Hold:
     """A hold on an item of a store."""
 
-    def __init__(self, owner: KestrelWorkQueue, store: _Store, taken: _Taken) -> None:
+    def __init__(self, owner: KestrelWorkQueue, store: _Kestrel | _Segmented, taken: _Taken) -> None:
         self._owner, self._store, self._taken = owner, store, taken
 
     def done(self) -> bool:

@@ -14,11 +14,11 @@ import click
 
 from kestrel import segmented
 from kestrel.errors import Damage
-from kestrel.files import READER_MAGIC, WRITER_MAGIC
-from kestrel.queues import files_of, formats_of, magic_of, queues_in
+from kestrel.files import READER_MAGIC, WRITER_MAGIC, files_of, formats_of, magic_of, queues_in
 from kestrel.transfer import Expired, MessageLike, Moved, WriterLike
-from kestrel.v2 import moving, packing
+from kestrel.v2 import moving
 from kestrel.v2.journal import read_journal
+from kestrel.v2.replay import pack as pack_queue
 from kestrel.v2.replay import replay
 from sej.cli.shared.parameters import PATH
 
@@ -143,7 +143,7 @@ def pack(directory: Path, name: str) -> None:
     _require(directory, name)
     if _segmented(directory, name, three=False):
         raise click.UsageError(f"the files of {name!r} are Kestrel 3's, which cannot be packed")
-    _complain(packing.pack(directory, name))
+    _complain(pack_queue(directory, name))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""What the files of both formats share: names, our own files next to theirs, the lock, and kept bytes."""
+"""What the files of both formats share: names, queues, our own files next to theirs, the lock, and kept bytes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from sej.checks import COUNT, DISK, PATH, SECONDS, TEXT, optional
 from sej.errors import LockedError
 from sej.system.disk import OS, Disk, File
 from sej.system.locks import Lock
+from sej.system.paths import absolute_path
 
 KEPT: Final = "kept"
+WRITER_MAGIC: Final = bytes.fromhex("27642603")
+READER_MAGIC: Final = bytes.fromhex("263C2603")
+MAGIC_SIZE: Final = 4
 _FORBIDDEN: Final = "./~\0"
 _MAX_STAMP: Final = 1 << 62
 _COPY_SIZE: Final = 1 << 20
@@ -178,6 +182,62 @@ def opening(path: str) -> Iterator[None]:
         ) from error
 
 
-WRITER_MAGIC: Final = bytes.fromhex("27642603")
-READER_MAGIC: Final = bytes.fromhex("263C2603")
-MAGIC_SIZE: Final = 4
+def queue_names(directory: str | os.PathLike[str], disk: Disk = OS) -> list[str]:
+    """The queues that have files in a directory.
+
+    Raises:
+        MissingError: the directory does not exist.
+    """
+    found = set()
+    for file in names_in(directory, disk):
+        name, dot, rest = file.partition(".")
+        if "~" in file or not name or (dot and stamp_of(rest.removesuffix(".pack")) is None):
+            continue
+        status = disk.status(join(directory, file))
+        if status is not None and not status.is_dir:
+            found.add(name)
+    return sorted(found)
+
+
+def files_of(directory: str | os.PathLike[str], name: str) -> list[str]:
+    """The paths of a queue's files: its name, or its name and a dot or ``~~``.
+
+    Raises:
+        MissingError: the directory does not exist.
+    """
+    mine = [file for file in names_in(directory, OS) if file == name or file.startswith((f"{name}.", f"{name}~~"))]
+    paths = (join(directory, file) for file in mine)
+    return [path for path in paths if (there := OS.status(path)) is not None and not there.is_dir]
+
+
+def magic_of(path: str | os.PathLike[str]) -> bytes:
+    """How a file begins."""
+    file = OS.open(absolute_path(path), "read")
+    try:
+        return file.read(MAGIC_SIZE, 0)
+    finally:
+        file.close()
+
+
+def formats_of(directory: str | os.PathLike[str], name: str) -> set[bool]:
+    """Whose the files of a queue are, by how they begin: True for libkestrel's, False for Kestrel 2's."""
+    formats = set()
+    for path in files_of(directory, name):
+        if "~~" not in os.path.basename(path):
+            try:
+                magic = magic_of(path)
+            except FileNotFoundError:  # a running Kestrel has removed it
+                continue
+            if magic:
+                formats.add(magic in (READER_MAGIC, WRITER_MAGIC))
+    return formats
+
+
+def queues_in(directory: str | os.PathLike[str]) -> list[str]:
+    """The queues of both formats that have files in a directory, sorted.
+
+    Raises:
+        MissingError: the directory does not exist.
+    """
+    readers = {file.partition(".read.")[0] for file in names_in(directory, OS) if ".read." in file and "~" not in file}
+    return sorted({*queue_names(directory), *filter(None, readers)})

@@ -1,4 +1,4 @@
-"""The end of a queue's newest file, for the one process that holds the queue's lock: append, sync, replace, close.
+"""An open queue of either format, and the end of its newest file: append, sync, replace, close.
 
 Both formats write through one :class:`Tail`. It owns what an open queue has once: the lock, the :class:`Fuse`, the sync
 policy, the record of the bytes on disk, and the open file. Promises:
@@ -14,23 +14,18 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal, Protocol
+from types import TracebackType
+from typing import Final, Literal, Self
 
 from kestrel.errors import KestrelError
 from kestrel.files import durable_path, join, take_lock
-from kestrel.hot import Appender, Entry, Fuse
-from sej.checks import a
+from kestrel.hot import Appender, Entry, Fuse, Signal
+from sej.checks import a, refuse_pickling
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LockLostError
+from sej.fork import notice_fork
 from sej.system.disk import Disk, File
 from sej.system.durable import KeptPosition, renew
-
-
-class Syncs(Protocol):
-    """What an interval asks to sync: an open queue."""
-
-    def sync(self) -> None:
-        """Sync all writes to disk; takes the queue's mutex."""
 
 
 class Tail(Appender):
@@ -47,7 +42,7 @@ class Tail(Appender):
         name: str,
         *,
         sync: Sync = "never",
-        owner: Syncs | None = None,
+        owner: BaseQueue | None = None,
         disk: Disk,
     ) -> None:
         """Make the directory and take the lock; no file is opened yet.
@@ -212,7 +207,7 @@ class Syncer:
     It keeps its failures to itself: the next call finds the queue failed.
     """
 
-    def __init__(self, policy: Sync, owner: Syncs | None) -> None:
+    def __init__(self, policy: Sync, owner: BaseQueue | None) -> None:
         check_sync(policy)
         self._owner = owner
         self.always = policy == "always"
@@ -350,3 +345,66 @@ class Renewing:
         """Before a file is cut: what is written in the place of the rest is not known to be durable."""
         self._stored, self._synced = (None, 0), 0
         self._disk.unlink(self._path)
+
+
+class BaseQueue:
+    """An open queue; its threads share it.
+
+    Attributes:
+        name: the queue's name.
+        directory: where its files are.
+    """
+
+    name: str
+    directory: str
+    _signal: Signal
+    _tail: Tail
+    _fuse: Fuse
+
+    __reduce__ = refuse_pickling
+
+    def sync(self) -> None:
+        """Sync all writes to disk, items before commits."""
+        with self._signal.guard:
+            if not self._fuse.shut:
+                self.sync_all()
+
+    def evict_waiters(self) -> None:
+        """Let every call that waits for an item return None now."""
+        self._signal.evict()
+
+    def close(self) -> None:
+        """Sync and close. What is taken or reserved is delivered again after the next opening."""
+        self._shut(erase=False)
+
+    def delete(self) -> None:
+        """Remove the queue's files and close it; its lock file remains."""
+        self._shut(erase=True)
+
+    def _shut(self, *, erase: bool) -> None:
+        notice_fork()
+        with self._signal.guard:
+            if self._tail.closed:
+                return
+            self._fuse.shut = True
+            self._signal.changed.notify_all()
+        self._tail.stop()  # outside the mutex, which the sync thread takes
+        with self._signal.guard:
+            if not self._tail.closed:
+                self._leave(erase=erase)
+
+    def sync_all(self) -> None:
+        """As :meth:`sync`, also while the queue is closed; under the mutex."""
+        self._tail.sync()
+
+    def _leave(self, *, erase: bool) -> None:
+        """Close the files, or remove them; under the mutex."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

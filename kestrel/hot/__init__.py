@@ -6,6 +6,7 @@ As for the journal's codec, ``SEJ_CODEC=python`` selects the reference, and ``SE
 from __future__ import annotations
 
 from functools import update_wrapper as _update_wrapper
+from operator import attrgetter as _attrgetter
 from typing import TYPE_CHECKING
 
 from sej.imports import twin as _twin_of
@@ -27,22 +28,14 @@ if TYPE_CHECKING:  # type checkers see the reference
     )
 else:
     _twin = _twin_of("kestrel.hot._hot_c", "kestrel.hot.reference")
-    Appender, Entry, Fuse, Log, Signal, Table = (
-        getattr(_twin, name) for name in ("Appender", "Entry", "Fuse", "Log", "Signal", "Table")
-    )
-    Calls, Following, Puts, Rows, WriterEnd, tick_ns = (
-        getattr(_twin, name) for name in ("Calls", "Following", "Puts", "Rows", "WriterEnd", "tick_ns")
-    )
+    _names = "Appender Calls Entry Following Fuse Log Puts Rows Signal Table WriterEnd tick_ns"
+    globals().update((_name, getattr(_twin, _name)) for _name in _names.split())
     if _twin.__name__ == "kestrel.hot._hot_c":
         from kestrel.hot import reference as _reference
 
-        for _kind, _names in (
-            ("Calls", ("put", "get", "reserve", "confirm")),
-            ("Following", ("get", "commit")),
-            ("Puts", ("put",)),
-        ):
-            for _name in _names:  # their documentation and types
-                _update_wrapper(getattr(getattr(_twin, _kind), _name), getattr(getattr(_reference, _kind), _name))
+        _public = "Calls.put Calls.get Calls.reserve Calls.confirm Following.get Following.commit Puts.put"
+        for _name in _public.split():
+            _update_wrapper(_attrgetter(_name)(_twin), _attrgetter(_name)(_reference))  # documentation and types
 
 __all__ = [
     "Appender",

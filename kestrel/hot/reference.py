@@ -416,6 +416,11 @@ class Rows:
 class Calls:
     """The calls of a Kestrel 2 queue that are made for each item."""
 
+    _put: Callable[[bytes, int], None]
+    _get: Callable[[Seconds | None], Item | None]
+    _reserve: Callable[[Seconds | None], tuple[int, Item] | None]
+    _confirm: Callable[[int], bool]
+
     def __init__(
         self, rows: Rows, appender: Appender, signal: Signal, limits: Limits, *, plain: bool, now_ms: Callable[[], int]
     ) -> None:
@@ -475,18 +480,6 @@ class Calls:
         """The reserved item is done with. False if no such transaction is open: the item was put back before."""
         return self._confirm(xid)
 
-    def _put(self, data: bytes, expiry: int) -> None:
-        raise NotImplementedError
-
-    def _get(self, timeout: Seconds | None) -> Item | None:
-        raise NotImplementedError
-
-    def _reserve(self, timeout: Seconds | None) -> tuple[int, Item] | None:
-        raise NotImplementedError
-
-    def _confirm(self, xid: int) -> bool:
-        raise NotImplementedError
-
 
 # --- libkestrel
 
@@ -531,6 +524,9 @@ class Following:
         committed: how many items were committed.
     """
 
+    _next: Callable[[Seconds | None, bool], SegmentedItem | None]
+    _commit: Callable[[SegmentedItem | int], bool]
+
     def __init__(
         self, end: WriterEnd, signal: Signal, log: Log, head: int, done: frozenset[int], *, ageless: bool
     ) -> None:
@@ -574,15 +570,11 @@ class Following:
         """The item, or the item of this id, is done with. False if it is not taken."""
         return self._commit(item)
 
-    def _next(self, timeout: Seconds | None, take: bool) -> SegmentedItem | None:
-        raise NotImplementedError
-
-    def _commit(self, item: SegmentedItem | int) -> bool:
-        raise NotImplementedError
-
 
 class Puts:
     """The put of a libkestrel queue."""
+
+    _put: Callable[[bytes, int | None], int]
 
     def __init__(
         self,
@@ -623,6 +615,3 @@ class Puts:
             FailedError: a write failed, now or before.
         """
         return self._put(data, expire_time)
-
-    def _put(self, data: bytes, expire_time: int | None) -> int:
-        raise NotImplementedError

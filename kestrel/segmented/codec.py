@@ -6,8 +6,7 @@ are not a record. :func:`item_of`, :func:`head_of` and :func:`done_of` return th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from operator import lt
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from kestrel.errors import DamageError
@@ -123,56 +122,6 @@ PUTS: Final = Table(
     [(PUT_BYTE, _NAMES[:-1], PUT_HEAD, 0), (PUT_EXPIRING_BYTE, _NAMES, PUT_EXPIRING_HEAD, 0)],
 )
 """The ordinary PUTs; each is decoded to its item."""
-
-
-class Totals(NamedTuple):
-    """What a run of items adds up to.
-
-    Attributes:
-        items: how many.
-        first_id: the first id from 1 on; 0: there is none.
-        lowest_id: of all.
-        highest_id: of all; at least 0.
-        before_last: the id before the last one.
-        last_id: the id of the last item.
-        data_bytes: the data of all items.
-        start_id: the id of the first item.
-        rising: whether each id is above the one before it.
-    """
-
-    items: int
-    first_id: int
-    lowest_id: int
-    highest_id: int
-    before_last: int
-    last_id: int
-    data_bytes: int
-    start_id: int
-    rising: bool
-
-    def then(self, more: Totals) -> Totals:
-        """The sum of this run and the one after it."""
-        return Totals(
-            self.items + more.items,
-            self.first_id or more.first_id,
-            min(self.lowest_id, more.lowest_id),
-            max(self.highest_id, more.highest_id),
-            more.before_last if more.items > 1 else self.last_id,
-            more.last_id,
-            self.data_bytes + more.data_bytes,
-            self.start_id,
-            self.rising and more.rising and self.last_id < more.start_id,
-        )
-
-
-def totals_of(found: Sequence[Item]) -> Totals:
-    """The totals of at least one item; of a single one ``before_last`` is 0."""
-    numbers = [item.id for item in found]
-    first = next((number for number in numbers if number > 0), 0)
-    before = numbers[-2] if len(numbers) > 1 else 0
-    rising = all(map(lt, numbers, numbers[1:]))
-    size = sum(len(item.data) for item in found)
-    return Totals(len(numbers), first, min(numbers), max(0, *numbers), before, numbers[-1], size, numbers[0], rising)
 
 
 def item_of(record: Record) -> Item:

@@ -18,21 +18,19 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError, MissingError
-from kestrel.files import check_name, join, names_in, open_file, stamp_of
+from kestrel.files import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, check_name, join, names_in, open_file, stamp_of
 from kestrel.pinned import Pinned
 from kestrel.segmented.codec import (
     PUTS,
     Item,
     Record,
-    Totals,
     decode,
     done_of,
     head_of,
     item_of,
-    totals_of,
     whole_size,
 )
-from kestrel.segmented.format import END_BYTE, MAGIC_SIZE, PUT, READ_DONE, READ_HEAD, READER_MAGIC, WRITER_MAGIC
+from kestrel.segmented.format import END_BYTE, PUT, READ_DONE, READ_HEAD
 from sej.checks import DISK, FLAG, PATH
 from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, File
@@ -73,14 +71,12 @@ class Reading:
     Attributes:
         position: where the next record begins; after a whole pass: where the records end.
         ended: whether a zero command byte ended the file there.
-        reason: the damage that ended :meth:`totals`; None if there was none.
     """
 
     def __init__(self, file: File, *, start: int = MAGIC_SIZE, end: int | None = None) -> None:
         self.file = file
         self.position = start
         self.ended = False
-        self.reason: str | None = None
         self._end = file.status().size if end is None else end
 
     def items(self) -> Iterator[Item]:
@@ -107,16 +103,6 @@ class Reading:
                 self.position += record.size
                 if item is not None:
                     yield [item]
-
-    def totals(self) -> Totals | None:
-        """The totals of all items; None if there is none. Damage ends them: it is in ``reason`` then."""
-        found: Totals | None = None
-        try:
-            for batch in self.batches():
-                found = totals_of(batch) if found is None else found.then(totals_of(batch))
-        except DamageError as error:
-            self.reason = error.reason
-        return found
 
     def records(self) -> Iterator[Record]:
         """All records. Raises as :meth:`items`."""
@@ -337,7 +323,6 @@ class Scan(NamedTuple):
         data_bytes: the data of all items.
         ended: whether a zero command byte ends the file there.
         reason: why what follows is damage; None: the file ends there, or zeros follow.
-        fall: where the first item is whose id is not above the one before it, and what is wrong; None: all ids rise.
     """
 
     size: int
@@ -348,7 +333,6 @@ class Scan(NamedTuple):
     data_bytes: int = 0
     ended: bool = False
     reason: str | None = None
-    fall: tuple[int, str] | None = None
 
 
 def scan(file: File, size: int) -> Scan:
@@ -363,30 +347,24 @@ def scan(file: File, size: int) -> Scan:
     """
     check_magic(file, WRITER_MAGIC)
     reading = Reading(file, end=size)
-    totals, reason = reading.totals(), reading.reason
+    count = first = lowest = highest = before = last = data_bytes = 0
+    reason = None
+    try:
+        for batch in reading.batches():
+            ids = [item.id for item in batch]
+            before, last = ids[-2] if len(ids) > 1 else last, ids[-1]
+            first = first or next((number for number in ids if number > 0), 0)
+            lowest = min(ids) if not count else min(lowest, *ids)
+            highest = max(highest, *ids)
+            count += len(ids)
+            data_bytes += sum(len(item.data) for item in batch)
+    except DamageError as error:
+        reason = error.reason
     end = min(reading.position, size)
-    if totals is None:
-        return Scan(end, ended=reading.ended, reason=reason)
-    if totals.last_id <= totals.before_last and reason is None:
-        last, before = totals.last_id, totals.before_last
+    if count and last <= before and reason is None:
         reason = f"the last item has the id {last}, expected one above {before}; a power failure tore it"
         return scan(file, _last_put(file, end))._replace(ended=reading.ended, reason=reason)
-    items, first, lowest, highest, _, _, data_bytes, _, rising = totals
-    fall = None if rising else _first_fall(file, end)
-    return Scan(end, items, first, lowest, highest, data_bytes, reading.ended, reason, fall)
-
-
-def _first_fall(file: File, size: int) -> tuple[int, str] | None:
-    """Where the first item is whose id is not above the one before it, and what is wrong."""
-    before: int | None = None
-    for record in Reading(file, end=size).records():
-        if record.command == PUT:
-            number = item_of(record).id
-            if before is not None and number <= before:
-                reason = f"an item with the id {number} follows one with {before}: one of the two ids is damaged"
-                return record.position, f"{reason}; nothing was cut"
-            before = number
-    return None
+    return Scan(end, count, first, lowest, highest, data_bytes, reading.ended, reason)
 
 
 def _last_put(file: File, size: int) -> int:

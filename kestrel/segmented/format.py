@@ -13,35 +13,6 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from kestrel.files import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC
-
-__all__ = [
-    "COMMANDS",
-    "DATA_COMMANDS",
-    "DONE_BYTE",
-    "DONE_HEAD",
-    "END_BYTE",
-    "HEAD_BYTE",
-    "HEAD_RECORD",
-    "ID",
-    "ID_SIZE",
-    "MAGIC_SIZE",
-    "MAX_DATA_SIZE",
-    "MAX_ID",
-    "PUT",
-    "PUT_BYTE",
-    "PUT_EXPIRING_BYTE",
-    "PUT_EXPIRING_HEAD",
-    "PUT_HEAD",
-    "READER_MAGIC",
-    "READ_DONE",
-    "READ_HEAD",
-    "WORD",
-    "WORD_SIZE",
-    "WRITER_MAGIC",
-    "Command",
-]
-
 READ_HEAD: Final = 0
 PUT: Final = 8
 READ_DONE: Final = 9

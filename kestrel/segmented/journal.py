@@ -10,30 +10,18 @@ Everything is called under the mutex.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Any, Final
 
-from kestrel.base import BaseQueue
-from kestrel.files import open_file
+from kestrel.files import MAGIC_SIZE, READER_MAGIC, open_file
 from kestrel.hot import Log, tick_ns
 from kestrel.limits import Limits
 from kestrel.segmented.codec import Item, encode_done, encode_head
 from kestrel.segmented.files import Reading, log_path, reader_path
-from kestrel.segmented.format import MAGIC_SIZE, READER_MAGIC
 from kestrel.segmented.writing import WriterFiles
+from kestrel.tail import BaseQueue
 from sej.system.disk import Disk, File, replace_file
 
 _MOST_S: Final = 1e9
-
-
-class Follower(Protocol):
-    """What the journal needs of a reader."""
-
-    name: str
-    head: int
-    file: BookmarkFile
-
-    def checkpoint(self) -> None:
-        """Replace its file by a short one."""
 
 
 class Journal(BaseQueue):
@@ -54,7 +42,7 @@ class Journal(BaseQueue):
     on_expired: Callable[[Item], None] | None
     max_errors: int | None
     on_given_up: Callable[[str, Item], None] | None
-    _readers: Mapping[str, Follower]
+    _readers: Mapping[str, Any]  # a Reader each
 
     def is_expired(self, item: Item) -> bool:
         """Whether an item has expired: at its time, not after it."""

@@ -13,11 +13,10 @@ from typing import Final, Literal
 from zlib import crc32
 
 from kestrel.errors import MissingError, MoveError
-from kestrel.files import check_place, join, opening
+from kestrel.files import WRITER_MAGIC, check_place, join, opening
 from kestrel.limits import wall_clock_ms
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, Reading
-from kestrel.segmented.format import WRITER_MAGIC
 from kestrel.segmented.queue import Queue, refuse_kestrel_2
 from kestrel.segmented.snapshot import Snapshot
 from kestrel.transfer import (

@@ -86,8 +86,6 @@ class Snapshot(Pinned):
                 self.damage.append(Damage(path, 0, error.reason))
         settled = settle([found for _, found in scans])
         for (file, _), found in zip(scans, settled, strict=True):
-            if found.fall is not None:
-                self.damage.append(Damage(file.path, *found.fall))
             if found.reason is not None:
                 self.damage.append(Damage(file.path, found.size, found.reason))
             elif found.ended and after_zeros(file, found.size) < self.sizes[file.path]:

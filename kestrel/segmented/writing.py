@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kestrel.errors import Damage, DamageError
-from kestrel.files import cut, join, keep_tail
+from kestrel.files import MAGIC_SIZE, WRITER_MAGIC, cut, join, keep_tail
 from kestrel.hot import Entry, WriterEnd
 from kestrel.segmented.files import BEYOND_END, Listing, Scan, scan, settle
-from kestrel.segmented.format import MAGIC_SIZE, PUT_EXPIRING_HEAD, WRITER_MAGIC
-from kestrel.tail import Sync, Syncs, Tail
+from kestrel.segmented.format import PUT_EXPIRING_HEAD
+from kestrel.tail import BaseQueue, Sync, Tail
 from sej.system.disk import Disk, File
 from sej.system.paths import absolute_path
 
@@ -56,7 +56,7 @@ class WriterFiles(WriterEnd):
         journal_bytes: int,
         archive_to: str | os.PathLike[str] | None,
         sync: Sync,
-        owner: Syncs,
+        owner: BaseQueue,
         disk: Disk,
         now_ms: Callable[[], int],
     ) -> None:
@@ -106,8 +106,6 @@ class WriterFiles(WriterEnd):
                 file.close()
         settled = settle([one for *_, one in scans])
         for (stamp, path, size, _), found in zip(scans, settled, strict=True):
-            if found.fall is not None:
-                self.damage.append(Damage(path, *found.fall))
             if self._keep(path, size, found):
                 self.files.append(WriterFile(path, stamp, found.size, found.first_id, found.last_id, found))
         self.files.sort(key=lambda file: (file.first_id, file.stamp))

@@ -3,9 +3,9 @@
 The modules, in the order in which they are best read::
 
     format, codec                  opcodes, and operations as bytes
-    listing, journal               which files are the journal, and reading one of them
+    journal                        which files are the journal, and reading one of them
     items, backlog, replay         what waits and is reserved, what operations do to it, what a journal adds up to
     queue, contents                the queue: its files and its items in memory, changed together
-    storage, packing               the files: append, rotate, rewrite, pack; a queue for reading only
+    storage                        the files: append, rotate, rewrite; a queue for reading only
     moving                         into a SEJ journal and back
 """

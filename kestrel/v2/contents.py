@@ -23,8 +23,7 @@ from kestrel.v2.codec import removes, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, MAX_XID, REMOVE_TENTATIVE_XID, UNREMOVE
 from kestrel.v2.items import Row, next_xid
 from kestrel.v2.journal import Dialect
-from kestrel.v2.packing import dump, packed
-from kestrel.v2.replay import Checkpoint, load
+from kestrel.v2.replay import Checkpoint, dump, load, packed
 from kestrel.v2.storage import Storage
 
 _FLUSH_STEP: Final = 1 << 16

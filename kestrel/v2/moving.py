@@ -27,8 +27,7 @@ from kestrel.transfer import (
 )
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx
-from kestrel.v2.journal import DIALECT, Dialect, read_operations
-from kestrel.v2.listing import require
+from kestrel.v2.journal import DIALECT, Dialect, read_operations, require
 from kestrel.v2.replay import load
 from kestrel.v2.storage import Snapshot, Storage, refuse_others
 from sej.checks import one_of

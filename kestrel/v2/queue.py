@@ -14,12 +14,11 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from kestrel.base import BaseQueue
 from kestrel.errors import Damage, FullError, TooLargeError
 from kestrel.files import check_name, check_numbers, join, opening
 from kestrel.hot import Calls, Signal
 from kestrel.limits import Limits, wall_clock_ms
-from kestrel.tail import Sync, check_sync
+from kestrel.tail import BaseQueue, Sync, check_sync
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, continue_
 from kestrel.v2.contents import Contents, Growth
@@ -145,9 +144,10 @@ class Queue(Calls, BaseQueue):
             directory,
             max_items=max_items,
             max_bytes=max_bytes,
-            max_item_bytes=MAX_ITEM_SIZE if max_item_bytes is None else min(max_item_bytes, MAX_ITEM_SIZE),
+            max_item_bytes=MAX_ITEM_SIZE if max_item_bytes is None else max_item_bytes,
             max_age_s=max_age_s,
         )
+        self._limits.max_item_bytes = min(self._limits.max_item_bytes, MAX_ITEM_SIZE)
         self._eventful = self._limits.bounded or max_age_s is not None
         """Whether a put must look at the head first."""
         self._discard_oldest = discard_oldest

@@ -1,20 +1,38 @@
-"""What a journal adds up to: a queue's state, by the rules of the operations."""
+"""What a journal adds up to: a queue's state, by the rules of the operations; and making the journal small again.
+
+A rewrite replaces all files by one with the whole state. It is for queues that fit into memory.
+
+A queue in read-behind is packed at checkpoints. When the reader has passed the end of a rotated file, that file and all
+older ones are replaced by one file that leads to the same state, but has no data for removed items. Removed items keep
+their places, because the newer files still have the operations that remove them. All other items before the checkpoint
+are in memory, because the reader has passed them.
+
+The original writes the transactions opened since the checkpoint first, and after them one empty item for each remove.
+So if removes and reserves are mixed, a reserve may find an empty item. Here each item keeps its place.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError
-from kestrel.files import check_place
+from kestrel.files import check_place, join, opening
+from kestrel.limits import wall_clock_ms
 from kestrel.v2.backlog import Backlog
-from kestrel.v2.items import Item, item_of
-from kestrel.v2.journal import DIALECT, Dialect, read_batches
-from kestrel.v2.storage import Piece, Pieces, Snapshot
+from kestrel.v2.codec import addx, xid_operation
+from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
+from kestrel.v2.items import Item, Row, item_of
+from kestrel.v2.journal import DIALECT, Dialect, read_batches, require
+from kestrel.v2.storage import Piece, Pieces, Snapshot, Storage
+from sej.checks import CALLABLE
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
 _ALL: Final = 1 << 62
+_BLOCK: Final = 1 << 18
+_PACK_MEMORY_BYTES: Final = 32 << 20
 
 
 class Checkpoint(NamedTuple):
@@ -130,3 +148,120 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
         )
     finally:
         snapshot.close()
+
+
+def dump(backlog: Backlog, now_ms: int) -> Iterator[bytes]:
+    """A whole state as operations, in blocks: replayed, it is the same state with the same last xid.
+
+    Args:
+        backlog: what waits, and the open transactions.
+        now_ms: the add time of items that have none.
+    """
+    return _blocks(_dump(backlog.open, backlog.rows(), backlog.last_xid, now_ms))
+
+
+def packed(checkpoint: Checkpoint, alive: dict[int, Row], now_ms: int) -> Iterator[bytes]:
+    """A checkpoint's state as operations, in blocks; items that are not alive any more without their data."""
+    return _blocks(_packed(checkpoint, alive, now_ms))
+
+
+def _dump(open_: dict[int, Row], waiting: Iterable[Row], last_xid: int, now_ms: int) -> Iterator[bytes]:
+    for xid in _in_order(open_, last_xid):
+        yield _add(open_[xid], now_ms)
+        yield xid_operation(REMOVE_TENTATIVE_XID, xid)
+    used = last_xid in open_ or not last_xid
+    if not used and open_:
+        yield _use(last_xid)
+        used = True
+    for row in waiting:
+        if not used:
+            yield _use(last_xid)
+            used = True
+        yield _add(row, now_ms)
+
+
+def _packed(checkpoint: Checkpoint, alive: dict[int, Row], now_ms: int) -> Iterator[bytes]:
+    for xid in _in_order(checkpoint.open, checkpoint.last_xid):
+        yield _add(alive.get(checkpoint.open[xid]), now_ms)
+        yield xid_operation(REMOVE_TENTATIVE_XID, xid)
+    if checkpoint.last_xid and checkpoint.last_xid not in checkpoint.open:
+        yield _use(checkpoint.last_xid)
+    for numbers in checkpoint.waiting:
+        for number in numbers:
+            yield _add(alive.get(number), now_ms)
+
+
+def _in_order(open_: Iterable[int], last_xid: int) -> list[int]:
+    """Ascending, the one that was used last at the end, so that a replay ends with it."""
+    return sorted(open_, key=lambda xid: (xid == last_xid, xid))
+
+
+def _add(row: Row | None, now_ms: int) -> bytes:
+    """An item; None: one that is gone, without its data."""
+    if row is None:
+        return addx(b"", 0)
+    _, data, add_time, expiry, _ = row
+    return addx(data, now_ms if add_time is None else add_time, expiry)
+
+
+def _use(xid: int) -> bytes:
+    """Makes xid the last one that was used, in operations that every Kestrel 2 reads; only while nothing waits."""
+    return addx(b"", 0) + xid_operation(REMOVE_TENTATIVE_XID, xid) + xid_operation(CONFIRM_REMOVE, xid)
+
+
+def _blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
+    block: list[bytes] = []
+    size = 0
+    for part in parts:
+        block.append(part)
+        size += len(part)
+        if size >= _BLOCK:
+            yield b"".join(block)
+            block, size = [], 0
+    if block:
+        yield b"".join(block)
+
+
+def pack(
+    directory: str | os.PathLike[str],
+    name: str,
+    *,
+    dialect: Dialect = "auto",
+    disk: Disk = OS,
+    now_ms: Callable[[], int] = wall_clock_ms,
+) -> list[Damage]:
+    """Put all files of a queue that no process has open into one, with the same items, open transactions and last xid.
+
+    Memory stays bounded; damaged bytes are copied to ``kept/``.
+
+    Args:
+        directory: where the files are.
+        name: the queue.
+        dialect: what opcode 8 means.
+        disk: the seam.
+        now_ms: the clock, in ms since the epoch.
+
+    Returns:
+        What was unreadable.
+
+    Raises:
+        MissingError: the directory has no such queue.
+        BusyError: another process has the queue open.
+        DamageError: the files are those of a Kestrel 3 queue, which packs nothing.
+        FailedError: a write failed; the journal holds the same as before.
+    """
+    check_place(directory, name, disk)
+    DIALECT("dialect", dialect)
+    CALLABLE("now_ms", now_ms)
+    with opening(join(directory, name)):
+        require(directory, name, disk)
+        storage = Storage(directory, name, disk=disk, now_ms=now_ms)
+        backlog = Backlog(storage, _PACK_MEMORY_BYTES, dialect=dialect)
+        try:
+            damage, _ = load(storage, backlog, dialect=dialect)
+            storage.ready(damage)
+            storage.rewrite(dump(backlog, now_ms()))
+        finally:
+            backlog.close()
+            storage.tail.close()
+    return damage

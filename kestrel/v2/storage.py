@@ -20,9 +20,9 @@ from kestrel.errors import BadNameError, Damage, DamageError
 from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, check_name, cut, join, open_file
 from kestrel.hot import Entry, Fuse
 from kestrel.pinned import Pinned
-from kestrel.tail import Sync, Syncs, Tail
+from kestrel.tail import BaseQueue, Sync, Tail
 from kestrel.v2.codec import whole_size
-from kestrel.v2.listing import Listing, list_parts
+from kestrel.v2.journal import Listing, list_parts
 from sej.system.disk import OS, Disk, File
 from sej.system.logs import WARNING, record
 from sej.system.paths import absolute_path
@@ -92,7 +92,7 @@ class Storage:
         name: str,
         *,
         sync: Sync = "never",
-        owner: Syncs | None = None,
+        owner: BaseQueue | None = None,
         disk: Disk,
         now_ms: Callable[[], int],
     ) -> None:

@@ -131,7 +131,7 @@ def rows_of(
         OptionError: the queue has no such reader; a Kestrel 2 queue has none.
     """
     from kestrel.errors import MissingError
-    from kestrel.queues import formats_of
+    from kestrel.files import formats_of
 
     if not any(name == queue or name.startswith((f"{queue}.", f"{queue}~~")) for name in os.listdir(directory)):
         raise MissingError(
@@ -177,7 +177,7 @@ def _libkestrel(directory: str, queue: str, reader: str | None, on_damage: str) 
 
 def queues(path: str) -> list[tuple[str, str]]:
     """Return the Kestrel queues that a path means, as directory and name: all of a directory, or one in it."""
-    from kestrel.queues import files_of, queues_in
+    from kestrel.files import files_of, queues_in
 
     there = OS.status(path)
     if there is not None and there.is_dir:
@@ -193,8 +193,7 @@ def queues(path: str) -> list[tuple[str, str]]:
 
 def _is_kestrels(path: str) -> bool:
     """Return whether a file begins like one of Kestrel's: any name may be a queue's."""
-    from kestrel.files import READER_MAGIC, WRITER_MAGIC
-    from kestrel.queues import magic_of
+    from kestrel.files import READER_MAGIC, WRITER_MAGIC, magic_of
     from kestrel.v2.format import LAYOUTS
 
     there = OS.status(path)

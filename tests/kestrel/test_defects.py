@@ -9,8 +9,8 @@ import kestrel
 import sej
 from kestrel import segmented
 from kestrel.errors import FullError
+from kestrel.files import WRITER_MAGIC
 from kestrel.segmented.codec import encode_put
-from kestrel.segmented.format import WRITER_MAGIC
 from tests.kestrel.golden import cases, lay_out, plain, tree
 
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from kestrel.files import READER_MAGIC, WRITER_MAGIC
 from kestrel.segmented import format as segmented_format
 from kestrel.v2 import format
 
@@ -59,8 +60,8 @@ def test_the_commands_are_those_of_the_code() -> None:
 
 def test_the_magics_and_the_limit_are_those_of_the_code() -> None:
     assert {cells[0]: bytes.fromhex(cells[1]) for cells in rows("kestrel-3.md", "| file | magic")} == {
-        "writer": segmented_format.WRITER_MAGIC,
-        "reader": segmented_format.READER_MAGIC,
+        "writer": WRITER_MAGIC,
+        "reader": READER_MAGIC,
     }
     assert f"({segmented_format.MAX_DATA_SIZE})" in (PAGES / "kestrel-3.md").read_text()
 

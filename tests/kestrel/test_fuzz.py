@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import kestrel
 from kestrel import segmented
+from kestrel.files import WRITER_MAGIC
 from kestrel.segmented.codec import encode_put
 from kestrel.segmented.files import Reading
-from kestrel.segmented.format import WRITER_MAGIC
 from sej.system.disk import OS, Status
 from tests.crash.disk import CrashDisk
 from tests.crash.harness import seeded_random
@@ -151,7 +151,7 @@ def test_a_long_queue_is_opened_in_bounded_memory(tmp_path: Path, monkeypatch: p
             assert len(queue) == 24_000
             for _ in range(12_000):
                 queue.get()
-        monkeypatch.setattr("kestrel.v2.packing._PACK_MEMORY_BYTES", limit)
+        monkeypatch.setattr("kestrel.v2.replay._PACK_MEMORY_BYTES", limit)
         kestrel.pack(tmp_path, "cars")
         assert tracemalloc.get_traced_memory()[1] < limit + (8 << 20)
     finally:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import kestrel
-from kestrel.v2.listing import list_parts, queue_names
+from kestrel.files import queue_names
+from kestrel.v2.journal import list_parts
 from tests.kestrel.golden import cases, lay_out, plain, tree
 
 CASES = cases("kestrel")

@@ -12,9 +12,8 @@ import pipeline
 import sej
 from kestrel import segmented
 from kestrel.errors import BusyError
-from kestrel.queues import formats_of, magic_of
+from kestrel.files import WRITER_MAGIC, formats_of, magic_of
 from kestrel.segmented.codec import encode_put
-from kestrel.segmented.format import WRITER_MAGIC
 from kestrel.v2.codec import addx
 from pipeline.reading.rows import rows_of
 from tests.cli.command import sej as command
@@ -202,7 +201,7 @@ def test_a_file_that_a_live_original_removes_meanwhile(tmp_path: Path, monkeypat
 
     with kestrel.Queue(tmp_path, "cars") as queue:
         queue.put(b"car")
-    monkeypatch.setattr("kestrel.queues.magic_of", after_its_removal)
+    monkeypatch.setattr("kestrel.files.magic_of", after_its_removal)
     for look, expected in (
         (lambda: formats_of(tmp_path, "cars"), {False}),
         (lambda: pipeline.table(tmp_path).count(), 1),

@@ -5,7 +5,6 @@
 
 import random
 import struct
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,9 +95,6 @@ def loaded(files: dict[str, bytes]) -> Loaded:
         if len(rows) == 1 and rows[0][0][0] <= above:
             damage = {one for one in damage if one[0] != name} | {(name, 4)}
             rows.clear()
-    for name, rows in writers:
-        falls = [after[1] for before, after in pairwise(rows) if after[0][0] <= before[0][0]]
-        damage |= {(name, position) for position in falls[:1]}
     found_items = [item for _, rows in writers for item, _ in rows]
     first, tail = (pick((item[0] for item in found_items), default=0) for pick in (min, max))
     readers: dict[str, tuple[int, set[int]]] = {}

@@ -14,13 +14,12 @@ import kestrel
 import sej
 from kestrel import segmented
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, ShutError, TooLargeError
-from kestrel.files import durable_path
+from kestrel.files import durable_path, queue_names
 from kestrel.segmented.writing import LEAST_BYTES
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.contents import Growth
 from kestrel.v2.format import WRITTEN
 from kestrel.v2.items import Row, next_xid
-from kestrel.v2.listing import queue_names
 from sej.system.disk import Mode
 from tests.crash.disk import CrashDisk
 

@@ -159,7 +159,7 @@ class QueueOfLargeItems(QueueAgainstLists):
 
     WINDOWS: Final = {
         "kestrel.v2.journal": ["_BLOCK"],
-        "kestrel.v2.packing": ["_BLOCK", "_PACK_MEMORY_BYTES"],
+        "kestrel.v2.replay": ["_BLOCK", "_PACK_MEMORY_BYTES"],
         "kestrel.v2.contents": ["_FLUSH_STEP"],
         "kestrel.files": ["_COPY_SIZE"],
     }

@@ -7,9 +7,9 @@ import pytest
 
 import kestrel
 from kestrel import segmented
+from kestrel.files import WRITER_MAGIC
 from kestrel.segmented.codec import encode_put
 from kestrel.segmented.files import read_reader_file, read_writer_file
-from kestrel.segmented.format import WRITER_MAGIC
 from tests.kestrel.golden import cases, lay_out, plain, tree
 
 CASES = cases("libkestrel")

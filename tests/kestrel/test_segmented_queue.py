@@ -416,30 +416,6 @@ def test_a_damaged_id_of_the_first_item_hides_no_other(tmp_path: Path, start: st
     assert sorted(found) == [b"a", b"b", b"c"] == sorted(item.data for item in state.items)
 
 
-@pytest.mark.parametrize("blocks", [False, True])
-def test_an_id_that_does_not_rise_is_reported_and_nothing_is_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: bool
-) -> None:
-    """The id before it, or after it, is damaged: both items are whole. Also where two blocks meet."""
-    if blocks:
-        monkeypatch.setattr("kestrel.segmented.files._BLOCK", 60)
-    with segmented.Queue(tmp_path, "jobs") as queue:
-        queue.put_many([b"%d" % number for number in range(1, 7)])
-    (file,) = tmp_path.glob("jobs.[0-9]*")
-    data = bytearray(file.read_bytes())
-    data[4 + 3 * 26 + 9] = 2  # the first byte of the id of the fourth item
-    file.write_bytes(data)
-    place = (str(file), 4 + 3 * 26)
-    state = segmented.load(tmp_path, "jobs")
-    assert [item.id for item in state.items] == [1, 2, 2, 3, 5, 6]
-    for _ in range(2):
-        with segmented.Queue(tmp_path, "jobs") as queue:
-            for damage in (state.damage, queue.damage):
-                (one,) = damage
-                assert one[:2] == place and "the id 2 follows one with 3: one of the two" in one.reason
-    assert file.read_bytes() == data
-
-
 def test_a_put_after_a_damaged_id_still_shows_that_the_queue_has_changed(tmp_path: Path) -> None:
     """An original that runs changes no size, only the zero after the last record."""
     records = [encode_put(Item(number, 1, None, 0, b"x")) for number in (1, 1, 2)]
