@@ -33,7 +33,7 @@ from sej.codec.format import MAX_OFFSET
 from sej.errors import BadOffsetFileError, NotAJournalError, SejError
 from sej.system.disk import OS, read_small, replace_file
 from sej.system.paths import absolute_path
-from sej.system.signals import stop_on_signals
+from sej.system.process import stop_on_signals
 
 if TYPE_CHECKING:
     from hub.readers import Holder

@@ -17,8 +17,7 @@ import click
 from hub.certificates import absolute_address
 from hub.store import MIN_FREE_BYTES, Store
 from sej.cli.shared.parameters import PATH, SIZE, IntRange
-from sej.system.memory import keep_freed_memory
-from sej.system.signals import stop_on_signals, wait_for_signal
+from sej.system.process import keep_freed_memory, stop_on_signals, wait_for_signal
 
 if TYPE_CHECKING:
     from hub.wire import Client, ClientTLS, ServerTLS

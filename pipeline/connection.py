@@ -15,9 +15,9 @@ from zlib import crc32
 from hub.certificates import absolute_address, is_loopback
 from hub.errors import UnavailableError
 from pipeline.options import OptionError, Options
-from sej.backoff import backoff
 from sej.checks import TEXT, a, optional, require
 from sej.cli.shared.units import human_duration
+from sej.durations import backoff
 
 if TYPE_CHECKING:
     from hub.readers import Kept

@@ -1,9 +1,19 @@
-"""Durations as people write them: ``"3s"``, ``"1h30m"``. No I/O."""
+"""Durations as people write them: ``"3s"``, ``"1h30m"``; how long to wait after failures. No I/O."""
 
 from __future__ import annotations
 
 import re
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import random
+
+
+def backoff(failures: int, first_s: float, longest_s: float, rng: random.Random | None = None) -> float:
+    """Return the seconds to wait after this many failures in a row: half of the doubled wait, or more."""
+    import random  # here, because few processes wait
+
+    return min(first_s * 2.0 ** min(failures - 1, 60), longest_s) * (rng or random).uniform(0.5, 1.0)
 
 
 class Span(Protocol):

@@ -2,6 +2,11 @@
 
 The first import of any of our packages loads this module, so it imports nothing that the interpreter has not loaded
 already. That import warns if another distribution has replaced one of our packages.
+
+``sej doctor`` reports other distributions with the names of our packages, and the first import warns. Installing such a
+distribution over ours replaces files of ours, and uninstalling it removes them. In a folder that comes first in
+``sys.path``, it is imported instead of ours. The search reads the names in the folders of ``sys.path``, and loads no
+module.
 """
 
 from __future__ import annotations
@@ -10,8 +15,34 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
+from typing import Final
 
-from sej.names import warn_if_foreign
+PACKAGES: Final = ("hub", "kestrel", "pipeline", "sej", "shard", "textqueue")
+ADVICE: Final = "uninstall the other package, then run pip install --force-reinstall --no-deps sej-journals"
+
+
+def warn_if_foreign() -> None:
+    """Issue a ``UserWarning`` for each result of :func:`foreign`."""
+    for found in foreign().values():
+        import warnings
+
+        warnings.warn(f"{found}; {ADVICE}", UserWarning, stacklevel=3)
+
+
+def foreign() -> dict[str, str]:
+    """Return the packages that another distribution is named after, each with what is wrong."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            package = name.partition("-")[0].lower()
+            if package in PACKAGES and name.endswith((".dist-info", ".egg-info")):
+                what = f"{name.rpartition('.')[0]} is installed in {folder}"
+                found.setdefault(package, f"{what}: it has files of the same names as ours")
+    return found
 
 
 def lazily(

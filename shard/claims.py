@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sej.backoff import backoff
 from sej.checks import Failure, is_failure, refuse_coroutine
+from sej.durations import backoff
 from sej.errors import LockedError, LockLostError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Message, Start

@@ -19,7 +19,7 @@ from hub.page.views import Context, MissingError, PageFunction, View, address, n
 from sej.cli.offsets import describe_reset, move_reader, require_movable, reset_target
 from sej.cli.shared.readers import readers_of
 from sej.journal.directory import Directory
-from sej.journal.kept_offsets import check_reader
+from sej.journal.twin import check_reader
 from sej.journal.view import Journal
 from sej.queue.interface.queue import open_queue
 from sej.queue.look import QueueLook

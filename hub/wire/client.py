@@ -54,7 +54,7 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError, SejError
 from sej.fork import notice_fork, watch_forks
 from sej.message import Message
-from sej.system.memory import keep_like_after
+from sej.system.process import keep_like_after
 
 _CONNECT_MS: Final = 5_000
 """How long gRPC waits for a connection: a few round trips with TLS on a slow line. One that is refused ends sooner."""

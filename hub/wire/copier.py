@@ -21,9 +21,8 @@ from hub.errors import AccessError, ConflictError, GapError, UnavailableError
 from hub.naming import check_journal
 from hub.wire.feed import Feed, Hub
 from hub.wire.status import DirectoryUnavailableError
-from sej.backoff import backoff
 from sej.checks import DISK, FLAG, PATH, PROGRESS, SECONDS, TEXT, a, optional, require, with_methods
-from sej.durations import Seconds, seconds
+from sej.durations import Seconds, backoff, seconds
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.directory import check_name, is_journal, journals_in
 from sej.system.disk import OS, Disk

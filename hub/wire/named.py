@@ -20,9 +20,8 @@ from hub.naming import Source, check_journal
 from hub.readers import MAX_LEASE_S, Kept
 from hub.wire import hub_pb2 as pb
 from hub.wire.client import Client
-from sej.backoff import backoff
 from sej.checks import CALLABLE, FLAG, OFFSET, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
-from sej.durations import Seconds, seconds
+from sej.durations import Seconds, backoff, seconds
 from sej.errors import (
     ClosedError,
     CorruptionError,

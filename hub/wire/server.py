@@ -28,7 +28,7 @@ from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, 
 from sej.durations import Seconds, seconds
 from sej.fork import notice_fork, watch_forks
 from sej.system.disk import spare_files
-from sej.system.memory import keep_like_after
+from sej.system.process import keep_like_after
 
 _SERVICES: Final = ("", "hub.Hub")
 ANSWER_BYTES: Final = 1 << 28

@@ -25,7 +25,7 @@ from sej.cli.shared.parameters import AGE, DURATION, PATH, IntRange, ProgramComm
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message
 from sej.queue.interface.queue import Item, WorkQueue
-from sej.system.signals import set_from_handler
+from sej.system.process import set_from_handler
 
 _SLICE_S: Final = 0.5
 _KESTREL: Final = "its dead letters are a queue of their own next to it, QUEUE_dead: `sej queue get` takes from that"

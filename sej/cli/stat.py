@@ -29,10 +29,10 @@ from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.cli.shared.watched import SORTS, Sample, Watched
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, NotAJournalError, SejError
+from sej.imports import PACKAGES
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.journal.view import Journal
-from sej.names import PACKAGES
 from sej.system.disk import OS, is_scarce
 
 if TYPE_CHECKING:

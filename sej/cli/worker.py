@@ -26,7 +26,7 @@ from sej.cli.queue_items import Place, placed_command
 from sej.cli.shared.options import MAX_ATTEMPTS
 from sej.cli.shared.parameters import DURATION, IntRange
 from sej.queue.work import MAX_THREADS, work
-from sej.system.signals import set_from_handler
+from sej.system.process import set_from_handler
 
 _MAX_PROCESSES: Final = 1_000
 """More are a mistake, and could stop the machine."""

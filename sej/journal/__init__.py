@@ -2,12 +2,12 @@
 
 The modules, in the order in which they are best read::
 
-    directory, identity, writer_lock     the files of a journal, which journal it is, the locks of its exclusive writer
+    directory, identity, writer_lock     the files of a journal, which journal it is, the locks of its writers
     segment, cursor                      messages of one segment, and over all segments
-    index_format, index                  positions, times and checksums of blocks
+    index                                positions, times and checksums of blocks
     view, tail, arrival                  sej.Journal; its end while it grows; waiting until it exists
     recovery, medium                     sound, torn or corrupt; what is on the medium
     verify, salvage, repair, gaps        find damage, decide what is good, repair, and record what is lost
-    kept_offsets, twin_format, twin      where readers are, and the checksums of their offsets
+    twin                                 where readers are, and the checksums of their offsets
     retention                            remove old segments
 """

@@ -28,8 +28,16 @@ from sej.errors import (
 from sej.journal.directory import Directory, Segment, containing
 from sej.journal.gaps import Gap, gap_at
 from sej.journal.identity import Incarnation
-from sej.journal.index import Block, BlockIndex, IndexFile, check_block, checksum_error, is_content, verify_block
-from sej.journal.index_format import BLOCK_BYTES
+from sej.journal.index import (
+    BLOCK_BYTES,
+    Block,
+    BlockIndex,
+    IndexFile,
+    check_block,
+    checksum_error,
+    is_content,
+    verify_block,
+)
 from sej.journal.recovery import Damage, find_damage, frame_end, is_torn, what_is_wrong
 from sej.journal.salvage import Run, plan_between
 from sej.journal.segment import CHUNK_BYTES, Place, SegmentReader

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Self
 
 from sej.errors import CorruptionError
 from sej.journal.directory import Directory
-from sej.journal.index_format import CHECK
+from sej.journal.index import CHECK
 from sej.system.checksum import crc32c
 from sej.system.disk import read_small, replace_file
 

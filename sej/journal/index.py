@@ -6,11 +6,22 @@ journal, the entry is stale and dropped. If they match and the CRC differs, the 
 
 Only a writer under the lock, or ``sej index``, writes the file (:class:`IndexFile`). Readers load it, or build the same
 entries in memory by walking the segment (:meth:`BlockIndex.extend`).
+
+**The file** ``idx/<segment>.idx`` is a head of 16 bytes and then entries of 64 bytes, one for each block, in the order
+of the segment. A block is a run of whole messages of about 256 KiB. Integers are big endian::
+
+    head  = "SEJINDEX" version(u32) reserved(u32)
+    entry = position(u64) end(u64) first_offset(u64) count(u32) crc32c(u32)
+            first_timestamp(i64) last_timestamp(i64) newest_timestamp(i64) reserved(u32) check(u32)
+
+``newest_timestamp`` is the newest in the segment up to the block's end, so that it never falls and can be bisected.
+``check`` is the CRC32C of the 60 bytes before it.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import islice
@@ -21,10 +32,21 @@ from sej.codec.format import HEAD as MESSAGE_HEAD
 from sej.codec.format import INT32, INT32_SIZE, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.errors import CorruptionError, DecodeError
 from sej.journal.directory import Directory, Segment
-from sej.journal.index_format import BLOCK_BYTES, CHECK, ENTRY, ENTRY_BODY, ENTRY_SIZE, HEAD, HEAD_SIZE
 from sej.journal.recovery import Damage, find_damage, last_message
 from sej.system.checksum import crc32c
 from sej.system.disk import Disk, File
+
+BLOCK_BYTES: Final = 1 << 18
+"""A block ends with the first message that makes it this long."""
+HEAD: Final = b"SEJINDEX" + (1).to_bytes(4, "big") + bytes(4)
+HEAD_SIZE: Final = 16
+ENTRY_BODY: Final = struct.Struct(">QQQIIqqqI")
+CHECK: Final = struct.Struct(">I")
+ENTRY: Final = struct.Struct(">QQQIIqqqII")
+ENTRY_SIZE: Final = 64
+
+assert len(HEAD) == HEAD_SIZE and ENTRY.size == ENTRY_SIZE == ENTRY_BODY.size + CHECK.size
+
 
 Key = Literal["end", "next_offset", "newest_timestamp"]
 _READ_BYTES: Final = 1 << 20

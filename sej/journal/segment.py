@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from sej.codec import IMPLEMENTATION, Columns, Run, columns, decode_many, measure, message_size
 from sej.errors import CorruptionError, DecodeError, TruncatedError
-from sej.journal.index_format import BLOCK_BYTES
+from sej.journal.index import BLOCK_BYTES
 from sej.message import Message
 from sej.system.disk import Disk, File, Status
 

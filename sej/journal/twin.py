@@ -1,8 +1,7 @@
-"""The twin of a kept offset: a checksum for eight bytes whose format has no room for one.
+r"""The twin of a kept offset: a checksum for eight bytes whose format has no room for one.
 
 ``ofs/NAME.ofs`` is 8 bytes that the original reads and writes too. Its twin, ``ofs/NAME.check``, records
-the newest two states of that file: its offset, its inode and its time of change. The layout is in
-:mod:`sej.journal.twin_format`.
+the newest two states of that file: its offset, its inode and its time of change.
 
 A commit makes the new ``.ofs`` durable under a temporary name, notes it in the slot that does not describe the present
 ``.ofs``, and renames it into place. So at any moment one slot describes the existing file:
@@ -27,32 +26,53 @@ A reader of the original may have a name that is too long for a file ``NAME.chec
 
 An old journal without twins is read without a check, and the first commit creates the twin. Without the ``.ofs`` the
 twin is ignored, and a reader that starts again removes it.
+
+**The layout** of ``ofs/NAME.check``: two slots, at bytes 0 and 512, so that no sector holds parts of both. Integers are
+big endian::
+
+    slot = "SEJTWIN\0" reader(u32) strict(u32) sequence(u64) offset(u64) inode(u64) mtime(i64) check(u32)
+
+``reader`` is the CRC32C of the reader's name. ``offset`` is what ``NAME.ofs`` holds when its file has that inode and
+that time of change, in ns; :data:`NOTHING`: it is empty. ``strict`` is 1 if no other program writes the file. ``check``
+is the CRC32C of the 48 bytes before it. The slot with the higher sequence is the newer one.
+
+At byte 64 of a slot, if the reader had read a message whose time is known::
+
+    after = offset(u64) timestamp(i64) check(u32)
+
+The message before this offset, which is at most that of the slot, had this timestamp. ``check`` is the CRC32C of the
+slot and of the 16 bytes before it, so an ``after`` of an earlier slot does not count.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import struct
 from typing import Final, NamedTuple
 
 from sej.codec.format import OFFSET, OFFSET_SIZE
-from sej.errors import BadOffsetFileError
-from sej.journal.directory import Directory
-from sej.journal.twin_format import (
-    AFTER,
-    AFTER_AT,
-    AFTER_SIZE,
-    CHECK,
-    MAGIC,
-    NOTHING,
-    SLOT,
-    SLOT_BODY,
-    SLOT_SIZE,
-    STRIDE,
-    TWIN_BYTES,
-)
+from sej.errors import BadOffsetFileError, InvalidNameError
+from sej.journal.directory import Directory, check_name
 from sej.system.checksum import crc32c
 from sej.system.disk import File, Status, replace_file
 from sej.system.durable import renew
+
+MAGIC: Final = b"SEJTWIN\0"
+SLOT_BODY: Final = struct.Struct(">8sIIQQQq")
+CHECK: Final = struct.Struct(">I")
+SLOT: Final = struct.Struct(">8sIIQQQqI")
+SLOT_SIZE: Final = 52
+STRIDE: Final = 512
+AFTER: Final = struct.Struct(">QqI")
+AFTER_AT: Final = 64
+AFTER_SIZE: Final = 20
+TWIN_BYTES: Final = STRIDE + AFTER_AT + AFTER_SIZE
+NOTHING: Final = 2**64 - 1
+
+assert AFTER.size == AFTER_SIZE
+assert SLOT.size == SLOT_SIZE == SLOT_BODY.size + CHECK.size
+
 
 _SLOTS: Final = 2
 _NAME_BYTES: Final = 255 - len(".check")
@@ -292,3 +312,42 @@ def _wrong(kept: _Kept, slots: list[_Slot]) -> str | None:
 
 def _reader(name: str) -> int:
     return crc32c(name.encode("utf-8", "surrogateescape"))
+
+
+_OFS: Final = re.compile(r"(.+)\.ofs", re.DOTALL)  # a reader of the original may have a name with a line break
+
+
+def kept_offsets(directory: Directory) -> dict[str, int | None]:
+    """Return the kept offsets of all readers, by name."""
+    if directory.disk.status(directory.at("ofs")) is None:
+        return {}
+    found = {}
+    for entry in directory.disk.list(directory.at("ofs")):
+        match = _OFS.fullmatch(entry)
+        if match:
+            found[match[1]] = read_kept(directory, match[1])
+    return found
+
+
+def check_reader(directory: Directory, name: str) -> str:
+    """Accept the name of a reader: one that may be created here, or one whose file is there.
+
+    Programs of the original use other names too, such as ``host:1`` or ``a b``.
+
+    Raises:
+        InvalidNameError: no such file is there, and the name has other characters than a new reader's may have; or it
+            could leave ``ofs/``.
+        TypeError: it is not a str.
+    """
+    try:
+        return check_name(name, "a reader's name")
+    except InvalidNameError:
+        if not name or "/" in name or "\0" in name:
+            raise
+        try:
+            there = directory.disk.status(directory.at("ofs", f"{name}.ofs"))
+        except OSError:  # a longer name than the file system takes
+            there = None
+        if there is None:
+            raise
+        return name

@@ -34,7 +34,7 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError, SejError
 from sej.queue.interface.queue import Item, WorkQueue, require_queue
 from sej.queue.interface.values import handled_under
-from sej.system.signals import set_from_handler
+from sej.system.process import set_from_handler
 
 MAX_THREADS: Final = 1_000
 """The most threads of one call: more of them cost memory and turns of the interpreter, and finish nothing sooner."""

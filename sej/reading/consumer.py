@@ -19,7 +19,6 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
-from sej.backoff import backoff
 from sej.checks import (
     DISK,
     FLAG,
@@ -35,7 +34,7 @@ from sej.checks import (
     refuse_coroutine,
     require,
 )
-from sej.durations import Seconds, seconds
+from sej.durations import Seconds, backoff, seconds
 from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, LAST, Message, Start

@@ -31,11 +31,19 @@ from sej.errors import (
 )
 from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory
-from sej.journal.kept_offsets import check_reader
 from sej.journal.medium import sync_up_to
 from sej.journal.retention import readers_lock
 from sej.journal.tail import Tail
-from sej.journal.twin import After, drop_twin, keep_offset, known_offset, may_have_twin, read_kept, read_place
+from sej.journal.twin import (
+    After,
+    check_reader,
+    drop_twin,
+    keep_offset,
+    known_offset,
+    may_have_twin,
+    read_kept,
+    read_place,
+)
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Start
 from sej.system.disk import OS, Disk

@@ -2,13 +2,14 @@
 
 The modules, in the order in which they are best read::
 
-    disk, descriptor, status           every call that opens, writes, syncs or renames a file; what stat returns
-    paths, memory, checksum            absolute paths, memory of the C library, CRC32C
-    locks, lifecycle, signals          locks that end with their process; open, failed, closed, forked
+    disk, descriptor                   every call that opens, writes, syncs or renames a file
+    paths, checksum                    absolute paths, CRC32C
+    locks                              locks that end with their process; the lock of the original SEJ
+    lifecycle                          open, failed, closed, forked
     group_commit                       one sync for many threads
-    durable_format, durable, sealed    the kept durable position; small files with a checksum
+    durable, sealed                    the kept durable position; small files with a checksum
     watch                              waiting for a change: inotify or polling
     clock                              time as a parameter
-    original                           the original SEJ next to this one: its lock
+    process                            stopping on signals, memory of the C library
     logs                               log records
 """

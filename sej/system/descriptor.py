@@ -16,10 +16,26 @@ from contextlib import AbstractContextManager
 from functools import partial
 from io import FileIO
 from threading import RLock
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from sej.errors import FileTypeError
-from sej.system.status import Status
+
+
+class Status(NamedTuple):
+    """The status of a file: size in bytes, identity, time of change, number of names."""
+
+    size: int
+    device: int
+    inode: int
+    mtime_ns: int
+    links: int
+    is_dir: bool
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """(device, inode): two paths with the same one are the same file."""
+        return self.device, self.inode
+
 
 _NO_WAIT: Final = os.O_NONBLOCK
 """Opening a FIFO or a device returns immediately, so that it can be examined. No effect on a regular file."""

@@ -40,6 +40,7 @@ from sej.errors import CorruptionError, FileTypeError
 from sej.system.descriptor import (
     WRITE_LIMIT,
     Descriptor,
+    Status,
     locate,
     of_system,
     open_folder,
@@ -47,7 +48,6 @@ from sej.system.descriptor import (
     progress,
     status_of,
 )
-from sej.system.status import Status
 
 __all__ = [
     "OS",

@@ -39,7 +39,7 @@ from the disk, as an opening does (:meth:`End._reopen`), before a message gets a
     a signal handler's exception   in doubt        finds the end again, then appends
     a failed write or sync         stopped         raises WriterFailedError
 
-**Between two turns** of a shared writer others may append; :mod:`sej.writing.turn_lock` explains the mark that shows
+**Between two turns** of a shared writer others may append; :mod:`sej.journal.writer_lock` explains the mark that shows
 whether only shared writers did:
 
 =====================  ====================================  ======================================================
@@ -71,17 +71,16 @@ from sej.errors import DecodeError, JournalNotFoundError, LockLostError, SejErro
 from sej.journal.directory import Directory, check_name
 from sej.journal.gaps import Gap, record_gap
 from sej.journal.identity import journal_id
-from sej.journal.index_format import BLOCK_BYTES
+from sej.journal.index import BLOCK_BYTES
 from sej.journal.medium import kept_position
 from sej.journal.recovery import Recovery
-from sej.journal.writer_lock import WriterLock
+from sej.journal.writer_lock import TurnLock, WriterLock
 from sej.message import BytesLike
 from sej.system.disk import way_out
 from sej.system.group_commit import Syncer, is_failure
 from sej.system.lifecycle import Lifecycle
 from sej.writing.last_segment import LastSegment
 from sej.writing.opening import Found, find_end, open_end, start_segment
-from sej.writing.turn_lock import TurnLock
 
 if TYPE_CHECKING:
     from sej.journal.retention import Retention

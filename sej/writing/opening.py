@@ -24,8 +24,7 @@ from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, NetworkFileSystemError, NotAJournalError
 from sej.journal.directory import Directory, Segment, is_still
 from sej.journal.identity import ID_SIZE, journal_id
-from sej.journal.index import Block, IndexFile, read_blocks
-from sej.journal.index_format import BLOCK_BYTES
+from sej.journal.index import BLOCK_BYTES, Block, IndexFile, read_blocks
 from sej.journal.medium import durable_position
 from sej.journal.recovery import Recovery, find_damage, good_end, keep
 from sej.journal.writer_lock import WriterLock
@@ -33,7 +32,7 @@ from sej.system.disk import File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
 
 if TYPE_CHECKING:
-    from sej.writing.turn_lock import TurnLock
+    from sej.journal.writer_lock import TurnLock
 
 _OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn", "dead", "id", "lost+found"})
 """A directory without jnl/ can become a journal if it holds nothing but these names."""

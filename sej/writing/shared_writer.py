@@ -18,12 +18,12 @@ from sej.checks import one_of, refuse_pickling, require_columns
 from sej.durations import Seconds, seconds
 from sej.journal.directory import Directory
 from sej.journal.retention import Retention
+from sej.journal.writer_lock import TurnLock
 from sej.message import BytesLike
 from sej.system.disk import OS, Disk
 from sej.writing.end import End
 from sej.writing.exactly_once import encode_many
 from sej.writing.opening import prepare
-from sej.writing.turn_lock import TurnLock
 from sej.writing.writer import check_options
 
 SharedDurability = Literal["os", "interval", "disk"]

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from sej.backoff import backoff
+from sej.durations import backoff
 
 
 @pytest.mark.parametrize("rng", [None, random.Random(1)])

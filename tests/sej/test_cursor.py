@@ -10,8 +10,7 @@ from sej.codec import IMPLEMENTATION, decode_many
 from sej.journal import cursor as cursor_module
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
-from sej.journal.index import Block, IndexFile
-from sej.journal.index_format import ENTRY_SIZE, HEAD_SIZE
+from sej.journal.index import ENTRY_SIZE, HEAD_SIZE, Block, IndexFile
 from sej.journal.segment import Place
 from sej.system.disk import OS
 

@@ -25,7 +25,7 @@ from sej.system.disk import (
     read_start,
     replace_file,
 )
-from sej.system.original import is_current
+from sej.system.locks import is_current
 from tests.sej.interrupts import open_below
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import sej
 from sej.codec import encode, format
-from sej.journal import index_format, twin_format
+from sej.journal import index, twin
 from sej.journal.directory import Directory
 from sej.journal.index import Block
 from sej.reading.attempts import Attempts
@@ -48,16 +48,16 @@ def test_the_message_is_as_the_table_says() -> None:
 def test_the_index_entry_is_as_the_table_says() -> None:
     rows = tables()[5]
     assert [row[0] for row in rows[:8]] == list(Block._fields)
-    assert ">" + "".join(CODES[row[2]] for row in rows) == index_format.ENTRY.format
-    assert sum(int(row[1]) for row in rows) == index_format.ENTRY_SIZE
-    assert f"{index_format.BLOCK_BYTES} bytes long" in PAGE
+    assert ">" + "".join(CODES[row[2]] for row in rows) == index.ENTRY.format
+    assert sum(int(row[1]) for row in rows) == index.ENTRY_SIZE
+    assert f"{index.BLOCK_BYTES} bytes long" in PAGE
 
 
 def test_the_twin_is_as_the_table_says() -> None:
     magic, *rows = tables()[1]
-    assert magic[:2] == ["magic", str(len(twin_format.MAGIC))]
-    assert ">8s" + "".join(CODES[row[2]] for row in rows) == twin_format.SLOT.format
-    assert f"at bytes 0 and {twin_format.STRIDE}" in PAGE
+    assert magic[:2] == ["magic", str(len(twin.MAGIC))]
+    assert ">8s" + "".join(CODES[row[2]] for row in rows) == twin.SLOT.format
+    assert f"at bytes 0 and {twin.STRIDE}" in PAGE
 
 
 def test_the_small_files_have_the_members_of_the_table(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import sej
 from sej.journal.directory import Directory
 from sej.journal.medium import durable_position, kept_position
 from sej.system.disk import OS, File, Mode, OsDisk, OsFile
-from sej.system.durable import Kept, KeptPosition, renew
-from sej.system.durable_format import RECORD_SIZE
+from sej.system.durable import RECORD_SIZE, Kept, KeptPosition, renew
 from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.sej.hooks import HookedDisk
 

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 from resource import RUSAGE_SELF, getrusage
-from sej.system.memory import keep_freed_memory
+from sej.system.process import keep_freed_memory
 
 kept = keep_freed_memory(1 << 23, 1 << 25, 2)
 bytearray(1 << 22)
@@ -21,7 +21,7 @@ print(kept, getrusage(RUSAGE_SELF).ru_minflt - before)
 ADAPTED = """
 import ctypes
 from resource import RUSAGE_SELF, getrusage
-from sej.system.memory import keep_like_after
+from sej.system.process import keep_like_after
 
 PR_SET_THP_DISABLE = 41
 ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)  # a huge page would be one fault

@@ -11,7 +11,7 @@ import pytest
 
 from sej.cli.worker import supervise
 from sej.queue.work import _until_signal
-from sej.system.signals import stop_on_signals, wait_for_signal
+from sej.system.process import stop_on_signals, wait_for_signal
 from tests.sej.hooks import PATIENCE_S, Worker, until
 
 pytestmark = pytest.mark.both_codecs
@@ -59,7 +59,7 @@ def test_a_signal_while_the_main_thread_is_about_to_wait(
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_that_another_thread_gets(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after SIGSTOP: the main thread waits, and nothing wakes it to run the handler."""
-    monkeypatch.setattr("sej.system.signals._LOOK_S", 0.01)
+    monkeypatch.setattr("sej.system.process._LOOK_S", 0.01)
 
     def get() -> None:
         until(lambda: bool(getattr(stop, "_cond")._waiters))  # noqa: B009 - the main thread waits; private

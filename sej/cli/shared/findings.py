@@ -23,17 +23,16 @@ from sej.cli.shared.readers import holder_of, readers_of, stuck
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
+from sej.imports import ADVICE as PACKAGE_ADVICE
+from sej.imports import PACKAGES, foreign
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.journal.identity import journal_id
-from sej.journal.index import IndexFile, read_blocks
-from sej.journal.index_format import BLOCK_BYTES
+from sej.journal.index import BLOCK_BYTES, IndexFile, read_blocks
 from sej.journal.medium import kept_position
 from sej.journal.tail import Tail
 from sej.journal.verify import Problem
 from sej.journal.view import Journal
-from sej.names import ADVICE as PACKAGE_ADVICE
-from sej.names import PACKAGES, foreign
 from sej.queue.log.format import good_bytes
 from sej.reading.offset import wrong_place
 from sej.system.disk import OS, is_scarce, network_file_system

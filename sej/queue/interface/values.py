@@ -21,8 +21,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sej.backoff import backoff
 from sej.checks import a, one_of
+from sej.durations import backoff
 from sej.errors import InvalidMessageError
 
 SERIALIZERS: Final = ("json", "msgspec", "pickle")
