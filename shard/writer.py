@@ -121,13 +121,13 @@ class Writer:
         self._open: OrderedDict[int, ShardWriter] = OrderedDict()
         self._closed: dict[int, int] = {}
         """The offset of the next message in each shard that was closed to make room."""
-        self._life = Lifecycle("the writer", path.root)
+        self._direct: Appender | None = None
+        self._life = Lifecycle("the writer", path.root, self)
         self._unclosed: dict[int, BaseException] = {}
         prepare(path, disk)
-        self._direct = None
         if self._route is None and not self._crowded:  # else an append changes which shards are open
-            self._direct = Appender(path.bits, self._hash, self.append, self._life.inside_test())
-            self._life.in_child = self._direct.forget
+            inside = self._life.mutex._is_owned  # type: ignore[attr-defined]  # as is_mine asks, in C
+            self._direct = Appender(path.bits, self._hash, self.append, inside)
             if not TYPE_CHECKING:
                 self.append = self._direct.append  # of an open shard without Python code in between
 
@@ -305,7 +305,7 @@ class Writer:
         """
         for writer in self._open.values():
             writer.end.life.require_outside()
-        self._life.close(self._finish, self._release)
+        self._life.close()
         failed, self._unclosed = self._unclosed, {}
         self._raise("closing", failed)
 
@@ -318,13 +318,20 @@ class Writer:
     def _release(self) -> None:
         self._unclosed |= each(self._open, lambda index: self._open[index].close())
 
+    def _close_copies(self) -> None:
+        if self._direct is not None:
+            self._direct.forget()
+
+    def _reworded(self, cause: BaseException) -> SejError:
+        return WriterFailedError(str(cause))
+
     def __enter__(self) -> Self:
         """Return the writer."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the writer."""
-        self._life.exit(self.close, kind)
+        self._life.exit(kind)
 
     def __repr__(self) -> str:
         """Show path and state."""

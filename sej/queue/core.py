@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from sej.errors import InvalidNameError, LockLostError
+from sej.errors import InvalidNameError, LockLostError, SejError
 from sej.journal.directory import Directory, check_name
 from sej.message import Start
 from sej.queue.dead_letters import DeadLetterJournal
@@ -115,13 +115,13 @@ class QueueCore:
                 f"queue name {name!r} must not end in {_SUFFIX!r}, which is used for files of other queues"
             )
         self.delivery = delivery
-        self.life = Lifecycle(f"queue {name!r}", self.path, lambda error: self.log.worded(error))
+        self.life = Lifecycle(f"queue {name!r}", self.path, self)
         self.keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
         self._watched: list[Watch] = []
 
     def open(self, opening: Opening, writer: SharedOptions) -> None:
-        """Open it; if this fails, the caller calls :meth:`release`."""
+        """Open it; if this fails, the caller calls :meth:`_release`."""
         directory, name, clock, disk = self.directory, self.name, self.clock, self.directory.disk
         if opening.create is False:
             directory.require()
@@ -150,7 +150,6 @@ class QueueCore:
         self.syncer = Syncer(self.log, interval_s=self.writer.interval_s)
         self.locked(self._settle, opening)
         self._kept = self.log.state.kept
-        self.life.in_child = self.log.close  # the copies of the descriptors must not keep the parent's locks
 
     def _settle(self, opening: Opening) -> None:
         """Take a number, and settle what is kept with the queue."""
@@ -256,7 +255,12 @@ class QueueCore:
         for reader in (self.fresh, self.others, self.parked):
             reader.close()
 
-    def finish(self) -> None:
+    def close(self) -> None:
+        """Return the items, and close; see :meth:`sej.queue.JournalQueue.close`."""
+        self.writer.life.require_outside()
+        self.life.close()
+
+    def _finish(self) -> None:
         """Return the items of this queue, and keep the head."""
         with self.life.mutex:
             if not self.log.unsure:  # else what an interrupt left of the state is read again first
@@ -272,7 +276,7 @@ class QueueCore:
                 self.log.append(FREE(self.holders.mine))
         self.log.keep_head()
 
-    def release(self) -> None:
+    def _release(self) -> None:
         """Release everything; if this is interrupted, the next close() calls it again."""
         for name, release in _PARTS:
             part = vars(self).get(name)  # None: the opening failed before it
@@ -280,6 +284,14 @@ class QueueCore:
                 getattr(part, release)()
         for watch in self._watched:
             watch.close()
+
+    def _close_copies(self) -> None:
+        """Close a forked child's copies of the descriptors, which would keep the parent's locks."""
+        if hasattr(self, "log"):
+            self.log.close()
+
+    def _reworded(self, cause: BaseException) -> SejError:
+        return self.log.worded(cause)
 
 
 def _require_order(state: QueueState, order: str | None, on_dead: str | None) -> None:

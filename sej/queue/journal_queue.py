@@ -193,7 +193,7 @@ class JournalQueue(WorkQueue):
             if rate is not None:
                 core.locked(self._taker.begin, clock.boot_ns())
         except BaseException:
-            core.release()
+            core._release()
             raise
 
     # --- putting and taking
@@ -394,9 +394,7 @@ class JournalQueue(WorkQueue):
             LockedError: a signal handler calls this during a call of this queue; nothing was closed.
             WriterFailedError: a sync in the background failed, and no call has reported it. The queue is closed.
         """
-        core = self._core
-        core.writer.life.require_outside()
-        core.life.close(core.finish, core.release)
+        self._core.close()
 
     def __exit__(self, *error: object) -> None:
         """Close the queue. An error of the block is not replaced by an error of a sync in the background."""

@@ -24,7 +24,7 @@ statement releases it in C.
 
 **An interrupted close().** A handler's exception can end ``close()`` anywhere. Before the work is finished the object
 stays open, and afterwards it is closed but holds some of its files. In both cases the next ``close()`` continues, so
-giving back must bear to be repeated. :meth:`Lifecycle.exit` makes that second call at the end of a ``with`` block.
+``_release()`` must be safe to call twice. :meth:`Lifecycle.exit` makes that second call at the end of a ``with`` block.
 
 **Fork.** Each check of the state asks first whether this is a forked child: see :mod:`sej.fork`.
 """
@@ -32,10 +32,9 @@ giving back must bear to be repeated. :meth:`Lifecycle.exit` makes that second c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from sej.errors import ClosedError, LockedError, LockLostError, SejError, WriterFailedError
 from sej.fork import forget_forked, notice_fork, watch_forks
@@ -51,16 +50,35 @@ def is_mine(lock: threading.RLock) -> bool:
     return lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
 
-def _worded(cause: BaseException) -> SejError:
-    return WriterFailedError(str(cause))
-
-
 def _clear_frames(trace: TracebackType | None) -> None:
     """Drop the local variables of frames, as :func:`traceback.clear_frames` does, whose module is slow to import."""
     while trace is not None:
         with suppress(RuntimeError):  # the frame still runs
             trace.tb_frame.clear()
         trace = trace.tb_next
+
+
+class Owner(Protocol):
+    """What has a life: an object that holds files and locks."""
+
+    def close(self) -> None:
+        """Call :meth:`Lifecycle.close`."""
+
+    def _finish(self) -> None:
+        """Finish the work of an open object.
+
+        If no call of another thread may come after its last step, it calls :meth:`Lifecycle.shut` itself, with the
+        mutex held.
+        """
+
+    def _release(self) -> None:
+        """Give back files and locks. It is called again if an exception interrupted it."""
+
+    def _close_copies(self) -> None:
+        """In a forked child, close the copies of descriptors, which would keep the parent's locks."""
+
+    def _reworded(self, cause: BaseException) -> SejError:
+        """Return the error that reports a failure."""
 
 
 class Lifecycle:
@@ -76,25 +94,23 @@ class Lifecycle:
         forked: whether this is a copy in a forked child.
         failure: what failed first, or None.
         unreported: whether that came from a background thread and no call has raised it so far.
-        in_child: called in a forked child, to close the copies of descriptors; None: there are none.
     """
 
     open = True
     closed = forked = unreported = _released = False
     failure: BaseException | None = None
-    in_child: Callable[[], object] | None = None
 
-    def __init__(self, what: str, path: str, worded: Callable[[BaseException], SejError] = _worded) -> None:
+    def __init__(self, what: str, path: str, owner: Owner) -> None:
         """Open.
 
         Args:
             what: the owner, for error texts: ``"the writer"``.
             path: the owner's, for errors.
-            worded: makes the error that reports a failure.
+            owner: whose life this is; kept until it is closed.
         """
         self._what = what
         self._path = path
-        self._worded = worded
+        self._owner: Owner | None = owner
         self.mutex = threading.RLock()
         self._closing = threading.RLock()
         watch_forks(self)
@@ -103,10 +119,6 @@ class Lifecycle:
     def inside(self) -> bool:
         """Whether a call of the owner is under way in this thread."""
         return is_mine(self.mutex)
-
-    def inside_test(self) -> Callable[[], bool]:
-        """Return what :attr:`inside` asks, as one function in C. It ends with a fork: see :attr:`in_child`."""
-        return self.mutex._is_owned  # type: ignore[attr-defined, no-any-return]  # as is_mine asks
 
     def require_outside(self) -> None:
         """Refuse a signal's handler that interrupts a call of its own thread.
@@ -139,7 +151,8 @@ class Lifecycle:
             if isinstance(self.failure, LockLostError):
                 lost = self.failure
                 raise LockLostError(lost.reason, path=lost.path, position=lost.position, offset=lost.offset) from lost
-            raise self._worded(self.failure) from self.failure
+            text = WriterFailedError(str(self.failure)) if self._owner is None else self._owner._reworded(self.failure)
+            raise text from self.failure
         raise ClosedError(f"{self._what} is closed", path=self._path)
 
     def fail(self, cause: BaseException) -> bool:
@@ -164,13 +177,8 @@ class Lifecycle:
         self.closed = True
         self.open = False
 
-    def close(self, finish: Callable[[], object], release: Callable[[], object]) -> None:
+    def close(self) -> None:
         """Finish and give everything back. Of several threads one does it; the others return when it is done.
-
-        Args:
-            finish: finishes the work of an open object. If no call of another thread may come after its last step, it
-                calls :meth:`shut` itself, with the mutex held.
-            release: gives back files and locks. It is called again if an exception interrupted it.
 
         Raises:
             LockedError: a call of the owner is under way in this thread; nothing was done.
@@ -182,11 +190,12 @@ class Lifecycle:
         if is_mine(self.mutex) or is_mine(self._closing):
             raise self._under_way()
         with self._closing:
-            if self._released:
+            owner = self._owner
+            if self._released or owner is None:
                 return
             try:
                 if self.open:
-                    finish()
+                    owner._finish()
                     if self.open:
                         self.shut()
             except BaseException as error:
@@ -197,27 +206,28 @@ class Lifecycle:
                 if not self.open:
                     with self.mutex:  # after a call of another thread that is under way
                         self.closed = True
-                    release()
+                    owner._release()
                     self._released = True
                     forget_forked(self)
-                    self.in_child = None  # methods of the owner: a cycle of references would live until the garbage
-                    if self.failure is None:  # is collected
-                        self._worded = _worded
+                    if self.failure is None:  # a cycle of references would live until the garbage is collected
+                        self._owner = None
         if self.unreported:
             self.refuse()
 
-    def exit(self, close: Callable[[], object], kind: type[BaseException] | None) -> None:
+    def exit(self, kind: type[BaseException] | None) -> None:
         """Close at the end of a ``with`` block; the block's error is not replaced by one of the background.
 
         Args:
-            close: the owner's.
             kind: the type of the block's error, or None.
         """
         self.unreported = self.unreported and kind is None
+        owner = self._owner
+        if owner is None:
+            return
         try:
-            close()
+            owner.close()
         except BaseException:
-            close()  # what a signal's handler interrupted: no other call would finish it
+            owner.close()  # what a signal's handler interrupted: no other call would finish it
             raise
 
     def _under_way(self) -> LockedError:
@@ -233,5 +243,5 @@ class Lifecycle:
         self._closing = threading.RLock()
         self.open = False
         self.forked = True
-        if self.in_child is not None:
-            self.in_child()
+        if self._owner is not None:
+            self._owner._close_copies()

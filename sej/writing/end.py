@@ -135,7 +135,7 @@ class End:
         sync_interval_s: float,
     ) -> None:
         """Remember the journal. Nothing is opened yet. Arguments as for :class:`sej.Writer`."""
-        self.life = Lifecycle("the writer", directory.path, self._earlier)
+        self.life = Lifecycle("the writer", directory.path, self)
         self.path = directory.path
         self.durability = durability
         self.recovery: Recovery | None = None
@@ -154,7 +154,7 @@ class End:
         self._id: bytes | None = None
         self._written: tuple[LastSegment, int, int] | None = None
         """The segment, position and offset after the last turn of a shared writer that was not interrupted."""
-        self._opened = False
+        self._opened = self._abandoned = False
         self.syncer = Syncer(self, interval_s=sync_interval_s if durability == "interval" else None)
 
     def open(self, first_offset: int) -> None:
@@ -172,7 +172,6 @@ class End:
             self.alone(self._batches.roll_forward, self)
         if end.synced_offset < end.offset:
             self.syncer.request()
-        self.life.in_child = self.close_copies
 
     # --- ways to append that the writers' interfaces do not have
 
@@ -421,15 +420,18 @@ class End:
 
     def close(self) -> None:
         """Write and sync the rest, and release the lock; see :meth:`sej.Writer.close`."""
-        self.life.close(self._finish, self._release)
+        self.life.close()
 
     def _finish(self) -> None:
-        if self._turns is None:
+        """Write and sync the rest."""
+        if self._abandoned:
+            self._shut()
+        elif self._turns is None:
             self.alone(self.changing, self._finish_last)
-            return
-        with self.life.mutex:
-            self._sync_last_turn()
-            self.life.shut()  # with the mutex, so that no append comes after the last sync
+        else:
+            with self.life.mutex:
+                self._sync_last_turn()
+                self.life.shut()  # with the mutex, so that no append comes after the last sync
 
     def _finish_last(self) -> None:
         buffer, last = self.buffer, self.last
@@ -445,7 +447,8 @@ class End:
 
     def abandon(self) -> None:
         """Close the files and release the lock without a write or sync, for example after an opening that raised."""
-        self.life.close(self._shut, self._release)
+        self._abandoned = True
+        self.life.close()
 
     def _release(self) -> None:
         """Close the files and release the lock. If this is interrupted, the next close() calls it again."""
@@ -461,7 +464,7 @@ class End:
         _needed.pop(id(self), None)
         self.buffer.forgotten = None
 
-    def close_copies(self) -> None:
+    def _close_copies(self) -> None:
         """Close a forked child's copies of the descriptors, which would keep the parent's locks."""
         self.buffer.stop(self.life.refuse)
         self._kept.forget()
@@ -480,7 +483,8 @@ class End:
             if not self.life.closed and self._opened:
                 warnings.warn(f"the writer of {self.path} was never closed", ResourceWarning, stacklevel=1, source=self)
         finally:  # a warning may be an error
-            self.life.exit(self.close if self._opened else self.abandon, None)
+            self._abandoned = not self._opened
+            self.life.exit(None)
 
     # --- turns: everything from here on runs with the mutex held
 
@@ -815,8 +819,9 @@ class End:
         self.fail(error)
         return self._failed("a write or sync failed", error)
 
-    def _earlier(self, error: BaseException) -> WriterFailedError:
-        return self._failed("an earlier write or sync failed", error)
+    def _reworded(self, cause: BaseException) -> WriterFailedError:
+        """Return the error of a call that follows a failure."""
+        return self._failed("an earlier write or sync failed", cause)
 
     def _failed(self, what: str, error: BaseException) -> WriterFailedError:
         with self.buffer.pending() as view:

@@ -141,7 +141,6 @@ class SharedWriter:
         )
         self._syncer = self._end.syncer
         self.life = self._end.life
-        self.life.in_child = self._end.close_copies
 
     # --- appending
 
@@ -259,7 +258,7 @@ class SharedWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the writer. An error of the block is not replaced by an error of a sync in the background."""
-        self.life.exit(self.close, kind)
+        self.life.exit(kind)
 
     def __repr__(self) -> str:
         """Show the path."""

@@ -330,7 +330,7 @@ class Writer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the writer. An error of the block is not replaced by an error of a sync in the background."""
-        self.end.life.exit(self.close, kind)
+        self.end.life.exit(kind)
 
     def __repr__(self) -> str:
         """Show path, offset and state."""

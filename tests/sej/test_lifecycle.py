@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from sej import fork
+from sej.errors import SejError, WriterFailedError
 from sej.system.lifecycle import Lifecycle
 from tests.sej.hooks import Worker, until
 from tests.sej.interrupts import Interrupt
@@ -15,19 +16,25 @@ class Owner:
     """Something to close: counts what is called."""
 
     def __init__(self, at_finish: Callable[[], object] = lambda: None) -> None:
-        self.life = Lifecycle("the owner", "somewhere")
+        self.life = Lifecycle("the owner", "somewhere", self)
         self.finished = self.released = 0
         self.at_finish = at_finish
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         self.finished += 1
         self.at_finish()
 
-    def release(self) -> None:
+    def _release(self) -> None:
         self.released += 1
 
     def close(self) -> None:
-        self.life.close(self.finish, self.release)
+        self.life.close()
+
+    def _close_copies(self) -> None:
+        pass
+
+    def _reworded(self, cause: BaseException) -> SejError:
+        return WriterFailedError(str(cause))
 
 
 def test_at_the_end_of_a_block_an_interrupted_close_is_repeated() -> None:
@@ -39,7 +46,7 @@ def test_at_the_end_of_a_block_an_interrupted_close_is_repeated() -> None:
 
     one = Owner(interrupt)
     with pytest.raises(Interrupt):
-        one.life.exit(one.close, None)
+        one.life.exit(None)
     assert (one.finished, one.released, one.life.closed) == (2, 1, True)
 
 
@@ -64,7 +71,7 @@ def test_of_many_threads_that_close_one_does_and_the_others_wait() -> None:
 
 
 def test_an_object_that_was_closed_or_forgotten_is_not_told_about_forks() -> None:
-    closed, kept, forgotten = Owner(), Owner(), Lifecycle("the owner", "somewhere")
+    closed, kept, forgotten = Owner(), Owner(), Lifecycle("the owner", "somewhere", Owner())
     assert {found() for found in fork._open} >= {closed.life, kept.life, forgotten}
     closed.close()
     entry = next(found for found in fork._open if found() is forgotten)
