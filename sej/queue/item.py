@@ -14,13 +14,12 @@ from sej.durations import Seconds, seconds
 from sej.errors import LeaseLostError
 from sej.message import Message
 from sej.queue.core import QueueCore
-from sej.queue.interface.held import QueueItem
 from sej.queue.interface.queue import Item, WorkQueue
 from sej.queue.log.format import DONE, EXTEND, WAIT, one_done, reason_kept, stamp_of
 from sej.system.clock import span_ns
 
 
-class JournalItem(QueueItem):
+class JournalItem(Item):
     """An item of a :class:`~sej.queue.journal_queue.JournalQueue`."""
 
     __slots__ = ("_core", "_headers", "epoch")
@@ -35,10 +34,7 @@ class JournalItem(QueueItem):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Create an item that is leased to ``queue``."""
-        self._queue = queue
-        self.message = message
-        self.attempts = attempts
-        self.ended = False
+        super().__init__(queue, message, attempts)
         self._core = core
         self.epoch = core.log.epoch
         self._headers = headers
@@ -130,7 +126,7 @@ class JournalItem(QueueItem):
         log, message = self._core.log, self.message
         offset, stamp = message.offset, message.timestamp & 0xFFFFFFFF
         log.write(one_done(offset, stamp))
-        log.state.end_one(offset, stamp)
+        log.state.end(offset, offset + 1, stamp)
         self.ended = True
         return True
 

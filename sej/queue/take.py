@@ -241,9 +241,9 @@ class Taker:
                 expired.append(records.DONE(message.offset, offset))
         if not run:
             return False
-        lease = (first, offset, core.holders.mine, now + core.delivery.lease_ns, run[-1][0].timestamp & 0xFFFFFFFF)
-        log.write(records.leased(*lease))
-        state.lease(*lease)
+        holder, deadline, stamp = core.holders.mine, now + core.delivery.lease_ns, run[-1][0].timestamp & 0xFFFFFFFF
+        log.write(records.leased(first, offset, holder, deadline, stamp))
+        state.lease(first, offset, 1, holder, deadline, stamp)
         if expired:
             log.append(*expired)
             run = [row for row in run if row[0].offset in state.leased]

@@ -1,7 +1,6 @@
-"""Shared by backends: items that a worker holds, and queues that store no leases on disk.
+"""Shared by backends that store no leases on disk: a ``.tq`` file, a Kestrel journal.
 
-:class:`QueueItem` is the base of every item. :class:`HeldItem` and :class:`HoldingQueue` are for backends whose items
-belong to the object that took them, until they are ended or that object is closed: a ``.tq`` file, a Kestrel journal.
+Their items belong to the object that took them, until they are ended or that object is closed.
 This module uses only the queue interface, errors and file watching.
 """
 
@@ -17,50 +16,7 @@ from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, reason_of, requi
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError
 from sej.queue.interface.queue import Item, WorkQueue
-from sej.queue.interface.values import decoded
 from sej.system.watch import Watch
-
-
-class QueueItem(Item):
-    """An item of a queue.
-
-    Attributes:
-        message: the backend's own object.
-        attempts: the number of attempts, from 1.
-        ended: whether it was ended here.
-    """
-
-    __slots__ = ("_queue", "attempts", "ended", "message")
-    message: Any
-    attempts: int
-    ended: bool
-
-    def __init__(self, queue: Any, message: Any, attempts: int) -> None:
-        """Create an item that was taken from ``queue``."""
-        self._queue = queue
-        self.message = message
-        self.attempts = attempts
-        self.ended = False
-
-    @property
-    @abstractmethod
-    def _data(self) -> bytes:
-        """Return the value as stored."""
-
-    @property
-    def value(self) -> Any:
-        """The value that was put.
-
-        Raises:
-            InvalidMessageError: the serializer cannot decode it.
-        """
-        offset = getattr(self.message, "offset", None)
-        return decoded(self._queue.serializer, self._data, self._queue.path, offset)
-
-    @property
-    def key(self) -> bytes:
-        """The key that was put; empty if the backend has none."""
-        return b""
 
 
 class Hold(Protocol):
@@ -76,7 +32,7 @@ class Hold(Protocol):
         """Make the item a dead letter."""
 
 
-class HeldItem(QueueItem):
+class HeldItem(Item):
     """An item held by the object that took it."""
 
     __slots__ = ("_bytes", "_hold", "_lost", "_position", "place")

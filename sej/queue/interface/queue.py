@@ -52,6 +52,7 @@ from sej.queue.interface.values import (
     Serializer,
     Stats,
     check_headers,
+    decoded,
     with_trace,
 )
 from sej.queue.interface.values import serializer as serializer_of
@@ -65,41 +66,51 @@ class Item(ABC):
     End it with :meth:`done`, :meth:`retry` or :meth:`fail`, or use it as a context manager: ``done`` if the block
     succeeds, ``retry`` if it raises (the exception propagates). ``async with`` does the same in a thread. All of them
     raise :class:`~sej.LeaseLostError` if another worker may have the item, or if it was ended before.
+
+    Attributes:
+        message: the backend's own object, a :class:`sej.Message` on a journal.
+        attempts: the number of attempts, including this one; at first 1.
+        ended: True if done, retry or fail was called.
     """
 
     __reduce__ = refuse_pickling
 
-    __slots__ = ()
+    __slots__ = ("_queue", "attempts", "ended", "message")
+    message: Any
+    attempts: int
+    ended: bool
+
+    def __init__(self, queue: Any, message: Any, attempts: int) -> None:
+        """Create an item that was taken from ``queue``."""
+        self._queue = queue
+        self.message = message
+        self.attempts = attempts
+        self.ended = False
 
     @property
     @abstractmethod
+    def _data(self) -> bytes:
+        """Return the value as stored."""
+
+    @property
     def value(self) -> Any:
-        """The value that was put, as bytes or as an object of the queue's serializer."""
+        """The value that was put, as bytes or as an object of the queue's serializer.
+
+        Raises:
+            InvalidMessageError: the serializer cannot decode it.
+        """
+        offset = getattr(self.message, "offset", None)
+        return decoded(self._queue.serializer, self._data, self._queue.path, offset)
 
     @property
-    @abstractmethod
     def key(self) -> bytes:
-        """The key that was put; empty if the backend has no keys."""
+        """The key that was put; empty if the backend has none."""
+        return b""
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers that were put, a new dict at each access; empty if there are none."""
         return {}
-
-    @property
-    @abstractmethod
-    def message(self) -> Any:
-        """The backend's own object, a :class:`sej.Message` on a journal."""
-
-    @property
-    @abstractmethod
-    def attempts(self) -> int:
-        """The number of attempts, including this one; at first 1."""
-
-    @property
-    @abstractmethod
-    def ended(self) -> bool:
-        """True if done, retry or fail was called."""
 
     @abstractmethod
     def done(self) -> None:
@@ -389,15 +400,8 @@ class WorkQueue(ABC):
             QueueFullError: there was no room within the timeout.
             InvalidMessageError: the item does not fit the format.
         """
-        if (
-            delay_s != 0
-            or priority != 0
-            or expire_s is not None
-            or dedupe_key is not None
-            or headers is not None
-            or timeout is not None
-            or TRACED in modules
-        ):
+        plain = delay_s == priority == 0 and (expire_s, dedupe_key, headers, timeout) == (None,) * 4
+        if not plain or TRACED in modules:
             dedupe_keys = None if dedupe_key is None else (dedupe_key,)
             return self.put_many(
                 (value,),

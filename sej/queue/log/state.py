@@ -196,14 +196,6 @@ class QueueState:
         self.most = NEVER
         self.seen_ns = 0
 
-    def lease(self, first: int, stop: int, holder: int, deadline_ns: int, stamp: int) -> None:
-        """Apply the LEASE that :func:`sej.queue.log.format.leased` makes; every item has one."""
-        self._on_lease(first, stop, 1, holder, deadline_ns, stamp)
-
-    def end_one(self, offset: int, stamp: int) -> None:
-        """Apply the DONE that :func:`sej.queue.log.format.one_done` makes."""
-        self._on_done(offset, offset + 1, stamp)
-
     def apply(self, data: bytes | memoryview) -> None:
         """Apply whole, checked records. A kind that is not in the table is skipped.
 
@@ -260,6 +252,8 @@ class QueueState:
             self._forget(offset)
         if self.above:
             self._settle()
+
+    lease, end = _on_lease, _on_done  # each item has them: they are applied without reading the record again
 
     def _on_pick(
         self, offset: int, attempt: int, holder: int, deadline_ns: int, priority: int, key_id: int, stamp: int
