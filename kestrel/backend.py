@@ -162,10 +162,10 @@ class KestrelWorkQueue(HoldingQueue):
                 closing.callback(self._dead.close)
             closing.callback(self._store.close)
             try:
-                self._leave()
+                self._give_all_back()
             except KestrelError:
                 self._held.clear()
-                self._leave()
+                self._give_all_back()
 
     def _dead_store(self) -> _Kestrel | _Segmented:
         """The queue of the dead letters, opened at its first use; no file is opened after the queue was closed."""

@@ -118,7 +118,7 @@ class TextWorkQueue(HoldingQueue):
     def close(self) -> None:
         """Give back the claimed messages, and close."""
         with self.guard:
-            self._leave()
+            self._give_all_back()
             self._queue.close()
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, options: PutOptions) -> Sequence[int]:

@@ -225,7 +225,7 @@ class JournalQueue(WorkQueue):
             while not items and self._taker.unfinished:  # other workers may take the lock in between
                 items = core.under_lock(self._take_now, n, max_bytes, False)
         if self._taker.lost or self._taker.unwritten is not None:
-            self._tell(items)
+            self._warn(items)
         return items
 
     def _take_now(self, n: int, max_bytes: int | None, check: bool) -> list[Item]:
@@ -250,7 +250,7 @@ class JournalQueue(WorkQueue):
             JournalItem(self, core, row[0], row[1], headers_of(headers, row[0]) if headers else None) for row in found
         ]
 
-    def _tell(self, items: list[Item]) -> None:
+    def _warn(self, items: list[Item]) -> None:
         """Warn once about items that are missing or cannot be given up."""
         try:
             for problem in self._taker.problems():

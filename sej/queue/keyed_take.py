@@ -134,7 +134,7 @@ class KeyedTaker(Taker):
                 schedule.push(head)
                 continue
             if order.parked.get(key, offset) < offset:
-                first = self._lookup(key)
+                first = self._find_parked(key)
                 if first is not None and first < offset:
                     schedule.put_off()
                     self._queue(order, key)
@@ -158,7 +158,7 @@ class KeyedTaker(Taker):
             if key not in order.parked or not order.free(key, self._per_key):
                 self._unqueue()
                 continue
-            first = self._lookup(key)
+            first = self._find_parked(key)
             if first is None:
                 self._unqueue()
                 continue
@@ -173,7 +173,7 @@ class KeyedTaker(Taker):
             return first, key
         return None
 
-    def _lookup(self, key: int) -> int | None:
+    def _find_parked(self, key: int) -> int | None:
         """Return the first parked item of a key; if it has none, record that."""
         log = self._log
         first = self.core.parked.first(log.state, log.epoch, key, self._budget)

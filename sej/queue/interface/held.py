@@ -187,7 +187,7 @@ class HoldingQueue(WorkQueue):
             self._watched = [Watch(self._folder)]
         return self._watched
 
-    def _leave(self) -> None:
+    def _give_all_back(self) -> None:
         """Return all items and stop watching."""
         try:
             for item in list(self._held):
