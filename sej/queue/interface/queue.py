@@ -88,9 +88,9 @@ class Item(ABC):
         self.ended = False
 
     @property
-    @abstractmethod
     def _data(self) -> bytes:
-        """Return the value as stored."""
+        """Return the value as stored; for backends that leave ``value`` as it is here."""
+        raise NotImplementedError
 
     @property
     def value(self) -> Any:
