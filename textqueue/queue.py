@@ -26,10 +26,9 @@ from textqueue.claims.claim import Claim, Claiming
 from textqueue.claims.drain import OnceWriter, drain
 from textqueue.editing.append import New, append
 from textqueue.editing.archive import archive, check_target
-from textqueue.editing.conflicts import Conflict
 from textqueue.editing.message import Message, marking
-from textqueue.editing.reconcile import OnRevert
 from textqueue.editing.source import Source
+from textqueue.editing.tq_file import Conflict, OnRevert
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.reading.cursor import Cursor, follow, walk

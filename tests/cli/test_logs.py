@@ -17,6 +17,7 @@ from kestrel import Queue as KestrelQueue
 from tests.cli.command import ENV, sej
 from tests.house.house import python
 from tests.hub.page.browsing import started
+from tests.textqueue.claiming import lined
 from textqueue import TextQueue
 
 
@@ -64,6 +65,7 @@ def test_every_package_has_loggers_of_its_name(tmp_path: Path, caplog: pytest.Lo
         writer.append_many([b"x"] * 4, [b"%d" % number for number in range(4)])
     worker = shard.Worker(path, "billing")
     worker.run(lambda _, __: worker.stop())
+    (tmp_path / "jobs.tq").write_bytes(lined(b""))
     with TextQueue(tmp_path / "jobs.tq") as queue:
         queue.append("one")
         before = (tmp_path / "jobs.tq").read_bytes()

@@ -12,6 +12,7 @@ import pytest
 import sej as library
 from tests.cli.command import COMMAND, ENV, sej, start
 from tests.cli.inside import inside
+from tests.textqueue.claiming import plain
 from textqueue import TextQueue
 
 CAT = [sys.executable, "-S", "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read().upper())"]
@@ -186,11 +187,11 @@ def test_done_ends_the_claim_of_the_shell_wherever_its_message_is(tmp_path: Path
 
 
 def test_done_without_a_name_is_refused_if_it_is_not_clear_what_is_meant(jobs: Path) -> None:
-    before = jobs.read_bytes()
+    before = plain(jobs)
     assert "no message" in shell(jobs, "tq done $JOBS").stderr
     two = shell(jobs, "tq claim $JOBS && tq claim $JOBS && tq done $JOBS")
     assert (two.returncode, "2 messages; name one of" in two.stderr) == (4, True)
-    assert jobs.read_bytes() == before
+    assert plain(jobs) == before
     named = shell(jobs, "tq claim $JOBS && tq claim $JOBS && tq done $JOBS " + name_of(jobs, "größer"))
     assert named.returncode == 0
     assert listed(jobs) == [("queued", "one")]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.command import COMMAND, ENV, sej, start
 from tests.cli.terminal import ended, terminal
+from tests.textqueue.claiming import plain
 from textqueue import MessageStatus, TextQueue
 
 SHELL = " ".join(COMMAND)
@@ -68,7 +69,7 @@ def test_list_shows_who_has_claimed_a_message_and_since_when(jobs: Path) -> None
         assert claim is not None
         jobs.write_bytes(b"-urgent\n" + jobs.read_bytes())  # a save does not make the claim younger
         first, *others = rows(jobs, "--claimed")
-        assert (first["value"], first["line"], first["holder"], others) == ("one", 3, claim.owner, [])
+        assert (first["value"], first["line"], first["holder"], others) == ("one", 5, claim.owner, [])
         assert values(jobs, "--free") == ["urgent", "two\nmore"]
         before = first["age_s"]
         assert isinstance(before, float)
@@ -171,7 +172,7 @@ def test_undo_passes_over_what_a_worker_gave_back(tmp_path: Path) -> None:
         claim = q.take()
         assert claim is None or claim.give_back()
     assert sej("tq", "undo", path).stdout.endswith(b"\tqueued\n")
-    assert path.read_bytes() == b"=one\n-two\n"
+    assert plain(path) == b"=one\n-two\n"
 
 
 def test_claim_waits_for_a_message(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_claim_waits_for_a_message(tmp_path: Path) -> None:
         sej("tq", "add", path, "late")
         assert running.communicate(timeout=60) == (b"late", b"")
         assert running.returncode == 0
-    assert path.read_bytes() == b"=late\n"
+    assert plain(path) == b"=late\n"
 
 
 def test_a_directory_is_a_queue_in_every_command(tmp_path: Path) -> None:
@@ -308,7 +309,7 @@ def test_split_by_number_and_by_variable(tmp_path: Path) -> None:
             "jobs-b.tq": b"-m1\n\\writer=b\n",
             "jobs-_.tq": b"-m2\n\\writer=/\n",
         }
-        assert path.read_bytes() == b"-m0\n\\writer=a\n-m4\n", "a claimed message remains, and one without the variable"
+        assert plain(path) == b"-m0\n\\writer=a\n-m4\n", "a claimed message remains, and one without the variable"
         assert claim.done()
     with TextQueue(path) as q:
         q.append_many([f"n{number}" for number in range(3)])
@@ -373,4 +374,4 @@ def test_the_claims_of_another_host_are_shown_and_ended(tmp_path: Path) -> None:
     assert sej("tq", "give-back", path, "--dead-host", "lap#40265").returncode == 0
     assert sej("tq", "check", path).returncode == 0
     assert sej("tq", "claim", "--all", path, "--", "true").returncode == 0
-    assert path.read_text() == f"=one\n\\mutex={'':24}\n=two\n\\mutex={'':24}\n-three\n\\mutex={'ann':24}\n"
+    assert plain(path).decode() == f"=one\n\\mutex={'':24}\n=two\n\\mutex={'':24}\n-three\n\\mutex={'ann':24}\n"

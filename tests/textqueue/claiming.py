@@ -1,6 +1,7 @@
 """A process that claims a message for a test."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -33,3 +34,19 @@ def claim_elsewhere(path: Path, then: str, options: str = "", before: Sequence[s
     return subprocess.Popen(
         [*before, sys.executable, "-c", script], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=env
     )
+
+
+def plain(path: Path) -> bytes:
+    """Return the content of a queue file without the line that names its generation."""
+    return re.sub(rb"#queue\r?\n\\seq=[0-9]{12}\r?\n", b"", path.read_bytes())
+
+
+def lined(text: bytes, number: int = 0) -> bytes:
+    """Return the content of a queue file with that line, so that marks without claims have numbers, too."""
+    return b"#queue\n\\seq=%012d\n" % number + text
+
+
+def rewrite(path: Path, text: bytes) -> None:
+    """Save a text as a person who has seen the present state: with the line of the file."""
+    found = re.search(rb"#queue\n\\seq=[0-9]{12}\n", path.read_bytes())
+    path.write_bytes((found[0] if found else b"") + text)

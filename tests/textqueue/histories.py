@@ -30,7 +30,7 @@ from textqueue import Claim, TextQueue
 Step = tuple[Any, ...]
 
 WORKERS: Final = 3
-FOR_EVER_NS: Final = 10**18
+FOR_EVER_S: Final = 10.0**9
 VARIABLES: Final = [
     b"",
     b"\\retries=9 \n\\mutex=" + b" " * 30 + b"\n",
@@ -44,17 +44,12 @@ _ENTRY: Final = re.compile(rb"[^ \\\n][^\n]*\n(?:[ \\][^\n]*\n)*|\n")
 def steady() -> Iterator[None]:
     """Let no limit of time decide: a slow machine gives the same results. What waits for an editor waits briefly."""
     with (
-        patch("textqueue.editing.queue_file._LEASE_WAIT_S", 0.0003),
-        patch("textqueue.editing.queue_file._PAUSE_S", 0.0001),
-        patch("textqueue.format.mutex._PART", 1),
+        patch("textqueue.editing.tq_file._LEASE_WAIT_S", 0.0003),
+        patch("textqueue.editing.tq_file._PAUSE_S", 0.0001),
         patch("textqueue.editing.queue_file.MOMENT_S", 3600.0),
-        patch("textqueue.editing.plan.STEPS_NS", FOR_EVER_NS),
-        patch("textqueue.editing.reconcile._SAVING_NS", 0),
-        patch("textqueue.editing.reconcile._REMEMBER_NS", FOR_EVER_NS),
-        patch("textqueue.editing.source._HALF_WRITTEN_S", 0.002),
-        patch("textqueue.editing.source._EMPTIED_S", 0.002),
-        patch("textqueue.editing.source._REWRITTEN_S", 0.002),
-        patch("textqueue.editing.source._HALF_WRITTEN_PAUSE_S", 0.001),
+        patch("textqueue.editing.queue_file.SAVING_S", FOR_EVER_S),
+        patch("textqueue.editing.source._RENAMED_S", 0.002),
+        patch("textqueue.editing.source._RENAMED_PAUSE_S", 0.001),
     ):
         yield
 
@@ -151,6 +146,7 @@ class _World:
         self.fault = ""
         self._shown = shown
         self._whole = self._exact = True
+        self._unseen = False  # whether no worker has looked at what was saved
         self._workers = [takes_lines(TextQueue(path)) for _ in range(WORKERS)]
         self._held: list[list[Claim]] = [[] for _ in self._workers]
         self._kinds: list[tuple[str, int]] = []  # the texts, with their variables
@@ -176,11 +172,13 @@ class _World:
     def take(self, which: int) -> None:
         self._begin()
         if len(self._held[which]) < 3 and (claim := self._workers[which].take()) is not None:
+            if not self._is_looked_at():
+                self._wrong("during a save: a worker takes a message")
             self._held[which].append(self._delivered(which, claim))
 
     def append(self, which: int, kind: int, same: bool) -> None:
         self._begin()
-        if self._writing is None:  # otherwise it may be within a line
+        if self._is_looked_at():
             lines = self._new(kind, same=same)[1:].decode().split("\n")[:-1]
             text = "\n".join([lines[0], *(line[1:] for line in lines[1:] if line[0] == " ")])
             self._workers[which].append(text, [line[1:] for line in lines if line[0] == "\\"])
@@ -188,7 +186,7 @@ class _World:
 
     def end(self, which: int, number: int, how: str) -> None:
         claims = self._held[which]
-        if claims:
+        if claims and self._is_looked_at():
             self._end(claims.pop(number % len(claims)), how)
 
     def load(self) -> None:
@@ -290,6 +288,7 @@ class _World:
     def _begin(self) -> None:
         if not self.path.exists():
             self.path.write_bytes(b"# file\n" + b"".join(self._first))
+            self._unseen = True
 
     def _new(self, kind: int, *, same: bool) -> bytes:
         if same and self._kinds:
@@ -338,10 +337,18 @@ class _World:
             self._saved = end
             self._ticked()
 
+    def _is_looked_at(self) -> bool:
+        """Let a worker look at what was saved; False: it cannot, because the file is open, so it would wait."""
+        if self._unseen and self._reading is None and self._writing is None:
+            with self._workers[0]._inputs.found[0].source.file.session():
+                self._unseen = False
+        return not self._unseen
+
     def _ticked(self) -> None:
         """Give the file a time of its own: the file system's clock may have ticks of 10 ms, and this one has not."""
         now = time.time_ns()
         os.utime(self.path, ns=(now, now))
+        self._unseen = True
 
     def _wrong(self, what: str) -> None:
         self.fault = self.fault or what

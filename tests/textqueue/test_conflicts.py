@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import textqueue
+from tests.textqueue.claiming import plain
 from textqueue import TextQueue, TextQueueError, check
 
 MERGE = b"""<<<<<<< HEAD
@@ -47,7 +48,7 @@ def test_no_worker_takes_a_message_of_a_file_with_conflict_markers(path: Path) -
         refused(q, r"line 1 is a conflict marker.*remove the markers")
         with pytest.raises(TextQueueError, match=r"line 1 is a conflict marker"):
             q.archive(path.with_name("done.tq"))
-        assert path.read_bytes() == MERGE
+        assert plain(path) == MERGE
         found = [(problem.line, problem.severity) for problem in check(path)]
         assert found == [(1, "error"), (4, "error"), (6, "warning"), (9, "error")]
         path.write_bytes(b"=pay invoice 1\n-pay invoice 2\n-pay invoice 3\n-call\n")

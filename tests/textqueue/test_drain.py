@@ -14,6 +14,7 @@ from sej.system.disk import OS
 from sej.system.locks import process_host
 from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk, FaultyDisk
+from tests.textqueue.claiming import plain
 from textqueue import TextQueue, TextQueueError
 from textqueue.format.mutex import owner_text
 
@@ -45,7 +46,7 @@ def test_messages_are_marked_after_the_journal_has_them(path: Path, tmp_path: Pa
         q.append("later")
         assert q.drain_to(w) == 1
     assert journal(tmp_path / "j") == [*VALUES, b"later"]
-    assert path.read_bytes() == DRAINED + b"=later\n"
+    assert plain(path) == DRAINED + b"=later\n"
 
 
 def test_a_drain_leaves_claimed_messages_to_their_workers(path: Path, tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_a_crash_between_journal_and_mark_is_recognised(path: Path, tmp_path: Pa
         with sej.Writer(tmp_path / "j") as w:
             assert q.drain_to(w) == 4
     assert sorted(journal(tmp_path / "j")) == sorted([*VALUES, b"new"])
-    assert path.read_bytes() == b"=new\n" + DRAINED
+    assert plain(path) == b"=new\n" + DRAINED
 
 
 def test_the_batch_of_a_dead_drain_is_parsed_once(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +196,7 @@ def test_a_batch_that_the_journal_refuses_is_given_back(path: Path, tmp_path: Pa
     with TextQueue(path) as q, sej.Writer(tmp_path / "j") as w:
         with pytest.raises(sej.InvalidMessageError):
             q.drain_to(w, key=lambda m: m.value_bytes * 100)
-        assert path.read_bytes() == before
+        assert plain(path) == before
         assert q.drain_to(w) == 3
     assert journal(tmp_path / "j") == VALUES
 
@@ -212,6 +213,6 @@ def test_a_batch_of_a_dead_program_that_the_journal_refuses_is_given_back(path: 
     with TextQueue(path) as q, sej.Writer(tmp_path / "j") as w:
         with pytest.raises(sej.InvalidMessageError):
             q.drain_to(w)
-        assert path.read_bytes() == before
+        assert plain(path) == before
         assert q.drain_to(w) == 3
     assert journal(tmp_path / "j") == VALUES

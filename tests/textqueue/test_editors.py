@@ -15,6 +15,7 @@ import pytest
 from tests.cli.command import ENV, sej
 from tests.cli.inside import inside
 from tests.cli.terminal import terminal
+from tests.textqueue.claiming import plain
 from tests.ticks import next_tick
 from textqueue import TextQueue
 from textqueue.format.grammar import CONTROLS
@@ -81,10 +82,10 @@ def test_vim_keeps_blanks_and_marks_messages_with_commands(home: Path, path: Pat
         assert asked(shown, home, "[&filetype, &autoread, b:EditorConfig_disable]") == "['textqueue', 1, 1]"
         shown.send(b":3TqDone\r:4TqFail\r:w\r")
         shown.expect(b"written")
-        assert path.read_bytes() == b"# today\n=one\n\\v=1   \n!two\n"
+        assert plain(path) == b"# today\n=one\n\\v=1   \n!two\n"
         shown.send(b":2,4TqReopen\r:w\r")
         shown.expect(b"written")
-        assert path.read_bytes() == b"# today\n-one\n\\v=1   \n-two\n"
+        assert plain(path) == b"# today\n-one\n\\v=1   \n-two\n"
 
 
 def lines_after(home: Path, path: Path, command: str, *options: str) -> tuple[list[str], str]:
@@ -188,7 +189,7 @@ def test_the_extension_of_vscode_is_complete() -> None:
     folder = EDITORS / "vscode"
     package = json.loads((folder / "package.json").read_text())
     assert package["license"] == "Apache-2.0"
-    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert plain(folder / "LICENSE") == plain(ROOT / "LICENSE")
     icon = (folder / package["icon"]).read_bytes()
     assert icon[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(icon[16:20]) == int.from_bytes(icon[20:24]) == 128

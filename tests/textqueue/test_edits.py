@@ -3,15 +3,14 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sej.system.disk import File, Mode, OsDisk, OsFile
 from sej.system.locks import end_lease
+from tests.textqueue.claiming import lined, plain
 from tests.ticks import next_tick
 from textqueue import MessageMovedError, MessageStatus, TextQueue
-from textqueue.editing import reconcile
 from textqueue.editing.queue_file import Edit, QueueFile, Session
 from textqueue.editing.source import Changes
 
@@ -61,8 +60,8 @@ def test_lines_above_are_inserted(path: Path, save: Save) -> None:
     b.mark_as_cleared()
     c.mark_as_critical_error()
     a.mark_as_cleared()
-    assert path.read_bytes() == b"# to do\n\n-new\n=a\n=b\n\\order=17\n!c\n more\n"
-    assert b.position == path.read_bytes().index(b"=b")
+    assert plain(path) == b"# to do\n\n-new\n=a\n=b\n\\order=17\n!c\n more\n"
+    assert b.position == plain(path).index(b"=b")
 
 
 @SAVES
@@ -71,7 +70,7 @@ def test_lines_are_reordered(path: Path, save: Save) -> None:
     a, b, _c = q.messages()
     save(path, b"-c\n more\n-b\n\\order=17\n-a\n")
     q.mark_many([a, b], MessageStatus.cleared)
-    assert path.read_bytes() == b"-c\n more\n=b\n\\order=17\n=a\n"
+    assert plain(path) == b"-c\n more\n=b\n\\order=17\n=a\n"
 
 
 @SAVES
@@ -97,7 +96,7 @@ def test_a_message_that_is_gone_or_changed_is_never_marked(path: Path, save: Sav
         b.mark_as_cleared()
     assert caught.value.path == str(path)
     assert caught.value.position == 3
-    assert path.read_bytes() == after
+    assert plain(path) == after
 
 
 def test_the_file_is_gone(path: Path) -> None:
@@ -116,11 +115,12 @@ def test_the_same_bytes_in_the_middle_of_a_line_are_another_message(path: Path) 
     path.write_bytes(b"##-b\n\\order=17\n")
     with pytest.raises(MessageMovedError):
         b.mark_as_cleared()
-    assert path.read_bytes() == b"##-b\n\\order=17\n"
+    assert plain(path) == b"##-b\n\\order=17\n"
 
 
 @SAVES
 def test_a_mark_that_a_stale_buffer_reverted_is_made_again(path: Path, save: Save) -> None:
+    path.write_bytes(lined(path.read_bytes()))
     buffer = path.read_bytes()
     q = TextQueue(path)
     first = q.get_next()
@@ -131,38 +131,15 @@ def test_a_mark_that_a_stale_buffer_reverted_is_made_again(path: Path, save: Sav
     while (m := q.get_next()) is not None:
         found.append(m.value)
     assert found == ["b", "see\nmore"]
-    assert path.read_bytes().startswith(b"=a\n-b\n")
+    assert plain(path).startswith(b"=a\n-b\n")
     (conflict,) = q.conflicts
     assert (conflict.kind, conflict.text, conflict.path) == ("reverted", "a", str(path))
     assert conflict.action == "marked again as cleared"
 
 
-def test_a_stale_save_after_a_give_back_and_moved_lines_is_found(path: Path) -> None:
-    """A claim that was given back is in the ledger alone: it is not the append that the new epoch copied."""
-    path.write_bytes(b"")
-    q = TextQueue(path)
-    q.append("first")
-    path.write_bytes(b"T future\n" + path.read_bytes())
-    q.append("second")
-    claim = q.take()
-    assert claim is not None
-    claim.failed("no")
-    path.write_bytes(path.read_bytes().removeprefix(b"T future\n"))
-    q.append("third")
-    path.write_bytes(b"#" + path.read_bytes()[1:])
-    buffer = path.read_bytes()
-    message = q.get_next()
-    assert message is not None
-    message.mark_as_cleared()
-    path.write_bytes(buffer)
-    q.append("fourth")
-    assert path.read_bytes().count(b"=") == 1
-    assert [conflict.action for conflict in q.conflicts] == ["marked again as cleared"]
-
-
 @SAVES
 def test_a_reverted_mark_after_a_byte_order_mark_is_made_again(path: Path, save: Save) -> None:
-    buffer = b"\xef\xbb\xbf" + path.read_bytes()
+    buffer = b"\xef\xbb\xbf" + lined(path.read_bytes())
     path.write_bytes(buffer)
     q = TextQueue(path)
     first = q.get_next()
@@ -173,13 +150,13 @@ def test_a_reverted_mark_after_a_byte_order_mark_is_made_again(path: Path, save:
     second = q.get_next()
     assert second is not None
     assert second.value == "b"
-    assert path.read_bytes() == buffer.replace(b"-a", b"=a").replace(b"-c", b"-see")
+    assert plain(path) == b"\xef\xbb\xbf=a\n-b\n\\order=17\n-see\n more\n"
     assert [conflict.text for conflict in q.conflicts] == ["a"]
 
 
 @SAVES
 def test_a_reverted_mark_is_made_again_after_variables_were_set(path: Path, save: Save) -> None:
-    path.unlink()
+    path.write_bytes(lined(b""))
     q = TextQueue(path)
     m = q.append("a", variables=["processed=     "])
     buffer = path.read_bytes()
@@ -188,10 +165,10 @@ def test_a_reverted_mark_is_made_again_after_variables_were_set(path: Path, save
     save(path, b"-some\n" + path.read_bytes())
     q.append("b")
     m.mark_as_cleared()
-    save(path, b"-more\n" + buffer)
+    save(path, buffer + b"-more\n")
     assert [m.value for m in q.messages()] == ["more"]
-    assert path.read_bytes() == b"-more\n=a\n\\processed=     \n"
-    reverted, removed = q.conflicts
+    assert plain(path) == b"=a\n\\processed=today\n-more\n"
+    removed, reverted = sorted(q.conflicts, key=lambda conflict: conflict.kind == "reverted")
     assert (reverted.text, reverted.kind, reverted.action) == ("a", "reverted", "marked again as cleared")
     assert removed.kind == "removed", "the save also removed b"
 
@@ -209,7 +186,8 @@ def test_a_new_message_equal_to_a_removed_done_one_is_delivered(path: Path) -> N
 
 @SAVES
 def test_a_reverted_message_is_delivered_again_with_on_revert_deliver(path: Path, save: Save) -> None:
-    buffer = path.read_bytes()
+    buffer = lined(path.read_bytes())
+    path.write_bytes(buffer)
     q = TextQueue(path, on_revert="deliver")
     first = q.get_next()
     assert first is not None
@@ -221,11 +199,12 @@ def test_a_reverted_message_is_delivered_again_with_on_revert_deliver(path: Path
         m.mark_as_cleared()
     assert sorted(found) == ["a", "b", "c\nmore"]
     assert [conflict.action for conflict in q.conflicts] == ["delivered again"]
-    assert path.read_bytes() == b"=a\n=b\n\\order=17\n=c\n more\n"
+    assert plain(path) == b"=a\n=b\n\\order=17\n=c\n more\n"
 
 
 def test_a_stale_save_within_one_tick_of_the_clock_is_found(path: Path) -> None:
-    """Inode, size and modification time are the same: only the mark itself differs."""
+    """Inode, size and modification time are the same: only the mark and the number differ."""
+    path.write_bytes(lined(path.read_bytes()))
     buffer = path.read_bytes()
     q = TextQueue(path)
     a, b, _c = q.messages()
@@ -234,11 +213,12 @@ def test_a_stale_save_within_one_tick_of_the_clock_is_found(path: Path) -> None:
     over(path, buffer)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     b.mark_as_cleared()
-    assert path.read_bytes() == b"=a\n=b\n\\order=17\n-c\n more\n"
+    assert plain(path) == b"=a\n=b\n\\order=17\n-c\n more\n"
     assert [conflict.text for conflict in q.conflicts] == ["a"]
 
 
 def test_another_process_finds_a_stale_save(path: Path) -> None:
+    path.write_bytes(lined(path.read_bytes()))
     buffer = path.read_bytes()
     worker = TextQueue(path)
     first = worker.get_next()
@@ -249,7 +229,7 @@ def test_another_process_finds_a_stale_save(path: Path) -> None:
     with TextQueue(path) as other:
         other.append("x")
         assert [conflict.text for conflict in other.conflicts] == ["a"]
-    assert path.read_bytes() == b"=a\n-b\n\\order=17\n-c\n more\n-x\n"
+    assert plain(path) == b"=a\n-b\n\\order=17\n-c\n more\n-x\n"
 
 
 def test_a_deleted_text_that_is_written_again_is_a_new_message(path: Path) -> None:
@@ -260,9 +240,9 @@ def test_a_deleted_text_that_is_written_again_is_a_new_message(path: Path) -> No
         assert m is not None
         assert m.value == "backup"
         m.mark_as_cleared()
-        in_place(path, path.read_bytes() + b"-backup\n")
+        in_place(path, plain(path) + b"-backup\n")
     assert q.conflicts == []
-    assert path.read_bytes() == b"=backup\n" * 3 + b"-backup\n"
+    assert plain(path) == b"=backup\n" * 3 + b"-backup\n"
 
 
 @SAVES
@@ -279,7 +259,7 @@ def test_edits_above_are_seen_before_none_is_given(path: Path, save: Save) -> No
     for message in given:
         assert message is not None
         message.mark_as_cleared()
-    assert path.read_bytes() == b"=urgent\n=a\n=b\n\\order=17\n=c\n more\n"
+    assert plain(path) == b"=urgent\n=a\n=b\n\\order=17\n=c\n more\n"
 
 
 def test_equal_messages_are_interchangeable_but_counted(path: Path) -> None:
@@ -289,9 +269,9 @@ def test_equal_messages_are_interchangeable_but_counted(path: Path) -> None:
     two.mark_as_cleared()
     by_rename(path, b"# moved\n" + path.read_bytes())
     one.mark_as_cleared()
-    assert path.read_bytes().count(b"=a") == 2
+    assert plain(path).count(b"=a") == 2
     three.mark_as_cleared()
-    assert path.read_bytes() == b"# moved\n=a\n=a\n=a\n"
+    assert plain(path) == b"# moved\n=a\n=a\n=a\n"
 
 
 def test_a_walk_continues_at_its_position_when_lines_move(path: Path) -> None:
@@ -313,7 +293,7 @@ def test_a_message_that_another_program_marked_is_not_marked(path: Path) -> None
     with pytest.raises(MessageMovedError, match="another program marked it as critical"):
         mine.mark_as_cleared()
     mine.mark_as_critical_error()
-    assert path.read_bytes().startswith(b"!a\n-b\n")
+    assert plain(path).startswith(b"!a\n-b\n")
 
 
 def test_a_file_that_another_program_keeps_open_can_be_edited(path: Path) -> None:
@@ -321,7 +301,7 @@ def test_a_file_that_another_program_keeps_open_can_be_edited(path: Path) -> Non
         q = TextQueue(path)
         for m in q.messages():
             m.mark_as_cleared()
-    assert path.read_bytes() == b"=a\n=b\n\\order=17\n=c\n more\n"
+    assert plain(path) == b"=a\n=b\n\\order=17\n=c\n more\n"
     assert q.conflicts == []
 
 
@@ -337,11 +317,11 @@ def test_a_damaged_or_lost_ledger_loses_only_its_own_records(path: Path) -> None
     a, b, c = q.messages()
     a.mark_as_cleared()
     ledger = path.with_name(".jobs.tq.log")
-    ledger.write_bytes(b"\x00garbage\n= 1 2\n" + ledger.read_bytes() + b"= 3 torn")
+    ledger.write_bytes(b"\x00garbage\n= 1 2\n" + plain(ledger) + b"= 3 torn")
     b.mark_as_cleared()
     ledger.unlink()
     c.mark_as_cleared()
-    assert path.read_bytes() == b"=a\n=b\n\\order=17\n=c\n more\n"
+    assert plain(path) == b"=a\n=b\n\\order=17\n=c\n more\n"
     assert TextQueue(path).get_next() is None
 
 
@@ -354,7 +334,7 @@ def test_a_program_that_replaces_the_file_again_and_again_delays_an_edit(
     path.write_bytes(b"-one\n")
     begin, saved = QueueFile.begin, 0
 
-    def begin_late(queue: QueueFile, file: File) -> Session:
+    def begin_late(queue: QueueFile, file: File) -> Session | None:
         nonlocal saved
         new.write_bytes(path.read_bytes())
         session = begin(queue, file)
@@ -373,7 +353,7 @@ def test_a_program_that_replaces_the_file_again_and_again_delays_an_edit(
             message.mark_as_cleared()
         monkeypatch.undo()
     assert saved == saves
-    assert path.read_bytes() == (b"-one\n-two\n" if edit == "append" else b"=one\n")
+    assert plain(path) == (b"-one\n-two\n" if edit == "append" else b"=one\n")
 
 
 @pytest.mark.parametrize("edit", ["claim", "end of a claim"])
@@ -418,7 +398,8 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
     """The mark is written into the older buffer, and stays there. It does not show that the buffer was newer."""
     monkeypatch.setattr("textqueue.editing.queue_file.MOMENT_S", moment_s)
     path = tmp_path / "jobs.tq"
-    path.write_bytes(b"-one\n-two\n-three\n-four\n")
+    monkeypatch.setattr("textqueue.editing.queue_file.SAVING_S", 0.0)
+    path.write_bytes(lined(b"-one\n-two\n-three\n-four\n"))
     write, stale = Changes.write, b""
 
     def write_after_a_save(change: Changes, session: Session) -> bool:
@@ -438,71 +419,21 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
         before = path.read_bytes()
         two.mark_as_critical_error()
         stale = before
-        monkeypatch.setattr(Changes, "write", write_after_a_save)
-        three.mark_as_cleared()
-        monkeypatch.undo()
-        assert path.read_bytes() == b"=one\n-two\n=three\n-four\n"
+        with monkeypatch.context() as patched:
+            patched.setattr(Changes, "write", write_after_a_save)
+            three.mark_as_cleared()
+        assert plain(path) == b"=one\n-two\n=three\n-four\n"
         four = q.get_next()
         assert four is not None and four.value == "four"
         assert [(each.kind, each.text) for each in q.conflicts] == [("reverted", "two")]
-        assert path.read_bytes() == b"=one\n!two\n=three\n-four\n"
-        # A user who reopens a message that was marked seconds before later ones means it.
-        monkeypatch.setattr("textqueue.editing.queue_file.MOMENT_S", 60.0)
-        monkeypatch.setattr("textqueue.editing.plan.STEPS_NS", 0)
+        assert plain(path) == b"=one\n!two\n=three\n-four\n"
+        # A user who has seen a mark may reopen the message.
         four.mark_as_cleared()
         next_tick(path)
         editor.seek(0)
-        editor.write(b"=one\n-two\n=three\n=four\n")
+        editor.write(path.read_bytes().replace(b"!two", b"-two"))
         again = q.get_next()
         assert again is not None and again.value == "two"
-
-
-def test_a_save_that_goes_on_while_marks_are_made_again_delivers_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The file is examined when half of an older buffer is in it. The other half comes before the first write."""
-    path = tmp_path / "jobs.tq"
-    stale = b"".join(b"-%d\n" % number for number in range(10, 50))
-    path.write_bytes(stale)
-    apply, saves = reconcile._apply, 0
-
-    def apply_later(*args: Any) -> Any:
-        nonlocal saves
-        if not saves:
-            saves = editor.write(stale[60:])
-        return apply(*args)
-
-    with TextQueue(path) as q, path.open("r+b", buffering=0) as editor:  # so that no edit gets a lease
-        order = [q.get_next() for _ in range(30)]
-        for message in reversed(order):  # so that the last mark is in the first half
-            assert message is not None
-            message.mark_as_cleared()
-        editor.truncate(0)
-        editor.write(stale[:60])
-        monkeypatch.setattr(reconcile, "_apply", apply_later)
-        claim = q.take()
-        monkeypatch.undo()
-        assert saves
-        assert claim is not None and claim.message.value == "40"
-        assert path.read_bytes() == stale.replace(b"-", b"=", 30)
-
-
-def test_a_person_may_reopen_a_message_after_marks_were_made_again_without_a_lease(tmp_path: Path) -> None:
-    """Marks that were in the older buffer still show that a later buffer is newer than the marks before them."""
-    path = tmp_path / "jobs.tq"
-    path.write_bytes(b"-a\n-b\n-c\n")
-    with TextQueue(path) as q:
-        for _ in range(3):
-            message = q.get_next()
-            assert message is not None
-            message.mark_as_cleared()
-        with path.open("rb"):  # so that no edit gets a lease
-            path.write_bytes(b"=a\n=b\n-c\n")
-            assert q.take() is None
-            assert path.read_bytes() == b"=a\n=b\n=c\n"
-        path.write_bytes(b"-a\n=b\n=c\n")
-        claim = q.take()
-        assert claim is not None and claim.message.value == "a"
 
 
 class Writing(OsDisk):
@@ -533,5 +464,5 @@ def test_an_append_right_after_a_write_of_another_program(path: Path, written: b
 
         with TextQueue(path, disk=Writing(write)) as q:
             new = q.append("new")
-            assert path.read_bytes() == kept + b"-new\n"
+            assert plain(path) == kept + b"-new\n"
             assert new.position == len(kept)

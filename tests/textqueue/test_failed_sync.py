@@ -17,6 +17,7 @@ import sej
 from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk, LostName
 from tests.crash.test_failed_sync import FaultyOnly
+from tests.textqueue.claiming import plain
 from textqueue import FileInUseError, MessageStatus, TextQueue, TextQueueError
 from textqueue.ledger.sidecar import sidecar_path
 
@@ -303,7 +304,7 @@ def test_a_file_that_another_program_keeps_open_is_not_claimed_to_be_durable(
             message.mark_as_cleared()
             q.append("b")
             q.sync()
-    assert path.read_bytes() == b"=a\n-b\n"
+    assert plain(path) == b"=a\n-b\n"
 
 
 def test_a_save_between_read_and_write_is_not_overwritten(tmp_path: Path) -> None:
@@ -325,7 +326,7 @@ def test_a_save_between_read_and_write_is_not_overwritten(tmp_path: Path) -> Non
     with TextQueue(path, disk=Saves(OS, 0)) as q:
         q.sync()
     os.waitpid(saved[0], 0)
-    assert path.read_bytes() == b"-A\n-B\n"
+    assert plain(path) == b"-A\n-B\n"
 
 
 def test_writing_again_is_not_a_change_for_readers_and_workers(tmp_path: Path) -> None:

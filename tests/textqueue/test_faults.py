@@ -11,6 +11,7 @@ import pytest
 from sej.errors import ClosedError
 from sej.system.disk import OS
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
+from tests.textqueue.claiming import plain
 from textqueue import MessageStatus, TextQueue
 from textqueue.ledger.log import Ledger
 
@@ -48,7 +49,7 @@ def test_whatever_call_fails_the_file_stays_whole(tmp_path: Path, fail_at: int, 
         work(q, done)
     except OSError:
         assert disk.failed
-    data = path.read_bytes() if path.exists() else b""
+    data = plain(path) if path.exists() else b""
     assert WHOLE.fullmatch(data), data
     q.close()
     # The same process continues with a disk that works.
@@ -72,8 +73,8 @@ def test_an_append_that_fails_leaves_nothing_of_it(tmp_path: Path, fail_at: int)
         q.append("x" * 100)
     except OSError:
         if disk.failed == "write_at":
-            assert path.read_bytes() == b"-before\n"
-    assert path.read_bytes() in (b"-before\n", b"-before\n-" + b"x" * 100 + b"\n")
+            assert plain(path) == b"-before\n"
+    assert plain(path) in (b"-before\n", b"-before\n-" + b"x" * 100 + b"\n")
 
 
 def test_it_works_on_a_disk_of_another_kind() -> None:
@@ -137,7 +138,7 @@ def test_a_claim_whose_end_failed_can_be_ended_again(tmp_path: Path, fail_at: in
         except OSError:
             assert claim.done()
         assert q.conflicts == []
-        assert path.read_bytes()[:2] == b"=a"
+        assert plain(path)[:2] == b"=a"
         assert q.take() is None
 
 
@@ -154,12 +155,12 @@ def test_a_message_whose_claim_failed_is_taken_again_by_this_process(
             claim = q.take()
             assert claim is not None
             assert claim.done()
-        before = (tmp_path / "jobs.tq").read_bytes()
+        before = plain(tmp_path / "jobs.tq")
         disk.fail_at = disk.calls + fail_at
         try:
             claim = q.take()
         except OSError:
-            assert (tmp_path / "jobs.tq").read_bytes() == before
+            assert plain(tmp_path / "jobs.tq") == before
             claim = q.take()
         disk.fail_at = 0
         assert claim is not None
@@ -211,7 +212,7 @@ def test_a_claim_on_a_full_disk_changes_nothing(tmp_path: Path, first: bool) -> 
             claim = q.take()
             assert claim is not None
             assert claim.give_back()
-        before, room = path.read_bytes(), path.with_name(".jobs.tq.log").stat().st_size
+        before, room = plain(path), path.with_name(".jobs.tq.log").stat().st_size
         assert room > len(before)
         worker = other if first else q
         try:
@@ -221,7 +222,7 @@ def test_a_claim_on_a_full_disk_changes_nothing(tmp_path: Path, first: bool) -> 
                     worker.take()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert path.read_bytes() == before
+        assert plain(path) == before
         claim = worker.take()
         assert claim is not None
         assert (claim.message.value, claim.message["retries"]) == ("a", "1")
@@ -231,8 +232,8 @@ def test_a_claim_on_a_full_disk_changes_nothing(tmp_path: Path, first: bool) -> 
 def test_a_full_disk_during_a_compaction_fails_no_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
-    monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger, size: ledger.lines > 20)
-    monkeypatch.setattr("textqueue.ledger.records.MARKS_KEPT", 10)
+    monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger: ledger.lines > 20)
+    monkeypatch.setattr("textqueue.ledger.log.KEPT", 10)
     compact, values = Ledger.compact, [f"m{n}" for n in range(30)]
     for fail_at in itertools.count(1):
         disk = FaultyDisk(OS, 0, fault)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.textqueue.claiming import lined, plain, rewrite
 from textqueue import MessageStatus, TextQueue
-from textqueue.editing import reconcile
 
 
 @pytest.fixture
@@ -32,27 +32,17 @@ def work(path: Path) -> list[str]:
 @pytest.mark.parametrize("again", [b"=other\n-water the plants\n", b"-water the plants\n=other\n"])
 def test_a_text_that_a_user_deletes_and_writes_again_is_delivered(path: Path, looked: bool, again: bytes) -> None:
     assert work(path) == ["water the plants", "other"]
-    path.write_bytes(b"=other\n")
+    rewrite(path, b"=other\n")
     if looked:
         assert work(path) == []
-    path.write_bytes(again)
-    assert work(path) == ["water the plants"]
-
-
-def test_a_deleted_text_is_remembered_for_a_while_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path.write_bytes(b"-water the plants\n")
-    assert work(path) == ["water the plants"]
-    path.write_bytes(b"# nothing to do\n")
-    assert work(path) == [], "a worker looks, and knows that it is gone"
-    monkeypatch.setattr(reconcile, "_REMEMBER_NS", 0)
-    path.write_bytes(b"# to do\n-water the plants\n")
+    rewrite(path, again)
     assert work(path) == ["water the plants"]
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_deleted_text_that_a_program_appends_is_delivered(path: Path, count: int) -> None:
     assert work(path) == ["water the plants", "other"]
-    path.write_bytes(b"=other\n")
+    rewrite(path, b"=other\n")
     with TextQueue(path) as q:
         q.append_many(["water the plants"] * count)
     path.write_bytes(b"# a comment\n" + path.read_bytes())
@@ -75,7 +65,7 @@ def test_a_stale_save_after_a_variable_was_set_repeats_nothing(path: Path, above
         path.write_bytes(above + stale)
         assert q.take() is not None
         assert [(c.kind, c.action) for c in q.conflicts] == [("reverted", "marked again as cleared")]
-    assert path.read_bytes() == above + stale.replace(b"-pay", b"=pay")
+    assert plain(path) == above + stale.replace(b"-pay", b"=pay").replace(b"step= ", b"step=1")
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
@@ -92,11 +82,11 @@ def test_a_message_that_a_user_reopens_is_delivered(path: Path, number: int) -> 
         claim.done()
         path.write_bytes(path.read_bytes().replace(b"!job 2", b"-job 2"))
         assert [m.value for m in q.messages()] == ["job 2"]
-    assert path.read_bytes().count(b"=job %d" % number) == 1
+    assert plain(path).count(b"=job %d" % number) == 1
 
 
 def test_a_stale_save_that_also_reopens_an_older_message(path: Path) -> None:
-    path.write_bytes(b"".join(b"-job %d\n" % n for n in range(6)))
+    path.write_bytes(lined(b"".join(b"-job %d\n" % n for n in range(6))))
     with TextQueue(path) as q:
         messages = list(q.messages())
         q.mark_many(messages[:4], MessageStatus.cleared)
@@ -124,16 +114,16 @@ def test_the_mark_of_a_user_on_a_claimed_message_has_precedence(
     with TextQueue(path) as q:
         claim = q.take()
         assert claim is not None
-        path.write_bytes(to + path.read_bytes()[1:])
+        path.write_bytes(path.read_bytes().replace(b"-pay", to + b"pay"))
         if setting:
             claim.message["step"] = "1"
         assert getattr(claim, end)() is False
-        assert path.read_bytes() == to + b"pay 17\n" + room + (b"\\step=1 \n" if setting else b"\\step=  \n")
+        assert plain(path) == to + b"pay 17\n" + room + (b"\\step=1 \n" if setting else b"\\step=  \n")
         (conflict,) = q.conflicts
         assert conflict.kind == "changed"
         assert "left as it is: a user marked it as" in conflict.action
         assert q.take() is None
-        path.write_bytes(path.read_bytes().replace(to, b"-", 1))
+        path.write_bytes(path.read_bytes().replace(to + b"pay", b"-pay"))
         again = q.take()
         assert again is not None, "the claim has ended, and leaves no name in the message"
 
@@ -143,7 +133,7 @@ def test_the_mark_of_a_user_on_a_claimed_message_has_precedence(
 
 def archived(path: Path) -> bytes:
     """Archive two of three messages, and return the bytes that an editor has read before."""
-    path.write_bytes(b"-pay 17\n-pay 18\n-other\n")
+    path.write_bytes(lined(b"-pay 17\n-pay 18\n-other\n"))
     stale = path.read_bytes()
     with TextQueue(path) as q:
         q.mark_many(list(q.messages())[:2], MessageStatus.cleared)
@@ -157,20 +147,13 @@ def test_a_stale_save_after_an_archive_repeats_nothing(path: Path) -> None:
     with TextQueue(path) as q:
         assert [m.value for m in q.messages()] == ["other"]
         assert [(c.kind, c.text) for c in q.conflicts] == [("reverted", "pay 17"), ("reverted", "pay 18")]
-    assert path.read_bytes() == b"=pay 17\n=pay 18\n-other\n# note\n"
+    assert plain(path) == b"-other\n# note\n", "the archive has the others"
 
 
 def test_one_of_several_archived_texts_that_is_written_again_is_delivered(path: Path) -> None:
     archived(path)
     path.write_bytes(path.read_bytes() + b"-pay 17\n")
     assert work(path) == ["other", "pay 17"]
-
-
-def test_an_archived_text_is_remembered_for_a_working_day(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stale = archived(path)
-    monkeypatch.setattr(reconcile, "_REMEMBER_ARCHIVED_NS", 0)
-    path.write_bytes(stale)
-    assert work(path) == ["pay 17", "pay 18", "other"]
 
 
 # An editor that trims blanks
@@ -208,11 +191,11 @@ def test_a_claim_outlives_an_editor_that_trims_blanks(path: Path, variables: str
         assert (third is None) == (end == "done")
         assert q.conflicts == other.conflicts == []
     if end == "done":
-        assert path.read_bytes().count(b"=pay") == 2
+        assert plain(path).count(b"=pay") == 2
 
 
 def test_a_trimmed_message_is_marked_again_after_a_stale_save(path: Path) -> None:
-    path.write_bytes(b"-pay 17  \n\\step=   \n-other\n")
+    path.write_bytes(lined(b"-pay 17  \n\\step=   \n-other\n"))
     with TextQueue(path) as q:
         stale = path.read_bytes()
         next(q.messages()).mark_as_cleared()
@@ -227,7 +210,7 @@ def test_a_stale_save_after_a_reopened_message_was_done_again_repeats_nothing(pa
             claim = q.take()
             assert claim is not None
             assert claim.done()
-        path.write_bytes(b"-a\n=b\n")  # a user reopens the older one
+        rewrite(path, b"-a\n=b\n")  # a user reopens the older one
         q.append("c")
         stale = path.read_bytes()
         again = q.take()

@@ -13,6 +13,7 @@ import pytest
 import sej
 import textqueue
 from tests.sej.interrupts import interrupt, locked_below
+from tests.textqueue.claiming import plain
 from textqueue.editing.append import _Append
 from textqueue.editing.queue_file import Session
 
@@ -142,4 +143,4 @@ def test_a_queue_is_not_closed_by_a_handler_in_the_middle_of_a_call(
     q.append("a")
     q.append("b")
     q.close()
-    assert path.read_bytes() == b"-a\n-b\n"
+    assert plain(path) == b"-a\n-b\n"

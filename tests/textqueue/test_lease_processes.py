@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.house import ROOT
-from tests.textqueue.claiming import MUTEX
+from tests.textqueue.claiming import MUTEX, plain
 from textqueue import TextQueue
 
 WORKER = """
@@ -78,4 +78,4 @@ def test_each_message_is_ended_by_one_worker_whoever_stops(tmp_path: Path, tortu
     assert [worker.returncode for worker in workers] == [0, 0, 0]
     ended = [line.split(" ", 1) for line in log.read_text().splitlines()]
     assert Counter(text for done, text in ended if done == "True") == Counter(texts)
-    assert b"\n-" not in path.read_bytes()
+    assert b"\n-" not in plain(path)

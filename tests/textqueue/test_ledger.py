@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.textqueue.claiming import lined, plain
 from textqueue import MessageStatus, TextQueue
 
 
@@ -22,6 +23,7 @@ def test_after_a_ledger_was_emptied_each_message_goes_to_one_worker(tmp_path: Pa
 @pytest.mark.parametrize("garbage", [bytes(200_000), b"x" * 200_000, b"\n" * 70_000])
 def test_zeros_after_a_power_loss_are_skipped(tmp_path: Path, garbage: bytes) -> None:
     path = tmp_path / "jobs.tq"
+    path.write_bytes(lined(b""))
     with TextQueue(path) as q:
         first, second = q.append_many(["a", "b"])
         first.mark_as_cleared()
@@ -33,14 +35,14 @@ def test_zeros_after_a_power_loss_are_skipped(tmp_path: Path, garbage: bytes) ->
         assert m is not None
         m.mark_as_cleared()
         assert q.conflicts == []
-    path.write_bytes(b"-a\n-b\n")
+    path.write_bytes(lined(b"-a\n-b\n"))
     with TextQueue(path) as q:
         assert q.get_next() is None
         assert len(q.conflicts) == 2
 
 
 def test_the_oldest_marks_are_dropped_when_the_ledger_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("log.MARKS_KEPT", "records.MARKS_KEPT", "log._LEAST_LINES"):
+    for name in ("log.KEPT", "log._LEAST_LINES"):
         monkeypatch.setattr(f"textqueue.ledger.{name}", 100)
     monkeypatch.setattr("textqueue.ledger.log._READ_BYTES", 512)
     path, log = tmp_path / "jobs.tq", tmp_path / ".jobs.tq.log"
@@ -58,10 +60,10 @@ def test_the_oldest_marks_are_dropped_when_the_ledger_is_long(tmp_path: Path, mo
         assert claim.done(), "a claim is kept however old"
         assert q.conflicts == other.conflicts == []
         # A stale buffer: the marks that the ledger has kept are made again.
-        path.write_bytes(b"-held\n" + b"".join(lines))
+        path.write_bytes(lined(b"-held\n" + b"".join(lines)))
         left = [m.value for m in q.messages()]
         assert 0 < len(left) <= 601
         assert left == [line[1:-1].decode() for line in lines[: len(left)]]
         assert len(q.conflicts) == 701 - len(left), "and the claimed one"
         q.mark_many(list(q.messages()), MessageStatus.cleared)
-    assert path.read_bytes() == b"=held\n" + b"".join(b"=" + line[1:] for line in lines)
+    assert plain(path) == b"=held\n" + b"".join(b"=" + line[1:] for line in lines)

@@ -7,6 +7,7 @@ import pytest
 
 from sej.system.disk import OS
 from tests.crash.disk import FaultyDisk
+from tests.textqueue.claiming import lined, plain
 from textqueue import Message, MessageStatus, NoSuchVariableError, TextQueue
 
 COUNT = 50
@@ -16,7 +17,7 @@ LINES = [b"-message %02d\n" % n for n in range(COUNT)]
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "jobs.tq"
-    path.write_bytes(b"".join(LINES))
+    path.write_bytes(lined(b"".join(LINES)))
     return path
 
 
@@ -36,7 +37,7 @@ def test_marks_in_a_row_are_in_the_file_and_in_the_ledger_when_they_return(path:
     with TextQueue(path) as q:
         for number, message in enumerate(begun(q)[3:], 4):
             message.mark_as_cleared()
-            assert path.read_bytes() == cleared(number)
+            assert plain(path) == cleared(number)
             assert path.with_name(".jobs.tq.log").read_bytes().count(b"\n=") == number
     with TextQueue(path) as other:
         assert other.get_next() is None
@@ -50,11 +51,11 @@ def test_a_rename_into_place_between_marks(path: Path, seen: int) -> None:
     with TextQueue(path) as q:
         messages = begun(q)
         new = path.with_name("new")
-        new.write_bytes(b"-first\n" + cleared(seen))
+        new.write_bytes(lined(b"-first\n" + cleared(seen), seen))
         new.replace(path)
         for message in messages[3:6]:
             message.mark_as_cleared()
-    assert path.read_bytes() == b"-first\n" + cleared(6)
+    assert plain(path) == b"-first\n" + cleared(6)
     assert [conflict.text for conflict in q.conflicts] == [f"message {n:02d}" for n in range(seen, 3)]
 
 
@@ -64,7 +65,7 @@ def test_two_queues_in_one_thread_take_turns(path: Path) -> None:
         for number in range(COUNT):
             (first if number // 5 % 2 else second)[number].mark_as_cleared()
         assert one.conflicts == two.conflicts == []
-    assert path.read_bytes() == cleared(COUNT)
+    assert plain(path) == cleared(COUNT)
 
 
 def test_threads_share_a_queue(path: Path) -> None:
@@ -80,7 +81,7 @@ def test_threads_share_a_queue(path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert path.read_bytes() == cleared(COUNT)
+    assert plain(path) == cleared(COUNT)
 
 
 @pytest.mark.parametrize("fail_at", range(1, 12))
@@ -99,11 +100,11 @@ def test_a_failed_write_is_an_error_and_later_marks_succeed(path: Path, fail_at:
         assert failed == 1
         assert disk.failed in ("write_at", "write")
         assert q.conflicts == []
-    assert path.read_bytes() == cleared(10)
+    assert plain(path) == cleared(10)
 
 
 def test_variables_are_set_between_marks(path: Path) -> None:
-    path.write_bytes(b"".join(line + b"\\step=  \n" for line in LINES))
+    path.write_bytes(lined(b"".join(line + b"\\step=  \n" for line in LINES)))
     with TextQueue(path) as q:
         messages = begun(q)
         for message in messages[3:6]:
@@ -115,9 +116,9 @@ def test_variables_are_set_between_marks(path: Path) -> None:
         stale = path.read_bytes()
         messages[7]["step"] = "3"
         messages[7].mark_as_cleared()
-        assert path.read_bytes().startswith(b"=message 00\n\\step=  \n")
-        assert path.read_bytes().count(b"\n=") == 6
-        assert path.read_bytes().count(b"step=1 ") == 3
+        assert plain(path).startswith(b"=message 00\n\\step=  \n")
+        assert plain(path).count(b"\n=") == 6
+        assert plain(path).count(b"step=1 ") == 3
         assert not q.conflicts
         path.write_bytes(b"# a stale save\n" + stale)
         assert [m.value for m in q.messages()][:2] == ["message 06", "message 08"]
@@ -135,4 +136,4 @@ def test_variables_of_any_message(path: Path) -> None:
         last.set_variable(0, "y")
         with pytest.raises(NoSuchVariableError):
             last.set_variable(1, "y")
-    assert path.read_bytes() == b"-\xc3\xa9\n\\step=22 \n\\mutex=1  \r\n=b\n\\step=\xc3\xa9 \n-c\n\\y"
+    assert plain(path) == b"-\xc3\xa9\n\\step=22 \n\\mutex=1  \r\n=b\n\\step=\xc3\xa9 \n-c\n\\y"

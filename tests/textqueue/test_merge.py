@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sej.system.disk import OS
+from tests.textqueue.claiming import lined, plain
 from textqueue import TextQueue
 from textqueue.editing.save import entries, merge, new_positions, save
 from textqueue.editing.source import Source
@@ -112,7 +113,7 @@ def test_a_done_message_that_the_person_removes_is_not_queued_for_a_moment(tmp_p
         message.mark_as_cleared()
     source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
     assert save(source, b"=a\n-a\n-b\n", b"-a\n-b\n") == [], "no program changed a message"
-    assert path.read_bytes() == b"-a\n-b\n"
+    assert plain(path) == b"-a\n-b\n"
     log = (tmp_path / ".jobs.tq.log").read_bytes()
     assert b"\n%c " % GIVEN_BACK not in log, "a worker could have taken it"
 
@@ -136,7 +137,7 @@ def test_an_editor_that_trims_blanks_takes_back_no_mark(tmp_path: Path, mine: by
                 pass
     source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
     assert save(source, OLD_BLANKS, mine) == []
-    assert path.read_bytes() == saved
+    assert plain(path) == saved
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_a_line_above_frees_no_claimed_message(
         assert claim is not None
         source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
         assert save(source, old, mine) == []
-        assert path.read_bytes() == saved
+        assert plain(path) == saved
         with TextQueue(path) as other:
             found = other.take(), other.take(), other.take()
             assert [one and one.message.value for one in found] == left
@@ -186,9 +187,10 @@ def test_a_claim_keeps_one_of_several_equal_messages(tmp_path: Path, variables: 
         given.give_back()
         (claim,) = claims
         assert claim is not None
-        old = path.read_bytes()
+        old, line = path.read_bytes(), path.read_bytes()[: len(lined(b""))]
+        first, second = old[len(line) : len(line) + len(one)], old[len(line) + len(one) :][: len(one)]
         source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
-        for new in (old[: len(one)] + b"-b\n-new\n", b"-b\n-new\n" + old[len(one) : 2 * len(one)]):
+        for new in (line + first + b"-b\n-new\n", line + b"-b\n-new\n" + second):
             save(source, old, new)
             old = path.read_bytes()
             with TextQueue(path) as other:
@@ -209,7 +211,7 @@ def test_what_the_version_of_the_person_replaces_is_reported_after_a_mark(tmp_pa
     source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
     new = b"-new\n-a\n\\reason=why\n-b\n"
     assert save(source, b"-a\n\\reason=   \n-b\n", new) == [b"=a\n\\reason=   \n"]
-    assert path.read_bytes() == new
+    assert plain(path) == new
 
 
 @pytest.mark.parametrize("room", ["", "\\mutex=" + " " * 60 + "\n"])
@@ -227,8 +229,8 @@ def test_a_person_deletes_one_of_equal_messages_while_a_worker_marks_one(tmp_pat
         old = path.read_bytes()
         assert claim.done()
         source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
-        assert save(source, old, message + b"-b\n") == []
+        assert save(source, old, old[: len(lined(b""))] + message + b"-b\n") == []
         source.file.close()
         assert [m.value.partition("\n")[0] for m in q.messages()] == ["b"]
         assert q.conflicts == []
-    assert path.read_bytes() == message.replace(b"-", b"=") + b"-b\n"
+    assert plain(path) == message.replace(b"-", b"=") + b"-b\n"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import ENV, sej
+from tests.textqueue.claiming import plain
 
 SCRIPT = """
 local answer = {}
@@ -89,4 +90,4 @@ def test_the_plugin_and_the_client_of_neovim(home: Path) -> None:
     assert [line for line, _, _ in answer["problems"]] == [3]
     assert {"Mark as done", "Mark as failed"} <= answer["actions"].keys()
     assert answer["lines"] == ["# today", "=one", "!two", "?odd"]
-    assert path.read_bytes() == b"# today\n=one\n!two\n?odd\n"
+    assert plain(path) == b"# today\n=one\n!two\n?odd\n"

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.sej.windows import shrunk
+from tests.textqueue.claiming import lined, plain
 from tests.ticks import next_tick
 from textqueue import InvalidTextError, Message, MessageMovedError, MessageStatus, TextQueue
 from textqueue.format.grammar import CHUNK, CONTROLS, LINE, STATUS_OF
@@ -98,7 +99,7 @@ def test_unknown_control_characters_survive_every_operation(future: list[tuple[b
             q.mark_many(list(q.messages())[:1], MessageStatus.critical)
             assert list(q.messages(set(MessageStatus)))
             q.archive(Path(folder) / "done.tq")
-        after = path.read_bytes()
+        after = plain(path)
     kept = [line + b"\n" for line in after.split(b"\n") if line and line[0] not in b"-=! \\"]
     assert kept == lines
 
@@ -110,10 +111,11 @@ class Editing(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "jobs.tq"
-        self.path.write_bytes(b"")
+        self.path.write_bytes(lined(b""))
         self.queues = [TextQueue(self.path), TextQueue(self.path)]
         self.entries: list[bytes] = []
         self.buffer: list[bytes] = []  # the bytes that an editor has read
+        self.line = self._line()  # with their generation
         self.done: set[bytes] = set()
         self.held: list[Message] = []
         self.number = 0
@@ -185,25 +187,29 @@ class Editing(RuleBasedStateMachine):
         elif what == "insert":
             at = data.draw(st.integers(0, len(entries)))
             entries.insert(at, data.draw(st.sampled_from([b"T future\n", b"# -a\n", b"\n", b"#\n more\n"])))
-        saved = list(entries)
+        saved, line = list(entries), self._line()
         if what == "stale":  # reverts later marks, which the queue makes again; later appends are gone
-            saved, entries = self.buffer, entries[: len(self.buffer)]
+            saved, entries, line = self.buffer, entries[: len(self.buffer)], self.line
         if by_rename:
             new = self.path.with_name("new")
-            new.write_bytes(b"".join(saved))
+            new.write_bytes(line + b"".join(saved))
             new.replace(self.path)
         else:
-            self.path.write_bytes(b"".join(saved))
+            self.path.write_bytes(line + b"".join(saved))
         self.entries = list(entries)
         self.buffer = list(entries)
         self.queues[0].append("after an edit", [f"id=x{self.number}"])
+        self.line = self._line()
         self.entries.append(render("after an edit", [f"id=x{self.number}"]))
         self.number += 1
 
     @invariant()
     def the_file_is_what_it_must_be(self) -> None:
-        assert self.path.read_bytes() == b"".join(self.entries)
+        assert plain(self.path) == b"".join(self.entries)
         next_tick(self.path)  # a reader may deliver what was marked within the tick of the clock
+
+    def _line(self) -> bytes:
+        return self.path.read_bytes()[: len(lined(b""))]
 
     def _find(self, raw: bytes) -> int | None:
         for at, entry in enumerate(self.entries):
@@ -229,7 +235,7 @@ class EditingLarge(Editing):
 
     WINDOWS: Final = {
         "textqueue.editing.append": ["_TAIL_BYTES"],
-        "textqueue.editing.replace": ["_BLOCK"],
+        "textqueue.editing.tq_file": ["_BLOCK"],
         "textqueue.claims.claim": ["FIRST_WINDOW", "_FIRST_BYTES"],
         "textqueue.reading.cursor": ["FIRST_WINDOW", "WINDOW"],
         "textqueue.editing.proof": ["_GROUP_BYTES"],

@@ -11,7 +11,7 @@ import pytest
 import sej
 import textqueue
 from sej.system.disk import File
-from tests.textqueue.claiming import MUTEX
+from tests.textqueue.claiming import MUTEX, plain
 from textqueue import MessageStatus, TextQueue
 from textqueue.format.windows import Window, read_window
 
@@ -37,7 +37,7 @@ def test_appended_messages_are_delivered_once_and_in_order(path: Path) -> None:
         assert q.get_next() is None
         q.append("later")
         assert drain(q) == ["later"]
-    assert path.read_bytes() == (
+    assert plain(path) == (
         b"-one\n-two\n lines\n \n\\retries=3 \n\\mutex=          \n-three\n" + "-ünï\n-later\n".encode()
     )
 
@@ -54,7 +54,7 @@ def test_a_mark_changes_one_byte(path: Path) -> None:
             MessageStatus.queued,
         )
         assert drain(q) == ["c"]
-    assert path.read_bytes() == b"#c\n=a\n!b\n\\v=1\n-c\n"
+    assert plain(path) == b"#c\n=a\n!b\n\\v=1\n-c\n"
 
 
 def test_marking_while_reading_delivers_each_message_once(path: Path) -> None:
@@ -65,14 +65,14 @@ def test_marking_while_reading_delivers_each_message_once(path: Path) -> None:
             found.append(int(message.value))
             message.mark_as_cleared()
     assert found == list(range(5000))
-    assert path.read_bytes() == b"".join(b"=%d\n" % n for n in range(5000))
+    assert plain(path) == b"".join(b"=%d\n" % n for n in range(5000))
 
 
 def test_mark_many_marks_all_under_one_lock(path: Path) -> None:
     path.write_bytes(b"-a\n-a\n#n\n-b\n")
     with TextQueue(path) as q:
         q.mark_many(q.messages(), MessageStatus.cleared)
-    assert path.read_bytes() == b"=a\n=a\n#n\n=b\n"
+    assert plain(path) == b"=a\n=a\n#n\n=b\n"
 
 
 def test_a_variable_is_written_in_its_space(path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_variable_is_written_in_its_space(path: Path) -> None:
             m["mutex"] = "1"
         with pytest.raises(textqueue.InvalidTextError):
             m.set_variable(0, "a\nb")
-    assert path.read_bytes() == "-job\n\\retries=9 \n\\note=ça      \n".encode()
+    assert plain(path) == "-job\n\\retries=9 \n\\note=ça      \n".encode()
 
 
 def test_a_variable_is_measured_in_bytes_not_characters(path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_variable_is_measured_in_bytes_not_characters(path: Path) -> None:
         (m, _) = q.messages()
         with pytest.raises(ValueError, match="got 6"):
             m.set_variable(0, "v=éé")
-    assert path.read_bytes() == b"-a\n\\v=12\n-next\n"
+    assert plain(path) == b"-a\n\\v=12\n-next\n"
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_append_completes_the_last_line_and_keeps_the_line_ends(path: Path, befo
     path.write_bytes(before)
     with TextQueue(path) as q:
         m = q.append("new")
-        assert path.read_bytes() == after
+        assert plain(path) == after
         assert after[m.position :].startswith(b"-new")
         m.mark_as_cleared()
-    assert path.read_bytes() == after.replace(b"-new", b"=new")
+    assert plain(path) == after.replace(b"-new", b"=new")
 
 
 @pytest.mark.parametrize("size", [(1 << 16) - 2, (1 << 16) - 1, 1 << 16, 1 << 18])
@@ -133,7 +133,7 @@ def test_append_keeps_the_line_ends_before_a_long_line_without_one(path: Path, s
     path.write_bytes(before)
     with TextQueue(path) as q:
         q.append("new")
-    assert path.read_bytes() == before + b"\r\n-new\r\n"
+    assert plain(path) == before + b"\r\n-new\r\n"
 
 
 def test_a_text_with_a_surrogate_is_refused(path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_text_with_a_surrogate_is_refused(path: Path) -> None:
         with pytest.raises(textqueue.InvalidTextError, match="surrogate"):
             m["v"] = "\ud800"
         m["v"] = "\udce9"
-    assert path.read_bytes() == b"-a\n\\v=\xe9   \n"
+    assert plain(path) == b"-a\n\\v=\xe9   \n"
 
 
 @pytest.mark.parametrize("text", ["a\r", "a\r\nb", "\r"])
@@ -165,7 +165,7 @@ def test_a_message_without_a_text_is_refused(path: Path) -> None:
             q.append_many(["a", "", "b"])
         assert not path.exists()
         q.append("", status=MessageStatus.comment)
-    assert path.read_bytes() == b"#\n"
+    assert plain(path) == b"#\n"
 
 
 @pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16BE", "UTF-16LE"])
@@ -174,10 +174,10 @@ def test_a_file_in_utf_16_is_not_appended_to(path: Path, encoding: str) -> None:
     with TextQueue(path) as q:
         with pytest.raises(textqueue.InvalidTextError, match=r"UTF-16.*iconv -f UTF-16 -t UTF-8"):
             q.append("two")
-        assert path.read_bytes() == before
+        assert plain(path) == before
         path.write_bytes(subprocess.check_output(["iconv", "-f", encoding, "-t", "UTF-8", path]))
         q.append("two")
-    assert path.read_bytes() == b"-one\n-two\n"
+    assert plain(path) == b"-one\n-two\n"
 
 
 def test_append_many_writes_all_or_nothing(path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_wrong_status_or_number_is_named(path: Path) -> None:
             q.append_many("text")
         with pytest.raises(IndexError, match="file_index must be below 1, the number of files, got 1"):
             q.get_next_in_file(1)
-    assert path.read_bytes() == b"-a\n"
+    assert plain(path) == b"-a\n"
 
 
 def test_all_is_exact() -> None:
@@ -299,7 +299,7 @@ def test_a_line_above_makes_no_delivered_message_a_new_one(path: Path) -> None:
         assert q.get_next() is not None
         path.write_bytes(b"#above\n" + path.read_bytes())  # as long as the others
         assert q.get_next() is None
-        path.write_bytes(path.read_bytes() + b"-daily\n")
+        path.write_bytes(plain(path) + b"-daily\n")
         assert q.get_next() is not None
         assert q.get_next() is None
 
@@ -316,7 +316,7 @@ def test_delivered_messages_that_are_changed_or_marked_are_counted(tmp_path: Pat
         path.write_bytes(b"# moved\n" + path.read_bytes())
         assert [m.raw for m in iter(q.get_next, None)] == [b"-a\n\\x=1\n"] * 2
         one.mark_as_cleared()
-        path.write_bytes(b"# again\n" + path.read_bytes() + b"-a\n\\x=2\n")
+        path.write_bytes(b"# again\n" + plain(path) + b"-a\n\\x=2\n")
         assert [m.raw for m in iter(q.get_next, None)] == [b"-a\n\\x=2\n"]
 
 

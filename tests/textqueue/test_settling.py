@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from tests.textqueue.claiming import MUTEX
+from tests.textqueue.claiming import MUTEX, plain
 from textqueue import TextQueue
 
 HOUR = 3600.0
@@ -37,7 +37,7 @@ def test_a_message_that_is_written_in_two_steps_is_taken_whole(path: Path) -> No
         claim = q.take()
         assert claim is not None
         assert (claim.message.value, claim.done()) == ("a\nb", True)
-    assert path.read_bytes() == b"-first\n=a\n b\n\\retries=2\n"
+    assert plain(path) == b"-first\n=a\n b\n\\retries=2\n"
 
 
 def test_an_edit_of_a_program_does_not_complete_what_another_one_writes(path: Path) -> None:
@@ -58,9 +58,14 @@ def test_what_a_program_appends_is_taken_without_a_wait(path: Path, before: byte
         q.append_many(["two", "three"])
         if compacted:
             ledger = q._inputs.found[0].source.file.ledger
+            for _ in range(8):
+                claim = q.take()
+                assert claim is not None
+                assert claim.give_back()
+            lines = ledger.lines
             with q._inputs.found[0].source.file.session():
-                ledger.rewrite(ledger.edits(), token=ledger.token or (0, 0, 0))
                 ledger.compact()
+                assert ledger.lines < lines
         assert taken(other) == [*(["of a person"] if before else []), "one", "two", "three"]
         q.append("four")
         message = q._get_next()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.textqueue.claiming import plain
 from tests.textqueue.saving import MISSING, SAVERS, git
 from tests.ticks import next_tick
 from textqueue import TextQueue
@@ -39,7 +40,6 @@ class Storm:
         self.back: set[str] = set()  # given back: if a save removes it, that is not reported
         self.gone: set[str] = set()  # a person deleted, changed or commented it
         self.texts: set[str] = set()
-        self.runs: list[set[str]] = []  # the texts of each archive run of this session
         self.unclear: Counter[str] = Counter()  # as often as it may be delivered again
         names = [*SAVERS, *["git"] * ("git" not in MISSING)]
         self.chance.shuffle(names)
@@ -74,14 +74,11 @@ class Storm:
 
     def archive(self) -> None:
         target = self.path.with_name("old.tq")
-        size = target.stat().st_size if target.exists() else 0
-        if self.worker.archive(target):
-            self.runs.append({value(entry) for entry in entries_of(target.read_bytes()[size:]) if entry[:1] == b"="})
+        self.worker.archive(target)
 
     def session(self) -> None:
         """A person loads the file, changes it, and saves it with some editor."""
         before = self.path.read_bytes()
-        self.runs.clear()
         name = next(self.names)
         opened = SAVERS[name](self.path) if name in SAVERS else git(self.path, self.chance, self.work)
         with opened as save:
@@ -94,7 +91,6 @@ class Storm:
         saved = self.path.read_bytes()
         if saved != data and name == "git":
             self.count_merged(entries_of(before + now + data), entries_of(now), entries_of(saved))
-        self.count_unclear(saved)
         self.look(saved)
         self.work()
 
@@ -122,18 +118,8 @@ class Storm:
         self.gone |= strange | {value(entry) for entry in sides} - after.keys()
         self.unclear.update(strange | {text for text, count in after.items() if count > 1})
 
-    def count_unclear(self, data: bytes) -> None:
-        """Find archive runs if a save brings back at most half of their messages, and none with its mark."""
-        back = {value(entry): entry[:1] for entry in entries_of(data)}
-        for run in self.runs:
-            there = run & back.keys()
-            if any(back[text] != b"-" for text in there):
-                break  # this shows how old the buffer is
-            if 2 * len(there) <= len(run):
-                self.unclear.update(there)
-
     def change(self, data: bytes) -> bytes:
-        entries = entries_of(data)
+        entries = entries_of(data, messages=False)
         for _ in range(self.chance.randrange(1, 3)):
             gesture = self.chance.choice(["insert", "insert", "sort", "trim", "delete", "change", "comment"])
             queued = [number for number, entry in enumerate(entries) if entry[:1] == b"-"]
@@ -168,14 +154,16 @@ class Storm:
         for text in sorted(self.texts):
             assert self.done[text] <= 1 + self.unclear[text], f"{text} was done {self.done[text]} times"
         assert len(lost) <= len(named), f"{lost} were lost without a report"
-        for line in self.path.read_bytes().splitlines(keepends=True):
-            assert re.fullmatch(rb"[-=!#][puc]\d+\n|\\(?:mutex=[^\n]*|retries=\d+ ?|v=\d+ *)\n", line), line
+        for line in plain(self.path).splitlines(keepends=True):
+            assert re.fullmatch(
+                rb"#queue\n|\\seq= *\n|[-=!#][puc]\d+\n|\\(?:mutex=[^\n]*|retries=\d+ ?|v=\d+ *)\n", line
+            ), line
 
 
-def entries_of(data: bytes) -> list[bytes]:
+def entries_of(data: bytes, *, messages: bool = True) -> list[bytes]:
     entries = re.findall(rb"[^ \\].*\n(?:[ \\].*\n)*", data)
     assert b"".join(entries) == data
-    return entries
+    return [entry for entry in entries if not entry.startswith(b"#queue")] if messages else entries
 
 
 def statuses(data: bytes) -> dict[str, list[bytes]]:

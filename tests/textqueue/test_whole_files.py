@@ -15,10 +15,10 @@ from click.testing import CliRunner
 import sej.system.disk
 import textqueue
 from sej.system.disk import File
+from tests.textqueue.claiming import lined, plain
 from textqueue import FileInUseError, InvalidTextError, Message, MessageStatus, TextQueue, TextQueueError, check
 from textqueue.commands import app
-from textqueue.editing.replace import swap
-from textqueue.editing.source import Source
+from textqueue.editing.queue_file import QueueFile
 from textqueue.format.windows import Token
 from textqueue.reading.details import details
 
@@ -51,7 +51,7 @@ def test_a_directory_is_one_queue_and_each_writer_has_a_file(tmp_path: Path) -> 
         with reader.claim() as m:
             assert m is not None
             assert m.path.endswith("alice.tq")
-    assert (tmp_path / "jobs.d" / "alice.tq").read_bytes() == b"=a1\n-a2\n"
+    assert plain(tmp_path / "jobs.d" / "alice.tq") == b"=a1\n-a2\n"
 
 
 @pytest.mark.parametrize(("user", "name"), [("ann", "ann.tq"), ("../a/b", "_a_b.tq"), (".", "user.tq")])
@@ -110,13 +110,13 @@ def test_follow_sees_what_programs_append_and_what_editors_save(tmp_path: Path) 
         new.write_bytes(b"-above\n" + path.read_bytes())
         new.replace(path)
         until(2)
-        path.write_bytes(path.read_bytes() + b"-in place\n")
+        path.write_bytes(plain(path) + b"-in place\n")
         until(3)
         writer.append("end")
         until(4)
     thread.join()
     assert found == ["one", "above", "in place", "end"]
-    assert path.read_bytes() == b"=above\n=one\n=in place\n=end\n"
+    assert plain(path) == b"=above\n=one\n=in place\n=end\n"
 
 
 def test_follow_ends_at_its_timeout_and_at_its_stop_event(tmp_path: Path) -> None:
@@ -138,16 +138,14 @@ def test_archive_moves_what_is_done_with_the_comments_above_it(tmp_path: Path) -
     with TextQueue(path) as q:
         held = [m for m in q.messages() if m.value == "e"][0]  # noqa: RUF015
         assert q.archive(target) == 5
-        assert path.read_bytes() == (
-            b"# the head of the file\n\n# about a\n-b\n\n# about d and e\n-e\n\nT future line\n!g\n"
-        )
-        assert target.read_bytes() == b"=a\n\\v=1\n=c\n more\n=d\n# about f\n=f\n=h\n"
+        assert plain(path) == (b"# the head of the file\n\n# about a\n-b\n\n# about d and e\n-e\n\nT future line\n!g\n")
+        assert plain(target) == b"=a\n\\v=1\n=c\n more\n=d\n# about f\n=f\n=h\n"
         assert stat.S_IMODE(path.stat().st_mode) == 0o640
         held.mark_as_cleared()
         assert q.archive(target, {MessageStatus.cleared, MessageStatus.critical}) == 2
         assert q.archive(target) == 0
-    assert path.read_bytes() == b"# the head of the file\n\n# about a\n-b\n\n\nT future line\n"
-    assert target.read_bytes().endswith(b"=h\n# about d and e\n=e\n!g\n")
+    assert plain(path) == b"# the head of the file\n\n# about a\n-b\n\n\nT future line\n"
+    assert plain(target).endswith(b"=h\n# about d and e\n=e\n!g\n")
 
 
 DIES = """
@@ -175,7 +173,7 @@ def test_an_interrupted_archive_run_is_not_repeated(tmp_path: Path) -> None:
     path.write_bytes(b"=a\n-b\n=c\n")
     target.write_bytes(b"=older")
     archive_and_die(path, target)
-    assert target.read_bytes() == b"=older\n=a\n=c\n"
+    assert plain(target) == b"=older\n=a\n=c\n"
     with TextQueue(path) as q:
         m = q.get_next()
         assert m is not None
@@ -193,7 +191,7 @@ def test_bytes_written_after_an_interrupted_archive_run_are_kept(tmp_path: Path)
         file.write(b"# mine\n")
     with TextQueue(path) as q:
         assert q.archive(target) == 1
-    assert target.read_bytes() == b"=a\n# mine\n=a\n"
+    assert plain(target) == b"=a\n# mine\n=a\n"
 
 
 def test_equal_messages_are_all_archived(tmp_path: Path) -> None:
@@ -202,24 +200,26 @@ def test_equal_messages_are_all_archived(tmp_path: Path) -> None:
         for _ in range(3):
             q.append("run backup").mark_as_cleared()
             assert q.archive(target) == 1
-    assert target.read_bytes() == 3 * b"=run backup\n"
+    assert plain(target) == 3 * b"=run backup\n"
 
 
 def test_a_text_that_is_written_again_after_an_archive_is_a_new_message(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
+    path.write_bytes(lined(b""))
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "b", "c"])
+        stale = path.read_bytes().replace(b"-c\n", b"")
         for m in q.messages():
             if m.value != "b":
                 m.mark_as_cleared()
-        stale = b"-a\n-b\n"
         assert q.archive(tmp_path / "done.txt", {MessageStatus.cleared}) == 2
         q.append("a")
         path.write_bytes(b"# a person\n" + path.read_bytes())
         assert [m.value for m in other.messages()] == ["b", "a"]
         next(other.messages()).mark_as_cleared()
         path.write_bytes(stale)
-        assert [m.value for m in other.messages()] == ["a"], "what stayed is known as before"
+        assert [m.value for m in other.messages()] == [], "the archive has the first one"
+        assert [one.text for one in other.conflicts if one.kind == "removed"] == ["a"]
 
 
 def test_a_link_to_a_queue_is_the_queue(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_link_to_a_queue_is_the_queue(tmp_path: Path) -> None:
         assert claim.done()
         assert other.input_files == [str(link)]
         assert {str(path.parent), str(tmp_path)} <= other._inputs.directories
-    assert path.read_bytes() == b"=a\n"
+    assert plain(path) == b"=a\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["done.txt", "jobs.tq", "there"]
 
 
@@ -257,8 +257,8 @@ def test_a_link_that_leads_to_another_file_now_has_the_claims_of_that_file(tmp_p
         assert not claim.done()
         assert q.conflicts[0].kind == "changed"
         q.append("d")
-    assert (tmp_path / "tuesday.tq").read_bytes() == b"=a\n=b\n=c\n-d\n"
-    assert (tmp_path / "monday.tq").read_bytes() == b"-old\n"
+    assert plain(tmp_path / "tuesday.tq") == b"=a\n=b\n=c\n-d\n"
+    assert plain(tmp_path / "monday.tq") == b"-old\n"
 
 
 def test_an_archive_within_the_queue_is_refused_before_anything_is_moved(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_an_archive_within_the_queue_is_refused_before_anything_is_moved(tmp_pat
     q.add_input(tmp_path / "z.tq")
     with pytest.raises(InvalidTextError, match="another file"):
         q.archive(tmp_path / "z.tq")
-    assert (tmp_path / "a.tq").read_bytes() == (tmp_path / "z.tq").read_bytes() == b"=x\n"
+    assert plain(tmp_path / "a.tq") == plain(tmp_path / "z.tq") == b"=x\n"
 
 
 def test_a_pattern_does_not_match_sidecars(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_sidecars_have_the_owner_and_mode_of_the_queue(tmp_path: Path, mode: int
 
     with TextQueue(path) as q:
         assert q.archive(target) == 1
-        path.write_bytes(path.read_bytes() + b"# a person\n")
+        path.write_bytes(plain(path) + b"# a person\n")
         assert q.drain_to(Writer()) == 2
     assert seen == [mode]
     for name in ("jobs.tq", "done.tq", ".jobs.tq.log", ".jobs.tq.lck"):
@@ -362,7 +362,7 @@ def test_archive_is_refused_while_an_editor_has_the_file_open(tmp_path: Path, sh
     (tmp_path / shown).symlink_to("user@host.1234:5678")
     with TextQueue(path) as q, pytest.raises(FileInUseError, match="editor"):
         q.archive(tmp_path / "done.tq")
-    assert path.read_bytes() == b"=a\n"
+    assert plain(path) == b"=a\n"
     assert not (tmp_path / "done.tq").exists()
 
 
@@ -391,7 +391,7 @@ def test_claims_survive_an_archive(tmp_path: Path) -> None:
         assert found is not None
         assert found.message.value == "c"
         assert claim.done()
-    assert path.read_bytes() == b"=b\n-c\n"
+    assert plain(path) == b"=b\n-c\n"
 
 
 def test_check_finds_nothing_in_a_good_file(tmp_path: Path) -> None:
@@ -470,7 +470,7 @@ def test_lines_of_standard_input_are_kept_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     done = CliRunner().invoke(app, ["add", str(path)], input=b"caf\xe9\r\na\rb\nend")
     assert done.exit_code == 0
-    assert path.read_bytes() == b"-caf\xe9\n-a\rb\n-end\n"
+    assert plain(path) == b"-caf\xe9\n-a\rb\n-end\n"
 
 
 def test_files_that_are_not_regular_are_skipped(tmp_path: Path) -> None:
@@ -505,14 +505,15 @@ def test_a_split_that_begins_again_numbers_its_files_from_the_start(
 ) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\n-b\n-c\n")
-    saves = [path.read_bytes() + b"-d\n"]
+    saves = [plain(path) + b"-d\n"]
 
-    def after_a_save(source: Source, file: File, temporary: str, before: Token) -> bool:
+    def after_a_save(queue: QueueFile, file: File, temporary: str, before: Token) -> bool:
         if saves:
             path.write_bytes(saves.pop())
-        return swap(source, file, temporary, before)
+        return real(queue, file, temporary, before)
 
-    monkeypatch.setattr("textqueue.editing.split.swap", after_a_save)
+    real = QueueFile.swap
+    monkeypatch.setattr(QueueFile, "swap", after_a_save)
     done = CliRunner().invoke(app, ["split", str(path), str(tmp_path / "new"), "--every", "2"])
     assert done.exit_code == 0
     found = {one.name: one.read_bytes() for one in (tmp_path / "new").iterdir()}

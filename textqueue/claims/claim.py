@@ -46,11 +46,11 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.disk import File
 from sej.system.locks import end_lease_if_waited_for
-from textqueue.editing.conflicts import Conflict
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Change, Place
 from textqueue.editing.queue_file import Session
 from textqueue.editing.source import ClaimLostError, Replaced, Source
+from textqueue.editing.tq_file import Conflict
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, claimant, holder_of, is_alive, is_of, is_own, mutex_of, owner_text
@@ -325,11 +325,16 @@ class Claimer:
         while True:
             try:
                 with source.file.session() as session:
+                    if session.busy:  # another program may be in the middle of a save
+                        source.growing = True
+                        return None
                     self._catch_up()
                     found = self._next(session.file, again=again)
                     if session.known and session.still():  # otherwise another program is writing
                         if found is None:
                             return None
+                        if source.file.add_line(session):
+                            continue
                         if found.abandoned and _used_up(found.place.raw):
                             if self._give_up(session, found):
                                 continue

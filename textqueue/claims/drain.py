@@ -39,6 +39,7 @@ from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import MessageStatus
 from textqueue.format.parser import digest, essence, value_of
+from textqueue.ledger.records import CLAIMS, MARKS
 from textqueue.ledger.sidecar import Intent, read_intent, write_intent
 
 
@@ -138,18 +139,23 @@ def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
     """After a crash, return the current places of the messages of a batch, with their owners.
 
     The claims identify the messages. Their text does not, because the file may have an equal message that is not in the
-    journal. A message without a claim was marked before the crash, or a user removed it.
+    journal. A message without a claim was marked before the crash, or a user removed it. A power loss may have kept the
+    line of a mark in the ledger, and not the mark: then the line identifies the message.
     """
-    there: dict[tuple[bytes, bytes], list[Place]] = {}
+    ledger = source.file.ledger
+    there: dict[bytes, list[Place]] = {}
     with source.file.session() as session:
-        for position, record in sorted(source.file.ledger.claims.items(), reverse=True):
-            raw = entry_at(session.file, position) if position >= 0 else b""
-            if raw and digest(essence(raw)) == record.digest:
-                place = Place(position, raw, source.file.ledger.epoch)
-                there.setdefault((record.digest, record.owner), []).append(place)
+        last = {(one.position, one.digest): one for one in ledger.history() if one.kind in MARKS | CLAIMS}
+        ended = [one for one in last.values() if one.kind in MARKS]
+        for record in sorted([*ledger.claims.values(), *ended], key=lambda one: one.position, reverse=True):
+            raw = entry_at(session.file, record.position) if record.position >= 0 else b""
+            if raw[:1] == b"-" and digest(essence(raw)) == record.digest:
+                known = record.owner if record.kind in CLAIMS else b""
+                there.setdefault(record.digest + known, []).append(Place(record.position, raw, ledger.epoch))
     found = []
     for raw, owner in zip(intent.raws, intent.owners, strict=True):
-        places = there.get((digest(essence(raw)), owner))
+        name = digest(essence(raw))
+        places = there.get(name + owner) or there.get(name)
         if places:
             found.append((places.pop(), owner))
     return found

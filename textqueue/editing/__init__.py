@@ -3,10 +3,11 @@
 The modules, in the order in which they are best read::
 
     message, proof              a message, its place, and the proof that it is still there
-    queue_file, append          one file and the changes of it, also while programs save it without the lock
+    tq_file                     one file: its names, lock, ledger and lease, and its replacement
+    queue_file, append          the changes of it, also while programs save it without the lock
     source, durable             the changes of messages, with retries; syncs
-    plan, reconcile             after a change by an editor: decide, then act
+    reconcile                   after a change by an editor: what its buffer has not seen is done again
     save, replace               a save of an old buffer, merged with what programs wrote
-    delivered, conflicts        what a reader need not see again; reports, also of what a save removed
+    delivered                   what a reader need not see again
     archive, split, undo        move messages elsewhere, take marks back
 """

@@ -5,37 +5,30 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Sequence
 from typing import Final
-from urllib.parse import quote_from_bytes
 
 from sej.system.disk import File, Status
 from sej.system.locks import end_lease
-from textqueue.editing.plan import EQUAL_BYTES
-from textqueue.editing.proof import Place, equal_before
+from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.source import Replaced, Source
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, MessageStatus
-from textqueue.format.parser import digest, essence, render, value_of
-from textqueue.format.windows import Token
-from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import APPENDED, LIKE, TEXT, Record
+from textqueue.format.parser import digest, essence, render
+from textqueue.ledger.records import APPENDED, Line, text_owner
 
 New = tuple[str | bytes, Sequence[str | bytes]]
 """A text and its variables."""
 _UTF_16: Final = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 _TAIL_BYTES: Final = 1 << 16
-_TEXT_BYTES: Final = 80
-_PLAIN: Final = "!#$&'()*,/:;=?@[]"
 _LOGGED: Final = 4096
 """If an append has more entries, the ledger gets only the last one: the others would displace its marks."""
 
 
-def _line_end(file: File, status: Status) -> tuple[bytes, bytes, bytes]:
-    """Return the missing end of the last line, or empty bytes; the line end that the file uses; and the last bytes."""
-    tail = file.read(EQUAL_BYTES, max(status.size - EQUAL_BYTES, 0))
-    end = tail[-2:]
+def _line_end(file: File, status: Status) -> tuple[bytes, bytes]:
+    """Return the missing end of the last line, or empty bytes; and the line end that the file uses."""
+    end = file.read(2, max(status.size - 2, 0))
     if not end or end.endswith(b"\n"):
-        return b"", b"\r\n" if end == b"\r\n" else b"\n", tail
+        return b"", b"\r\n" if end == b"\r\n" else b"\n"
     start, last, end = status.size, -1, b""
     while start and last < 1:  # the byte before the newline is needed, too
         stop = start + len(end[:1])
@@ -43,7 +36,7 @@ def _line_end(file: File, status: Status) -> tuple[bytes, bytes, bytes]:
         end = file.read(stop - start, start)
         last = end.rfind(b"\n")
     newline = b"\r\n" if last > 0 and end[last - 1 : last] == b"\r" else b"\n"
-    return b"" if end == BOM else newline, newline, tail
+    return b"" if end == BOM else newline, newline
 
 
 def require_valid(entries: Sequence[New], status: MessageStatus, path: str) -> None:
@@ -96,12 +89,12 @@ class _Append:
     def __init__(self, queue: QueueFile, entries: Sequence[New], status: MessageStatus) -> None:
         self.places: list[Place] = []
         self.last: tuple[int, bytes] | None = None
+        self.wrote = True
         self._queue = queue
         self._entries = entries
         self._status = status
         self._missing_end = b""
         self._raws: list[bytes] = []
-        self._owner = b""
 
     def prove(self, session: Session) -> bool:
         """Find out whether the last line needs a newline, and which line end the file uses.
@@ -116,13 +109,8 @@ class _Append:
                 " example with `iconv -f UTF-16 -t UTF-8`, then append again",
                 path=self._queue.path,
             )
-        self._missing_end, newline, tail = _line_end(session.file, session.status)
+        self._missing_end, newline = _line_end(session.file, session.status)
         self._raws = [render(text, each, status=self._status, newline=newline) for text, each in self._entries]
-        self._owner = b""
-        if self._raws:
-            *others, last = self._raws[-EQUAL_BYTES // 2 :]
-            count = equal_before(tail + b"".join(others), last)
-            self._owner = LIKE + b"%d" % count if count else b""
         return True
 
     def write(self, session: Session) -> bool:
@@ -162,19 +150,10 @@ class _Append:
         finally:
             file.close()
 
-    def log(self, ledger: Ledger, token: Token) -> None:
-        """Append a ledger line for each entry; for more than _LOGGED entries, only for the last one."""
-        only_last = len(self.places) > _LOGGED
-        ledger.append(
-            [
-                Record(APPENDED, position, digest(essence(raw)), token, self._owner or _text_of(raw))
-                for position, raw, _ in (self.places[-1:] if only_last else self.places)
-            ]
-        )
-
-
-def _text_of(raw: bytes) -> bytes:
-    return TEXT + quote_from_bytes(value_of(raw[:_TEXT_BYTES]), safe=_PLAIN).encode()
+    def lines(self) -> list[Line]:
+        """Return a ledger line for each entry; for more than _LOGGED entries, only for the last one."""
+        logged = self.places if len(self.places) <= _LOGGED else self.places[-1:]
+        return [(APPENDED, position, digest(essence(raw)), text_owner(raw)) for position, raw, _ in logged]
 
 
 def _write_end(file: File, write: Callable[[bytes, int], None], size: int, text: bytes) -> None:

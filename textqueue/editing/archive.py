@@ -35,19 +35,18 @@ from sej.system.disk import Disk, File
 from sej.system.locks import end_lease
 from sej.system.sealed import SealedFile, seal, whole
 from textqueue.editing.replace import (
-    forget_moved,
+    Part,
+    log_moved,
     require_closed,
     require_outside_journals,
     runs,
-    swap,
     write_rest,
 )
 from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.format.parser import decode, digest, encode, essence
-from textqueue.format.windows import Token, token_of, unknown
-from textqueue.ledger.records import EMPTY, Record, is_archived
+from textqueue.format.parser import decode, encode
+from textqueue.format.windows import token_of
 from textqueue.ledger.sidecar import (
     Guard,
     Sidecars,
@@ -59,7 +58,6 @@ from textqueue.ledger.sidecar import (
     sidecar_path,
 )
 
-_COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _NOTE_BYTES: Final = 1 << 32
 _LOCK_S: Final = 60.0
 _LOCK_PAUSE_S: Final = 0.005
@@ -118,18 +116,17 @@ def _attempt(source: Source, target: str, controls: Collection[int]) -> int | No
     disk = source.file.disk
     with source.file.session() as session:
         temporary, note = source.file.sidecars.path(".tmp"), source.file.sidecars.path(".archive")
-        source.file.bring_in_line(session.file)
-        before = token_of(session.file.status())
+        before = token_of(session.status)
+        if not session.known:
+            return None
         end_lease(session.file)
         require_closed(source)
         _undo(disk, note)
-        moved = _moved(session.file, controls, _archived(source, before))
+        moved = _moved(session.file, controls)
         if not moved:
             return 0
-        taken = [(position, len(raw)) for position, raw, _ in moved]
-        marks = [_mark(position, raw, before) for position, raw, _ in moved if raw[0] != _COMMENT]
-        new = [raw for _, raw, is_new in moved if is_new]
-        data = b"".join(map(_ended, new))
+        taken = [(position, len(raw)) for position, raw in moved]
+        data = b"".join(_ended(raw) for _, raw in moved)
         rest = write_rest(source, session, temporary, taken)
         with _locked(disk, target, source.path) as archive:
             run = _Run(os.path.abspath(target), archive.size(), os.path.abspath(temporary), b"")
@@ -137,39 +134,21 @@ def _attempt(source: Source, target: str, controls: Collection[int]) -> int | No
             there = disk.status(target)
             if there is None or there.identity != archive.status().identity:  # an editor has replaced the archive
                 return None
-            if not swap(source, session.file, temporary, before):
+            if not source.file.swap(session.file, temporary, before):
                 return None
-            forget_moved(source, before, token_of(rest), taken, marks)
+            log_moved(source, token_of(rest), taken, moved)
             disk.unlink(note)
             disk.unlink(_incoming(target))
-    return sum(raw[0] != _COMMENT for raw in new)
+    return sum(not part.is_comment for part in moved)
 
 
-def _archived(source: Source, before: Token) -> set[tuple[int, bytes]]:
-    """Return position and digest of the messages that an archive has, and that a save of an old buffer brought back."""
-    ledger = source.file.ledger
-    if ledger.token != before:
-        return set()
-    return {(record.position, record.digest) for record in ledger.edits() if is_archived(record)}
-
-
-def _mark(position: int, raw: bytes, token: Token) -> Record:
-    # It does not show how new a buffer is: a person may have made this mark at any time.
-    return Record(raw[0], position, digest(essence(raw)), unknown(token), EMPTY)
-
-
-def _moved(
-    file: File, controls: Collection[int], archived: Collection[tuple[int, bytes]]
-) -> list[tuple[int, bytes, bool]]:
-    """Return what to move: position, bytes, and whether it is new to the archive."""
-    moved: list[tuple[int, bytes, bool]] = []
+def _moved(file: File, controls: Collection[int]) -> list[Part]:
+    """Return what to move."""
+    moved: list[Part] = []
     for run in runs(file):
         messages = [part for part in run if not part.is_comment]
         ends = bool(messages) and all(part.raw[0] in controls for part in messages)
-        new = {part for part in messages if (part.position, digest(essence(part.raw))) not in archived}
-        for part in run:
-            if part.raw[0] in controls or (part.is_comment and ends):
-                moved.append((*part, part in new or (part.is_comment and bool(new))))
+        moved += [part for part in run if part.raw[0] in controls or (part.is_comment and ends)]
     return moved
 
 

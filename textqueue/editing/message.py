@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, Never
+from urllib.parse import quote_from_bytes
 
 from sej.checks import refuse_type
 from textqueue.editing.proof import Change, Place
@@ -17,7 +18,7 @@ from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariable
 from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
 from textqueue.format.mutex import mutex_of
 from textqueue.format.parser import decode, encode, essence, name_of, value_of, variables_of
-from textqueue.ledger.records import EMPTY, MARKS, SET, WAS
+from textqueue.ledger.records import EMPTY, MARKS, PLAIN, SET, WAS
 
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 _WHAT: Final = {
@@ -202,7 +203,8 @@ class Message:
                     path=self.path,
                     position=self.position,
                 )
-            return Change([(found.position, data.ljust(len(found.data)))], SET)
+            owner = b"%d/%s" % (index % len(variables), quote_from_bytes(data, safe=PLAIN).encode())
+            return Change([(found.position, data.ljust(len(found.data)))], SET, owner)
 
         return change
 

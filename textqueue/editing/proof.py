@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from sej.system.disk import File
-from textqueue.editing.plan import EQUAL_BYTES
 from textqueue.format.grammar import BOM, CHUNK, CONTINUATION, STATUS_OF, VARIABLE
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import essence, value_of
@@ -118,8 +117,3 @@ def entry_at(file: File, position: int) -> bytes:
         if match.end() < len(data) or len(data) < size:
             return match.group()
         size *= 4
-
-
-def equal_before(data: bytes, raw: bytes) -> int:
-    """Return how many messages at the end of some bytes are equal to the message that follows, whatever their marks."""
-    return data[-EQUAL_BYTES:].count(raw[1:])

@@ -1,300 +1,381 @@
-"""After a foreign change: bring the ledger and the marks of a ``.tq`` file in line with each other.
+r"""After a foreign change: what the saved buffer has not seen is done again, and the claims are found again.
 
-**The invariant.** If the file is in the state of the ledger's last line, then every position in the ledger is correct.
-Every mark in the ledger is also in the file. Each operation checks the state under the lock before it relies on the
-ledger. A foreign change breaks the invariant in two ways: lines move, and a save of an old buffer reverts marks.
+A buffer names the state from which it was made, its number G (``textqueue.format.generation``)::
 
-::
+    changes up to G     the person has seen them: the file is right, whatever it says
+    changes above G     are made again, in their order, and reported
 
-              a foreign change
-    in line ------------------> changed <-----------------------------+
-       ^                         |   |                                |
-       |   the newest edit and   |   | otherwise: read the file       |
-       |   all claims are there, |   v                                |
-       |   at most shifted       |  planned --------------------------+
-       |                         |   |     the file changed meanwhile, or another process waits for it
-       |   append a new epoch    |   | take a lease, make the writes
-       +-------------------------+   v
-       |                            written
-       |   rewrite the ledger        |
-       +-----------------------------+
+================================  ====================================================================================
+what was not seen                 what is done
+================================  ====================================================================================
+a mark, or a mark taken back      made again, if the message has the status before it. Any other status is the
+                                  person's, and remains
+a variable that was set           set again, if there is room
+a message was given back          a claim in its mutex is blanked
+an append                         if the message is missing, it is reported as removed. It is not appended again: the
+                                  person may have merged it by hand
+a message was archived            removed again, because the archive has it, unless the person queued it again
+a claim, whatever G is            follows its message. Its owner is written again into a mutex that has lost it
+================================  ====================================================================================
 
-``textqueue.editing.plan`` decides about the writes. If the newest edit is still there, nothing was reverted, and two
-reads are enough for a file of any size. The lease is held only for the writes, so no editor waits for the reading.
+A file without the line is right if it never had it: only appends of this epoch are reported if they are missing, and no
+later append is there. Otherwise, its buffer is older than every change. A number that is
+too large shows that the ledger was lost: the file is right. Of several lines, as after a merge, the smallest number
+counts, and the others are blanked.
 
-**Crash points.** A crash before the ledger is rewritten leaves the old ledger, whose last line does not fit the file.
-So the next session plans again. It finds the writes that were made, and makes the others: writes are made in the order
-of the edits, so the rest is again what a single old buffer would have reverted.
+**Equal messages.** A change belongs to the message at its position, or at its position plus the growth of the file.
+Otherwise it belongs to the nearest one that no other change and no claim has.
 
-A mark whose message is missing is forgotten after ten seconds: if a user deletes a text and writes it again later, it
-is a new message. The delay is needed because an editor that saves in place empties the file first, and a session may
-see the file in that moment.
+**Crash points.** The number is written after the changes, and the lines of the ledger after the number. So after a
+crash in between, the next session does the rest: what was made already has its new status.
+
+The file is read without the lease, so no editor waits for that. The lease is held for the writes.
 """
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence, Set
-from typing import Final, Literal
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator, Sequence
+from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from sej.system.disk import File
 from sej.system.locks import end_lease, leased
-from textqueue.editing.conflicts import Conflict, settle
-from textqueue.editing.plan import EQUAL_BYTES, Action, Known, Seen, plan
-from textqueue.editing.proof import Place, entry_at, equal_before, proven
+from textqueue.editing.proof import Place
+from textqueue.editing.tq_file import Conflict, TqFile
 from textqueue.errors import MessageMovedError
-from textqueue.format.grammar import BOM, STATUS_OF
-from textqueue.format.mutex import holder_of, is_alive
-from textqueue.format.parser import chunks, digest, essence, value_of
-from textqueue.format.windows import Token, is_known, is_shared, scan, token_of, unknown
-from textqueue.ledger.log import Ledger
+from textqueue.format.generation import DIGITS, Generation, generations_in, number_text
+from textqueue.format.grammar import STATUS_OF
+from textqueue.format.mutex import holder_of, is_alive, is_claim, mutex_of
+from textqueue.format.parser import chunks, digest, essence, value_of, variables_of
+from textqueue.format.windows import Token, scan, token_of, unknown
 from textqueue.ledger.records import (
-    CLAIMS,
-    EMPTY,
-    ENDED,
-    GONE,
+    APPENDED,
+    ARCHIVED,
+    CHANGES,
+    GIVEN_BACK,
+    IN_LEDGER,
     IN_MUTEX,
-    LIKE,
     MARKS,
+    REMOVED,
     SET,
-    WAITING,
+    STATE,
+    TEXT,
+    Line,
     Record,
-    is_archived,
+    text_owner,
 )
 
-OnRevert = Literal["reapply", "deliver"]
-_QUEUED = ord("-")
-_NEVER: Final = (0, 0, 0)
-"""In the line of a claim that has ended: a state that no file has."""
-_ENDED_MOST: Final = 1 << 10
-"""The number of ended claims that are kept although their messages are not queued in the file."""
+_QUEUED: Final = ord("-")
 _TURN: Final = 64
 """After this many writes, check whether another process waits for the file."""
-_SAVING_NS: Final = 1_000_000_000
-"""Without a lease, a last line without a newline is not complete before the file was unchanged for so long."""
-_REMEMBER_NS: Final = 10_000_000_000
-_REMEMBER_ARCHIVED_NS: Final = 8 * 3600 * 1_000_000_000
-"""An editor may have the file open for a working day, from a time before the archive run."""
+_REMOVED: Final = "a save of an old buffer removed it, or a user deleted it"
 
 
-def reconcile(
-    ledger: Ledger,
-    file: File,
-    take: Callable[[], bool],
-    *,
-    path: str,
-    on_revert: OnRevert,
-    whole: bool = False,
-) -> list[Conflict]:
-    """Bring the ledger in line with a file that another program changed, and the marks with the ledger.
+class _Message:
+    """A message of the file, as it is read and as it shall be."""
+
+    def __init__(self, position: int, raw: bytes) -> None:
+        self.position = position
+        self.before = raw
+        self.raw = bytearray(raw)
+        self.claim: Record | None = None
+        self.bound = False  # whether it is the message of a change
+        self.changed = False  # whether a change that the buffer has not seen belongs to it
+        self.archived = False
+
+    def write(self, at: int, data: bytes) -> None:
+        self.raw[at : at + len(data)] = data
+
+
+def begin(queue: TqFile, file: File) -> Token:
+    """Begin the ledger of a file that has none: with the number in the file, and the claims in the mutexes.
+
+    Returns:
+        The state of the file before it was read.
+    """
+    token = token_of(file.status())
+    found = _generations(file)
+    claims: list[Record] = []
+    for window in scan(file):
+        if b"@" not in window.data:
+            continue
+        position = window.position
+        for raw in chunks(window.data):
+            if raw[0] == _QUEUED and is_claim(holder := holder_of(raw)) and is_alive(holder):
+                claims.append(Record(IN_MUTEX, 0, position, digest(essence(raw)), token, holder))
+            position += len(raw)
+    queue.ledger.start(claims, token, found[0] if found else Generation(-1, 0))
+    return token
+
+
+def reconcile(queue: TqFile, file: File) -> bool:
+    """Bring the ledger in line with a file that another program changed, and the file with the ledger.
 
     The caller holds the lock. If another program writes to the file at this moment, or waits for it, the rest is left
     to the next call.
 
-    Args:
-        ledger: the ledger, refreshed.
-        file: the queue file, open for editing, without a lease.
-        take: takes the lease, for the writes.
-        path: the path of the queue file, for reports.
-        on_revert: what to do about a mark that an old buffer reverted.
-        whole: whether to read the whole file, even if the newest edit is still there.
-
     Returns:
-        The conflicts that were found.
+        Whether the file was replaced, so that it must be opened again.
     """
-    before = token_of(file.status())
-    grown = 0 if ledger.token is None else before[1] - ledger.token[1]
-    if not whole and _only_moved(ledger, file, before, grown):
-        return []
-    edits = _remembered(ledger.edits())
-    over = ledger.ended()
-    known = Known(edits, over.keys(), grown, before[2])
-    seen = _where(file, _wanted(known))
-    made = plan(known, seen, reapply=on_revert == "reapply")
-    if made.removed or any(action.writes for action in made.actions):
-        take()
-    if token_of(file.status()) != before:  # another program wrote meanwhile: the plan may be wrong
+    ledger, before = queue.ledger, token_of(file.status())
+    found = _generations(file)
+    seen = min([one.number for one in found], default=0 if ledger.lined else ledger.generation.number)
+    work = _Redoing(queue, seen, before[1])
+    work.read(file)
+    work.redo()
+    writes = work.writes()
+    number = max(ledger.generation.number, seen)
+    at = found[0].position if found else -1
+    if found and (seen != number or len(found) > 1):
+        writes += [(one.position, b" " * DIGITS) for one in found[1:]]
+        writes.append((at, number_text(number)))
+    gone = work.archived()
+    if writes or gone or work.reports:
+        queue.exclusive.take(file)
+    if token_of(file.status()) != before:  # another program wrote meanwhile
         end_lease(file)
-        return []
-    conflicts, all_made = _apply(made.actions, file, path)
-    if all_made:
-        reports, pending = settle(file, {number: edits[number] for number in made.removed}, path)
-        conflicts += reports
-        token = token_of(file.status())
-        # Without a lease, the other program may have gone on saving while this wrote, so the next call looks again. Or
-        # it has read the file meanwhile, and its buffer may have some of the writes and not others.
-        alone = end_lease(file) or token == before
-        if not alone:
-            token = unknown(token)
-        lost = _lost(edits, [*made.lost, *pending])
-        names = seen.keys() | {record.digest for record in lost.values()}
-        records = {**lost, **_variables(edits, names), **made.kept}
-        doubted = set() if alone else made.written  # the others were in the file before: they show how new it is
-        kept = [_doubted(record) if number in doubted else record for number, record in sorted(records.items())]
-        ended = _ended_claims({**over, **dict.fromkeys(made.unwritten - over.keys(), False)}, seen)
-        ledger.rewrite([*ended, *kept], token=token, epoch=time.time_ns())
-    else:
-        end_lease(file)
-    return sorted(conflicts, key=lambda conflict: conflict.position)
-
-
-def _only_moved(ledger: Ledger, file: File, token: Token, grown: int) -> bool:
-    """Return whether the newest edit and all claims are at their positions, or shifted by the growth of the file.
-
-    If so, the editor's buffer was newer than all edits, so it reverted nothing (see ``textqueue.editing.plan``), and
-    this begins a new epoch in the ledger. Otherwise the whole file must be read.
-    """
-    shown = ledger.shown
-    if shown is None or shown.position < 0 or not is_known(shown.token) or is_shared(shown.token):
         return False
-    if ledger.is_repeated(shown, moved=grown != 0):
-        return False
-    found = []
-    for record in (shown, *ledger.claims.values()):
-        places = dict.fromkeys((record.position, record.position + grown))
-        there = {at: entry_at(file, at) if at >= 0 and _begins(file, at) else b"" for at in places}
-        same = [at for at, raw in there.items() if raw and digest(essence(raw)) == record.digest]
-        if not same or not all(_shows(there[at], record) for at in same):
-            return False
-        if record.owner.startswith(LIKE) and not _follows(file, same[0], there[same[0]], record):
-            return False
-        found.append(record._replace(position=same[0]))
-    claims = {record.position for record in found[1:]}
-    if token_of(file.status()) != token or len(claims) < len(found) - 1:  # two equal messages have one place
-        return False
-    ledger.move(found[0] if shown.kind not in CLAIMS else None, found[1:], token)
-    return True
-
-
-def _follows(file: File, position: int, raw: bytes, record: Record) -> bool:
-    """Return whether as many equal messages are before an appended one as then: otherwise it may be one of them."""
-    start = max(position - EQUAL_BYTES, 0)
-    count = equal_before(file.read(position - start, start), raw)
-    return count * len(raw) < EQUAL_BYTES // 2 and record.owner == LIKE + b"%d" % count
-
-
-def _begins(file: File, position: int) -> bool:
-    if position == len(BOM) and file.read(len(BOM), 0) == BOM:
-        return True
-    return position == 0 or file.read(1, position - 1) == b"\n"
-
-
-def _shows(raw: bytes, record: Record) -> bool:
-    """Return whether an edit is still visible in its message. A user may have made another mark in an old buffer."""
-    if record.kind in MARKS:
-        return raw[0] == record.kind
-    if record.kind in CLAIMS:
-        return raw[0] == _QUEUED and (record.kind != IN_MUTEX or holder_of(raw) == record.holder)
-    return True
-
-
-def _wanted(known: Known) -> set[bytes]:
-    """Return the digests of all messages in the ledger, also those from before a variable was set."""
-    names = {record.digest for record in known.edits} | {name for name, _ in known.ended}
-    return names | {record.owner for record in known.edits if record.kind == SET}
-
-
-def _apply(actions: Sequence[Action], file: File, path: str) -> tuple[list[Conflict], bool]:
-    """Make the writes. A write that another program prevents is planned again by the next session.
-
-    Returns:
-        The conflicts; and False if the writes were cut short because another process waits for the file, or may still
-        write its last line.
-    """
-    conflicts: list[Conflict] = []
     alone = leased(file)
-    saving = not alone and abs(time.time_ns() - file.status().mtime_ns) < _SAVING_NS
-    for number, (place, writes, kind, report) in enumerate(actions):
-        if alone and not number % _TURN and not leased(file):
-            return conflicts, False
-        if saving and writes and not place.raw.endswith(b"\n"):
-            return conflicts, False
-        made = all(_write(file, place, relative, data) for relative, data in writes)
-        if made and kind:
-            text = value_of(place.raw).decode("utf-8", "replace")
-            conflicts.append(Conflict(path, place.position, text, kind, report))
-    return conflicts, True
+    for count, (position, data) in enumerate(writes):
+        if alone and not count % _TURN and not leased(file):
+            end_lease(file)
+            return False
+        file.write_at(data, position)
+    token = token_of(file.status())
+    generation = Generation(at, number)
+    if gone:
+        after = queue.replace(file, token, gone)
+        if after is None:
+            return False
+        generation = generation._replace(position=_shifted(at, gone))
+        token = after
+    elif not (end_lease(file) or token == before):
+        token = unknown(token)  # the other program may have gone on saving while this wrote: the next call looks again
+    queue.note(sorted(work.reports, key=lambda conflict: conflict.position))
+    ledger.begin(work.claims(gone), token, generation, lines=work.removed)
+    return bool(gone)
 
 
-def _variables(edits: Sequence[Record], there: Container[bytes]) -> dict[int, Record]:
-    """Return the records of variables of messages that are known, without positions, by number."""
-    known: dict[int, Record] = {}
-    older: set[bytes] = set()
-    for number in range(len(edits) - 1, -1, -1):
-        record = edits[number]
-        if record.kind == SET and (record.digest in there or record.digest in older):
-            older.add(record.owner)
-            known[number] = record._replace(position=-1)
-    return known
+def _generations(file: File) -> list[Generation]:
+    return [one for window in scan(file) for one in generations_in(window.data, window.position)]
 
 
-def _ended_claims(ended: Mapping[tuple[bytes, bytes], bool], seen: Mapping[bytes, Sequence[Seen]]) -> list[Record]:
-    """Return the lines of the ended claims that the next save of an old buffer may restore, or that may begin again.
-
-    A message that is not queued in the file may be queued again soon: a save may have written a part of the file only.
-    """
-    alive = {holder for holder in {holder for _, holder in ended} if is_alive(holder)}
-    kept = [one for one in ended.items() if one[0][1] in alive]
-    there = {one for one in kept if one[1] or any(place.raw[0] == _QUEUED for place in seen.get(one[0][0], ()))}
-    there.update([one for one in kept if one not in there][-_ENDED_MOST:])
-    lines = []
-    for (name, holder), gone in kept:
-        if ((name, holder), gone) in there:
-            end = GONE if gone else EMPTY
-            lines += [Record(kind, -1, name, _NEVER, owner) for kind, owner in ((IN_MUTEX, holder), (ENDED, end))]
-    return lines
+def _shifted(position: int, gone: Sequence[tuple[int, int]]) -> int:
+    return position - sum(size for at, size in gone if at < position)
 
 
-def _where(file: File, wanted: Set[bytes]) -> dict[bytes, list[Seen]]:
-    """Return the places of the messages with the wanted digests."""
-    seen: dict[bytes, list[Seen]] = defaultdict(list)
-    for window in scan(file) if wanted else ():
-        position = window.position
-        for raw in chunks(window.data):
-            if raw[0] in STATUS_OF:
-                name = digest(essence(raw))
-                if name in wanted:
-                    # Only a queued message may be edited, so only its bytes are needed.
-                    seen[name].append(Seen(position, raw if raw[0] == _QUEUED else raw[:1]))
-            position += len(raw)
-    return seen
+class _Redoing:
+    """The changes that a buffer has not seen, the claims, and the messages of the file that they belong to."""
 
+    def __init__(self, queue: TqFile, seen: int, size: int) -> None:
+        self.reports: list[Conflict] = []
+        self._queue = queue
+        self._seen = seen
+        self._changes: list[tuple[int, Record]] = []  # with their epochs
+        self._older: Counter[bytes] = Counter()  # appends that the person has seen, less what was archived
+        self._marked: set[bytes] = set()  # what was marked before
+        self._by: dict[bytes, list[_Message]] = defaultdict(list)
+        self._at: dict[int, _Message] = {}
+        self._bound: dict[tuple[int, int, bytes], _Message | None] = {}
+        self.removed: list[Line] = []
+        self._lost: list[Record] = []
+        self._size = size
+        self._texts: set[bytes] = set()
+        self._guessed = not queue.ledger.lined
+        then = size
+        epoch = 0
+        # Appends that were reported as removed, and not appended again since, are not reported again.
+        for record in queue.ledger.history():
+            if record.kind == STATE:
+                epoch = record.position
+            if record.number <= seen:
+                then = record.token[1]
+            if record.kind == REMOVED:
+                same = [one for one in self._changes if one[1].kind == APPENDED and one[1].digest == record.digest]
+                if same:
+                    self._changes.remove(same[0])
+            elif record.kind not in CHANGES:
+                continue
+            elif (self._guessed and record.kind == APPENDED and epoch == queue.ledger.epoch) or record.number > seen:
+                self._changes.append((epoch, record))
+            elif record.kind == APPENDED:
+                self._older[record.digest] += 1
+            elif record.kind == ARCHIVED:
+                self._older[record.digest] -= 1
+            elif record.kind in MARKS:
+                self._marked.add(record.digest)
+        self._grown = size - then  # since the state that the buffer has
 
-def _remembered(edits: Sequence[Record]) -> list[Record]:
-    """Leave out records whose messages have been missing for so long that an equal text is a new message."""
-    now = time.time_ns()
-    keep = WAITING | {SET}  # see textqueue.editing.conflicts
-    return [record for record in edits if record.kind in keep or record.position >= 0 or _is_recent(record, now)]
+    def read(self, file: File) -> None:
+        """Read the messages that changes or claims are about."""
+        wanted = {record.digest for _, record in self._changes}
+        wanted |= {record.owner.partition(b"/")[0] for _, record in self._changes if record.kind == SET}
+        wanted |= {record.digest for record in self._queue.ledger.claims.values()}
+        for window in scan(file) if wanted else ():
+            position = window.position
+            for raw in chunks(window.data):
+                if self._guessed and raw[0] in STATUS_OF:
+                    self._texts.add(text_owner(raw))
+                if raw[0] in STATUS_OF and (name := digest(essence(raw))) in wanted:
+                    self._at[position] = message = _Message(position, raw)
+                    self._by[name].append(message)
+                position += len(raw)
 
+    def redo(self) -> None:
+        """Assign the claims, and make the changes again, in memory."""
+        claims = self._queue.ledger.claims
+        left = [record for _, record in sorted(claims.items()) if not self._claimed(record)]
+        for epoch, record in self._newest() if self._guessed else self._changes:
+            self._again(epoch, record)
+        self._lost = [record for record in left if not self._claimed(record)]
+        for message in self._all():
+            self._follow(message)
+            self._report(message)
 
-def _is_recent(record: Record, now: int) -> bool:
-    limit = _REMEMBER_ARCHIVED_NS if is_archived(record) else _REMEMBER_NS
-    return now + record.position < limit or (record.kind in CLAIMS and is_alive(record.holder))
+    def _newest(self) -> list[tuple[int, Record]]:
+        """Return the newest appends if they are missing. The file never had a number that names what is missing."""
+        missing = itertools.takewhile(lambda one: one[1].owner not in self._texts, reversed(self._changes))
+        return list(missing)[::-1]
 
+    def _all(self) -> Iterator[_Message]:
+        for messages in self._by.values():
+            yield from messages
 
-def _doubted(record: Record) -> Record:
-    """Return a record that does not show how new a buffer is any more."""
-    return record._replace(token=unknown(record.token))
+    def _claimed(self, record: Record) -> bool:
+        """Give a claim its message, and return False if it is not in the file. The claim ends if a user marked it."""
+        token = self._queue.ledger.token
+        grown = 0 if token is None else self._size - token[1]
+        places = {record.position, record.position + grown}
+        here = [one for one in self._by.get(record.digest, ()) if one.claim is None]
+        free = [one for one in here if one.raw[0] == _QUEUED]
+        named = [one for one in free if record.kind == IN_MUTEX and holder_of(one.before) == record.holder]
+        if not named and (marked := [one for one in here if one.raw[0] != _QUEUED]):
+            there = any(one.position in places for one in free)
+            if not free or (not there and record.position >= 0 and any(one.position in places for one in marked)):
+                return True
+        if not free:
+            return False
+        at = record.position
+        best = min(named or free, key=lambda one: (one.position not in places, abs(one.position - at)))
+        best.claim = record
+        return True
 
+    def _again(self, epoch: int, record: Record) -> None:
+        kind, name = record.kind, record.digest
+        if kind == APPENDED:
+            self._older[name] += 1
+            if len(self._by.get(name, ())) < self._older[name]:  # the messages of earlier appends are equal
+                self._older[name] -= 1
+                self._bound[epoch, record.position, name] = None
+                self.removed.append((REMOVED, 0, name, record.owner))
+                text = unquote_to_bytes(record.owner.removeprefix(TEXT)).decode("utf-8", "replace")
+                self.reports.append(Conflict(self._queue.path, max(record.position, 0), text, "removed", _REMOVED))
+        elif kind == SET:
+            self._set(epoch, record)
+        elif kind == ARCHIVED:
+            queued = b"" if name in self._marked else b"-"
+            message = self._message(epoch, record, name, bytes([record.was]) + queued)
+            if message is not None:
+                message.archived = True
+        else:
+            message = self._message(epoch, record, name, bytes([record.was, kind]))
+            if message is not None:
+                message.changed = message.changed or message.raw[0] != kind or kind == GIVEN_BACK
+                message.raw[0] = kind
 
-def _lost(edits: Sequence[Record], lost: Sequence[int]) -> dict[int, Record]:
-    """Return the records of missing messages, by number: an editor may be in the middle of a save."""
-    now = time.time_ns()
-    found = {number: edits[number] for number in lost}
-    return {n: one if one.position < 0 else one._replace(position=n - now) for n, one in found.items()}
+    def _message(self, epoch: int, record: Record, name: bytes, statuses: bytes) -> _Message | None:
+        """Return the message of a change, if it has one of some statuses."""
+        key = epoch, record.position, name
+        if key not in self._bound:
+            self._bound[key] = found = self._there(record, name, statuses) or self._nearest(record, name, statuses)
+            if found is not None:
+                found.bound = True
+        message = self._bound[key]
+        return message if message is not None and message.raw[0] in statuses else None
 
+    def _there(self, record: Record, name: bytes, statuses: bytes) -> _Message | None:
+        """Return the message at the position of a change, which may have moved with the end of the file."""
+        for position in (record.position, record.position + self._grown):
+            one = self._at.get(position)
+            if one is None or one.bound or one.archived or one.claim is not None or one.raw[0] not in statuses:
+                continue
+            if digest(essence(bytes(one.raw))) == name:
+                return one
+        return None
 
-def _write(file: File, place: Seen, relative: int, data: bytes) -> bool:
-    """Write into a message if it has not moved, and return whether it had not. The next session finds the others."""
-    start = max(place.position - 1, 0)
-    there = file.read(len(place.raw) + 2, start)
-    if place.position == len(BOM) and file.read(len(BOM), 0) == BOM:
-        there = b"\n" + there[1:]
-    if not proven(there, start, [(place.position, place.raw, 0)]):
-        return False
-    file.write_at(data, place.position + relative)
-    return True
+    def _nearest(self, record: Record, name: bytes, statuses: bytes) -> _Message | None:
+        here = [one for one in self._by.get(name, ()) if one.raw[0] in statuses and not one.archived]
+        key = lambda one: (one.bound, one.claim is not None, abs(one.position - record.position))  # noqa: E731
+        return min(here, key=key, default=None)
+
+    def _set(self, epoch: int, record: Record) -> None:
+        was, number, text = record.owner.split(b"/", 2)
+        message = self._message(epoch, record, was, b"-=!#")
+        if message is None:
+            return
+        data, variables = unquote_to_bytes(text), variables_of(bytes(message.raw))
+        if int(number) >= len(variables) or len(data) > len(variables[int(number)].data):
+            return
+        at, old = variables[int(number)]
+        message.write(at, data.ljust(len(old)))
+        self._by[was].remove(message)
+        self._by[digest(essence(bytes(message.raw)))].append(message)
+        self._bound[epoch, record.position, record.digest] = message
+
+    def _follow(self, message: _Message) -> None:
+        """Let the mutex have the claim of a message, and no claim that has ended."""
+        room, claim = mutex_of(bytes(message.raw)), message.claim
+        if room is None:
+            return
+        if claim is None:
+            if message.changed and is_claim(room.holder):
+                message.write(room.position, room.filled(b""))
+        elif claim.kind == IN_MUTEX and room.holder != claim.holder and room.fits(claim.holder):
+            message.write(room.position, room.filled(claim.holder))
+
+    def _report(self, message: _Message) -> None:
+        kind, text = "reverted", value_of(message.before).decode("utf-8", "replace")
+        deliver = self._queue.on_revert == "deliver"
+        if message.archived:
+            action = "removed again: it is in the archive"
+        elif message.raw[0] != message.before[0]:
+            action = f"marked again as {STATUS_OF[message.raw[0]].name}"
+        elif message.raw != message.before and message.claim is not None:
+            kind, action, deliver = "claim", "claimed again for its owner", False
+        elif message.changed and message.raw != message.before:
+            kind, action, deliver = "claim", "blanked again: it had ended", False
+        else:
+            return
+        if deliver:
+            action, message.archived = "delivered again", False
+            message.raw[0] = message.before[0]
+        self.reports.append(Conflict(self._queue.path, message.position, text, kind, action))
+
+    def writes(self) -> list[tuple[int, bytes]]:
+        """Return what is written, with its positions."""
+        found = []
+        for message in self._all():
+            if message.raw != message.before and not message.archived:
+                first = next(at for at, byte in enumerate(message.before) if byte != message.raw[at])
+                found.append((message.position + first, bytes(message.raw[first:])))
+        return sorted(found)
+
+    def archived(self) -> list[tuple[int, int]]:
+        """Return position and size of the messages that are in the archive."""
+        return sorted((one.position, len(one.before)) for one in self._all() if one.archived)
+
+    def claims(self, gone: Sequence[tuple[int, int]]) -> list[Record]:
+        """Return the claims with their new positions, after some spans were removed."""
+        found = [one._replace(position=-number) for number, one in enumerate(self._lost, 1)]
+        for message in self._all():
+            if (claim := message.claim) is not None:
+                raw = bytes(message.raw)
+                kind = IN_MUTEX if holder_of(raw) == claim.holder else IN_LEDGER
+                at = _shifted(message.position, gone)
+                found.append(claim._replace(kind=kind, position=at, digest=digest(essence(raw))))
+        return found
 
 
 def _text(essence: bytes) -> bytes:
@@ -319,7 +400,7 @@ def find_again(
     Raises:
         MessageMovedError: a message was changed or removed since it was read.
     """
-    wanted: dict[bytes, list[Seen]] = {essence(place.raw): [] for place in places}
+    wanted: dict[bytes, list[Place]] = {essence(place.raw): [] for place in places}
     texts = {_text(name): -1 for name in wanted}
     for window in scan(file):
         position = window.position
@@ -328,7 +409,7 @@ def find_again(
                 texts[text] = position
                 seen = wanted.get(name)
                 if seen is not None and position not in taken:
-                    seen.append(Seen(position, raw))
+                    seen.append(Place(position, raw, -1))
             position += len(raw)
     found = []
     for place in places:

@@ -7,10 +7,7 @@ the queue's name. A comment belongs to the messages right below it, up to a blan
 from __future__ import annotations
 
 import bisect
-import contextlib
-import itertools
 import os
-import time
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -18,16 +15,16 @@ from sej.system.disk import Disk, File, Status
 from sej.system.paths import around
 from textqueue.editing.queue_file import Session
 from textqueue.editing.source import Source
+from textqueue.editing.tq_file import copy_owner, copy_rest
 from textqueue.errors import FileInUseError, InvalidTextError
+from textqueue.format.generation import Generation, is_generation, number_text
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.format.parser import chunks
-from textqueue.format.windows import Token, require_resolved, scan, token_of
-from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import ARCHIVED, MARKS, SET, Record, is_archived, run_of
+from textqueue.format.parser import chunks, digest, essence
+from textqueue.format.windows import Token, require_resolved, scan
+from textqueue.ledger.records import ARCHIVED, EMPTY, MARKS, WAS
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())
-_BLOCK: Final = 1 << 20
 
 
 def _editor_files(path: str, disk: Disk) -> list[str]:
@@ -81,10 +78,10 @@ def runs(file: File) -> Iterator[list[Part]]:
         position = window.position
         for raw in chunks(window.data):
             comment_below = raw[0] == _COMMENT and not all(part.is_comment for part in run)
-            if run and (raw[0] not in _ENTRIES or comment_below):
+            if run and (raw[0] not in _ENTRIES or comment_below or is_generation(raw)):
                 yield run
                 run = []
-            if raw[0] in _ENTRIES:
+            if raw[0] in _ENTRIES and not is_generation(raw):
                 run.append(Part(position, raw))
             position += len(raw)
             if run and not run[0].is_comment:
@@ -100,11 +97,10 @@ def write_rest(source: Source, session: Session, temporary: str, moved: Sequence
     rest = source.file.disk.open(temporary, "temp")
     try:
         copy_owner(session.file, rest)
-        position = 0
-        for start, size in moved:
-            copy(session.file, rest, position, start)
-            position = start + size
-        copy(session.file, rest, position, session.status.size)
+        copy_rest(session.file, rest, 0, session.status.size, moved)
+        at, number = source.file.ledger.generation
+        if at >= 0:
+            rest.write_at(number_text(number + 1), _shifted(at, moved))
         rest.sync()
         return rest.status()
     finally:
@@ -125,83 +121,32 @@ def require_outside_journals(disk: Disk, target: str) -> None:
         )
 
 
-def swap(source: Source, file: File, temporary: str, before: Token) -> bool:
-    """Rename a temporary file to the queue's name, under a lease. The caller holds the lock.
+def log_moved(source: Source, after: Token, moved: Sequence[tuple[int, int]], parts: Sequence[Part]) -> None:
+    """Record the new positions of the claims, and which messages were moved to other files.
 
     Args:
-        source: the queue.
-        file: the queue file, open.
-        temporary: the path of the new file, which was synced.
-        before: the state of the queue file when it was read.
-
-    Returns:
-        Whether it was renamed; False: another program has changed the queue file.
-    """
-    source.file.exclusive.take(file)
-    there = source.file.disk.status(source.path)
-    if there is None or token_of(there) != before:
-        return False
-    source.file.disk.rename(temporary, source.file.real_path)
-    return True
-
-
-def forget_moved(
-    source: Source, before: Token, after: Token, moved: Sequence[tuple[int, int]], marks: Sequence[Record] = ()
-) -> None:
-    """Record the new positions, and which messages were moved, if the ledger has the state before the move.
-
-    Args:
-        source: the queue.
-        before: the state of the file before.
-        after: its state now.
-        moved: position and size of what was moved.
-        marks: the marks of these messages. Of those that a person made, the ledger has no line yet.
+        source: the queue, whose ledger knew the file before the move.
+        after: the state of the file now.
+        moved: position and size of what was moved, ascending.
+        parts: the messages of these.
     """
     ledger = source.file.ledger
-    if ledger.token == before or not ledger.lines:
-        known = _shifted(ledger, moved, marks)
-        ledger.rewrite(known, token=after, epoch=time.time_ns())
+    taken = {start for start, _ in moved}
+    claims = [
+        one._replace(position=_shifted(one.position, moved))
+        for one in ledger.claims.values()
+        if one.position not in taken
+    ]
+    lines = [
+        (ARCHIVED, at, digest(essence(raw)), WAS + raw[:1] if raw[0] in MARKS else EMPTY)
+        for at, raw in parts
+        if raw[0] != _COMMENT
+    ]
+    at, number = ledger.generation
+    ledger.begin(claims, after, Generation(_shifted(at, moved), number + 1), lines=lines)
 
 
-def _shifted(ledger: Ledger, moved: Sequence[tuple[int, int]], marks: Sequence[Record]) -> list[Record]:
-    """Return the records after the move: new positions for what remains, the run for archived marks."""
-    now = time.time_ns()
-    starts = [start for start, _ in moved]
-    gone = [0, *itertools.accumulate(size for _, size in moved)]
-    known = []
-    edits = ledger.edits()
-    there = {record.digest for record in edits if record.kind in MARKS}
-    run = max(
-        [now, *(run_of(record.owner) + 1 for record in edits if is_archived(record))]
-    )  # the clock may be set back
-    for record in edits:
-        before = bisect.bisect_left(starts, record.position)
-        if record.position < 0:
-            known.append(record)
-        elif before == len(starts) or starts[before] != record.position:
-            known.append(record._replace(position=record.position - gone[before]))
-        elif record.kind in MARKS:  # a stale save may restore the message
-            known.append(record._replace(position=-now, owner=b"%s%d" % (ARCHIVED, run)))
-        elif record.kind == SET:  # a stale save may restore the message as it was before
-            known.append(record._replace(position=-1))
-    # A run of their own: whether a save brought the others back does not depend on these.
-    own = b"%s%d" % (ARCHIVED, run + 1)
-    return known + [one._replace(position=-now, owner=own) for one in marks if one.digest not in there]
-
-
-def copy(source: File, target: File, start: int, end: int) -> None:
-    """Copy the bytes from start to end."""
-    while start < end:
-        data = source.read(min(_BLOCK, end - start), start)
-        if not data:
-            return
-        target.write(data)
-        start += len(data)
-
-
-def copy_owner(old: File, new: File) -> None:
-    """Give the new file the owner and mode of the old one, so that no other user can read it."""
-    with contextlib.suppress(OSError, ValueError):
-        status = os.fstat(old.fileno())
-        os.fchmod(new.fileno(), status.st_mode & 0o7777)
-        os.fchown(new.fileno(), status.st_uid, status.st_gid)
+def _shifted(position: int, moved: Sequence[tuple[int, int]]) -> int:
+    """Return where a position is after some spans were removed."""
+    before = bisect.bisect_left(moved, (position, 0))
+    return position - sum(size for _, size in moved[:before])

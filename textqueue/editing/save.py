@@ -27,7 +27,6 @@ was free, and the work of the program counts.
 from __future__ import annotations
 
 import bisect
-import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from difflib import SequenceMatcher
@@ -37,14 +36,15 @@ from sej.system.locks import end_lease
 from textqueue.editing.message import marking
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import Session
-from textqueue.editing.replace import copy_owner, swap
 from textqueue.editing.source import Source
+from textqueue.editing.tq_file import copy_owner
 from textqueue.errors import FileInUseError, MessageMovedError
+from textqueue.format.generation import Generation, generations_in
 from textqueue.format.grammar import BOM, CONTROL_OF, STATUS_OF, MessageStatus
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import chunks, digest, essence, value_of
 from textqueue.format.windows import Token, token_of
-from textqueue.ledger.records import CLAIMS, Record
+from textqueue.ledger.records import Record
 from textqueue.ledger.sidecar import sidecar_path
 
 _Span = tuple[int, int]
@@ -302,8 +302,9 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
     overridden: dict[bytes, None] = {}  # before a mark; after it, the entry of the others looks unchanged
     for _ in range(_MAX_ATTEMPTS):
         with source.file.session() as session:
-            source.file.bring_in_line(session.file)
-            before = token_of(session.file.status())
+            if not session.known:
+                continue
+            before = token_of(session.status)
             end_lease(session.file)
             text = session.file.read(before[1], 0)
             merged = merge(old, new, text)
@@ -363,18 +364,17 @@ def _replace(source: Source, session: Session, text: bytes, merged: Merged, befo
         after = token_of(file.status())
     finally:
         file.close()
-    if not swap(source, session.file, temporary, before):
+    if not source.file.swap(session.file, temporary, before):
         return False
-    ledger = source.file.ledger
-    if ledger.token == before:  # what the person deleted or changed is not a lost edit of a program
-        places = new_positions(text, merged.text)
-        edits = ledger.edits()
-        kept = [record for record in edits if record.position < 0 or record.position in places]
-        moved = [record._replace(position=places.get(record.position, record.position)) for record in kept]
-        claims = [one for one in edits if one.kind in CLAIMS and one.position >= 0 and one.position not in places]
-        taken = {record.position for record in moved if record.kind in CLAIMS}
-        moved += _moved_claims(claims, taken, merged.text)
-        ledger.rewrite(moved, token=after, epoch=time.time_ns())
+    # What the person deleted or changed is not a lost change of a program: the text has the present number.
+    ledger, places = source.file.ledger, new_positions(text, merged.text)
+    claims = [one for one in ledger.claims.values() if one.position >= 0]
+    moved = [one._replace(position=places[one.position]) for one in claims if one.position in places]
+    taken = {one.position for one in moved}
+    moved += _moved_claims([one for one in claims if one.position not in places], taken, merged.text)
+    found = generations_in(merged.text)
+    at = found[0].position if found else -1
+    ledger.begin(moved, after, Generation(at, ledger.generation.number))
     return True
 
 

@@ -13,20 +13,19 @@ from typing import Final
 
 from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import Disk, File
-from sej.system.locks import end_lease, leased
-from textqueue.editing.conflicts import Conflict
+from sej.system.locks import end_lease
 from textqueue.editing.delivered import Delivered
 from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
 from textqueue.editing.proof import Change, Place, entry_at, here, neighbours, proven
 from textqueue.editing.queue_file import MOMENT_S, QueueFile, Session
-from textqueue.editing.reconcile import OnRevert, find_again
+from textqueue.editing.reconcile import find_again
+from textqueue.editing.tq_file import Conflict, OnRevert
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, mutex_of
+from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, is_here
 from textqueue.format.parser import digest, essence
-from textqueue.format.windows import Token, token_of, unknown
-from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import EMPTY, ENDED, FAILED, GONE, MARKS, SET, WAS, Record
+from textqueue.format.windows import token_of, unknown
+from textqueue.ledger.records import EMPTY, ENDED, FAILED, MARKS, SET, WAS, Line
 from textqueue.ledger.sidecar import InTransit, real_path
 
 
@@ -64,6 +63,7 @@ class Changes:
         """
         self.found = list(places)
         self.last: tuple[int, bytes] | None = None
+        self.wrote = False
         self._source = source
         self._queue = source.file
         self._changes = changes
@@ -71,7 +71,7 @@ class Changes:
         self._claims = claims
         self._free = free
         self._todo: list[Change | None] = []
-        self._records: list[tuple[int, int, bytes, bytes]] = []
+        self._lines: list[Line] = []
 
     def prove(self, session: Session) -> bool:
         """Find the messages at their positions, or elsewhere in the file.
@@ -100,9 +100,6 @@ class Changes:
             for number, (position, raw) in zip(lost, again, strict=True):
                 found[number] = Place(position, raw, -1)
         self.found = found
-        for place, now in zip(places, found, strict=True):
-            if place.raw.endswith(b"\n") and not now.raw.endswith(b"\n"):
-                self._require_whole(session, now)
         for place in found if self._free else ():
             self._require_free(place)
         self._todo = [change(place.raw) for place, change in zip(found, self._changes, strict=True)]
@@ -142,15 +139,6 @@ class Changes:
             )
         return Place(at, place.raw, ledger.epoch) if at >= 0 else place
 
-    def _require_whole(self, session: Session, place: Place) -> None:
-        """Check that a last line without a newline is complete: another program may be writing it."""
-        if not session.alone and not self._source.settled(place.position, place.raw):
-            raise MessageMovedError(
-                f"cannot {self._what}: another program is saving the file; nothing was written; try again",
-                path=self._queue.path,
-                position=place.position,
-            )
-
     def _require_free(self, place: Place) -> None:
         if holder := self._source.holder(place):
             raise ClaimLostError(
@@ -171,22 +159,23 @@ class Changes:
             raw = bytearray(place.raw)
             for relative, data in change.writes:
                 file.write_at(data, place.position + relative)
+                self.wrote = True
                 raw[relative : relative + len(data)] = data
             new = bytes(raw)
             if not session.alone and file.read(len(new), place.position) != new:
                 what = "the file was rewritten while this message was edited"
                 self._queue.report(place.position, new, "collision", what)
             owner, name = change.owner, essence(new)
-            if change.kind == SET and (was := essence(place.raw)) != name:
-                owner = digest(was)
+            if change.kind == SET:
+                owner = b"%s/%s" % (digest(essence(place.raw)), owner)
             self.found[number] = Place(place.position, new, place.epoch)
-            self._records.append((change.kind, place.position, digest(name), owner))
+            self._lines.append((change.kind, place.position, digest(name), owner))
             self.last = place.position, new
         return True
 
-    def log(self, ledger: Ledger, token: Token) -> None:
-        """Append a ledger line for each message."""
-        ledger.append([Record(kind, at, name, token, owner) for kind, at, name, owner in self._records])
+    def lines(self) -> list[Line]:
+        """Return a ledger line for each message."""
+        return self._lines
 
 
 class _OneStatus:
@@ -201,6 +190,7 @@ class _OneStatus:
         self._control = control
         self._groups = neighbours(self._places)
         position, raw, _ = self._places[-1]
+        self.wrote = True
         self.last: tuple[int, bytes] | None = position, bytes([control]) + raw[1:]
 
     def prove(self, session: Session) -> bool:
@@ -225,30 +215,25 @@ class _OneStatus:
             session.file.write_at(window, begin)
         return True
 
-    def log(self, ledger: Ledger, token: Token) -> None:
-        """Append a ledger line for each message."""
-        ledger.append(
-            [
-                Record(self._control, at, digest(essence(raw)), token, WAS + raw[:1] if raw[0] in MARKS else EMPTY)
-                for at, raw, _ in self._places
-            ]
-        )
+    def lines(self) -> list[Line]:
+        """Return a ledger line for each message."""
+        return [
+            (self._control, at, digest(essence(raw)), WAS + raw[:1] if raw[0] in MARKS else EMPTY)
+            for at, raw, _ in self._places
+        ]
 
 
-_HALF_WRITTEN_S: Final = 0.5
-_EMPTIED_S: Final = 5.0
-_REWRITTEN_S: Final = 10.0
-"""While another program has the file open, it may be in the middle of a save. A missing message counts as removed after
-the first time without a change; in an empty file, after the second; and with changes, after the third."""
-_HALF_WRITTEN_PAUSE_S: Final = 0.01
+_RENAMED_S: Final = 0.5
+_RENAMED_PAUSE_S: Final = 0.01
+"""How long an edit waits for a file that is gone: an editor may be between two renames."""
 _SYNC_WAIT_S: Final = 1.0
 _SYNC_PAUSE_S: Final = 0.01
 """How long a sync waits for a program that has the file open, and how often it tries."""
 _REPLACED_MOST: Final = 100
 _REPLACED_S: Final = 10.0
-_REPLACED_PAUSE_S: Final = 0.000_5
+_PAUSES_S: Final = 0.000_5, 0.01
 """An edit is given up if the file was replaced so many times, and for so long: a loaded machine may be slow. Between
-two attempts it waits for the third."""
+two attempts it waits for the shortest of these times, and longer after each."""
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 
 
@@ -272,11 +257,11 @@ class Replaced:
         passed = time.monotonic() - self._start
         if self._times >= _REPLACED_MOST and passed >= _REPLACED_S:
             raise TextQueueError(
-                f"cannot {self._what}: another program replaced the file {self._times} times in {passed:.0f} seconds;"
+                f"cannot {self._what}: another program has replaced the file or is saving it, for {passed:.0f} seconds;"
                 " end that program, then try again",
                 path=self._path,
             )
-        time.sleep(_REPLACED_PAUSE_S)
+        time.sleep(min(_PAUSES_S[0] * 2 ** min(self._times, 10), _PAUSES_S[1]))
 
 
 class Source:
@@ -350,17 +335,13 @@ class Source:
         return self._in_transit.has(self.file.sidecars.path(".drain"), raw)
 
     def is_copy(self, position: int, raw: bytes) -> bool:
-        """Return whether the claim in the mutex of a message is that of another one: a user copied it.
+        """Return whether the claim in the mutex of a message is free: a copy by a user, or a claim that has ended.
 
-        The ledger has the claim, or its end, but it has no claim at this position. So the copy is free. So is a part of
-        such a claim, which an editor has read and saved. If the ledger does not know the claim, it counts. The caller
-        holds the lock, and the message is at the position.
+        The ledger has every claim of this host. So a claim that it does not have at this position does not count. The
+        caller holds the lock, and the message is at the position.
         """
-        ledger = self.file.ledger
-        if not self.file.known or position in ledger.claims:
-            return False
-        mutex = mutex_of(raw)
-        return mutex is not None and ledger.has_claimed(digest(essence(raw)), mutex.holder, mutex.has)
+        ledger, holder = self.file.ledger, holder_of(raw)
+        return self.file.known and ledger.epoch > 0 and position not in ledger.claims and is_here(holder)
 
     def was_copied(self, position: int, raw: bytes) -> bool:
         """As :meth:`is_copy`, for a message that a reader has read without the lock."""
@@ -424,7 +405,8 @@ class Source:
             if alike:
                 at = min(alike, key=lambda at: (at >= 0, abs(at - position)))
                 token = token_of(session.status)
-                ledger.append([Record(ENDED, at, name, token if session.known else unknown(token), GONE)])
+                token = token if session.known else unknown(token)
+                ledger.append([(ENDED, at, name, EMPTY)], token, ledger.generation.number)
 
     def edit(
         self,
@@ -468,35 +450,15 @@ class Source:
             claims: for each message, its claim.
             free: whether the edit is refused if a process has claimed one of the messages.
         """
-        start = still = time.monotonic()
-        seen: Token | None = None
-        token, alone = (0, 0, 0), True
+        start = time.monotonic()
         replaced = Replaced(what, self.path)
         while True:
             try:
                 with self.file.session() as session:
-                    token, alone = token_of(session.status), session.alone
-                    try:
-                        done, current = self.write(session, places, changes, what, claims, free=free)
-                    except MessageMovedError:
-                        alone = alone and leased(session.file)  # or another program has been let in meanwhile
-                        raise
-            except ClaimLostError:
-                raise
-            except MessageMovedError:
-                # If another program has the file open, it may be in the middle of a save.
-                now = time.monotonic()
-                if token != seen:
-                    seen, still = token, now
-                patience = _HALF_WRITTEN_S if token[1] else _EMPTIED_S
-                if alone or now - still > patience or now - start > _REWRITTEN_S:
-                    raise
-                time.sleep(_HALF_WRITTEN_PAUSE_S)
-                continue
+                    done, current = self.write(session, places, changes, what, claims, free=free)
             except FileNotFoundError:
-                # An editor may be between two renames.
-                if time.monotonic() - start < _HALF_WRITTEN_S and self.has_ledger:
-                    time.sleep(_HALF_WRITTEN_PAUSE_S)
+                if time.monotonic() - start < _RENAMED_S and self.has_ledger:
+                    time.sleep(_RENAMED_PAUSE_S)
                     continue
                 raise MessageMovedError(
                     f"cannot {what}: the file is gone; restore it, or read the queue again",

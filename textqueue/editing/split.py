@@ -31,16 +31,14 @@ from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import Session
 from textqueue.editing.replace import (
     Part,
-    copy,
-    copy_owner,
-    forget_moved,
+    log_moved,
     require_closed,
     require_outside_journals,
     runs,
-    swap,
     write_rest,
 )
 from textqueue.editing.source import Source
+from textqueue.editing.tq_file import copy_owner
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.mutex import holder_of
 from textqueue.format.windows import token_of
@@ -69,8 +67,7 @@ def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int
     """
     for _ in range(_MAX_ATTEMPTS):
         with source.file.session() as session:
-            source.file.bring_in_line(session.file)
-            counts = _attempt(source, session, choose)
+            counts = _attempt(source, session, choose) if session.known else None
         if counts is not None:
             return counts
     raise FileInUseError(
@@ -81,7 +78,7 @@ def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int
 
 def _attempt(source: Source, session: Session, choose: Callable[[Part], str | None]) -> dict[str, int] | None:
     disk, file = source.file.disk, session.file
-    before = token_of(file.status())
+    before = token_of(session.status)
     end_lease(file)
     require_closed(source)
     rest, note = sidecar_path(source.file.real_path, ".rest"), sidecar_path(source.file.real_path, ".split")
@@ -98,7 +95,8 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
     temporary = {target: os.path.abspath(sidecar_path(target, ".new")) for target in pieces}
     try:
         _write(disk, file, pieces, temporary)
-        taken = sorted(part for parts in pieces.values() for part in parts)
+        moved = sorted(part for parts in pieces.values() for part in parts)
+        taken = [(part.position, len(part.raw)) for part in moved]
         after = write_rest(source, session, rest, taken)
         fields = {"files": [[noted(temporary[target], note), noted(target, note)] for target in pieces]}
         replace_sidecar(disk, note, seal(note, fields), source.path)
@@ -108,27 +106,23 @@ def _attempt(source: Source, session: Session, choose: Callable[[Part], str | No
                 with suppress(OSError):
                     disk.unlink(path)
         raise
-    if not swap(source, file, rest, before):
+    if not source.file.swap(file, rest, before):
         _complete(disk, rest, note)
         return None
-    forget_moved(source, before, token_of(after), taken)
+    log_moved(source, token_of(after), taken, moved)
     _complete(disk, rest, note)
     return counts
 
 
-def _write(
-    disk: Disk, file: File, pieces: Mapping[str, Sequence[tuple[int, int]]], temporary: Mapping[str, str]
-) -> None:
+def _write(disk: Disk, file: File, pieces: Mapping[str, Sequence[Part]], temporary: Mapping[str, str]) -> None:
     """Write the new files under their temporary names, and sync them."""
     for target, parts in pieces.items():
         disk.unlink(temporary[target])
         new = disk.open(temporary[target], "temp")
         try:
             copy_owner(file, new)
-            for position, size in parts:
-                copy(file, new, position, position + size)
-                if file.read(1, position + size - 1) != b"\n":
-                    new.write(b"\n")
+            for _, raw in parts:
+                new.write(raw if raw.endswith(b"\n") else raw + b"\n")
             new.sync()
         finally:
             new.close()
@@ -138,9 +132,9 @@ def _write(
 
 def _pieces(
     source: Source, file: File, choose: Callable[[Part], str | None]
-) -> tuple[dict[str, list[tuple[int, int]]], dict[str, int]]:
-    """Return what to move to each new file, as (position, size), and the number of messages in it."""
-    pieces: dict[str, list[tuple[int, int]]] = {}
+) -> tuple[dict[str, list[Part]], dict[str, int]]:
+    """Return what to move to each new file, and the number of messages in it."""
+    pieces: dict[str, list[Part]] = {}
     counts: dict[str, int] = {}
     for run in runs(file):
         chosen: dict[int, str | None] = {}
@@ -154,7 +148,7 @@ def _pieces(
         for part in run:
             target = chosen.get(part.position, together)
             if target is not None:
-                pieces.setdefault(target, []).append((part.position, len(part.raw)))
+                pieces.setdefault(target, []).append(part)
     return pieces, counts
 
 

@@ -20,17 +20,7 @@ from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
 from textqueue.format.parser import chunks, digest, essence
 from textqueue.format.windows import scan
-from textqueue.ledger.records import (
-    APPENDED,
-    EMPTY,
-    MARKS,
-    SET,
-    STATE,
-    WAITING,
-    WAS,
-    Record,
-    is_copy,
-)
+from textqueue.ledger.records import APPENDED, ARCHIVED, GIVEN_BACK, MARKS, SET, STATE, WAS, Record
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
@@ -53,7 +43,7 @@ class _Edit(NamedTuple):
 
     @property
     def after(self) -> int:
-        return _QUEUED if self.record.kind in WAITING else self.record.kind
+        return _QUEUED if self.record.kind in (APPENDED, GIVEN_BACK) else self.record.kind
 
 
 def undo(sources: Iterable[Source], count: int) -> Iterator[Message]:
@@ -79,23 +69,20 @@ def _changes(source: Source, history: Iterable[Record]) -> list[_Edit]:
     made: list[_Edit] = []
     epoch = 0
     for record in history:
-        was = record.owner[len(WAS)] if record.owner.startswith(WAS) else None
         if record.kind == STATE:
             if record.position != epoch:
                 made = [edit._replace(current=False) for edit in made]
             epoch = record.position
-        elif record.kind == SET and record.owner != EMPTY:
+        elif record.kind == SET:
+            was = record.owner.partition(b"/")[0]
             made = [
                 edit._replace(record=edit.record._replace(digest=record.digest))
-                if edit.record.digest == record.owner and edit.record.position in (record.position, -1)
+                if edit.record.digest == was and (edit.record.position == record.position or not edit.current)
                 else edit
                 for edit in made
             ]
-        elif is_copy(record):
-            if made and made[-1].record.digest == record.digest:
-                made[-1] = made[-1]._replace(record=record, current=True)
-        elif record.kind in MARKS or record.kind == APPENDED or was is not None:  # not: a claim that ended
-            before = _COMMENT if record.kind == APPENDED else was or _QUEUED
+        elif record.kind != ARCHIVED and (record.kind in MARKS | {APPENDED} or record.owner.startswith(WAS)):
+            before = _COMMENT if record.kind == APPENDED else record.was  # not: a claim that ended
             made.append(_Edit(source, record, before, current=True))
     return made
 

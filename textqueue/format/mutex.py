@@ -42,8 +42,6 @@ from textqueue.format.grammar import MUTEX
 from textqueue.format.parser import decode, name_of, variables_of
 
 ROOM: Final = 24
-_PART: Final = 4
-"""The least bytes of the beginning of a claim. A shorter text may be what a user wrote."""
 _OWNER: Final = re.compile(rb"(\d{1,20})@([^/\s]+)/(\d{1,20})")
 
 HELD: Final = re.compile(rb"\n\\[ \t]*[mM][uU][tT][eE][xX][ \t]*=[ \t]*[^\s]")
@@ -64,14 +62,6 @@ class MutexRoom(NamedTuple):
     def fits(self, owner: bytes) -> bool:
         """Return whether a claim fits."""
         return len(owner) <= len(self.data)
-
-    def has(self, claim: bytes) -> bool:
-        """Return whether this is a claim, or a part of it: an editor read it while it was written or blanked."""
-        whole, data = self.filled(claim), self.data
-        begin, end = len(data) - len(data.lstrip()), len(data.rstrip())
-        if not end or len(whole) != len(data):
-            return False
-        return data[begin:] == whole[begin:] or (end >= _PART and data[:end] == whole[:end])
 
     def filled(self, owner: bytes) -> bytes:
         """Return the bytes to write: the owner, padded with blanks."""
@@ -137,6 +127,17 @@ def host_of(owner: bytes) -> str:
     if match is None or match[2] == _bare(process_host()):
         return ""
     return decode(match[2])
+
+
+def is_here(owner: bytes) -> bool:
+    """Return whether a program on this host has written this claim, or a part of it that an editor has read."""
+    host = _bare(process_host())
+    pid, at, rest = owner.partition(b"@")
+    if at and (not pid or (pid.isdigit() and len(pid) <= 20)):
+        name, slash, start = rest.partition(b"/")
+        return (name == host and (not start or start.isdigit())) if slash else host.startswith(name)
+    name, slash, start = owner.partition(b"/")
+    return bool(slash) and start.isdigit() and host.endswith(name)
 
 
 def is_own(owner: bytes) -> bool:

@@ -45,26 +45,6 @@ def unknown(token: Token) -> Token:
     return 0, token[1], token[2]
 
 
-def is_known(token: Token) -> bool:
-    """Return False for a state of :func:`unknown`."""
-    return token[0] != 0
-
-
-def shared(token: Token) -> Token:
-    """Return a state after an edit during which another program had the file open, but did not write."""
-    return -token[0], token[1], token[2]
-
-
-def is_shared(token: Token) -> bool:
-    """Return True for a state of :func:`shared`."""
-    return token[0] < 0
-
-
-def state_of(token: Token) -> Token:
-    """Return the state of the file in a ledger line: as :func:`token_of`, also after :func:`shared`."""
-    return abs(token[0]), token[1], token[2]
-
-
 def read_window(file: File, position: int, size: int, *, settled: Callable[[int, bytes], bool]) -> Window:
     """Read the whole chunks that begin at position.
 

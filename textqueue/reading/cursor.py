@@ -27,6 +27,7 @@ from sej.system.watch import Watch
 from textqueue.editing.delivered import Skips, hash_of
 from textqueue.editing.message import Message
 from textqueue.editing.source import Source
+from textqueue.format.generation import is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_claim
 from textqueue.format.parser import chunks
@@ -38,6 +39,7 @@ _MAX_ATTEMPTS: Final = 16
 _TICK_NS: Final = 20_000_000
 """Two changes within this time may have the same modification time."""
 _ANCHOR_BYTES: Final = 64
+_COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _WANTED: Final = CONTROL_OF[MessageStatus.queued]
 _UNMARKED: Final = bytes.maketrans(b"=!#", b"---")
 """Makes a text equal to the same text with other marks."""
@@ -95,6 +97,9 @@ class _Reader:
                 # other workers from changing the file before the window is read.
                 try:
                     with source.file.session() as session:
+                        if session.busy and self._checks:  # another program may be in the middle of a save
+                            source.growing = True
+                            return None
                         found = self._read(session.file, session.status, source.file.epoch_of(session.status))
                         if self.moved or session.still():
                             return found
@@ -236,7 +241,7 @@ def _ready(
     source, epoch, position, clock = reader.source, reader.epoch, window.position, time.monotonic
     fresh_until, small = clock() + _FRESH_S, len(window.data) <= _FEW_BYTES
     for raw in chunks(window.data):
-        if raw[0] in controls:
+        if raw[0] in controls and not (raw[0] == _COMMENT and is_generation(raw)):
             if remember is not None:
                 remember.append(raw)
             yield Message(source, raw, position, epoch)

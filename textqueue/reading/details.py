@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from sej.system.disk import File
 from textqueue.editing.message import Message
 from textqueue.editing.source import Source
-from textqueue.format.mutex import claimant, holder_of, is_alive
+from textqueue.format.mutex import claimant, holder_of, is_alive, is_here
 from textqueue.format.parser import decode, digest, essence
-from textqueue.ledger.records import Record
+from textqueue.ledger.records import CHANGES, CLAIMS, Record
 
 _BLOCK: Final = 1 << 20
 
@@ -73,7 +73,7 @@ class _File:
             ledger = source.file.ledger
             self._claims = dict(ledger.claims)
             self._epoch = ledger.epoch
-            edits = ledger.edits()
+            edits = [one for one in ledger.history() if one.kind in CHANGES or one.kind in CLAIMS]
         # For a user who may only read, lines may have moved since the positions in the ledger were correct.
         self._unplaced: dict[bytes, list[Record]] = defaultdict(list)
         for record in self._claims.values():
@@ -103,9 +103,7 @@ class _File:
             record = self._unplaced[name].pop(0) if self._unplaced.get(name) else None
         owner = record.owner if record is not None and record.digest == name else holder_of(message.raw)
         holder = claimant(owner)
-        if record is None and holder and message.epoch == self._epoch:
-            with self.source.file.threads:
-                if self.source.file.ledger.has_claimed(name, holder, holder.__eq__):  # a user copied the message
-                    return None, since_ns
+        if record is None and message.epoch == self._epoch and is_here(holder):  # a user copied the message
+            return None, since_ns
         is_held = holder and is_alive(holder) and not self.source.leases.is_over(owner)
         return (decode(holder) if is_held else None), since_ns
