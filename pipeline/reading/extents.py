@@ -320,6 +320,12 @@ class Root:
         self._marks: list[tuple[int, int, int] | None] = []
         self._scanned_at = float("-inf")
 
+    def check(self) -> None:
+        """Do nothing: :meth:`look` raises if a path does not exist."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
     def look(self) -> dict[str, Follower]:
         """Return the existing journals, each polled, without those that were removed."""
         marks = [None if (status := OS.status(path)) is None else _mark(status) for path in self._paths]

@@ -163,8 +163,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query starts."""
         options = self._options
-        if isinstance(self._root, RemoteRoot):
-            self._root.check()
+        self._root.check()
         followers: Mapping[str, Follower | RemoteExtent] = self._root.look()
         there = [follower.origin for follower in followers.values()]
         given = by_directory(options["startingOffsets"] or "earliest", there, "startingOffsets", EARLIEST)
@@ -249,9 +248,8 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Release the reader's locks and the connection to the hub."""
         if "_progress" in self.__dict__ and self._progress is not None:
             self._progress.close()
-        root = self.__dict__.get("_root")
-        if isinstance(root, RemoteRoot):
-            root.close()
+        if "_root" in self.__dict__:
+            self._root.close()
         if _is_planner() and isinstance(sys.exc_info()[1], EOFError):
             os._exit(0)  # Spark has disconnected: its runner would only print a traceback about that
 

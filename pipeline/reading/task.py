@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -281,11 +281,11 @@ def task_options(options: Options) -> TaskOptions:
 
 
 _NS_IN_US: Final = 1000
-_Builder = Callable[[Columns, int], pa.Array]
+_ORIGINS: Final = {"client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
 
 
 class Batches:
-    """Builds batches of one schema.
+    """Builds batches of one schema, without a copy of a value.
 
     Attributes:
         wants: whether the codec must copy keys and values, as its arguments.
@@ -300,29 +300,35 @@ class Batches:
         self.columns = [name for name in dict.fromkeys(called) if name in ("timestamp", "type", "key", "value")]
         self._origin = origin
         self._constant: dict[str, pa.Array] = {}
-        self._make: list[_Builder] = [
-            self._constant_column(name, schema.field(name).type) if name in _ORIGINS else _BUILDERS[name]
-            for name in schema.names
-        ]
 
     def batch(self, found: Columns, first_offset: int) -> pa.RecordBatch:
         """Return columns as a batch; its first message has the offset ``first_offset``."""
-        arrays = [make(found, first_offset) for make in self._make]
+        arrays = [self._column(name, found, first_offset) for name in self._schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _constant_column(self, name: str, kind: pa.DataType) -> _Builder:
-        value = getattr(self._origin, _ORIGINS[name])
-
-        def make(found: Columns, _: int) -> pa.Array:
+    def _column(self, name: str, found: Columns, first: int) -> pa.Array:
+        count = found.messages
+        if name in _ORIGINS:
             known = self._constant.get(name)
-            if known is None or len(known) < found.messages:
-                known = self._constant[name] = _repeated(value, kind, max(found.messages, 1024))
-            return known[: found.messages]
-
-        return make
-
-
-_ORIGINS: Final = {"client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
+            if known is None or len(known) < count:
+                value, kind = getattr(self._origin, _ORIGINS[name]), self._schema.field(name).type
+                known = self._constant[name] = _repeated(value, kind, max(count, 1024))
+            return known[:count]
+        if name == "offset":
+            return _array(pa.int64(), count, np.arange(first, first + count, dtype=np.int64))
+        if name == "timestamp_ns":
+            return _array(pa.int64(), count, found.timestamps)
+        if name == "type":
+            return _array(pa.int32(), count, found.types)
+        if name == "key":
+            return _array(pa.binary(), count, found.key_ends, found.key_data)
+        if name == "value":
+            return _array(pa.binary(), count, found.value_ends, found.value_data)
+        ns = np.frombuffer(found.timestamps, np.int64)
+        us = ns // _NS_IN_US
+        if ns.size and int(np.min(ns)) == NO_TIMESTAMP:
+            return pa.array(us, pa.timestamp("us", "UTC"), mask=ns == NO_TIMESTAMP)
+        return _array(pa.timestamp("us", "UTC"), count, us)
 
 
 def _repeated(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:
@@ -330,53 +336,11 @@ def _repeated(value: str | int | None, kind: pa.DataType, count: int) -> pa.Arra
     if value is None:
         return pa.nulls(count, kind)
     if isinstance(value, int):
-        return _fixed(kind, count, np.full(count, value, kind.to_pandas_dtype()))
+        return _array(kind, count, np.full(count, value, kind.to_pandas_dtype()))
     data = value.encode()
-    ends = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * np.int32(len(data)))
-    return pa.Array.from_buffers(kind, count, [None, ends, pa.py_buffer(data * count)])
+    return _array(kind, count, np.arange(count + 1, dtype=np.int32) * np.int32(len(data)), data * count)
 
 
-def _offset(found: Columns, first: int) -> pa.Array:
-    return _fixed(pa.int64(), found.messages, np.arange(first, first + found.messages, dtype=np.int64))
-
-
-def _timestamp_ns(found: Columns, _: int) -> pa.Array:
-    return _fixed(pa.int64(), found.messages, found.timestamps)
-
-
-def _timestamp(found: Columns, _: int) -> pa.Array:
-    ns = np.frombuffer(found.timestamps, np.int64)
-    us = ns // _NS_IN_US
-    if ns.size and int(np.min(ns)) == NO_TIMESTAMP:
-        return pa.array(us, pa.timestamp("us", "UTC"), mask=ns == NO_TIMESTAMP)
-    return _fixed(pa.timestamp("us", "UTC"), found.messages, us)
-
-
-def _type(found: Columns, _: int) -> pa.Array:
-    return _fixed(pa.int32(), found.messages, found.types)
-
-
-def _key(found: Columns, _: int) -> pa.Array:
-    return _binary(found.messages, found.key_ends, found.key_data)
-
-
-def _value(found: Columns, _: int) -> pa.Array:
-    return _binary(found.messages, found.value_ends, found.value_data)
-
-
-def _fixed(kind: pa.DataType, count: int, data: Any) -> pa.Array:
-    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
-
-
-def _binary(count: int, ends: bytes, data: bytes) -> pa.Array:
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(data)])
-
-
-_BUILDERS: Final = {
-    "offset": _offset,
-    "timestamp": _timestamp,
-    "timestamp_ns": _timestamp_ns,
-    "type": _type,
-    "key": _key,
-    "value": _value,
-}
+def _array(kind: pa.DataType, count: int, *data: Any) -> pa.Array:
+    """Return an array over these bytes; of texts and bytes: where each ends, and all of them."""
+    return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, data)])

@@ -76,6 +76,25 @@ class Settings(NamedTuple):
     timeout: float | None
 
 
+class _Batch:
+    """The rows that were gathered, and when the first of them was."""
+
+    def __init__(self) -> None:
+        self.parts: list[pa.RecordBatch] = []
+        self.rows = self.size = 0
+        self.since = 0.0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self.since = self.since if self.parts else time.monotonic()
+        self.parts.append(rows)
+        self.rows += rows.num_rows
+        self.size += rows.nbytes
+
+    def take(self) -> pa.RecordBatch:
+        parts, self.parts, self.rows, self.size = self.parts, [], 0, 0
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
 class Stream:
     """Iterates over :class:`Arrived`; a context manager.
 
@@ -103,7 +122,11 @@ class Stream:
         self._reader = reader
         self._settings = settings
         self._known = known
-        self._root = self._make_root(paths)
+        self._root: Root | RemoteRoot = (
+            Root(list(paths), pattern=way.pattern, clients=way.clients, on_corruption=way.on_corruption)
+            if way.remote is None
+            else RemoteRoot(way.remote, paths, way.pattern)
+        )
         self._next: dict[str, dict[str, Any]] = {}
         self._kept: dict[str, Offset] = {}
         self._began: dict[str, int] = {}
@@ -193,8 +216,7 @@ class Stream:
             watch.close()
         self._kept.clear()
         self._watches.clear()
-        if isinstance(self._root, RemoteRoot):
-            self._root.close()
+        self._root.close()
 
     def __enter__(self) -> Self:
         """Return the stream."""
@@ -204,60 +226,45 @@ class Stream:
         """Close it."""
         self.close()
 
-    def _make_root(self, paths: Sequence[str]) -> Root | RemoteRoot:
-        way = self._way
-        if way.remote is not None:
-            return RemoteRoot(way.remote, paths, way.pattern)
-
-        return Root(list(paths), pattern=way.pattern, clients=way.clients, on_corruption=way.on_corruption)
-
     # --- gathering
 
     def _gather(self) -> Generator[Arrived, None, None]:
         """Yield batches: full ones as soon as they are, others after their age, at the end, or before an error."""
-        settings = self._settings
-        gathered: list[pa.RecordBatch] = []
-        rows = size = 0
-        since = quiet = time.monotonic()
+        settings, batch = self._settings, _Batch()
+        quiet = time.monotonic()
         while True:
             found = False
             try:
-                for name, offset, batch in self._round():
+                for name, offset, rows in self._round():
                     found = True
-                    if batch is not None and gathered and size + batch.nbytes > _MOST_BYTES:
-                        yield self._arrived(gathered)
-                        gathered, rows, size = [], 0, 0
+                    if batch.parts and rows is not None and batch.size + rows.nbytes > _MOST_BYTES:
+                        yield self._arrived(batch)
                     self._passed[name] = offset
-                    if batch is not None and batch.num_rows:
-                        since = since if gathered else time.monotonic()
-                        gathered.append(batch)
-                        rows += batch.num_rows
-                        size += batch.nbytes
-                    if rows >= settings.batch_rows or size >= settings.batch_bytes:
-                        yield self._arrived(gathered)
-                        gathered, rows, size = [], 0, 0
+                    if rows is not None and rows.num_rows:
+                        batch.add(rows)
+                    if batch.rows >= settings.batch_rows or batch.size >= settings.batch_bytes:
+                        yield self._arrived(batch)
                 now = time.monotonic()
                 quiet = now if found else quiet
                 ended = not found and settings.timeout is not None and now - quiet >= settings.timeout
-                ended = ended and self._is_complete()
+                over = (ended and self._is_complete()) or self._stopped.is_set()
             except (SejError, OSError):
-                if gathered:
-                    yield self._arrived(gathered)
+                if batch.parts:
+                    yield self._arrived(batch)
                 raise
-            over = ended or self._stopped.is_set()
-            if gathered and (over or now - since >= settings.batch_age_s):
-                yield self._arrived(gathered)
-                gathered, rows, size = [], 0, 0
+            if batch.parts and (over or now - batch.since >= settings.batch_age_s):
+                yield self._arrived(batch)
             if over:
                 return
             if not found:
                 limits = [_LOOK_S] if settings.timeout is None else [_LOOK_S, quiet + settings.timeout - now]
-                self._wait(max(min([*limits, since + settings.batch_age_s - now] if gathered else limits), 0.0))
+                self._wait(
+                    max(min([*limits, batch.since + settings.batch_age_s - now] if batch.parts else limits), 0.0)
+                )
 
-    def _arrived(self, gathered: list[pa.RecordBatch]) -> Arrived:
-        batch = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
+    def _arrived(self, batch: _Batch) -> Arrived:
         self._last = dict(self._passed)
-        return Arrived(batch, dict(self._passed))
+        return Arrived(batch.take(), dict(self._passed))
 
     def _round(self) -> Iterator[tuple[str, int, pa.RecordBatch | None]]:
         """Yield the new messages of all journals as directory, next offset and rows; None without rows."""
