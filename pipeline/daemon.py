@@ -13,7 +13,6 @@ import gc
 import importlib
 import os
 import socket
-import sys
 from contextlib import suppress
 from types import ModuleType
 from typing import Final
@@ -36,7 +35,6 @@ def main() -> None:
     for name in _FIRST:
         with suppress(ImportError):  # a missing library raises a clear error at its use
             importlib.import_module(name)
-    _warn_if_slow()
     from pyspark import daemon
 
     end_quietly(daemon)
@@ -57,14 +55,6 @@ def end_quietly(daemon: ModuleType) -> None:
         return code
 
     daemon.worker = worker  # type: ignore[attr-defined]
-
-
-def _warn_if_slow() -> None:
-    with suppress(ImportError):
-        from pipeline.needs import why_not_compiled
-
-        if (reason := why_not_compiled()) is not None:
-            sys.stderr.write(f"pipeline: the codec is pure Python, which is slow: {reason}\n")
 
 
 if __name__ == "__main__":

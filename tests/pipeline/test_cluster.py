@@ -94,10 +94,10 @@ def test_a_codec_that_is_not_compiled_is_explained(tmp_path: Path) -> None:
             for path in (ROOT / package).rglob("*.py"):
                 file.write(path, path.relative_to(ROOT))
     text = (
-        f"import sys; sys.path.insert(0, {str(packed)!r}); from pipeline.daemon import _warn_if_slow; _warn_if_slow()"
+        f"import sys; sys.path.insert(0, {str(packed)!r}); from pipeline import needs; print(needs.why_not_compiled())"
     )
     printed = program(text)
-    assert "pipeline: the codec is pure Python, which is slow: No module named 'sej.codec._codec_c'" in printed
+    assert "No module named 'sej.codec._codec_c'" in printed
     assert f"sej was imported from {packed} (a zip file, as of --py-files, cannot hold compiled modules)" in printed
 
 

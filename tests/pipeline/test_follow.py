@@ -228,18 +228,6 @@ def test_a_journal_that_was_removed_is_an_error(hub_root: Path, far: bool) -> No
             next(stream)
 
 
-def test_retention_waits_for_a_reader(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path / "j", segment_bytes=1 << 12) as writer:
-        for _ in range(20):
-            writer.append_many([b"x" * 100] * 20)
-    with pipeline.follow(tmp_path / "j", reader="r", batch_rows=100, timeout=0.0) as stream:
-        first = next(stream)
-        stream.commit(first.offsets)
-        sej.Journal(tmp_path / "j").clean(max_bytes=1)
-        assert sej.Journal(tmp_path / "j").first_offset <= first.offsets["j"]
-        assert sum(batch.num_rows for batch, _ in stream) + first.batch.num_rows == 400
-
-
 def test_a_hub_is_followed(hub_root: Path) -> None:
     with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
         with pipeline.follow("berlin", hub=server.address, batch_age_s=0.0) as stream:

@@ -53,12 +53,6 @@ def test_everything_that_may_be_read_equals_the_disk(spark: SparkSession, hub_ro
     assert far().count() == 25
 
 
-def test_names_and_patterns_choose(far: Load) -> None:
-    assert far("tokyo").count() == 11
-    assert far("berlin.orders.1", "berlin.plain.log").count() == 14
-    assert far(pattern=r".*\.orders\.1\.001").where("client = 'berlin'").count() == 6
-
-
 def test_offsets_times_and_partitions_as_on_a_disk(far: Load) -> None:
     start = '{"tokyo.orders.1.001": 4}'
     assert far("tokyo.orders.1.001", startingOffsets=start).count() == 2
@@ -122,21 +116,6 @@ def test_a_changed_byte_in_a_value_is_noticed_unless_that_is_turned_off(
     with pytest.raises(Exception, match="CorruptionError"):
         rows()
     assert rows(verify=False) == [b"plain-0", b"plane-1", b"plain-2"]
-
-
-def test_damage_on_the_hub_is_skipped_and_counted(
-    spark: SparkSession, hub_root: Path, far: Load, tmp_path: Path
-) -> None:
-    segment = hub_root / "tokyo.orders.1.001" / "jnl" / "0000000000000000.jnl"
-    with segment.open("r+b") as file:
-        file.seek(file.read().index(b"tokyo-2") - 30)
-        file.write(b"\xff" * 8)
-    with pytest.raises(Exception, match="CorruptionError"):
-        far("tokyo.orders.1.001").collect()
-    kept = far("tokyo.orders.1.001", onCorruption="skip", damageReport=tmp_path / "report").collect()
-    assert sorted(row.offset for row in kept) == [0, 3, 4, 5] or sorted(row.offset for row in kept) == [0, 1, 3, 4, 5]
-    (lost,) = spark.read.json(str(tmp_path / "report")).collect()
-    assert lost.missing == 6 - len(kept)
 
 
 def test_stream_sees_new_messages_journals_and_clients(

@@ -5,6 +5,7 @@ Without a session: the reader is asked as Spark asks it.
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,62 @@ def tree(tmp_path: Path) -> Path:
     for index in range(2):
         fill(tmp_path / "tree" / f"orders.1.{index:03x}", 5)
     return tmp_path / "tree"
+
+
+def append(path: Path, count: int) -> None:
+    """Append messages in small segments."""
+    with sej.Writer(path, segment_bytes=1000) as writer:
+        writer.append_many([b"x" * 20] * count)
+
+
+def recreated(path: Path, _: Path) -> range:
+    """Another journal, with more messages."""
+    append(path, 40)
+    return range(40)
+
+
+def deleted(path: Path, old: Path) -> range:
+    """The same journal later on, when its retention was faster than the stream."""
+    shutil.copytree(old, path)
+    append(path, 200)
+    sej.Journal(path).clean(max_bytes=1000)
+    assert sej.Journal(path).first_offset > 21
+    return range(sej.Journal(path).first_offset, 220)
+
+
+def truncated(path: Path, old: Path) -> range:
+    """The same journal with fewer messages, as after a disk was restored."""
+    shutil.copytree(old, path)
+    last = sorted((path / "jnl").iterdir())[-1]
+    with last.open("r+b") as file:
+        file.truncate(last.stat().st_size // 2)
+    return range(0)
+
+
+LOSSES = [
+    (recreated, "re-created"),
+    (deleted, "were deleted before the stream read them"),
+    (truncated, "was truncated or"),
+]
+
+
+@pytest.mark.parametrize(("become", "says"), LOSSES)
+def test_loss_between_two_batches(tmp_path: Path, become: Callable[[Path, Path], range], says: str) -> None:
+    new, place = tmp_path / "new", tmp_path / "tree" / "orders.1.000"
+    append(place, 20)
+    strict, lenient = reader(place.parent), reader(place.parent, failOnDataLoss="false")
+    start = strict.latestOffset(strict.initialOffset(), ALL)
+    assert lenient.latestOffset(lenient.initialOffset(), ALL) == start
+    left = become(new, place)
+    place.rename(tmp_path / "old")
+    new.rename(place)
+    with pytest.raises(sej.SejError, match=says):
+        strict.latestOffset(start, ALL)
+    end = lenient.latestOffset(start, ALL)
+    assert planned(lenient, start, end) == ([(place.name, left.start, left.stop)] if left else [])
+    append(place, 30)  # a truncated one continues with what is appended from now on
+    last = int(end[place.name]["offset"])
+    assert planned(lenient, end, lenient.latestOffset(end, ALL)) == [(place.name, last, last + 30)]
 
 
 def test_a_batch_that_is_planned_again_needs_its_directories(tree: Path, tmp_path: Path) -> None:

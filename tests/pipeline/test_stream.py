@@ -128,11 +128,3 @@ def test_reader_is_kept_as_soon_as_the_batch_is_done(spark: SparkSession, journa
 def test_one_reader_at_a_time(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
     with sej.Offset(journal, "spark"):
         assert "reader 'spark'" in failing(spark, journal, checkpoint, reader="spark")
-
-
-def test_many_small_directories_make_one_task(spark: SparkSession, tmp_path: Path, checkpoint: Path) -> None:
-    for index in range(32):
-        fill(tmp_path / "tree" / f"many.5.{index:03x}", 3)
-    run = Run(spark, tmp_path / "tree", checkpoint)
-    assert len(run.rows) == 96
-    assert len(run.sizes) == 1

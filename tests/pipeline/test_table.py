@@ -238,16 +238,6 @@ def test_where_selects_rows(shards: Path, where: Any, count: int) -> None:
     assert pipeline.table(shards, where=where, columns=["shard"]).to_arrow().column_names == ["shard"]
 
 
-def test_conditions_limit_what_is_read(shards: Path) -> None:
-    """What is pruned is not read: damage there is not noticed."""
-    for path in shards.iterdir():
-        sej.Journal(path).reindex()
-    damaged(shards / "orders.2.001", b"s1-7")
-    assert pipeline.table(shards, where="shard = 3").to_arrow().num_rows == 40
-    with pytest.raises(sej.CorruptionError):
-        pipeline.table(shards).to_arrow()
-
-
 def test_the_count_comes_from_the_index(large: Path) -> None:
     first = sorted((large / "jnl").iterdir())[0]
     first.write_bytes(b"\xff" * first.stat().st_size)
@@ -295,12 +285,6 @@ def test_damage_is_skipped_and_logged_on_request(journal: Path, caplog: pytest.L
     sej.Journal(journal).repair()
     assert read_gaps(Directory(journal, OS))
     assert offsets(pipeline.table(journal)) == found, "a recorded gap is passed, and not counted"
-
-
-def test_a_torn_tail_is_left_out(journal: Path) -> None:
-    segment = next((journal / "jnl").iterdir())
-    segment.write_bytes(segment.read_bytes()[:-5])
-    assert offsets(pipeline.table(journal)) == list(range(99))
 
 
 def test_a_start_that_was_deleted_is_an_error(large: Path) -> None:

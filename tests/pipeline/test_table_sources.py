@@ -272,11 +272,6 @@ def test_wrong_arguments_of_a_count_through_a_hub() -> None:
         pipeline.count(None)
 
 
-def test_nothing_is_asked_of_the_hub_before_rows_are_needed() -> None:
-    table = pipeline.table("berlin", hub="127.0.0.1:1")
-    assert "offset" in table.schema.names
-
-
 def test_sql_over_a_hub(hub_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
         query = "SELECT client, count(*) AS n FROM hub GROUP BY 1 ORDER BY 1"
