@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from sej.checks import PATH, TEXT, Rule, a, between, require
 from sej.errors import InvalidNameError
@@ -41,6 +42,7 @@ An unused shard does not exist, and is not missing.
 """
 
 
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Path:
     """A sharded journal: ``2**bits`` SEJ directories. Only its name; reads nothing. Immutable.
 
@@ -48,7 +50,6 @@ class Path:
         root: the directory that holds them.
         prefix: the beginning of their names.
         bits: 0 to 10.
-        count: the number of shards.
 
     Example:
         >>> p = Path("data", prefix="orders", bits=3)
@@ -58,12 +59,9 @@ class Path:
         (shard.Path('data', prefix='orders', bits=3), 5)
     """
 
-    __slots__ = ("bits", "count", "prefix", "root")
-
     root: str
     prefix: str
     bits: int
-    count: int
 
     def __init__(self, root: str | os.PathLike[str], prefix: str = "", bits: int = 0) -> None:
         """Set the name.
@@ -83,12 +81,13 @@ class Path:
             raise InvalidNameError(f"prefix must be ASCII letters, digits, '_' and '-', got {prefix!r}")
         if not bits and not prefix:
             raise InvalidNameError("bits 0 needs a prefix: it is the whole name of the single shard")
-        for name, value in (("root", path), ("prefix", prefix), ("bits", bits), ("count", 1 << bits)):
+        for name, value in (("root", path), ("prefix", prefix), ("bits", bits)):
             object.__setattr__(self, name, value)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse: several parts of a program may share the object."""
-        raise AttributeError(f"a shard.Path cannot be changed; create another one instead of setting {name}")
+    @property
+    def count(self) -> int:
+        """The number of shards."""
+        return 1 << self.bits
 
     @property
     def name(self) -> str:
@@ -136,24 +135,9 @@ class Path:
         prefix, bits, index = found
         return Path(root or os.curdir, prefix, bits), index
 
-    def __eq__(self, other: object) -> bool:
-        """Compare the names; roots are compared as text."""
-        return isinstance(other, Path) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        """Hash the names."""
-        return hash(self._key())
-
-    def __reduce__(self) -> tuple[type[Path], tuple[str, str, int]]:
-        """Pickle by its parts."""
-        return Path, self._key()
-
     def __repr__(self) -> str:
         """Show the arguments."""
         return f"shard.Path({self.root!r}, prefix={self.prefix!r}, bits={self.bits})"
-
-    def _key(self) -> tuple[str, str, int]:
-        return self.root, self.prefix, self.bits
 
 
 def split_name(name: str) -> tuple[str, int, int] | None:

@@ -191,7 +191,7 @@ class Scanner:
     @property
     def gaps(self) -> dict[int, list[Gap]]:
         """Return lost messages that were passed, of each shard that has any."""
-        return {index: source.gaps for index, source in sorted(self._sources.there.items()) if source.gaps}
+        return {index: cursor.gaps for index, cursor in sorted(self._sources.there.items()) if cursor.gaps}
 
     def close(self) -> None:
         """Close the scanner; a read that waits in another thread, or that a signal handler interrupted, returns."""
@@ -235,11 +235,11 @@ class Scanner:
             self._reading = 0
 
     def _join(self, index: int, offset: int | Start) -> None:
-        source = self._sources.join(index, offset)
-        if source is None:
+        cursor = self._sources.join(index, offset)
+        if cursor is None:
             self._absent.append(index)
         else:
-            self._offsets[index] = source.offset
+            self._offsets[index] = cursor.due
             self._row.append(index)
 
     def _fill(self, timeout: float | None) -> bool:
@@ -317,7 +317,7 @@ class Scanner:
 
     def _judge(self) -> bool:
         """At the end of everything, decide between torn tail and corruption; return whether there is more to read."""
-        more = [index for index, source in self._sources.there.items() if source.cursor.judge()]
+        more = [index for index, cursor in self._sources.there.items() if cursor.judge()]
         self._row.extend(index for index in more if index not in self._row)
         return bool(more)
 

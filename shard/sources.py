@@ -19,7 +19,6 @@ from sej.codec.format import NO_TIMESTAMP
 from sej.errors import OffsetBeyondEndError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, check_name, containing, is_journal
-from sej.journal.gaps import Gap
 from sej.journal.index import IndexFile
 from sej.journal.segment import CHUNK_BYTES, SegmentReader
 from sej.journal.tail import Tail
@@ -32,34 +31,11 @@ from shard.names import TREE, Path
 from shard.trees import Arrivals
 
 
-class Source:
-    """One shard and the position in it."""
-
-    __slots__ = ("cursor", "directory", "index", "watch")
-
-    def __init__(self, index: int, directory: Directory, cursor: Cursor) -> None:
-        """Read from the cursor's position."""
-        self.index = index
-        self.directory = directory
-        self.cursor = cursor
-        self.watch: Watch | None = None
-
-    @property
-    def offset(self) -> int:
-        """The next offset to read."""
-        return self.cursor.due
-
-    @property
-    def gaps(self) -> list[Gap]:
-        """Lost messages that were passed."""
-        return self.cursor.gaps
-
-
 class Sources:
     """Positions in many shards of one sharded journal.
 
     Attributes:
-        there: the existing shards, by index.
+        there: the existing shards: a cursor at the position in each, by index.
     """
 
     def __init__(
@@ -88,12 +64,13 @@ class Sources:
         self._verify = verify
         self._chunk_bytes = chunk_bytes
         self._disk = disk
-        self._open: OrderedDict[int, Source] = OrderedDict()
+        self._open: OrderedDict[int, Cursor] = OrderedDict()
+        self._watches: dict[int, Watch] = {}
         self._arrivals: Arrivals | None = None
         self._woken = False
-        self.there: dict[int, Source] = {}
+        self.there: dict[int, Cursor] = {}
 
-    def join(self, index: int, offset: int | Start) -> Source | None:
+    def join(self, index: int, offset: int | Start) -> Cursor | None:
         """Add a shard at an offset; return None if it does not exist yet.
 
         Raises:
@@ -114,19 +91,19 @@ class Sources:
             directory, at, on_corruption=self._on_corruption, verify=self._verify, chunk_bytes=self._chunk_bytes
         )
         cursor.check_available()
-        source = self.there[index] = Source(index, directory, cursor)
+        self.there[index] = cursor
         if self._arrivals is not None:
-            source.watch = Watch(directory.jnl)
-        return source
+            self._watches[index] = Watch(directory.jnl)
+        return cursor
 
     def remove(self, index: int) -> None:
         """Remove a shard."""
-        source = self.there.pop(index, None)
-        if source is not None:
+        cursor = self.there.pop(index, None)
+        if cursor is not None:
             self._open.pop(index, None)
-            source.cursor.close()
-            if source.watch is not None:
-                source.watch.close()
+            cursor.close()
+            if index in self._watches:
+                self._watches.pop(index).close()
 
     def read(self, index: int, limit: int) -> list[Message]:
         """Read up to limit messages of a shard; an empty list at its end.
@@ -134,20 +111,20 @@ class Sources:
         Raises:
             SejError: as :meth:`sej.journal.cursor.Cursor.read`; the path names the shard.
         """
-        source = self.there[index]
-        batch = source.cursor.read(limit)
-        self._open[index] = source
+        cursor = self.there[index]
+        batch = cursor.read(limit)
+        self._open[index] = cursor
         self._open.move_to_end(index)
         while len(self._open) > self._max_open:
-            self._open.popitem(last=False)[1].cursor.park()  # the next read reopens it without a listing
+            self._open.popitem(last=False)[1].park()  # the next read reopens it without a listing
         return batch
 
     def watch(self) -> None:
         """Start watching; later changes end :meth:`wait`."""
         if self._arrivals is None:
             self._arrivals = Arrivals(self._path.root, self._disk)
-            for source in self.there.values():
-                source.watch = Watch(source.directory.jnl)
+            for index in self.there:
+                self._watches[index] = Watch(os.path.join(self._path.dir(index), "jnl"))
 
     @property
     def watched(self) -> bool:
@@ -182,10 +159,7 @@ class Sources:
         if self._arrivals is None:  # later appends wake the wait; earlier ones are found by one more check
             self.watch()
             return list(self.there), True
-        owner: dict[Watch, int] = {}
-        for source in self.there.values():
-            if source.watch is not None:
-                owner[source.watch] = source.index
+        owner = {watch: index for index, watch in self._watches.items()}
         found = wait_any([*self._arrivals.watches, *owner], timeout)
         fresh = [owner[watch] for watch in found if watch in owner]
         return fresh, len(fresh) < len(found)

@@ -221,19 +221,19 @@ class Worker:
         if claim is None or claim.retry_at > time.monotonic():
             return 0
         claim.retry_at = 0.0
-        source = sources.there[index]
+        cursor = sources.there[index]
         until = time.monotonic() + _TURN_S
         batch = sources.read(index, _TURN)
         try:
             if not batch:
                 claim.commit()  # idle: a good moment to commit
-                source.cursor.judge()
+                cursor.judge()
                 return 0
             done = claim.handle(handler, batch, lambda: self._stopped or time.monotonic() >= until)
         except LockLostError:
             self._release([index], sources)  # another worker may have it and handles messages that were not committed
             return 0
-        if claim.done != source.offset:
+        if claim.done != cursor.due:
             sources.remove(index)
             sources.join(index, claim.done)
         if not claim.retry_at:
