@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from hub.errors import HubError, ReaderHeldError, UnavailableError
 from hub.naming import Source, check_journal, no_such_journal, source_path
@@ -58,6 +59,12 @@ _READER_BYTES: Final = 4096
 _HOLDER_CHARS: Final = 64
 MAX_LEASES: Final = 4096
 """Leases at one time: each holds an open file."""
+
+
+_Row = tuple[Source, str, float, str]
+"""A journal, the holder of the reader there, its lease, and the identity of the journal."""
+_LOCKS: Final = 64
+"""So that two readers seldom wait for each other."""
 
 
 class Kept(NamedTuple):
@@ -122,15 +129,14 @@ class _Held:
 
 
 class _Name:
-    """One reader's name: what is recorded of it, and the lock for its calls."""
+    """One reader's name: who has it in each journal, and what of that is recorded."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.calls = 0
-        """Calls that use this object, or wait for its lock."""
-        self.held: dict[Source, _Held] = {}
-        self.is_loaded = False
-        self.is_changed = False
+    def __init__(self, recorded: list[_Row], started: float) -> None:
+        self.recorded = recorded
+        self.held = {
+            source: _Held(holder, lease_s, started + lease_s, identity)
+            for source, holder, lease_s, identity in recorded
+        }
 
 
 class Readers:
@@ -154,8 +160,9 @@ class Readers:
         self._store = store
         self._clock = clock
         self._started = clock()
-        self._lock = threading.Lock()
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._names: dict[str, _Name] = {}
+        """A name that no program holds takes no memory."""
 
     @property
     def held(self) -> int:
@@ -208,9 +215,6 @@ class Readers:
                 if take:
                     self._give_back(name, holder, places, before)
                 raise
-            finally:
-                if name.is_changed:
-                    self._record(reader, name)
 
     def _take(self, reader: str, name: _Name, holder: str, lease_s: float, place: Place) -> Kept:
         source, start, reset = place
@@ -235,7 +239,6 @@ class Readers:
         held.offset = self._open(reader, source, FIRST if start is None else start, rewind=reset)
         name.held[source] = held
         identity = _identity(path)
-        name.is_changed |= (held.lease_s, held.identity) != (lease_s, identity)
         held.lease_s, held.until, held.identity = lease_s, self._clock() + lease_s, identity
         if reset and start is not None:
             held.offset.reset(start)
@@ -302,40 +305,43 @@ class Readers:
     def sweep(self) -> None:
         """Release the locks of leases that have ended, so that local programs may use these readers."""
         now = self._clock()
-        for name in list(self._names.values()):
-            if not name.lock.acquire(blocking=False):
+        for reader, name in list(self._names.items()):
+            if not (lock := self._lock_of(reader)).acquire(blocking=False):
                 continue  # a call is in progress; the next sweep looks again
             try:
                 for held in name.held.values():
                     if held.until <= now:
                         held.release()
             finally:
-                name.lock.release()
+                lock.release()
 
     def close(self) -> None:
         """Release all locks. The holders continue after the next start."""
-        for name in list(self._names.values()):
-            with name.lock:
+        for reader, name in list(self._names.items()):
+            with self._lock_of(reader):
                 for held in name.held.values():
                     held.release()
 
+    def _lock_of(self, reader: str) -> threading.Lock:
+        return self._locks[crc32(reader.encode()) % _LOCKS]
+
     @contextlib.contextmanager
     def _named(self, reader: str) -> Iterator[_Name]:
-        with self._lock:
-            name = self._names.setdefault(check_name(reader, "a reader's name"), _Name())
-            name.calls += 1
-        try:
-            with name.lock:
-                if not name.is_loaded:
-                    for source, holder, lease_s, identity in _read(self._path(reader)):
-                        name.held[source] = _Held(holder, lease_s, self._started + lease_s, identity)
-                    name.is_loaded = True
+        """Return a name for one call, which no other thread uses; what the call has changed is recorded."""
+        with self._lock_of(check_name(reader, "a reader's name")):
+            path = self._path(reader)
+            name = self._names.get(reader) or self._names.setdefault(reader, _Name(_read(path), self._started))
+            try:
                 yield name
-        finally:
-            with self._lock:
-                name.calls -= 1
-                if not (name.calls or name.held or name.is_changed):
-                    del self._names[reader]  # a name that no program holds takes no memory
+            finally:
+                rows = [
+                    (source, held.holder, held.lease_s, held.identity) for source, held in sorted(name.held.items())
+                ]
+                if rows != name.recorded:
+                    _record(path, rows)
+                    name.recorded = rows
+                if not rows:
+                    del self._names[reader]
 
     def _check(self, reader: str, source: Source) -> str:
         """Return the journal's path; refuse names that have another meaning there."""
@@ -364,18 +370,16 @@ class Readers:
 
     def _drop(self, name: _Name, source: Source) -> None:
         name.held.pop(source).release()
-        name.is_changed = True
 
     def _path(self, reader: str) -> str:
         return os.path.join(self._store.root, _FOLDER, f"{reader}.json")
 
-    def _record(self, reader: str, name: _Name) -> None:
-        path = self._path(reader)
-        if OS.status(os.path.dirname(path)) is None:
-            OS.mkdir(os.path.dirname(path))
-        rows = [[*source, held.holder, held.lease_s, held.identity] for source, held in sorted(name.held.items())]
-        _file(path).store({"format": 1, "holders": rows})
-        name.is_changed = False
+
+def _record(path: str, rows: list[_Row]) -> None:
+    if OS.status(os.path.dirname(path)) is None:
+        OS.mkdir(os.path.dirname(path))
+    holders = [[*source, *rest] for source, *rest in rows]
+    _file(path).store({"format": 1, "holders": holders})
 
 
 def holders(root: str) -> dict[Source, dict[str, Holder]]:
@@ -409,7 +413,7 @@ def _shown(holder: str) -> str:
     return holder.rpartition(":")[0] or "another program"
 
 
-def _read(path: str) -> list[tuple[Source, str, float, str]]:
+def _read(path: str) -> list[_Row]:
     file = _file(path)
     content = file.load()
     if content is None:

@@ -22,7 +22,8 @@ try:
     from hub.certificates import ClientTLS, ServerTLS
     from hub.tokens import Tokens, make_token
     from hub.wire.client import Client, JournalState, Listed
-    from hub.wire.copier import Copier, Progress
+    from hub.wire.copier import Copier
+    from hub.wire.feed import Progress
     from hub.wire.frames import Rows
     from hub.wire.named import Reader
     from hub.wire.server import Server

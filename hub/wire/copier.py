@@ -14,12 +14,11 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Self
 
 from hub.errors import AccessError, ConflictError, GapError, UnavailableError
 from hub.naming import check_journal
-from hub.wire.feed import Feed, Hub
+from hub.wire.feed import Feed, Hub, Progress, Run
 from hub.wire.status import DirectoryUnavailableError
 from sej.checks import DISK, FLAG, PATH, PROGRESS, SECONDS, TEXT, a, optional, require, with_methods
 from sej.durations import Seconds, backoff, seconds
@@ -32,48 +31,6 @@ from sej.system.watch import Watch, wait_any
 _log = logging.getLogger(__name__)
 _FAILED: Final = "%s cannot be copied: %s"
 _LOOK_AT_STOP_S: Final = 0.25
-
-
-@dataclass
-class Progress:
-    """The progress of a copier.
-
-    Attributes:
-        journals: directories found.
-        messages: messages copied since it started.
-        bytes: bytes sent since it started.
-        failures: the directories that could not be copied last time, with their errors.
-    """
-
-    journals: int
-    messages: int
-    bytes: int
-    failures: dict[str, SejError]
-
-    def __str__(self) -> str:
-        """Format one line for a terminal."""
-        line = f"{self.journals} journals, {self.messages:,} messages, {self.bytes / 1e6:,.1f} MB copied"
-        return f"{line}, {len(self.failures)} failing: {', '.join(sorted(self.failures))}" if self.failures else line
-
-
-@dataclass
-class _Run:
-    """One run: until it is stopped, or a time has passed."""
-
-    progress: Progress
-    on_progress: Callable[[Progress], None] | None
-    stop: threading.Event | None = None
-    deadline: float | None = None
-
-    def acknowledged(self, messages: int, sent_bytes: int) -> None:
-        self.progress.messages += messages
-        self.progress.bytes += sent_bytes
-        if self.on_progress is not None:
-            self.on_progress(self.progress)
-
-    def stopped(self) -> bool:
-        late = self.deadline is not None and time.monotonic() >= self.deadline
-        return late or (self.stop is not None and self.stop.is_set())
 
 
 class Copier:
@@ -159,7 +116,7 @@ class Copier:
             JournalNotFoundError: the path does not exist.
             NotAJournalError: the path is a file.
         """
-        copied = self._pass(_Run(self.progress, self._on_progress), following=False)
+        copied = self._pass(Run(self.progress, self._on_progress), following=False)
         for number, (name, error) in enumerate(self.progress.failures.items()):
             if number:
                 _log.error(_FAILED, name, error)
@@ -190,7 +147,7 @@ class Copier:
         stop = stop or threading.Event()
         deadline = None if timeout is None else time.monotonic() + timeout
 
-        run = _Run(self.progress, self._on_progress, stop, deadline)
+        run = Run(self.progress, self._on_progress, stop, deadline)
         before = self.progress.messages
         failures = 0
         root = Watch(self.path)
@@ -237,7 +194,7 @@ class Copier:
         """Return the seconds to wait after this many failures in a row."""
         return backoff(failures, self._backoff_s, self._max_backoff_s, self._rng)
 
-    def _pass(self, run: _Run, *, following: bool = True) -> int:
+    def _pass(self, run: Run, *, following: bool = True) -> int:
         """Copy all directories once; errors of one directory are stored in the progress.
 
         Args:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from hub.errors import ConflictError, GapError, NotSupportedError
@@ -54,14 +56,48 @@ class Hub(Protocol):
         """
 
 
-class Run(Protocol):
-    """One run of a copier."""
+@dataclass
+class Progress:
+    """The progress of a copier.
+
+    Attributes:
+        journals: directories found.
+        messages: messages copied since it started.
+        bytes: bytes sent since it started.
+        failures: the directories that could not be copied last time, with their errors.
+    """
+
+    journals: int
+    messages: int
+    bytes: int
+    failures: dict[str, SejError]
+
+    def __str__(self) -> str:
+        """Format one line for a terminal."""
+        line = f"{self.journals} journals, {self.messages:,} messages, {self.bytes / 1e6:,.1f} MB copied"
+        return f"{line}, {len(self.failures)} failing: {', '.join(sorted(self.failures))}" if self.failures else line
+
+
+@dataclass
+class Run:
+    """One run of a copier: until it is stopped, or a time has passed."""
+
+    progress: Progress
+    on_progress: Callable[[Progress], None] | None
+    stop: threading.Event | None = None
+    deadline: float | None = None
 
     def acknowledged(self, messages: int, sent_bytes: int) -> None:
         """Note what became durable on the hub."""
+        self.progress.messages += messages
+        self.progress.bytes += sent_bytes
+        if self.on_progress is not None:
+            self.on_progress(self.progress)
 
     def stopped(self) -> bool:
         """Return True to leave the rest for later."""
+        late = self.deadline is not None and time.monotonic() >= self.deadline
+        return late or (self.stop is not None and self.stop.is_set())
 
 
 class Feed:

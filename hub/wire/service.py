@@ -172,26 +172,22 @@ class Service(grpc.GenericRpcHandler):
 
     def counts(self) -> Counts:
         """Return what this service and its store have counted, and what they do at the moment."""
-        counted, budget = self._store.counters, self.answers.budget
+        budget = self.answers.budget
+        now: dict[str, Any] = {
+            "stalled": self.answers.stalled,
+            "refusals": dict(self._guard.refusals),
+            "open_writers": self._store.open_writers,
+            "streams": self.streams,
+            "streams_waiting": self.waiting,
+            "followers": self.followers,
+            "copiers": self.copiers,
+            "reader_leases": self.readers.held,
+            "answer_bytes": budget.used,
+            "answer_peak_bytes": budget.peak,
+            "answers_waiting": budget.waiting,
+        }
         return Counts(
-            puts=counted.puts,
-            messages=counted.messages,
-            bytes=counted.bytes,
-            resent=counted.resent,
-            unseen=counted.unseen,
-            stalled=self.answers.stalled,
-            refusals=dict(self._guard.refusals),
-            latency_buckets=list(counted.latency_buckets),
-            latency_s=counted.latency_s,
-            open_writers=self._store.open_writers,
-            streams=self.streams,
-            streams_waiting=self.waiting,
-            followers=self.followers,
-            copiers=self.copiers,
-            reader_leases=self.readers.held,
-            answer_bytes=budget.used,
-            answer_peak_bytes=budget.peak,
-            answers_waiting=budget.waiting,
+            **{name: getattr(self._store.counters, name) for name in Counts._fields if name not in now}, **now
         )
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:

@@ -16,10 +16,13 @@ class Pipe:
         address: where it listens.
         received: bytes that the server has sent through it.
         change: changes the bytes that go to the server.
+        answer: changes the bytes that the server sends.
     """
 
-    def __init__(self, target: str, change: Callable[[bytes], bytes] = bytes) -> None:
-        self.change = change
+    def __init__(
+        self, target: str, change: Callable[[bytes], bytes] = bytes, answer: Callable[[bytes], bytes] = bytes
+    ) -> None:
+        self.change, self.answer = change, answer
         host, _, port = target.rpartition(":")
         self._target = host, int(port)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -50,5 +53,5 @@ class Pipe:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 self.received += len(data) if answers else 0
-                target.sendall(data if answers else self.change(data))
+                target.sendall((self.answer if answers else self.change)(data))
             target.shutdown(socket.SHUT_WR)

@@ -1,6 +1,5 @@
 """The copier: what it copies, where it continues, what it refuses, and what it survives."""
 
-import contextlib
 import errno
 import json
 import os
@@ -8,7 +7,6 @@ import queue
 import random
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -140,17 +138,6 @@ def test_another_journal_of_the_same_name_is_noticed(tmp_path: Path) -> None:
             assert store.get("client-a", "good", 0) == sample(5)  # the others were copied
 
 
-def test_local_retention_waits_for_the_hub(tmp_path: Path, port: int) -> None:
-    fill(tmp_path / "journal", sample(100), segment_bytes=200)
-    journal = sej.Journal(tmp_path / "journal")
-    with Client(f"127.0.0.1:{port}", client_id="a") as client, pytest.raises(hub.UnavailableError):
-        Copier(tmp_path / "journal", client).run_once()
-    assert journal.clean(max_bytes=0) == []  # the reader "hub" is there and has nothing yet
-    with connected(tmp_path / "hub") as (_, client):
-        Copier(tmp_path / "journal", client).run_once()
-    assert len(journal.clean(max_bytes=0)) > 5
-
-
 def other_than_sample(count: int) -> list[sej.Message]:
     return [sej.Message(n, 7, 0, b"", b"other") for n in range(count)]
 
@@ -163,7 +150,10 @@ def test_retention_waits_in_every_directory_before_the_hub_is_reached(tmp_path: 
     with client, Copier(tree, client) as copier, pytest.raises(hub.UnavailableError):
         copier.run_once()
     for name in ("a", "b"):
-        assert sej.Journal(tree / name).clean(max_bytes=0) == []
+        assert sej.Journal(tree / name).clean(max_bytes=0) == []  # the reader "hub" is there and has nothing yet
+    with connected(tmp_path / "hub") as (_, client):
+        Copier(tree, client).run_once()
+    assert len(sej.Journal(tree / "a").clean(max_bytes=0)) > 5
 
 
 @pytest.mark.parametrize("count", [10, 15])
@@ -573,48 +563,18 @@ def test_a_bit_that_changes_on_the_way_is_noticed_and_the_messages_are_sent_agai
     assert "changed on the way to the hub" in caplog.text
 
 
-class HalfOpen:
-    """A line to a hub that falls silent without closing: nothing goes through any more, in either direction."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.silent = threading.Event()
-        self._plugs: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                mine, _ = self._listener.accept()
-            except OSError:
-                return
-            theirs = socket.create_connection(self._target)
-            self._plugs += [mine, theirs]
-            for source, target in ((mine, theirs), (theirs, mine)):
-                threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
-
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if self.silent.is_set():
-                    continue  # swallowed
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        self._listener.close()
-        for plug in self._plugs:
-            plug.close()
-
-
 def test_a_half_open_connection_is_noticed(tmp_path: Path) -> None:
     fill(tmp_path / "journal", sample(10))
+    silent = threading.Event()
+
+    def swallow(data: bytes) -> bytes:
+        return b"" if silent.is_set() else data
+
     with serving(tmp_path / "hub") as (store, server):
-        line = HalfOpen(server.address)
-        with Client(line.address, client_id="a", timeout_s=5.0, keepalive_s=0.5) as client:
+        with (
+            Pipe(server.address, swallow, swallow) as line,
+            Client(line.address, client_id="a", timeout_s=5.0, keepalive_s=0.5) as client,
+        ):
             arrived = threading.Event()
 
             def chunks() -> Iterator[bytes]:
@@ -624,11 +584,10 @@ def test_a_half_open_connection_is_noticed(tmp_path: Path) -> None:
 
             stream = client.copy("journal", chunks())
             assert next(stream) == 5
-            line.silent.set()
+            silent.set()
             arrived.set()
             with pytest.raises(hub.UnavailableError):
                 next(stream)  # by the pings: no deadline of a stream's own would be right
-        line.close()
         with Client(server.address, client_id="a") as client:
             assert Copier(tmp_path / "journal", client).run_once() == 5
         assert store.get("a", "journal", 0) == sample(10)
@@ -696,10 +655,8 @@ def test_every_directory_is_a_prefix_of_its_clients(tmp_path: Path, seed: int) -
 def test_simulations_without_end(tmp_path: Path, brief_s: float) -> None:
     deadline = time.monotonic() + brief_s
     seed = random.SystemRandom().randrange(1 << 32)
-    lost = refused = 0
-    while time.monotonic() < deadline or not lost:
-        more_lost, more_refused = simulate(tmp_path / str(seed), seed)
-        lost, refused = lost + more_lost, refused + more_refused
+    while time.monotonic() < deadline:
+        simulate(tmp_path / str(seed), seed)
         seed += 1
 
 

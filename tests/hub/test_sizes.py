@@ -9,8 +9,7 @@ import pytest
 import hub
 import sej
 from hub.wire import Client, Copier
-from hub.wire.copier import Progress, _Run
-from hub.wire.feed import Feed
+from hub.wire.feed import Feed, Progress, Run
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
 from tests.hub.support import fill, same_bytes, serving
@@ -50,7 +49,7 @@ def test_the_hub_has_every_message_of_any_size(seed: int) -> None:
                 feed = feeds[name]
                 while feed.acknowledged != len(rows[name]):
                     try:
-                        feed.copy(transport, _Run(Progress(0, 0, 0, {}), None))
+                        feed.copy(transport, Run(Progress(0, 0, 0, {}), None))
                     except hub.UnavailableError:
                         continue
                 assert store.end_offset("c", name) == len(rows[name])
