@@ -21,7 +21,7 @@ from hub.merge import Merge
 from hub.naming import Source, find_sources, is_root, no_such_journal, require_root, source_path
 from hub.overview import clean as clean_root
 from hub.overview import stats as stats_of
-from hub.serving import connecting, serve
+from hub.serving import connecting, require_pair, serve
 from sej.cli.shared.exits import exit_of
 from sej.cli.shared.options import form_options, require_limit, retention_options
 from sej.cli.shared.output import as_json, as_text, print_messages, shown
@@ -393,8 +393,7 @@ def ui(
     """
     from hub.page.serving import PageServer
 
-    if (certificate is None) != (key is None):
-        raise click.UsageError("--certificate and --key need each other")
+    require_pair(certificate, key)
     stop = stop_on_signals()
     try:
         server = PageServer(

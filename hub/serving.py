@@ -69,6 +69,12 @@ def token_in(path: Path | None) -> str | None:
     return token
 
 
+def require_pair(certificate: Path | None, key: Path | None) -> None:
+    """Check that both files of a certificate are given, or none."""
+    if (certificate is None) != (key is None):
+        raise click.UsageError("--certificate and --key need each other")
+
+
 @contextmanager
 def option_names() -> Iterator[None]:
     """Name the options instead of the arguments in the library's errors."""
@@ -104,8 +110,7 @@ def connecting(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         from hub.wire import Client, ClientTLS
 
-        if (certificate is None) != (key is None):
-            raise click.UsageError("--certificate and --key need each other")
+        require_pair(certificate, key)
         tls: ClientTLS | None = None
         if ca is not None or certificate is not None or server_name is not None:
             tls = ClientTLS(ca, certificate, key, server_name)
@@ -229,9 +234,8 @@ def serve(
 def _certificates(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ServerTLS | None:
     from hub.wire import ServerTLS
 
-    if certificate is not None or key is not None:
-        if certificate is None or key is None:
-            raise click.UsageError("--certificate and --key need each other")
+    require_pair(certificate, key)
+    if certificate is not None and key is not None:
         return ServerTLS(certificate, key, client_ca)
     if client_ca is not None:
         raise click.UsageError("--client-ca needs --certificate and --key")
