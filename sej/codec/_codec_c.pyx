@@ -97,6 +97,7 @@ cdef extern from *:
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLong(object value) except? -1
+    long long PyLong_AsLongLongAndOverflow(PyObject *value, int *overflow)
 
 cdef enum:
     SPARE = 4 << 20  # a buffer that one huge message has enlarged beyond this is freed
@@ -428,6 +429,16 @@ cdef int check_fork() except -1:
     return 0
 
 
+cdef inline bint is_within(PyObject *value, int64_t least, int64_t most):
+    """Return whether a value is an exact int in a range; an int sets no error here."""
+    cdef int overflow = 0
+    cdef int64_t number
+    if not PyLong_CheckExact(<object> value):
+        return False
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    return overflow == 0 and least <= number <= most
+
+
 @final
 cdef class Buffer:
     """Encoded messages on their way to the file; see the reference."""
@@ -643,8 +654,10 @@ cdef class Buffer:
                 raise ValueError(f"{name} must have {count} entries, one for each value, got {len(column)}")
         # Check everything before anything is encoded: a batch with one bad message leaves nothing.
         for index in range(count):
-            if (type_list is None and time_list is None and fits(PyList_GET_ITEM(<PyObject *> value_list, index), MAX_VALUE)
-                    and (key_list is None or fits(PyList_GET_ITEM(<PyObject *> key_list, index), MAX_KEY))):
+            if (fits(PyList_GET_ITEM(<PyObject *> value_list, index), MAX_VALUE)
+                    and (key_list is None or fits(PyList_GET_ITEM(<PyObject *> key_list, index), MAX_KEY))
+                    and (type_list is None or is_within(PyList_GET_ITEM(<PyObject *> type_list, index), 0, MAX_TYPE))
+                    and (time_list is None or is_within(PyList_GET_ITEM(<PyObject *> time_list, index), INT64_MIN, INT64_MAX))):
                 continue
             value = value_list[index]
             if key_list is not None:
