@@ -191,7 +191,7 @@ class Reader:
             on_corruption="skip" if skip else "raise",
             verify=verify,
             chunk_bytes=_VERIFIED_BYTES if verify else self._piece_bytes,
-            room=self._make_room,
+            room=self,
         )
         self._cursor.check_available()
         self.first = self.due = offset
@@ -268,7 +268,7 @@ class Reader:
             self._read()
         data, first, due = self._held[0]
         if self._verify and len(data) > self._piece_bytes:
-            self._make_room(len(data))  # its block needed less, or was read for another message
+            self.make_room(len(data))  # its block needed less, or was read for another message
         self._held.pop(0)
         self.first, self.due = first, due
         if len(data) > self._most_bytes:
@@ -303,7 +303,7 @@ class Reader:
         if not self._incarnation.is_still(self._directory):
             raise JournalNotFoundError(f"{self._source} was removed or re-created while it was read; read it again")
 
-    def _make_room(self, size: int) -> None:
+    def make_room(self, size: int) -> None:
         """Get memory for the next message of ``size`` bytes, which is larger than a piece."""
         if size > self._most_bytes:
             raise self._too_large(self._cursor.due, size)

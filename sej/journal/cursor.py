@@ -40,7 +40,7 @@ from sej.journal.index import (
 )
 from sej.journal.recovery import Damage, find_damage, frame_end, is_torn, what_is_wrong
 from sej.journal.salvage import Run, plan_between
-from sej.journal.segment import CHUNK_BYTES, Place, SegmentReader
+from sej.journal.segment import CHUNK_BYTES, Place, Room, SegmentReader
 from sej.message import Message
 from sej.system.disk import Disk
 
@@ -82,7 +82,7 @@ class Cursor:
         verify: bool = False,
         place: Place | None = None,
         chunk_bytes: int = CHUNK_BYTES,
-        room: Callable[[int], None] | None = None,
+        room: Room | None = None,
     ) -> None:
         """Start at an offset (None: the first existing one). Nothing is opened before the first read.
 
@@ -93,8 +93,8 @@ class Cursor:
             verify: check blocks against their checksums.
             place: where that message is, if known; if it is no longer true, the message is searched.
             chunk_bytes: how much is read in one step.
-            room: called with the size of a message that is larger than a chunk before it is read. If it raises, the
-                read ends, and the message can be read again. Larger blocks are verified before their messages are read.
+            room: asked with the size of a message that is larger than a chunk before it is read. If it raises, the read
+                ends, and the message can be read again. Larger blocks are verified before their messages are read.
         """
         self._directory = directory
         self._disk: Disk = directory.disk

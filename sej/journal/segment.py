@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from sej.codec import IMPLEMENTATION, Columns, Run, columns, decode_many, measure, message_size
 from sej.errors import CorruptionError, DecodeError, TruncatedError
@@ -22,6 +22,13 @@ from sej.system.disk import Disk, File, Status
 
 CHUNK_BYTES: Final = 1 << 18
 _SMALL_BYTES: Final = 4096
+
+
+class Room(Protocol):
+    """Gives memory for large messages."""
+
+    def make_room(self, size: int) -> None:
+        """Get memory for the next message; raises if there is none."""
 
 
 class Place(NamedTuple):
@@ -82,7 +89,7 @@ class SegmentReader:
         due: int,
         *,
         chunk_bytes: int = CHUNK_BYTES,
-        room: Callable[[int], None] | None = None,
+        room: Room | None = None,
     ) -> None:
         """Open the file.
 
@@ -92,7 +99,7 @@ class SegmentReader:
             position: the byte where the next message starts.
             due: the offset of the next message.
             chunk_bytes: how much is read in one step.
-            room: called with the size of a message that is larger than a chunk before it is read; raises if there is no
+            room: asked with the size of a message that is larger than a chunk before it is read; raises if there is no
                 memory for it, and the reader does not move.
 
         Raises:
@@ -238,7 +245,7 @@ class SegmentReader:
                 return False
             if self._room is not None:
                 self._chunk, self._chunk_at = b"", self.position  # it may wait long
-                self._room(claimed)
+                self._room.make_room(claimed)
             want = claimed
         elif max(had, 0) < self.until - self.position < want:
             want = self.until - self.position

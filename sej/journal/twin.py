@@ -55,7 +55,7 @@ from sej.codec.format import OFFSET, OFFSET_SIZE
 from sej.errors import BadOffsetFileError, InvalidNameError
 from sej.journal.directory import Directory, check_name
 from sej.system.checksum import crc32c
-from sej.system.disk import File, Status, replace_file
+from sej.system.disk import File, Status, write_temporary
 from sej.system.durable import renew
 
 MAGIC: Final = b"SEJTWIN\0"
@@ -187,7 +187,9 @@ def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool, a
     """
     disk, path = directory.disk, directory.at("ofs", f"{name}.ofs")
 
-    def note(fresh: Status) -> None:
+    temporary = directory.at("tmp", f"{name}.ofs")
+    fresh = write_temporary(disk, temporary, OFFSET.pack(offset))
+    if may_have_twin(name):
         kept, slots = _look(directory, name), _slots(directory, name)
         here = _describes(kept, slots)
         sequence = max((slot.sequence for slot in slots), default=0)
@@ -212,9 +214,7 @@ def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool, a
                 twin.sync()
         finally:
             twin.close()
-
-    temporary = directory.at("tmp", f"{name}.ofs")
-    replace_file(disk, temporary, path, OFFSET.pack(offset), before_rename=note if may_have_twin(name) else None)
+    disk.rename(temporary, path)
 
 
 def may_have_twin(name: str) -> bool:

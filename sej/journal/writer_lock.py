@@ -35,6 +35,7 @@ class WriterLock(Lock):
     left. To close a file is not enough for that: a child that another thread has just forked may have a copy of it.
     """
 
+    _of_original = True
     keeps = True
     """Whether it is held until the writer closes."""
 
@@ -43,11 +44,14 @@ class WriterLock(Lock):
         super().__init__(
             directory.prefix + "jnl.lck",
             what="the journal's writer lock",
-            written=lambda: bool(directory.segments()),
             disk=directory.disk,
         )
+        self._directory = directory
         self._segments: list[File] = []
         self._timeout = timeout
+
+    def _has_content(self) -> bool:
+        return bool(self._directory.segments())
 
     def hold(self) -> None:
         """Take the lock; if it is held, check that it is still valid."""
@@ -187,7 +191,7 @@ class TurnLock:
         written = bool(content) or bool(self._directory.segments())
         self.original = find_trace(content, missing=self._was_missing, written=written)
         if self.original is not None and not content and not self._was_missing:
-            pause(self._file.status(), self.is_current)
+            pause(self._file.status(), self._directory.disk, self.path)
             self.renew()
 
     def renew(self) -> None:

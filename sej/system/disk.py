@@ -72,6 +72,7 @@ __all__ = [
     "replace_file",
     "spare_files",
     "way_out",
+    "write_temporary",
 ]
 
 Mode = Literal["read", "edit", "append", "new", "temp"]
@@ -589,29 +590,22 @@ def replace_file(
     temporary: str | os.PathLike[str],
     path: str | os.PathLike[str],
     data: bytes,
-    *,
-    before_rename: Callable[[Status], None] | None = None,
 ) -> None:
-    """Replace the content of a file atomically: by temporary file, sync and rename.
+    """Replace the content of a file atomically: by temporary file, sync and rename."""
+    write_temporary(disk, temporary, data)
+    disk.rename(temporary, path)
 
-    Args:
-        disk: the disk.
-        temporary: the path of the temporary file.
-        path: the file.
-        data: its new content.
-        before_rename: called with the status of the new file, when it is durable under its temporary name.
-    """
+
+def write_temporary(disk: Disk, temporary: str | os.PathLike[str], data: bytes) -> Status:
+    """Write a file that will be renamed, durably; return its status."""
     disk.unlink(temporary)  # after a crash inside a rename both names may be one file: it is not written again
     file = disk.open(temporary, "temp")
     try:
         file.write(data)
         file.sync()
-        status = file.status()
+        return file.status()
     finally:
         file.close()
-    if before_rename is not None:
-        before_rename(status)
-    disk.rename(temporary, path)
 
 
 _OTHERS: Final = 64

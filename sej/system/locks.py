@@ -46,7 +46,6 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Callable
 from typing import Final, NamedTuple, Self
 
 from sej.errors import ClosedError, LockedError, LockLostError
@@ -108,7 +107,7 @@ def is_current(disk: Disk, identity: tuple[int, int], path: str) -> bool:
     return there is not None and there.identity == identity
 
 
-def pause(status: Status, current: Callable[[], bool]) -> None:
+def pause(status: Status, disk: Disk, path: str) -> None:
     """Give an original that has just closed the time to unlink: the lock is then taken on the next file.
 
     This is not needed for safety. It is short, and only for a file that was emptied moments ago.
@@ -116,7 +115,7 @@ def pause(status: Status, current: Callable[[], bool]) -> None:
     if abs(time.time_ns() - status.mtime_ns) > _RECENT_NS:
         return
     deadline = time.monotonic() + _WAIT_S
-    while current() and time.monotonic() < deadline:
+    while is_current(disk, status.identity, path) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
 
 
@@ -142,6 +141,8 @@ class Lock:
 
     original: Trace | None = None
     """The trace of an original found when this object took the lock; None: no original ran recently."""
+    _of_original = False
+    """Whether an original may take and unlink it, so that a missing or empty file is its trace."""
     _file: File | None = None
     """The locked file, while the lock is held."""
     _identity = 0, 0
@@ -154,7 +155,6 @@ class Lock:
         *,
         what: str = "the lock",
         exclusive: bool = True,
-        written: Callable[[], bool] | None = None,
         disk: Disk = OS,
     ) -> None:
         """Set the path; nothing is opened yet.
@@ -163,12 +163,9 @@ class Lock:
             path: the lock file; created if missing, never removed.
             what: what it protects, for the error message.
             exclusive: False for a lock that several processes may hold together.
-            written: for a lock that an original may take and unlink: returns whether the protected files have content,
-                so that a missing or empty lock file is an original's trace (see :mod:`sej.system.locks`).
             disk: the disk.
         """
         self.path = os.fspath(path)
-        self._written = written
         self._what = what
         self._exclusive = exclusive
         self._disk = disk
@@ -284,11 +281,15 @@ class Lock:
         status = file.status()
         self._identity = status.identity
         self._content = content = file.read(min(status.size, _HOLDER_BYTES + 1), 0)
-        if self._written is not None:
-            self.original = find_trace(content, missing=missing, written=bool(content) or self._written())
+        if self._of_original:
+            self.original = find_trace(content, missing=missing, written=bool(content) or self._has_content())
             if self.original is not None and not content and not missing:
-                pause(status, self.is_current)
+                pause(status, self._disk, self.path)
         return self.is_current()
+
+    def _has_content(self) -> bool:
+        """Return whether the protected files have content; asked of the lock of an original only."""
+        return True
 
     def _sign(self, file: File) -> None:
         line = f"pid={os.getpid()} host={host_name()} start={_now()}"[:_LINE_BYTES] + "\n"

@@ -26,12 +26,13 @@ def test_a_large_message_is_read_only_if_there_is_room(tmp_path: Path) -> None:
     asked: list[int] = []
     refuse = True
 
-    def room(size: int) -> None:
-        asked.append(size)
-        if refuse:
-            raise MemoryError
+    class Limit:
+        def make_room(self, size: int) -> None:
+            asked.append(size)
+            if refuse:
+                raise MemoryError
 
-    cursor = Cursor(Directory(tmp_path, OS), 0, chunk_bytes=4096, room=room)
+    cursor = Cursor(Directory(tmp_path, OS), 0, chunk_bytes=4096, room=Limit())
     found = cursor.read_encoded(1)[0]
     assert len(found) == 27
     for _ in range(2):
