@@ -110,17 +110,6 @@ def test_mixed_removes_and_reserves_survive_a_pack(tmp_path: Path) -> None:
         assert all(item.data for item in state.open_transactions.values())
 
 
-def test_confirmed_items_stay_confirmed_after_a_restart(tmp_path: Path) -> None:
-    lay_out("libkestrel", "named_readers", tmp_path)
-    with segmented.Queue(tmp_path, "jobs") as queue:
-        reader = queue.reader("beta")
-        got = []
-        while (item := reader.get()) is not None:
-            got.append(item.id)
-        assert got == segmented.load(tmp_path, "jobs").pending("beta")
-        assert not {2, 4, 6} & set(got)
-
-
 @pytest.mark.parametrize("case", ["truncated_middle_file", "id_gaps", "wrong_magic_writer"])
 def test_a_gap_of_ids_stops_no_reader(case: str, tmp_path: Path) -> None:
     lay_out("libkestrel", case, tmp_path)

@@ -243,76 +243,6 @@ def test_a_write_that_blocks_lets_other_threads_run() -> None:
     os.close(reading)
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 0, 3, 2), (2, 3, 0, 1)])
-def test_items_are_committed_in_any_order(order: tuple[int, ...]) -> None:
-    disk = CrashDisk()
-    with segmented.Queue("/q", "jobs", disk=disk) as queue:
-        queue.put_many([b"0", b"1", b"2", b"3"])
-        reader = queue.reader()
-        assert reader.commit(1) is False
-        items = [reader.get() for _ in range(4)]
-        done = set[int]()
-        for at in order:
-            item = items[at]
-            assert item is not None
-            assert reader.holds(item)
-            assert reader.commit(item.id if at % 2 else item)
-            assert not reader.holds(item)
-            assert reader.commit(item) is False
-            done.add(item.id)
-            waiting = {1, 2, 3, 4} - done
-            assert reader.head == min(waiting, default=5) - 1
-            assert segmented.load("/q", "jobs", disk=disk).pending("") == sorted(waiting)
-
-
-SHORT_ITEMS = [b"%d" % (number % 7) * (number // 8 % 3 + 1) for number in range(40)]
-ITEMS = [*SHORT_ITEMS, bytes(5000), bytes(5000), b"", b"", b"1", b"2"]
-
-
-@pytest.mark.parametrize("keep", ["item", "data", "id", "view", "nothing"])
-def test_what_a_caller_keeps_of_an_item_never_changes(keep: str) -> None:
-    clock = [0]
-    with segmented.Queue("/q", "jobs", disk=CrashDisk(), now_ms=lambda: clock[0]) as queue:
-        expected = []
-        for number, data in enumerate(ITEMS, 1):
-            clock[0] = 100 + number // 2
-            expected.append((number, clock[0], 2**60 if number % 5 == 4 else None, 0, data))
-            queue.put(data, expire_time=expected[-1][2])
-        reader = queue.reader()
-        seen, kept = [], list[Any]()
-        while (item := reader.get()) is not None:
-            assert reader.commit(item if item.id % 2 else item.id)
-            copy = bytes(bytearray(item.data))  # so that nothing but the item refers to its data
-            assert {item.data: item.id}[copy] == item.id  # by its own hash
-            seen.append((*item[:4], copy))
-            parts = {"item": item, "data": item.data, "id": item.id, "view": memoryview(item.data)}
-            kept.append(parts.get(keep) if item.id % 4 else None)  # one of four is dropped
-            del parts
-        assert seen == expected
-        for one, there in zip(kept, expected, strict=True):
-            parts = {"item": there, "data": there[4], "id": there[0], "view": there[4]}
-            assert one == (parts.get(keep) if there[0] % 4 else None)
-
-
-def test_an_item_that_is_looked_at_or_given_back_is_not_used_again() -> None:
-    with segmented.Queue("/q", "jobs", disk=CrashDisk()) as queue:
-        queue.put_many([b"%02d" % number for number in range(20)])
-        reader = queue.reader()
-        found = []
-        for number in range(1, 21):
-            ahead = reader.peek()
-            item = reader.get()
-            assert item is ahead
-            assert item is not None
-            if number % 3 == 0:
-                assert reader.unget(item)
-                item = reader.get()
-                assert item is not None
-            found.append((item.id, item.error_count, bytes(bytearray(item.data))))
-            assert reader.commit(item)
-        assert found == [(number, int(number % 3 == 0), b"%02d" % (number - 1)) for number in range(1, 21)]
-
-
 @pytest.mark.parametrize("room", [0, 4])
 @pytest.mark.parametrize("call", ["put", "commit"])
 def test_a_file_that_cannot_grow_takes_a_part_of_a_record(call: str, room: int, tmp_path: Path) -> None:
@@ -340,24 +270,6 @@ def test_a_file_that_cannot_grow_takes_a_part_of_a_record(call: str, room: int, 
             queue.put(b"3")
     with segmented.Queue(tmp_path, "jobs") as queue:
         assert [item.data for item in iter(queue.reader().get, None)] == [b"1", b"2"]
-
-
-def test_the_item_that_was_taken_last_is_given_back_and_dropped() -> None:
-    with segmented.Queue("/q", "jobs", disk=CrashDisk()) as queue:
-        queue.put_many([b"0", b"1"])
-        reader = queue.reader()
-        item = reader.get()
-        assert item is not None
-        assert reader.counters().open == 1
-        assert reader.unget(item)
-        assert reader.commit(item) is False
-        again = reader.get()
-        assert again == item._replace(error_count=1)
-        assert reader.commit(10**30) is False  # no id
-        assert reader.flush() == 1
-        assert reader.holds(item)
-        assert reader.commit(item)
-        assert reader.head == 2
 
 
 class LateQueue(segmented.Queue):

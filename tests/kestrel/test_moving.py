@@ -376,24 +376,6 @@ def test_the_same_messages_are_imported_again_if_the_queue_has_changed(kind: str
         IMPORTS[kind](tmp_path, "cars", messages(3))
 
 
-def test_every_call_of_an_import_may_fail_and_is_finished() -> None:
-    due = [message.value for message in messages(4)]
-    for number in count(1):
-        inner = CrashDisk()
-        disk = FaultyDisk(inner, number, "eio")
-        finished = True
-        try:
-            kestrel.import_("/q", "cars", messages(4), disk=disk)
-        except FailedError:
-            finished = False
-        if disk.calls < number:
-            break
-        if not finished:
-            kestrel.import_("/q", "cars", messages(4), disk=inner)
-        assert [item.data for item in kestrel.replay("/q", "cars", disk=inner).items] == due, (number, disk.failed)
-    assert number > 15
-
-
 def test_keys_and_other_messages_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MoveError, match="no place"):
         kestrel.import_(tmp_path, "cars", [sej.Message(0, 0, 0, b"key", b"value")])

@@ -67,19 +67,6 @@ def test_first_in_first_out_with_binary_data(opened: Callable[..., kestrel.Queue
         assert (queue.get(), queue.peek(), queue.reserve()) == (None, None, None)
 
 
-def test_open_transactions_come_back_lowest_first(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
-    queue = opened()
-    queue.put_many([b"a", b"b", b"c", b"d"])
-    xids = [found[0] for _ in range(3) if (found := queue.reserve())]
-    assert queue.open_transactions == {1: kestrel.Item(b"a", START, 0), 2: (b"b", START, 0), 3: (b"c", START, 0)}
-    assert queue.confirm(xids[1])
-    assert not queue.unreserve(99)
-    queue.close()
-    with opened() as queue:
-        assert queue.open_transactions == {}
-        assert values(queue) == [b"a", b"c", b"d"]
-
-
 def test_continue_closes_and_adds_at_once(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
     with opened() as queue:
         queue.put(b"step 1")
@@ -124,18 +111,6 @@ def test_a_get_waits_for_a_put(opened: Callable[..., kestrel.Queue]) -> None:
         assert found[0] is not None
         assert found[0].data == b"now"
         assert queue.get(timeout=0.01) is None
-
-
-def test_waiters_are_let_go(opened: Callable[..., kestrel.Queue]) -> None:
-    with opened() as queue:
-        found: list[object] = []
-        waiting = threading.Thread(target=lambda: found.append(queue.reserve(timeout=None)))
-        waiting.start()
-        while not queue.counters().waiters:
-            pass
-        queue.evict_waiters()
-        waiting.join()
-        assert found == [None]
 
 
 def test_a_closed_queue_wakes_and_refuses(opened: Callable[..., kestrel.Queue]) -> None:
@@ -552,18 +527,6 @@ def test_transaction_ids_go_over_the_top(opened: Callable[..., kestrel.Queue], t
         kestrel.Queue(tmp_path, "a.b")
 
 
-@pytest.mark.parametrize("sync", ["never", "always", 0.001])
-def test_sync_is_named(sync: Any, tmp_path: Path) -> None:
-    with kestrel.Queue(tmp_path, "cars", sync=sync) as queue:
-        queue.put(b"a")
-        queue.get()
-        queue.sync()
-    for wrong in ("often", 0, -1):
-        with pytest.raises(ValueError, match="sync must be"):
-            kestrel.Queue(tmp_path, "cars", sync=wrong)
-    kestrel.Queue(tmp_path, "cars").close()
-
-
 def test_a_closed_queue_has_no_file_open(tmp_path: Path) -> None:
     """Its record of what is on the disk stays open between two syncs."""
     record = durable_path(tmp_path, "cars")
@@ -577,20 +540,6 @@ def test_a_closed_queue_has_no_file_open(tmp_path: Path) -> None:
             queue.put(b"v" * 70_000)  # a record is stored when so much was synced
         assert is_open()
     assert not is_open()
-
-
-def test_a_forked_child_cannot_write(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
-    with opened() as queue:
-        queue.put(b"parent")
-        child = os.fork()
-        if not child:
-            try:
-                queue.put(b"child")
-            except ShutError:
-                os._exit(7)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        assert [item.data for item in kestrel.replay(tmp_path, "cars").items] == [b"parent"]
 
 
 def test_a_forked_child_that_closes_the_queue_leaves_its_files_alone(tmp_path: Path) -> None:
@@ -690,79 +639,6 @@ def test_a_replay_that_never_sees_files_at_rest_says_so() -> None:
         assert len(kestrel.replay("/q", "cars", disk=disk).items) == 12
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "max_items",
-        "max_bytes",
-        "max_item_bytes",
-        "max_age_s",
-        "open_timeout_s",
-        "max_queue_age_s",
-        "max_memory_bytes",
-        "journal_bytes",
-        "max_journal_bytes",
-        "compact_delay_s",
-    ],
-)
-def test_sizes_counts_and_times_are_not_below_0(
-    opened: Callable[..., kestrel.Queue], tmp_path: Path, option: str
-) -> None:
-    with pytest.raises(ValueError, match=f"{option} must be .*, got -1"):
-        opened(**{option: -1})
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_relative_directory_means_that_of_the_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with kestrel.Queue("spool", "cars", journal_bytes=1000, max_memory_bytes=3000) as queue:
-        monkeypatch.chdir(tmp_path / "elsewhere")
-        for number in range(60):
-            queue.put(b"%0100d" % number)
-        for number in range(20):
-            item = queue.get()
-            assert item is not None
-            assert item.data == b"%0100d" % number
-    assert [int(item.data) for item in kestrel.replay(tmp_path / "spool", "cars").items] == list(range(20, 60))
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-def test_relative_paths_of_segmented_queues_mean_the_directory_of_the_opening(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with segmented.Queue("spool", "jobs", journal_bytes=LEAST_BYTES + 2000, archive_to="done") as queue:
-        monkeypatch.chdir(tmp_path / "elsewhere")
-        reader = queue.reader("worker")
-        for number in range(3):
-            queue.put(b"%d" % number * 2000)
-            item = reader.get()
-            assert item is not None
-            reader.commit(item.id)
-        queue.put(b"last")
-    assert [item.data for item in segmented.load(tmp_path / "spool", "jobs").items][-1:] == [b"last"]
-    assert list((tmp_path / "done").iterdir())
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-@pytest.mark.parametrize("backend", ["kestrel", "libkestrel"])
-def test_a_relative_path_of_a_work_queue_means_the_directory_of_the_opening(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with sej.open_queue("spool/cars", "worker", backend=backend) as queue:
-        monkeypatch.chdir(tmp_path / "elsewhere")
-        queue.put(b"bad")
-        item = queue.get(timeout=0.0)
-        assert item is not None
-        item.fail("why")
-        assert queue.redrive() == 1
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
 @pytest.mark.parametrize("tail", [bytes(50), b"\xf0\x11", b"\x05\x0f\x00"], ids=["zeros", "opcode", "torn"])
 def test_what_is_put_after_a_cut_is_read_from_a_queue_longer_than_memory(tmp_path: Path, tail: bytes) -> None:
     """The replay had read the damaged bytes ahead, to fill the memory that its removes made free."""
@@ -777,3 +653,81 @@ def test_what_is_put_after_a_cut_is_read_from_a_queue_longer_than_memory(tmp_pat
         queue.put_many([b"d", b"e"])
         found = [queue.get() for _ in range(3)]
     assert [item and item.data for item in found] == [b"c", b"d", b"e"]
+
+
+OPENERS: dict[str, Any] = {"two": kestrel.Queue, "three": segmented.Queue}
+BOTH = ("max_items", "max_bytes", "max_item_bytes", "max_age_s", "journal_bytes")
+TWO = ("open_timeout_s", "max_queue_age_s", "max_memory_bytes", "max_journal_bytes", "compact_delay_s")
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [(name, o) for name in OPENERS for o in (*BOTH, *(TWO if name == "two" else ("max_errors", "checkpoint_s")))],
+)
+def test_sizes_counts_and_times_are_not_below_0(tmp_path: Path, name: str, option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option} must be .*, got -1"):
+        OPENERS[name](tmp_path, "cars", **{option: -1})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", OPENERS)
+@pytest.mark.parametrize("sync", ["never", "always", 0.001])
+def test_sync_is_named(sync: Any, name: str, tmp_path: Path) -> None:
+    with OPENERS[name](tmp_path, "cars", sync=sync) as queue:
+        queue.put(b"a")
+        if name == "two":
+            queue.get()
+        else:
+            assert queue.reader().commit(queue.reader().get())
+        queue.sync()
+    for wrong in ("often", 0, -1):
+        with pytest.raises(ValueError, match="sync must be"):
+            OPENERS[name](tmp_path, "cars", sync=wrong)
+    OPENERS[name](tmp_path, "cars").close()
+
+
+def work(queue: kestrel.Queue) -> None:
+    """Let the journal be rotated and packed."""
+    queue.put_many([b"%0100d" % number for number in range(60)])
+    assert [item.data for _ in range(20) if (item := queue.get())] == [b"%0100d" % number for number in range(20)]
+
+
+def retire(queue: segmented.Queue) -> None:
+    """Let files be archived."""
+    reader = queue.reader("worker")
+    for number in range(3):
+        queue.put(b"%d" % number * 2000)
+        assert reader.commit(reader.get() or 0)
+    assert list(Path(queue.directory).with_name("done").iterdir())
+
+
+def bury(queue: sej.WorkQueue) -> None:
+    """Open the queue of the dead letters."""
+    queue.put(b"bad")
+    item = queue.get(timeout=0.0)
+    assert item is not None
+    item.fail("why")
+    assert queue.redrive() == 1
+
+
+RELATIVE: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
+    (lambda: kestrel.Queue("spool", "cars", journal_bytes=1000, max_memory_bytes=3000), work),
+    (
+        lambda: segmented.Queue("spool", "jobs", journal_bytes=LEAST_BYTES + 2000, checkpoint_s=0, archive_to="done"),
+        retire,
+    ),
+    (lambda: sej.open_queue("spool/cars", "worker", backend="kestrel"), bury),
+    (lambda: sej.open_queue("spool/cars", "worker", backend="libkestrel"), bury),
+]
+
+
+@pytest.mark.parametrize(("make", "use"), RELATIVE)
+def test_a_relative_path_means_the_directory_of_the_opening(
+    make: Callable[[], Any], use: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with make() as queue:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        use(queue)
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -44,26 +44,6 @@ def files(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir() if "~~" not in entry.name)
 
 
-def test_commits_in_any_order_hold(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
-    with opened() as queue:
-        assert queue.put_many([b"a", b"b", b"c", b"d"]) == range(1, 5)
-        reader = queue.reader()
-        taken = [item.id for _ in range(4) if (item := reader.get())]
-        assert taken == [1, 2, 3, 4]
-        assert reader.commit(3)
-        assert reader.commit(1)
-        assert not reader.commit(1)
-        assert reader.bookmark == (1, frozenset({3}))
-        assert segmented.load(tmp_path, "jobs").readers == {"": (1, frozenset({3}))}
-    with opened() as queue:
-        reader = queue.reader()
-        taken = [item.id for _ in range(3) if (item := reader.get())]
-        assert taken == [2, 4]
-        assert reader.commit(4)
-        assert reader.commit(2)
-        assert reader.head == 4
-
-
 def test_a_commit_holds_although_the_head_moves_over_others(opened: Callable[..., segmented.Queue]) -> None:
     """After an opening the head passes done items only when it reaches them: found by killing processes."""
     with opened() as queue:
@@ -260,39 +240,6 @@ def test_a_reader_file_is_what_the_original_writes(opened: Callable[..., segment
     assert writer.read_bytes()[:5].hex(" ") == "27 64 26 03 86"
 
 
-@pytest.mark.parametrize("sync", ["never", "always", 0.001])
-def test_sync_is_named(sync: Any, opened: Callable[..., segmented.Queue]) -> None:
-    with opened(sync=sync) as queue:
-        queue.put(b"a")
-        item = queue.reader().get()
-        assert item is not None
-        assert queue.reader().commit(item.id)
-
-
-def test_a_forked_child_commits_nothing(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
-    """Otherwise its heads would follow the parent's in the file, or its checkpoint would replace the parent's file."""
-    with opened() as queue:
-        reader = queue.reader()
-        queue.put_many([b"x"] * 9)
-        for _ in range(9):
-            reader.get()
-        queue.sync()
-        child = os.fork()
-        if not child:
-            refused = 0
-            for call in (lambda: reader.commit(9), lambda: reader.get(), queue.checkpoint, lambda: queue.put(b"child")):
-                try:
-                    call()
-                except ShutError:
-                    refused += 1
-            queue.close()
-            os._exit(refused)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
-        for number in range(1, 9):
-            assert reader.commit(number)
-        assert segmented.load(tmp_path, "jobs").pending("") == [9]
-
-
 def test_a_lost_lock_stops_commits(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
     """The new owner of the queue may have replaced the reader file, so a queue without the lock must not write it."""
     queue = opened()
@@ -360,17 +307,6 @@ def test_an_expired_item_is_told_until_it_is_heard(opened: Callable[..., segment
         assert reader.get() is None
         assert told == [1, 1, 2]
         assert (len(reader), reader.head) == (0, 2)
-
-
-@pytest.mark.parametrize(
-    "option", ["journal_bytes", "max_items", "max_bytes", "max_item_bytes", "max_age_s", "max_errors", "checkpoint_s"]
-)
-def test_sizes_counts_and_times_are_not_below_0(
-    opened: Callable[..., segmented.Queue], tmp_path: Path, option: str
-) -> None:
-    with pytest.raises(ValueError, match=f"{option} must be .*, got -1"):
-        opened(**{option: -1})
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("end", ["close", "delete"])
