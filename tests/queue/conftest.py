@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests.queue.support import SMALL_FILE_SYSTEM
+from tests.queue.support import SMALL_FILE_SYSTEM, FakeClock
 
 _LACKING = pytest.StashKey[str]()
 _TEST = "test_a_real_small_file_system"
@@ -31,3 +31,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Say what was not run, and why."""
     if _LACKING in config.stash:
         terminalreporter.write_line(f"{_TEST} was not run, it needs a tmpfs of its own: {config.stash[_LACKING]}")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()

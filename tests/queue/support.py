@@ -54,6 +54,27 @@ def opened(path: str | Path, clock: FakeClock, disk: Disk = OS, name: str = "wor
     return JournalQueue(path, name, clock=clock, disk=disk, **options)
 
 
+def take(q: sej.WorkQueue) -> Any:
+    """Return the next item; there must be one."""
+    item = q.get(timeout=0)
+    assert item is not None
+    return item
+
+
+def taken(q: sej.WorkQueue, n: int = 99) -> list[bytes]:
+    """Take the items that can be taken now, and return their values."""
+    return [item.value for item in q.get_many(n, timeout=0)]
+
+
+def values(q: sej.WorkQueue) -> list[bytes]:
+    """Take and end every item, and return their values."""
+    found = []
+    for item in q:
+        found.append(item.value)
+        item.done()
+    return found
+
+
 def taken_after_waiting(queue: JournalQueue, clock: FakeClock, seconds: float) -> sej.Item:
     """Take an item with a call that has read the clock, and then waits this long for the queue's lock."""
     with open(f"{queue.path}/ofs/{queue.name}.queue.lck", "rb") as file, ThreadPoolExecutor() as pool:

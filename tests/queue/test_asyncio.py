@@ -12,9 +12,8 @@ import pytest
 import sej
 from sej.durations import Seconds
 from sej.queue.journal_queue import JournalQueue
-from tests.queue.support import FakeClock
+from tests.queue.support import FakeClock, values
 from tests.queue.test_interrupts import in_time
-from tests.queue.test_queue import values
 
 
 class Counting(JournalQueue):

@@ -10,6 +10,7 @@ import pytest
 
 import sej
 from sej.queue.interface.queue import BACKENDS, CAPABILITIES
+from tests.queue.support import take
 
 ROOT = Path(__file__).parent.parent.parent
 PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestrel": "jobs"}
@@ -36,12 +37,6 @@ def backend(request: pytest.FixtureRequest) -> str:
 def q(backend: str, tmp_path: Path) -> Iterator[sej.WorkQueue]:
     with open_backend(backend, tmp_path) as queue:
         yield queue
-
-
-def take(q: sej.WorkQueue) -> sej.Item:
-    item = q.get(timeout=0)
-    assert item is not None
-    return item
 
 
 def test_entry_points_name_the_same_backends() -> None:
@@ -94,7 +89,7 @@ def test_fail(q: sej.WorkQueue) -> None:
     item.fail(ValueError("why"))
     assert tuple(q.stats().values())[:5] == (0, 0, 0, 0, 1)
     with pytest.raises(TypeError, match="reason must be a str or an exception, got 3"):
-        item.retry(reason=3)  # type: ignore[arg-type]
+        item.retry(reason=3)
     with pytest.raises(sej.LeaseLostError):
         item.done()
 

@@ -14,11 +14,6 @@ from sej.queue.journal_queue import JournalQueue
 from tests.queue.support import FakeClock
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 def test_a_delay_ends_when_it_says(tmp_path: Path, clock: FakeClock) -> None:
     with JournalQueue(tmp_path, "q", clock=clock) as q:
         q.put(b"a", delay_s="1h30m")

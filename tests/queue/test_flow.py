@@ -10,13 +10,8 @@ import sej
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.look import QueueLook
 from sej.queue.take import parse_rate
-from tests.queue.support import FakeClock, kill, move, opened
+from tests.queue.support import FakeClock, kill, move, opened, taken
 from tests.sej.hooks import until
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture(params=["ready", "key"])
@@ -26,10 +21,6 @@ def order(request: pytest.FixtureRequest) -> str:
 
 def fill(q: JournalQueue, count: int = 20) -> None:
     q.put_many([b"%02d" % n for n in range(count)], [b"%d" % n for n in range(count)])
-
-
-def taken(q: JournalQueue, n: int = 99) -> list[bytes]:
-    return [item.value for item in q.get_many(n, timeout=0)]
 
 
 class TestPause:

@@ -184,29 +184,6 @@ def test_without_an_inode_work_is_ended_and_cleaned_and_put_again(tmp_path: Path
         assert end_all(q) == [b"again"]
 
 
-def test_a_limit_of_the_size_of_files_is_no_full_disk(tmp_path: Path) -> None:
-    script = f"""if True:
-        import resource, signal, sej
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
-        with sej.open_queue({str(tmp_path)!r}) as q:
-            try:
-                while True:
-                    q.put(bytes(1000))
-            except sej.WriterFailedError as error:
-                print(error)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        with sej.open_queue({str(tmp_path)!r}) as q:
-            q.put(b"the way out")
-            print(q.stats().ready)
-        """
-    command = [sys.executable, "-B", "-c", script]  # else a module that is imported late is cached cut
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    text, ready = done.stdout.splitlines()
-    assert "a file of this process may have at most 20000 bytes: raise the limit with `ulimit -f`" in text
-    assert int(ready) > 10
-
-
 def test_the_reserve_has_room_on_the_disk(tmp_path: Path) -> None:
     with sej.open_queue(tmp_path, "worker"):
         there = (tmp_path / "ofs" / "worker.reserve").stat()

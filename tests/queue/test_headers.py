@@ -17,7 +17,7 @@ from sej.queue.interface.values import MAX_HEADERS_BYTES
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import HEADERS, RECORD_SIZE, in_parts, packed_headers
 from tests.crash.disk import CrashDisk
-from tests.queue.support import FakeClock, kill, opened
+from tests.queue.support import FakeClock, kill, opened, take
 
 TEXTS = {"a": "b", "größe": "ü" * 50, "empty": ""}
 SPAN = trace.SpanContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, False, trace.TraceFlags(1))
@@ -25,20 +25,9 @@ TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def q(tmp_path: Path, clock: FakeClock) -> Iterator[JournalQueue]:
     with opened(tmp_path / "q", clock, max_attempts=2) as queue:
         yield queue
-
-
-def take(q: sej.WorkQueue) -> sej.Item:
-    item = q.get(timeout=0)
-    assert item is not None
-    return item
 
 
 def segments(path: Path) -> list[bytes]:

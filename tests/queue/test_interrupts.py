@@ -314,17 +314,6 @@ def test_a_close_that_is_interrupted_is_finished_by_the_next_one(tmp_path: Path)
     assert place > 100
 
 
-def test_a_queue_that_is_closed_keeps_no_file_open(tmp_path: Path) -> None:
-    q = opened(tmp_path, FakeClock(), compact_bytes=300, durability="disk")
-    for _ in range(20):
-        q.put(b"a")
-        item = q.get(timeout=0)
-        assert item is not None
-        item.done()
-    q.close()
-    assert open_below(tmp_path) == []
-
-
 def test_at_the_end_of_a_with_block_a_close_that_is_interrupted_is_finished(tmp_path: Path) -> None:
     def use() -> None:
         with q:

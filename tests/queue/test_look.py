@@ -18,7 +18,7 @@ from sej.queue.journal_queue import JournalQueue
 from sej.queue.look import QueueLook
 from sej.system.disk import OS, File, Mode
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
-from tests.queue.support import NS, FakeClock, kill, move, opened
+from tests.queue.support import NS, FakeClock, kill, move, opened, take
 
 
 class ReadOnlyDisk:
@@ -37,20 +37,9 @@ class ReadOnlyDisk:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def q(tmp_path: Path, clock: FakeClock) -> Iterator[JournalQueue]:
     with opened(tmp_path / "q", clock, max_attempts=2) as queue:
         yield queue
-
-
-def take(q: JournalQueue) -> sej.Item:
-    item = q.get(timeout=0)
-    assert item is not None
-    return item
 
 
 def rewrite(path: Path, segment_bytes: int) -> None:

@@ -11,29 +11,14 @@ from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import KEY, PARK, RECORD_SIZE, read_fields
 from sej.queue.look import QueueLook
 from tests.crash.disk import CrashDisk
-from tests.queue.support import FakeClock, kill, move, opened, taken_after_waiting
+from tests.queue.support import FakeClock, kill, move, opened, take, taken, taken_after_waiting
 from tests.queue.test_dedupe import DiedError, dies_before_the_message
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture
 def q(tmp_path: Path, clock: FakeClock) -> Iterator[JournalQueue]:
     with opened(tmp_path / "q", clock, order="key", max_attempts=2) as queue:
         yield queue
-
-
-def taken(q: JournalQueue, n: int = 99) -> list[bytes]:
-    return [item.value for item in q.get_many(n, timeout=0)]
-
-
-def take(q: JournalQueue) -> sej.Item:
-    item = q.get(timeout=0)
-    assert item is not None
-    return item
 
 
 def handle(q: JournalQueue, *values: bytes) -> None:

@@ -13,7 +13,7 @@ from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import RECORD_SIZE
 from sej.system.disk import File
 from tests.crash.disk import CrashDisk
-from tests.queue.support import FakeClock, kill, opened
+from tests.queue.support import FakeClock, kill, opened, values
 from tests.queue.test_dedupe import DiedError, dies_before_the_message
 from tests.sej.hooks import HookedDisk, until
 
@@ -33,13 +33,6 @@ def left_by(disk: CrashDisk) -> CrashDisk:
 
 def durably(clock: FakeClock, disk: CrashDisk) -> JournalQueue:
     return opened(PATH, clock, disk, durability="disk")
-
-
-def values(q: JournalQueue) -> list[bytes]:
-    """Get all items and end them; return their values."""
-    items = q.get_many(100, timeout=0)
-    q.done_many(items)
-    return [item.value for item in items]
 
 
 def test_what_was_done_stays_done_though_a_later_message_that_was_taken_is_lost() -> None:

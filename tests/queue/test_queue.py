@@ -21,37 +21,17 @@ from sej.cli.offsets import move_reader
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import RECORD_SIZE
 from sej.queue.look import QueueLook
-from sej.system.clock import SYSTEM
 from sej.system.disk import OS
 from sej.system.locks import Lock
 from tests.crash.disk import FaultyDisk
-from tests.queue.support import NS, FakeClock, kill, move, opened, taken_after_waiting
+from tests.queue.support import NS, FakeClock, kill, move, opened, take, taken_after_waiting, values
 from tests.ticks import next_tick
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture
 def q(tmp_path: Path, clock: FakeClock) -> Iterator[JournalQueue]:
     with opened(tmp_path, clock) as queue:
         yield queue
-
-
-def take(q: sej.WorkQueue) -> Any:
-    item = q.get(timeout=0)
-    assert item is not None
-    return item
-
-
-def values(q: sej.WorkQueue) -> list[bytes]:
-    found = []
-    for item in q:
-        found.append(item.value)
-        item.done()
-    return found
 
 
 class TestContract:
@@ -599,24 +579,6 @@ class TestWhole:
             assert q.get(timeout=0) is None
             clock.move(1.5)
             assert values(q) == [b"retried", b"later"]
-
-    def test_a_reboot_of_a_machine_that_hides_its_boot_id_delays_nothing(
-        self, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("sej.system.clock._BOOT_ID", str(tmp_path / "hidden"))
-        monkeypatch.setattr(FakeClock, "boot_id", SYSTEM.boot_id)
-        clock.move(10**7)
-        with opened(tmp_path, clock) as q:
-            q.put(b"later", delay_s=100)
-        with opened(tmp_path, clock) as q:  # no restart
-            clock.move(40)
-            assert q.get(timeout=0) is None
-        clock.reboot()
-        with opened(tmp_path, clock) as q:
-            clock.move(59)
-            assert q.get(timeout=0) is None
-            clock.move(1.5)
-            assert take(q).value == b"later"
 
     def test_a_wall_clock_that_was_set_while_workers_wait_ends_no_time_early(
         self, tmp_path: Path, clock: FakeClock

@@ -1,6 +1,5 @@
 """Items that are delivered again, and items that must not be: purges, cancelled tasks, resets, held locks."""
 
-import asyncio
 import os
 import threading
 from pathlib import Path
@@ -8,15 +7,8 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.durations import Seconds
 from sej.queue.journal_queue import JournalQueue
-from tests.queue.support import FakeClock, kill, move, opened
-from tests.queue.test_queue import take, values
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+from tests.queue.support import FakeClock, kill, move, opened, take, values
 
 
 def test_purge_removes_items_whose_leases_ended(tmp_path: Path, clock: FakeClock) -> None:
@@ -95,34 +87,6 @@ def test_an_exception_is_raised_although_the_lease_is_lost(tmp_path: Path, clock
         q.put(b"job")
         with pytest.raises(KeyError), take(q):
             raise KeyError(late(clock, other))
-
-
-def test_a_cancelled_task_gives_its_item_back_however_often_it_is_cancelled(tmp_path: Path, clock: FakeClock) -> None:
-    begun, let = threading.Event(), threading.Event()
-
-    class Slow(JournalQueue):
-        def get_many(self, n: int, timeout: Seconds | None = None, *, max_bytes: int | None = None) -> list[sej.Item]:
-            found = super().get_many(n, timeout)
-            begun.set()
-            assert let.wait(30)
-            return found
-
-    async def main(q: JournalQueue) -> None:
-        loop = asyncio.get_running_loop()
-        task = asyncio.ensure_future(sej.AsyncQueue(q).get())
-        await loop.run_in_executor(None, begun.wait, 30)
-        for _ in range(3):
-            task.cancel()
-            await asyncio.sleep(0)
-        let.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    with Slow(tmp_path, "worker", clock=clock, max_attempts=1) as q:
-        q.put(b"job")
-        asyncio.run(main(q))  # ends its threads, too
-        assert tuple(q.stats().values())[:5] == (1, 0, 0, 0, 0)
-        assert take(q).attempts == 1
 
 
 def test_what_an_adapter_cannot_read_is_given_back(tmp_path: Path, clock: FakeClock) -> None:
@@ -223,19 +187,6 @@ def test_a_locked_journal_of_dead_letters_does_not_stop_a_get(
             assert take(q).value == b"b"
 
 
-def test_items_that_were_found_before_a_fault_are_delivered(tmp_path: Path, clock: FakeClock) -> None:
-    with opened(tmp_path, clock, segment_bytes=1) as q:
-        q.put_many([b"first", b"second"], priority=1)
-        q.put(b"third")
-        broken = tmp_path / "jnl" / sorted(os.listdir(tmp_path / "jnl"))[-2]
-        data = bytearray(broken.read_bytes())
-        data[0] ^= 1
-        broken.write_bytes(data)
-        assert [item.value for item in q.get_many(9, timeout=0)] == [b"first", b"second"]
-        with pytest.raises(sej.CorruptionError):
-            q.get_many(9, timeout=0)
-
-
 def test_a_head_that_cannot_be_stored_loses_no_item(tmp_path: Path, clock: FakeClock) -> None:
     with opened(tmp_path, clock, max_attempts=1) as q:
         q.put_many([b"a", b"b", b"c"])
@@ -303,11 +254,11 @@ def test_a_dead_letter_of_a_smaller_max_attempts_does_not_say_that_the_holder_di
         assert letters == [(2, reason)]
 
 
-def test_fresh_items_before_a_fault_are_delivered(tmp_path: Path, clock: FakeClock) -> None:
+@pytest.mark.parametrize("priority", [0, 1])
+def test_items_before_a_fault_are_delivered(tmp_path: Path, clock: FakeClock, priority: int) -> None:
     with opened(tmp_path, clock, segment_bytes=1) as q:
-        q.put_many([b"first"])
-        q.put_many([b"second"])
-        q.put_many([b"third"])
+        for value in (b"first", b"second", b"third"):
+            q.put(value, priority=0 if value == b"third" else priority)
         broken = tmp_path / "jnl" / sorted(os.listdir(tmp_path / "jnl"))[2]
         data = bytearray(broken.read_bytes())
         data[0] ^= 1

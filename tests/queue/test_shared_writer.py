@@ -13,7 +13,7 @@ from sej.codec.format import MAX_OFFSET
 from sej.system.disk import OS, Disk, File
 from sej.writing.opening import open_end
 from sej.writing.shared_writer import SharedDurability
-from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, output, script, until
+from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, script, until
 
 
 def everything(path: Path) -> list[bytes]:
@@ -193,18 +193,6 @@ with sej.SharedWriter(sys.argv[1], segment_bytes=2000) as w:
         mine = [value for value in found if value.startswith(b"%d-" % who)]
         assert mine == [b"%d-%d" % (who, n) for n in range(200)]
     assert sej.Journal(tmp_path).verify() == []
-
-
-def test_a_relative_path_will_do(tmp_path: Path) -> None:
-    code = """
-import os, sys, sej
-os.chdir(sys.argv[1])
-with sej.open_queue("jobs") as q:
-    q.put(b"x")
-    q.get().done()
-print(sorted(os.listdir("jobs")), sorted(os.listdir(".")))
-"""
-    assert output(code, tmp_path) == "['id', 'idx', 'jnl', 'jnl.lck', 'ofs', 'tmp'] ['jobs']"
 
 
 def test_the_durability_buffer_is_refused(tmp_path: Path) -> None:
