@@ -1,22 +1,23 @@
 """SQL over tables, by DuckDB.
 
-DuckDB takes a table as a dataset of Arrow: it asks for the columns that a query uses, and for the rows that fulfil its
-conditions, as an Arrow expression. Comparisons of it limit what is read, as those of ``where``. The whole expression is
-applied to each batch in any case.
+DuckDB takes Arrow streams, but hands them no columns and no conditions. So a query is planned twice. The first plan is
+over empty tables of DuckDB with the same columns. Its scans tell which columns the query uses, and which conditions
+each row must fulfil. The second plan runs over the streams, which have only these columns; the others are null. If the
+first plan cannot be made or read, everything is read.
 
 In SQL a column of bytes is two: ``value`` is text, so that ``value->>'$.x'`` works, and ``value_bytes`` the bytes.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from pipeline.columns import SEJ
 from pipeline.options import OptionError
@@ -27,10 +28,20 @@ from sej.errors import SejError
 
 _BYTES: Final = "_bytes"
 _PRUNING: Final = frozenset(SEJ) - {"type", "key", "value"}
-_TERM: Final = re.compile(r"""\(*(\w+) (>=|<=|==|<|>) (?:(-?\d+)|"([^"\\]*)"|(\d{4}-\d\d-\d\d [\d:.]+Z))\)*""")
+_KINDS: Final = {
+    pa.string(): "VARCHAR",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
+    pa.binary(): "BLOB",
+    pa.list_(pa.string()): "VARCHAR[]",
+}
+_TERM: Final = re.compile(r"""\(*"?(\w+)"? ?(>=|<=|=|<|>) ?(-?\d+|'(?:[^']|'')*')(?:::[A-Z ]+)?\)*""")
 _FOREIGN_HINT: Final = re.compile(r'\nDid you mean "(?:duckdb|information_schema|pg|sqlite)_?[^\n]*')
 """DuckDB suggests tables of its own, too."""
-_BATCH_ROWS: Final = 1 << 14
+_PADDING_ROWS: Final = 1 << 14
+_OVER_EMPTY_TABLES: Final = "statistics_propagation,empty_result_pullup"
+"""Optimizers that would leave out the scans of empty tables."""
 
 
 class Query:
@@ -65,16 +76,18 @@ class Query:
             self._connection.execute(
                 "SET TimeZone = 'UTC'; SET enable_progress_bar = false"
             )  # that would be in the output
+            if len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT:
+                self._narrow(text)
             for name, stream in self._streams.items():
                 self._connection.register(name, stream)
             for statement in statements[:-1]:
                 done = self._connection.execute(statement)
-                while done.fetchmany(_BATCH_ROWS):  # an open result refuses the next statement
+                while done.fetchmany(_PADDING_ROWS):  # an open result refuses the next statement
                     pass
             relation: Any = self._connection.sql(statements[-1])
             if relation is None:  # a statement without rows
                 return pa.RecordBatchReader.from_batches(pa.schema([]), [])
-            return self._guarded(relation.to_arrow_reader(_BATCH_ROWS))
+            return self._guarded(relation.to_arrow_reader(_PADDING_ROWS))
         except duckdb.Error as error:
             raise self._reason(error, text) from None
 
@@ -114,6 +127,37 @@ class Query:
         wrong = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
         return OptionError(words) if isinstance(error, wrong) else SejError(words)
 
+    def _narrow(self, text: str) -> None:
+        """Plan the query over empty tables, and limit each stream to what it uses."""
+        with suppress(duckdb.Error, ValueError, KeyError, TypeError), self._empty_tables() as planner:
+            # Without the pushdown a scan lists all columns, with it only those that are used after its filters.
+            used = _planned(planner, text, f"{_OVER_EMPTY_TABLES},filter_pushdown")
+            filtered = _planned(planner, text, _OVER_EMPTY_TABLES)
+            for name, stream in self._streams.items():
+                every = {column for table, columns_used, _ in used if table == name for column in columns_used}
+                scans = [filters for table, _, filters in filtered if table == name]
+                hints = [hint for text in scans[0] for hint in _hints(text)] if len(scans) == 1 else []
+                stream.limit(every, hints)
+
+    @contextmanager
+    def _empty_tables(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Return the connection, with empty tables in the place of the streams; remove them again.
+
+        A second database would cost more than a small query.
+        """
+        made = []
+        try:
+            for name, stream in self._streams.items():
+                self._connection.unregister(name)  # of an earlier query
+                columns = ", ".join(f'"{field.name}" {_KINDS[field.type]}' for field in stream.schema)
+                self._connection.execute(f'CREATE TABLE "{name}" ({columns})')
+                made.append(name)
+            yield self._connection
+        finally:
+            self._connection.execute("RESET disabled_optimizers")
+            for name in made:
+                self._connection.execute(f'DROP TABLE "{name}"')
+
 
 def _distinct(names: list[str]) -> list[str]:
     """Return the names of columns; of equal ones, as in a join, the later ones get a number."""
@@ -127,78 +171,102 @@ def _distinct(names: list[str]) -> list[str]:
     return found
 
 
-def _hints(condition: str) -> list[Condition]:
-    """Return the comparisons of an Arrow expression, if it is an AND of comparisons.
+def _planned(planner: Any, text: str, disabled: str) -> list[tuple[str, list[str], list[str]]]:
+    """Return the table, the columns and the filters of each scan of a query."""
+    planner.execute(f"SET disabled_optimizers = '{disabled}'")
+    row = planner.execute(f"EXPLAIN (FORMAT json) {text}").fetchone()
+    return [scan for plan in json.loads(row[1]) for scan in _scans(plan)]
 
-    Example:
-        >>> _hints('((offset >= 3) and (client == "berlin"))')
-        [Condition(column='offset', test='>=', value=3), Condition(column='client', test='=', value='berlin')]
-    """
-    found = []
-    for term in condition.split(" and "):
+
+def _scans(node: dict[str, Any]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield the table, the columns and the filters of each scan in a plan."""
+    info = node["extra_info"]
+    if "Table" in info:
+        name = info["Table"].rpartition(".")[2].strip('"')
+        yield name, _texts(info.get("Projections", "")), _texts(info.get("Filters", ""))
+    for child in node["children"]:
+        yield from _scans(child)
+
+
+def _texts(given: str | list[str]) -> list[str]:
+    found = given.split("\n") if isinstance(given, str) else given
+    return [text for text in found if text]
+
+
+def _hints(text: str) -> Iterator[Condition]:
+    """Yield the comparisons of one filter of a plan, if it is an AND of comparisons."""
+    for term in text.split(" AND "):
         match = _TERM.fullmatch(term)
         if match is None:
-            return []
-        column, test, number, *texts = match.groups()
+            return
+    for term in text.split(" AND "):
+        match = _TERM.fullmatch(term)
+        assert match is not None
+        column, test, literal = match.groups()
+        value = literal[1:-1].replace("''", "'") if literal.startswith("'") else int(literal)
         if column in _PRUNING:
-            value = int(number) if number else next(text for text in texts if text is not None)
             with suppress(OptionError):
-                found.append(condition_of(column, "=" if test == "==" else test, value, SEJ))
-    return found
+                yield condition_of(column, test, value, SEJ)
 
 
-class _Stream(ds.Dataset):  # type: ignore[misc]
-    """A table as DuckDB reads it: each column of bytes as text too."""
+class _Stream:
+    """A table as DuckDB reads it: each column of bytes as text too, and unused columns null."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
+        self._hints: list[Condition] = []
+        self._padding: dict[str, pa.Array] = {}
         self.failure: Exception | None = None
-        fields = [pa.field(f.name, pa.string() if f.type == pa.binary() else f.type) for f in table.schema]
-        fields += [pa.field(f.name + _BYTES, f.type) for f in table.schema if f.type == pa.binary()]
-        self._fields = pa.schema(fields)
+        fields: list[pa.Field] = []
+        for field in table.schema:
+            if field.type == pa.binary():
+                fields.append(pa.field(field.name, pa.string()))
+            else:
+                fields.append(field)
+        fields += [pa.field(f.name + _BYTES, pa.binary()) for f in table.schema if f.type == pa.binary()]
+        self.schema = pa.schema(fields)
+        self._used = set(self.schema.names)
 
-    @property
-    def schema(self) -> pa.Schema:
-        return self._fields
+    def limit(self, columns: set[str], hints: list[Condition]) -> None:
+        """Read only these columns, and perhaps only rows with these conditions."""
+        self._used = columns & set(self.schema.names)
+        self._hints = hints if set(self._table.schema.names) >= {hint.column for hint in hints} else []
 
-    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None) -> _Scan:
-        return _Scan(self, list(self._fields.names if columns is None else columns), filter)
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
 
-    def batches(self, columns: list[str], condition: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that fulfil a condition, with these columns."""
-        words = re.findall(r"\w+", str(condition))
-        made = [name for name in self._fields.names if name in columns or name in words]
-        read = dict.fromkeys(name if name in self._table.schema.names else name.removesuffix(_BYTES) for name in made)
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        reader = pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         names = self._table.schema.names
+        wanted = [name for name in names if name in self._used or name + _BYTES in self._used]
         cheapest = [name for name in ("offset", "ordinal", "position") if name in names] or names[:1]
-        schema = pa.schema([self._fields.field(name) for name in made])
-
-        def whole(batch: pa.RecordBatch) -> pa.RecordBatch:
-            arrays = []
-            for field in schema:
-                column = batch.column(field.name if field.name in names else field.name.removesuffix(_BYTES))
-                arrays.append(_text(column) if column.type == pa.binary() != field.type else column)
-            found = pa.RecordBatch.from_arrays(arrays, schema=schema)
-            return (found if condition is None else found.filter(condition)).select(columns)
-
         try:
-            hints = [] if condition is None else _hints(str(condition))
-            known = [hint for hint in hints if hint.column in names]
-            yield from self._table.narrowed(list(read) or cheapest, known, whole)
+            yield from self._table.narrowed(wanted or cheapest, self._hints, self._whole)
         except (SejError, OSError, ValueError) as error:
             self.failure = error
             raise
 
+    def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with all columns: unused ones are null."""
+        arrays = []
+        for field in self.schema:
+            name = field.name if field.name in batch.schema.names else field.name.removesuffix(_BYTES)
+            if field.name not in self._used:
+                arrays.append(self._nulls(field, batch.num_rows))
+            elif field.type == pa.string() and batch.schema.field(name).type == pa.binary():
+                arrays.append(_text(batch.column(name)))
+            else:
+                arrays.append(batch.column(name))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-class _Scan:
-    """The rows that DuckDB requested."""
-
-    def __init__(self, stream: _Stream, columns: list[str], condition: Any) -> None:
-        self._stream, self._columns, self._condition = stream, columns, condition
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        schema = pa.schema([self._stream.schema.field(name) for name in self._columns])
-        return pa.RecordBatchReader.from_batches(schema, self._stream.batches(self._columns, self._condition))
+    def _nulls(self, field: pa.Field, count: int) -> pa.Array:
+        known = self._padding.get(field.name)
+        if known is None or len(known) < count:
+            known = self._padding[field.name] = pa.nulls(max(count, _PADDING_ROWS), field.type)
+        return known[:count]
 
 
 def _text(column: pa.Array) -> pa.Array:
