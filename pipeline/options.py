@@ -171,6 +171,7 @@ _HUB: Final = (
 _BATCH: Final = (
     Option("endingOffsets", Kind(_ends, 'latest or JSON as {"orders.3.005": 23}'), "latest"),
     Option("endingTimestamp", _TIME),
+    Option("pushFilters", _FLAG, False),
 )
 _STREAM: Final = (
     Option("maxMessagesPerTrigger", _COUNT),

@@ -46,6 +46,7 @@ def spark_conf() -> dict[str, str]:
     return {
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "pipeline.daemon",
+        "spark.sql.python.filterPushdown.enabled": "true",
     }
 
 

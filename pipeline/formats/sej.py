@@ -22,7 +22,7 @@ from pipeline.columns import SEJ, ddl
 from pipeline.formats.rows import RefusedReader
 from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
 from pipeline.paths import paths_of
-from pipeline.reading.stream import SejReader, SejStreamReader
+from pipeline.reading.stream import FilteringSejReader, SejReader, SejStreamReader
 from pipeline.writing.sink import SejStreamWriter, SejWriter
 from sej.errors import SejError
 
@@ -49,7 +49,8 @@ class SejSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader."""
         options = parse(READ, self.options)
-        return SejReader(_paths(self.options, options), options, schema, self.parallelism)
+        kind = FilteringSejReader if options["pushFilters"] else SejReader
+        return kind(_paths(self.options, options), options, schema, self.parallelism)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a stream reader; it raises if options or paths are wrong."""

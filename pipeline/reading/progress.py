@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from pipeline.options import OptionError, Options
+from pipeline.reading.conditions import Chosen
 from pipeline.reading.discovery import Origin, Slice
 from pipeline.reading.extents import Extent, Follower
 from pipeline.reading.remote import RemoteExtent
@@ -181,12 +182,13 @@ def by_directory(given: str | dict[str, int], origins: Sequence[Origin], option:
     return found
 
 
-def slices(extents: Sequence[Extent | RemoteExtent], options: Options) -> list[Slice]:
+def slices(extents: Sequence[Extent | RemoteExtent], options: Options, chosen: Chosen) -> list[Slice]:
     """Return the messages to read, one slice for each origin, without empty ones.
 
     Args:
         extents: the existing messages.
         options: of a batch read.
+        chosen: what filters leave.
 
     Raises:
         OffsetTooSmallError: the start was deleted, and failOnDataLoss is true.
@@ -204,6 +206,9 @@ def slices(extents: Sequence[Extent | RemoteExtent], options: Options) -> list[S
             stop = extent.find_time(options["endingTimestamp"])
         start = _resolve(extent, start, "startingOffsets", fail=options["failOnDataLoss"])
         stop = _resolve(extent, stop, "endingOffsets", fail=options["failOnDataLoss"])
+        start, stop = max(start, chosen.low), stop if chosen.high is None else min(stop, chosen.high)
+        if chosen.since is not None and start < stop:
+            start = max(start, extent.find_time(chosen.since))
         part = extent.slice(start, stop)
         if part.start < part.stop:
             found.append(part)

@@ -16,11 +16,25 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -40,6 +54,7 @@ from pyspark.sql.types import StructType
 from pipeline.columns import arrow_schema_of, check_projection
 from pipeline.connection import Remote
 from pipeline.options import Options
+from pipeline.reading.conditions import Chosen, Condition, narrow
 from pipeline.reading.discovery import Slice
 from pipeline.reading.extents import Extent, Follower, Root
 from pipeline.reading.planning import PARTITION_BYTES_MIN, by_bytes, by_messages, cores, extents_of, pack
@@ -72,6 +87,7 @@ class SejReader(DataSourceReader):
         self._paths = paths
         self._options = options
         self._schema = check_projection(schema)
+        self._chosen = Chosen()
 
     def partitions(self) -> list[InputPartition]:
         """Return the slices of each task; empty if there is nothing to read."""
@@ -83,10 +99,11 @@ class SejReader(DataSourceReader):
                 layout=options["layout"],
                 pattern=options["pattern"],
                 on_corruption=options["onCorruption"],
+                chosen=self._chosen,
             )
         )
         packed = pack(
-            slices(extents, options),
+            slices(extents, options, self._chosen),
             {extent.origin.name: extent for extent in extents},
             at_least=options["minPartitions"],
             at_most=options["maxPartitions"],
@@ -96,8 +113,42 @@ class SejReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the partition of one task. Spark passes None if there are no partitions."""
-        return read(partition.value or (), arrow_schema_of(self._schema), task_options(self._options))
+        way = task_options(self._options)._replace(since=self._chosen.since, until=self._chosen.until)
+        return read(partition.value or (), arrow_schema_of(self._schema), way)
 
+
+class FilteringSejReader(SejReader):
+    """The same reader with filters; used only if requested, and for one query.
+
+    Spark 4.3 keeps the plan with the filters of one query in the table's object, and reads the same partitions in the
+    next query of that DataFrame, or in the other side of a join. It also refuses a reader with this method if its
+    setting is off.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Accept the filters that limit what is read; return the others."""
+        rest = []
+        for given in filters:
+            attribute: tuple[str, ...] = getattr(given, "attribute", ())
+            test, done = _TESTS.get(type(given)), False
+            if len(attribute) == 1 and test is not None:
+                self._chosen, done = narrow(self._chosen, Condition(attribute[0], test, getattr(given, "value", None)))
+            if not done:
+                rest.append(given)
+        return rest
+
+
+_TESTS: Final[dict[type[Filter], Any]] = {
+    EqualTo: "=",
+    EqualNullSafe: "<=>",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    In: "in",
+    IsNull: "is null",
+    IsNotNull: "is not null",
+}
 
 _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 """The program of a process that only plans a stream. Spark's daemon has its name as an argument."""

@@ -3,11 +3,15 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import GreaterThan, IsNotNull, LessThanOrEqual
+from pyspark.sql.types import StructType
 
 import pipeline
 import sej
-from pipeline.columns import SEJ
+from pipeline.columns import SEJ, check_projection
+from pipeline.options import READ, parse
 from pipeline.reading.planning import partition_count
+from pipeline.reading.stream import FilteringSejReader
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
@@ -138,6 +142,15 @@ def test_dataframe_is_a_snapshot(spark: SparkSession, journal: Path) -> None:
     assert (frame.count(), load(spark, journal).count()) == (100, 105)
 
 
+def test_filters_are_pushed_where_spark_lets_them(spark: SparkSession, journal: Path) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert "DATA_SOURCE_PUSHDOWN_DISABLED" in failure(load(spark, journal, pushFilters=True).where("offset > 90"))
+        assert offsets(load(spark, journal).where("offset > 90")) == list(range(91, 100))
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
 # --- which messages
 
 
@@ -233,6 +246,47 @@ def test_segments_are_divided_and_nothing_is_lost(spark: SparkSession, large: Pa
         39_999,
     )
     assert max(len(part) for part in frame.rdd.glom().collect()) < 2 * 40_000 / partitions
+
+
+# --- filters
+
+
+def test_filters_choose_what_is_read(spark: SparkSession, hub_root: Path) -> None:
+    def asked(condition: str) -> list[int]:
+        return offsets(load(spark, hub_root, pushFilters=True).where(condition))
+
+    assert asked("client = 'tokyo' AND shard = 1 AND offset >= 2 AND offset < 5") == [2, 3, 4]
+    assert len(asked("client IN ('tokyo', 'paris')")) == 11
+    assert asked("shard IS NULL") == [0, 1, 2]
+    assert len(asked("shard IS NOT NULL AND offset IN (1, 4)")) == 8
+    assert len(asked("NOT offset = 1")) == 20
+
+
+@pytest.mark.parametrize("push", [True, False])
+def test_filter_on_time_is_exact(spark: SparkSession, journal: Path, push: bool) -> None:
+    def asked(condition: str) -> list[int]:
+        return offsets(load(spark, journal, pushFilters=push).where(condition))
+
+    assert asked(f"timestamp_ns > {BASE_NS + 96 * 10**9}") == [97, 98, 99]
+    assert asked(f"timestamp_ns < {BASE_NS + 2 * 10**9}") == [0, 1]
+    assert asked(f"timestamp_ns BETWEEN {BASE_NS + 7 * 10**9} AND {BASE_NS + 9 * 10**9}") == [7, 8, 9]
+    at = datetime.fromtimestamp(BASE_NS // 10**9 + 98, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    assert asked(f"timestamp >= '{at}'") == [98, 99]
+    assert asked(f"timestamp <= '{at}'") == list(range(99))
+    assert asked(f"timestamp = '{at}'") == [98]
+
+
+def test_times_outside_the_bounds_are_not_sent(tmp_path: Path) -> None:
+    times = [40, 10, 20, 30, 5, 20, 50]
+    with sej.Writer(tmp_path / "j") as writer:
+        writer.append_many([b"x"] * len(times), timestamp=times)
+    reader = FilteringSejReader(
+        [str(tmp_path / "j")], parse(READ, {}), check_projection(StructType().add("offset", "long", False))
+    )
+    asked = [GreaterThan(("timestamp_ns",), 9), LessThanOrEqual(("timestamp_ns",), 30), IsNotNull(("timestamp_ns",))]
+    assert list(reader.pushFilters(asked)) == asked[:2]
+    sent = [offset for part in reader.partitions() for batch in reader.read(part) for offset in batch[0].to_pylist()]
+    assert sent == [1, 2, 3, 5]
 
 
 # --- damage and loss
