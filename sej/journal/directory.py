@@ -134,7 +134,7 @@ class Directory:
     def names(self, *parts: str) -> list[str]:
         """Return the names in it, or in a directory in it; none if it is missing."""
         try:
-            return self.disk.list(self.at(*parts))
+            return self.disk.list(self.prefix + os.sep.join(parts))
         except FileNotFoundError:
             return []
 

@@ -185,7 +185,8 @@ class Lock:
         Raises:
             LockedError: another process or object holds it; with the holder's text in the file.
         """
-        if self.held:
+        notice_fork()
+        if self._file is not None:
             raise LockedError(f"this object already holds {self._what}", path=self.path, holder=self.holder())
         start = time.monotonic()
         while (file := self._try()) is None:
@@ -285,14 +286,15 @@ class Lock:
             self.original = find_trace(content, missing=missing, written=bool(content) or self._has_content())
             if self.original is not None and not content and not missing:
                 pause(status, self._disk, self.path)
-        return self.is_current()
+        return is_current(self._disk, self._identity, self.path)
 
     def _has_content(self) -> bool:
         """Return whether the protected files have content; asked of the lock of an original only."""
         return True
 
     def _sign(self, file: File) -> None:
-        line = f"pid={os.getpid()} host={host_name()} start={_now()}"[:_LINE_BYTES] + "\n"
+        start = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())  # not datetime, whose import takes long
+        line = f"pid={os.getpid()} host={host_name()} start={start}"[:_LINE_BYTES] + "\n"
         signature = line.encode() + (b"" if self.original is None else self.original.line())
         # Truncating takes a hundred times as long as a write, so another holder's lines are overwritten to their end.
         try:
@@ -325,11 +327,6 @@ def _is_turn(holder: str | None) -> bool:
 def _read_holder(file: File) -> str | None:
     text = file.read(_HOLDER_BYTES, 0).decode("utf-8", "replace").strip()
     return text.split("\n", 1)[0] or None
-
-
-def _now() -> str:
-    # Not datetime, whose import takes long.
-    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
 
 
 def host_name() -> str:

@@ -151,8 +151,10 @@ class Writer:
         )
         if not all(map(is_, options, _DEFAULTS)):  # checking defaults takes 5 % of an opening
             check_options(**dict(zip(_RULES, options, strict=True)))
-        sync_interval_s = seconds("sync_interval_s", sync_interval_s)
-        lock_timeout = seconds("lock_timeout", lock_timeout)
+        if not isinstance(sync_interval_s, float):
+            sync_interval_s = seconds("sync_interval_s", sync_interval_s)
+        if not isinstance(lock_timeout, float):
+            lock_timeout = seconds("lock_timeout", lock_timeout)
         directory = Directory(path, disk)
         self.path = directory.path
         prepare(directory, allow_network_fs=allow_network_fs)
