@@ -4,6 +4,7 @@ import errno
 import gc
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -234,43 +235,40 @@ def test_what_is_kept_has_a_checksum(tmp_path: Path) -> None:
         assert w.offset == 1
 
 
-@pytest.mark.parametrize("keep_bytes", [1, 400, 1000, 2000])
-def test_what_retention_took_of_a_batch_is_not_appended_again(keep_bytes: int, tmp_path: Path) -> None:
-    rows = [b"%03d" % n for n in range(100)]
+ROWS = [b"%03d" % n for n in range(100)]
+
+
+def failed(path: Path, wrong: Callable[[str, bytes], bool]) -> None:
+    """Leave a batch whose writer failed at a write of these bytes to a file."""
 
     def strike(verb: str, file: File | None, data: bytes) -> None:
-        if data.find(b'"batches"') >= 0:
-            raise OSError(errno.EIO, "the batch is appended, but its record is not written")
+        if wrong("" if file is None else file.path, data):
+            raise OSError(errno.EIO, "no more")
 
-    w = sej.Writer(tmp_path, segment_bytes=300, disk=HookedDisk(strike))
+    w = sej.Writer(path, segment_bytes=300, disk=HookedDisk(strike))
     w.append_many([b"old"] * 10)
     with pytest.raises(WriterFailedError):
-        w.append_once("p", 1, rows)
+        w.append_once("p", 1, ROWS)
     w.close()
+
+
+@pytest.mark.parametrize("keep_bytes", [1, 400, 1000, 2000])
+def test_what_retention_took_of_a_batch_is_not_appended_again(keep_bytes: int, tmp_path: Path) -> None:
+    failed(tmp_path, lambda _, data: b'"batches"' in data)  # it is appended, but its record is not written
     sej.Journal(tmp_path).clean(max_bytes=keep_bytes)
     left = read_all(tmp_path)
-    assert values(left) == rows[-len(left) :] and len(left) < 100
+    assert values(left) == ROWS[-len(left) :] and len(left) < 100
     with sej.Writer(tmp_path) as w:
-        assert w.append_once("p", 1, rows) == range(10, 110)
+        assert w.append_once("p", 1, ROWS) == range(10, 110)
     assert read_all(tmp_path) == left
 
 
 def test_a_batch_is_appended_if_other_messages_follow_what_retention_deleted(tmp_path: Path) -> None:
-    rows = [b"%03d" % n for n in range(100)]
-
-    def strike(verb: str, file: File | None, data: bytes) -> None:
-        if file is not None and file.path.endswith(".jnl") and b"000" in data:
-            raise OSError(errno.EIO, "nothing of the batch is appended")
-
-    w = sej.Writer(tmp_path, segment_bytes=300, disk=HookedDisk(strike))
-    w.append_many([b"old"] * 10)
-    with pytest.raises(WriterFailedError):
-        w.append_once("p", 1, rows)
-    w.close()
-    name = segment(tmp_path, 10)
-    name.write_bytes(b"".join(encoded(10 + n, STAMP, 0, b"", b"foreign") for n in range(10)))
-    segment(tmp_path, 20).write_bytes(b"".join(encoded(20 + n, STAMP, 0, b"", b"foreign") for n in range(10)))
+    failed(tmp_path, lambda path, data: path.endswith(".jnl") and b"000" in data)  # nothing of it is appended
+    for first in (10, 20):
+        foreign = (encoded(first + n, STAMP, 0, b"", b"foreign") for n in range(10))
+        segment(tmp_path, first).write_bytes(b"".join(foreign))
     sej.Journal(tmp_path).clean(max_bytes=1)
     with sej.Writer(tmp_path) as w:
-        assert w.append_once("p", 1, rows) == range(30, 130)
-    assert values(read_all(tmp_path)) == [b"foreign"] * 10 + rows
+        assert w.append_once("p", 1, ROWS) == range(30, 130)
+    assert values(read_all(tmp_path)) == [b"foreign"] * 10 + ROWS

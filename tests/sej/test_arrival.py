@@ -107,9 +107,16 @@ def test_a_journal_that_appears_without_a_segment_is_opened(waits: threading.Eve
         assert opening.result(60) == 0
 
 
-def _consume(path: Path, default: sej.message.Start) -> int:
+def _consume(path: Path, default: sej.message.Start) -> int | None:
+    kept: list[int | None] = []
     consumer = sej.Consumer(path, "r", default=default, wait=True)
-    return consumer.run(lambda _: consumer.stop())
+
+    def handle(_: sej.Message) -> None:
+        kept.append(sej.read_offset(path, "r"))
+        consumer.stop()
+
+    assert consumer.run(handle) == 1
+    return kept[0]
 
 
 def _keep(path: Path, default: sej.message.Start) -> int:
@@ -119,7 +126,7 @@ def _keep(path: Path, default: sej.message.Start) -> int:
 
 async def _read_async(path: Path, offset: sej.message.Start) -> int:
     async with sej.aio.Scanner(path, offset, timeout="1m", wait=True) as scanner:
-        return len(await scanner.read())
+        return (await scanner.read())[0].offset
 
 
 async def _keep_async(path: Path, default: sej.message.Start) -> int:
@@ -128,71 +135,61 @@ async def _keep_async(path: Path, default: sej.message.Start) -> int:
 
 
 async def _consume_async(path: Path, default: sej.message.Start) -> int:
+    found: list[int] = []
     consumer = sej.aio.Consumer(path, "r", default=default, wait=True)
 
-    async def handle(_: sej.Message) -> None:
+    async def handle(message: sej.Message) -> None:
+        found.append(message.offset)
         consumer.stop()
 
-    return await consumer.run(handle)
+    assert await consumer.run(handle) == 1
+    return found[0]
 
 
-@pytest.mark.parametrize("default", [sej.FIRST, sej.LAST])
+def _kept(path: Path, default: sej.message.Start) -> int | None:
+    with sej.Offset(path, "r", default, wait=True):
+        return sej.read_offset(path, "r")
+
+
+async def _kept_async(path: Path, default: sej.message.Start) -> int | None:
+    async with sej.aio.Offset(path, "r", default, wait=True):
+        return sej.read_offset(path, "r")
+
+
+OPENED: dict[str, Callable[[Path, sej.message.Start], int | None]] = {
+    "Offset": _keep,
+    "aio.Scanner": lambda *given: asyncio.run(_read_async(*given)),
+    "aio.Offset": lambda *given: asyncio.run(_keep_async(*given)),
+    "aio.Consumer": lambda *given: asyncio.run(_consume_async(*given)),
+}
+KEPT: dict[str, Callable[[Path, sej.message.Start], int | None]] = {
+    "Offset": _kept,
+    "aio.Offset": lambda *given: asyncio.run(_kept_async(*given)),
+    "Consumer": _consume,
+}
+
+
 @pytest.mark.parametrize(
-    ("call", "expected"),
+    ("call", "default"),
     [
-        (_keep, 0),
-        (_consume, 1),
-        (lambda *given: asyncio.run(_read_async(*given)), 1),
-        (lambda *given: asyncio.run(_keep_async(*given)), 0),
-        (lambda *given: asyncio.run(_consume_async(*given)), 1),
+        *((call, default) for call in OPENED.values() for default in (sej.FIRST, sej.LAST)),
+        *((call, sej.LAST) for call in KEPT.values()),  # so that a reader that is killed begins there again
     ],
-    ids=["Offset", "Consumer", "aio.Scanner", "aio.Offset", "aio.Consumer"],
+    ids=[
+        *(f"{name} {default}" for name in OPENED for default in ("first", "last")),
+        *(f"{name} kept" for name in KEPT),
+    ],
 )
-def test_all_messages_of_a_journal_that_is_waited_for_are_new(
-    call: Callable[..., int], expected: int, default: sej.message.Start, waits: threading.Event, tmp_path: Path
+def test_the_first_message_of_a_journal_that_is_waited_for_is_new_and_kept(
+    call: Callable[[Path, sej.message.Start], int | None],
+    default: sej.message.Start,
+    waits: threading.Event,
+    tmp_path: Path,
 ) -> None:
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(call, tmp_path / "j", default)
         assert waits.wait(60)
         assert not waiting.done()
-        with sej.Writer(tmp_path / "j") as writer:
-            writer.append(b"a")
-            assert waiting.result(60) == expected
-
-
-def _kept_by_offset(path: Path) -> int | None:
-    with sej.Offset(path, "r", sej.LAST, wait=True):
-        return sej.read_offset(path, "r")
-
-
-async def _kept_by_aio_offset(path: Path) -> int | None:
-    async with sej.aio.Offset(path, "r", sej.LAST, wait=True):
-        return sej.read_offset(path, "r")
-
-
-def _kept_by_consumer(path: Path) -> int | None:
-    kept: list[int | None] = []
-    consumer = sej.Consumer(path, "r", default=sej.LAST, wait=True)
-
-    def handle(_: sej.Message) -> None:
-        kept.append(sej.read_offset(path, "r"))
-        consumer.stop()
-
-    consumer.run(handle)
-    return kept[0]
-
-
-@pytest.mark.parametrize(
-    "call",
-    [_kept_by_offset, lambda path: asyncio.run(_kept_by_aio_offset(path)), _kept_by_consumer],
-    ids=["Offset", "aio.Offset", "Consumer"],
-)
-def test_the_first_message_is_kept_as_last_so_that_a_reader_that_is_killed_begins_there_again(
-    call: Callable[[Path], int | None], waits: threading.Event, tmp_path: Path
-) -> None:
-    with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(call, tmp_path / "j")
-        assert waits.wait(60)
         with sej.Writer(tmp_path / "j", first_offset=7) as writer:
             writer.append_many([b"a", b"b"])
             assert waiting.result(60) == 7

@@ -137,14 +137,15 @@ def test_torn_tail_is_cut_kept_and_reported(case: str, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("timeout", [0.0, None])
 @pytest.mark.parametrize("case", [*CORRUPT, *GAPS])
-def test_corruption_is_loud_and_nothing_is_cut(case: str, tmp_path: Path) -> None:
+def test_corruption_is_loud_and_nothing_is_cut(case: str, timeout: float | None, tmp_path: Path) -> None:
     found = manifest(case)
     path = golden(case, tmp_path)
     before = segments(path)
     name, position = damage_at(found)
     read: list[sej.Message] = []
-    with sej.Scanner(path) as scanner, pytest.raises(CorruptionError) as raised:
+    with sej.Scanner(path, timeout=timeout) as scanner, pytest.raises(CorruptionError) as raised:
         read.extend(scanner)
     assert read == expected(found["messages"])
     assert (raised.value.path, raised.value.position, raised.value.offset) == (

@@ -59,13 +59,20 @@ def test_a_compiled_module_that_lacks_a_file_descriptor_is_not_replaced(monkeypa
     assert "sej.built.so" in str(caught.value.__cause__)
 
 
-@pytest.mark.parametrize("package", ["sej", "hub", "kestrel", "pipeline", "shard", "textqueue"])
 @pytest.mark.parametrize("system", ["win32", "darwin"])
-def test_importing_on_another_system_names_the_way_out(system: str, package: str) -> None:
-    code = f"import sys, os, ctypes; sys.platform = {system!r}; import {package}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        f"ImportError: SEJ runs on Linux, not on {system!r}: run it in a Linux container,"
-        " or on Windows in WSL (wsl --install)"
+def test_importing_on_another_system_names_the_way_out(system: str) -> None:
+    code = f"""
+import sys, os, ctypes
+sys.platform = {system!r}
+for package in "sej", "hub", "kestrel", "pipeline", "shard", "textqueue":
+    try:
+        __import__(package)
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert (
+        done.stdout.splitlines()
+        == [f"SEJ runs on Linux, not on {system!r}: run it in a Linux container, or on Windows in WSL (wsl --install)"]
+        * 6
     )

@@ -205,23 +205,6 @@ def test_a_short_block_has_its_checksum_whenever_the_next_writer_dies(tmp_path: 
     assert all(int.from_bytes(entry[60:], "big") == crc32c(entry[:60]) for entry in found)
 
 
-@pytest.mark.parametrize("name", [None, *DAMAGE])
-def test_an_index_that_is_damaged_while_a_writer_is_open_costs_time_and_nothing_else(
-    name: str | None, tmp_path: Path
-) -> None:
-    for start in 0, 5, 10:
-        with sej.Writer(tmp_path) as w:
-            if start == 10 and name is not None:
-                damage(index(tmp_path), name)
-            w.append_many(
-                [row.value for row in ROWS[start : start + 5]], timestamp=range(start * 10, start * 10 + 50, 10)
-            )
-    with sej.Writer(tmp_path) as w:
-        w.append(ROWS[15].value, timestamp=150)
-    assert covered(tmp_path) == len(packed(ROWS[:16]))
-    assert sej.Journal(tmp_path).verify() == []
-
-
 def test_messages_after_a_short_block_get_a_block_of_their_own(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append_messages(ROWS[:5])

@@ -1,9 +1,10 @@
 """A writer completes the last message while a reader decides whether it is damaged; it is never taken for damage."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -72,35 +73,43 @@ READERS: dict[str, Callable[[Path, MeanwhileDisk], None]] = {
 }
 
 
+def at_every_call(
+    path: Path, make: Callable[[Path], object], act: Callable[[Path], object], least: int
+) -> Iterator[tuple[Path, MeanwhileDisk]]:
+    """Yield a journal of its own for each call before which another process acts; there are more than so many."""
+    for k in count(1):
+        make(path / str(k))
+        disk = MeanwhileDisk(k, partial(act, path / str(k)))
+        yield path / str(k), disk
+        if disk.calls < k:
+            break
+    assert k > least
+
+
 @pytest.mark.parametrize("rotate", [False, True], ids=["appends", "appends and rotates"])
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_message_that_is_completed_in_the_meantime_is_read(
     reader: str, end: str, rotate: bool, tmp_path: Path
 ) -> None:
-    k = 1
-    while True:
-        path = by_hand(tmp_path / str(k), (0, WHOLE + ENDS[end]))
-        disk = MeanwhileDisk(k, partial(append, path, rotate=rotate))
+    torn = lambda path: by_hand(path, (0, WHOLE + ENDS[end]))  # noqa: E731
+    for path, disk in at_every_call(tmp_path, torn, partial(append, rotate=rotate), 10):
         READERS[reader](path, disk)
-        if disk.calls < k:
-            break
-        k += 1
-    assert k > 10
+
+
+def segments_of(*pieces: tuple[int, int]) -> Callable[[Path], Path]:
+    """Return what makes a journal of these ranges of messages."""
+    return lambda path: by_hand(path, *((first, packed(ROWS[first:stop])) for first, stop in pieces))
 
 
 def test_a_journal_that_is_moved_away_is_not_read_in_part(tmp_path: Path) -> None:
-    k, errors = 1, 0
-    while True:
-        path = by_hand(tmp_path / str(k), *((row.offset, packed([row])) for row in ROWS))
-        disk = MeanwhileDisk(k, partial(path.rename, tmp_path / f"{k}.moved"))
+    errors = 0
+    away = lambda path: path.rename(path.with_suffix(".moved"))  # noqa: E731
+    for path, disk in at_every_call(tmp_path, segments_of(*((n, n + 1) for n in range(8))), away, 8):
         try:
             assert sej.Journal(path, disk=disk).tail(8) == ROWS
         except sej.JournalNotFoundError:
             errors += 1
-        if disk.calls < k:
-            break
-        k += 1
     assert errors > 8
 
 
@@ -118,16 +127,8 @@ def look(path: Path, disk: MeanwhileDisk) -> None:
 def test_a_journal_that_another_process_just_creates_is_opened(
     opens: Callable[[Path, MeanwhileDisk], None], tmp_path: Path
 ) -> None:
-    k = 1
-    while True:
-        path = tmp_path / str(k)
-        path.mkdir()
-        disk = MeanwhileDisk(k, partial((path / "jnl").mkdir, exist_ok=True))
+    for path, disk in at_every_call(tmp_path, Path.mkdir, lambda path: (path / "jnl").mkdir(exist_ok=True), 3):
         opens(path, disk)
-        if disk.calls < k:
-            break
-        k += 1
-    assert k > 3
 
 
 def clean_now(path: Path) -> None:
@@ -136,31 +137,20 @@ def clean_now(path: Path) -> None:
 
 
 def test_retention_disturbs_no_removal_of_covered_segments(tmp_path: Path) -> None:
-    k = 1
-    while True:
-        path = by_hand(tmp_path / str(k), *((n, packed(ROWS[n : n + 2])) for n in (2, 4, 6)), (0, packed(ROWS[:6])))
-        disk = MeanwhileDisk(k, partial(clean_now, path))
+    covered = segments_of((2, 4), (4, 6), (6, 8), (0, 6))
+    for path, disk in at_every_call(tmp_path, covered, clean_now, 20):
         sej.Writer(path, disk=disk).close()
         assert sej.Journal(path).tail(2) == ROWS[6:]
-        if disk.calls < k:
-            break
-        k += 1
-    assert k > 20
 
 
 def test_a_repair_during_retention_is_done_or_says_what_to_do(tmp_path: Path) -> None:
-    k, errors = 1, set()
-    while True:
-        path = by_hand(tmp_path / str(k), *((n, packed(ROWS[n : n + 2])) for n in (0, 2, 4, 6)))
-        disk = MeanwhileDisk(k, partial(clean_now, path))
+    errors = set()
+    for path, disk in at_every_call(tmp_path, segments_of((0, 2), (2, 4), (4, 6), (6, 8)), clean_now, 8):
         try:
             assert sej.Journal(path, disk=disk).repair() == ([], [], [], [])
         except sej.LockedError as error:
             errors.add(error.reason)
         assert sej.Journal(path).repair() == ([], [], [], [])
-        if disk.calls < k:
-            break
-        k += 1
     assert errors == {"retention removed this segment during the repair; run the repair again"}
 
 
@@ -185,18 +175,10 @@ def promise(path: Path) -> list[bytes]:
 
 
 def test_a_batch_is_completed_once_though_segments_are_deleted(tmp_path: Path) -> None:
-    batch = promise(tmp_path / "promised")
-    k = 1
-    while True:
-        path = shutil.copytree(tmp_path / "promised", tmp_path / str(k))
-        disk = MeanwhileDisk(k, partial(clean_now, path))
+    everything = [*(row.value for row in ROWS), b"before", *promise(tmp_path / "promised")]
+    for path, disk in at_every_call(tmp_path, partial(shutil.copytree, tmp_path / "promised"), clean_now, 20):
         sej.Writer(path, disk=disk).close()
         with sej.Scanner(path) as scanner:
             found = [message.value for message in scanner]
-        assert sej.Journal(path).end_offset == len(ROWS) + 1 + len(batch)
-        everything = [*(row.value for row in ROWS), b"before", *batch]
+        assert sej.Journal(path).end_offset == len(everything)
         assert found == everything[len(everything) - len(found) :]
-        if disk.calls < k:
-            break
-        k += 1
-    assert k > 20
