@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sej.system.disk import OS, Disk, File, Mode, OsDisk, OsFile, Status
 from tests.crash.disk import FaultyDisk
@@ -28,22 +29,21 @@ class HookedDisk(FaultyDisk):
         self.hook(verb, file, data or b"")
 
 
-class CountingDisk(OsDisk):
-    """The real disk, and how many bytes were read from it."""
+class WrappingDisk(OsDisk):
+    """The real disk, whose open files are of another class, which knows the disk."""
 
-    def __init__(self) -> None:
-        self.bytes_read = 0
+    kind: type[OsFile]
 
     def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
         file = super().open(path, mode)
-        counted = _CountingFile(os.dup(file.fileno()), file.path)
+        wrapped: Any = self.kind(os.dup(file.fileno()), file.path)
         file.close()
-        counted.disk = self
-        return counted
+        wrapped.disk = self
+        return wrapped  # type: ignore[no-any-return]
 
 
 class _CountingFile(OsFile):
-    disk: CountingDisk
+    disk: Any
 
     def read(self, size: int, position: int) -> bytes:
         data = super().read(size, position)
@@ -56,8 +56,37 @@ class _CountingFile(OsFile):
         return count
 
 
-class MeanwhileDisk(OsDisk):
+class CountingDisk(WrappingDisk):
+    """The real disk, and how many bytes were read from it."""
+
+    kind = _CountingFile
+    bytes_read = 0
+
+
+class _WatchedFile(OsFile):
+    disk: Any
+
+    def read(self, size: int, position: int) -> bytes:
+        self.disk.look()
+        return super().read(size, position)
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        self.disk.look()
+        return super().read_into(buffer, position)
+
+    def size(self) -> int:
+        self.disk.look()
+        return super().size()
+
+    def status(self) -> Status:
+        self.disk.look()
+        return super().status()
+
+
+class MeanwhileDisk(WrappingDisk):
     """The real disk; another process acts just before the k-th call that looks at something."""
+
+    kind = _WatchedFile
 
     def __init__(self, k: int, act: Callable[[], object]) -> None:
         self.calls = 0
@@ -76,11 +105,7 @@ class MeanwhileDisk(OsDisk):
 
     def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
         self.look()
-        file = super().open(path, mode)
-        watched = _WatchedFile(os.dup(file.fileno()), file.path)
-        file.close()
-        watched.disk = self
-        return watched
+        return super().open(path, mode)
 
     def list(self, path: str | os.PathLike[str]) -> list[str]:
         self.look()
@@ -89,26 +114,6 @@ class MeanwhileDisk(OsDisk):
     def status(self, path: str | os.PathLike[str]) -> Status | None:
         self.look()
         return super().status(path)
-
-
-class _WatchedFile(OsFile):
-    disk: MeanwhileDisk
-
-    def read(self, size: int, position: int) -> bytes:
-        self.disk.look()
-        return super().read(size, position)
-
-    def read_into(self, buffer: memoryview, position: int) -> int:
-        self.disk.look()
-        return super().read_into(buffer, position)
-
-    def size(self) -> int:
-        self.disk.look()
-        return super().size()
-
-    def status(self) -> Status:
-        self.disk.look()
-        return super().status()
 
 
 def script(code: str, *arguments: object) -> subprocess.Popen[str]:

@@ -190,23 +190,6 @@ def test_a_run_that_waits_is_cancelled_again_and_again(journal: Path) -> None:
     _run(main)
 
 
-def test_a_run_that_is_cancelled_at_its_start_leaves_the_reader_free(journal: Path) -> None:
-    async def main() -> None:
-        consumer = sej.aio.Consumer(journal, "r")
-
-        async def handle(message: sej.Message) -> None:
-            await asyncio.Event().wait()
-
-        running = asyncio.ensure_future(consumer.run(handle))
-        await asyncio.sleep(0)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        sej.Offset(journal, "r").close()
-
-    _run(main)
-
-
 def test_a_task_that_the_handler_awaits_may_be_cancelled(journal: Path, tmp_path: Path) -> None:
     async def main() -> None:
         async def handle(message: sej.Message) -> None:

@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import sej
 from sej.journal.directory import Directory
 from sej.journal.medium import durable_position, kept_position
-from sej.system.disk import OS, File, Mode, OsDisk, OsFile
+from sej.system.disk import OS, File
 from sej.system.durable import RECORD_SIZE, Kept, KeptPosition, renew
 from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.sej.hooks import HookedDisk
@@ -101,82 +102,59 @@ def test_nothing_of_a_removed_directory_is_created_again(tmp_path: Path) -> None
     assert not path.exists()
 
 
-class TestTheRecordOfAFileThatIsSyncedOften:
-    """It stays open between two stores."""
+@pytest.fixture
+def often(tmp_path: Path) -> tuple[KeptPosition, File]:
+    """A record that was stored so often that it stays open, and its file."""
+    kept = KeptPosition(OS, os.fspath(tmp_path / "kept"))
+    file = make(tmp_path / "f", b"x" * 1000)
+    for position in (100, 101, 102):
+        kept.store(file, 7, position, 3)
+    assert kept.path in open_files()
+    return kept, file
 
-    def kept(self, tmp_path: Path, opened: list[str]) -> tuple[KeptPosition, File]:
-        class Disk(OsDisk):
-            def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-                opened.append(os.fspath(path))
-                return super().open(path, mode)
 
-        kept = KeptPosition(Disk(), os.fspath(tmp_path / "kept"))
-        file = make(tmp_path / "f", b"x" * 1000)
-        for position in (100, 101, 102):
-            kept.store(file, 7, position, 3)
-        opened.clear()
-        return kept, file
+def removed(kept: KeptPosition) -> None:
+    os.unlink(kept.path)
 
-    def stored(self, kept: KeptPosition, file: File) -> Kept | None:
-        return KeptPosition(OS, kept.path).load(file, 7)
 
-    def test_it_is_not_opened_again(self, tmp_path: Path) -> None:
-        opened: list[str] = []
-        kept, file = self.kept(tmp_path, opened)
-        for position in (103, 104):
-            kept.store(file, 7, position, 3)
-            assert self.stored(kept, file) == Kept(position, 3)
-        assert not opened
+def replaced(kept: KeptPosition) -> None:
+    Path(f"{kept.path}.other").write_bytes(bytes(RECORD_SIZE))
+    os.replace(f"{kept.path}.other", kept.path)
 
-    def test_one_that_was_removed_is_created_again(self, tmp_path: Path) -> None:
-        kept, file = self.kept(tmp_path, [])
-        os.unlink(kept.path)
-        kept.store(file, 7, 103, 3)
-        assert self.stored(kept, file) == Kept(103, 3)
 
-    def test_one_that_was_replaced_is_overwritten(self, tmp_path: Path) -> None:
-        kept, file = self.kept(tmp_path, [])
-        (tmp_path / "other").write_bytes(bytes(RECORD_SIZE))
-        os.replace(tmp_path / "other", kept.path)
-        kept.store(file, 7, 103, 3)
-        assert self.stored(kept, file) == Kept(103, 3)
+def copied(kept: KeptPosition) -> None:
+    Path(f"{kept.path}.other").write_bytes(Path(kept.path).read_bytes())
+    os.replace(f"{kept.path}.other", kept.path)
 
-    def test_a_cut_lowers_the_one_at_the_path(self, tmp_path: Path) -> None:
-        kept, file = self.kept(tmp_path, [])
-        copy = (tmp_path / "kept").read_bytes()
-        os.rename(kept.path, tmp_path / "moved")
-        (tmp_path / "kept").write_bytes(copy)
-        kept.lower(file, 7, 90, 2)
-        assert self.stored(kept, file) == Kept(90, 2)
 
-    def test_forget_closes_it(self, tmp_path: Path) -> None:
-        kept, file = self.kept(tmp_path, [])
-        assert kept.path in open_files()
-        kept.forget()
-        assert kept.path not in open_files()
-        kept.store(file, 7, 103, 3)
-        assert self.stored(kept, file) == Kept(103, 3)
-        assert kept.path not in open_files()
+def forgotten(kept: KeptPosition) -> None:
+    kept.forget()
+    assert kept.path not in open_files()
 
-    def test_a_writer_closes_it(self, tmp_path: Path) -> None:
-        writer = sej.Writer(tmp_path, durability="disk")
-        with closing(writer):
-            for _ in range(3):
-                writer.append(b"v")
-            assert self.record(tmp_path) in open_files()
-        assert self.record(tmp_path) not in open_files()
 
-    def test_a_forked_child_closes_its_copy(self, tmp_path: Path) -> None:
-        with sej.Writer(tmp_path, durability="disk") as writer:
-            for _ in range(3):
-                writer.append(b"v")
-            if (child := os.fork()) == 0:
-                os._exit(self.record(tmp_path) in open_files())
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            assert self.record(tmp_path) in open_files()
+@pytest.mark.parametrize("change", [lambda _: None, removed, replaced, copied, forgotten])
+@pytest.mark.parametrize("cut", [False, True])
+def test_the_record_that_stays_open_is_the_one_at_the_path(
+    change: Callable[[KeptPosition], None], cut: bool, often: tuple[KeptPosition, File]
+) -> None:
+    kept, file = often
+    change(kept)
+    if cut and change in (removed, replaced):
+        return  # nothing is known that a cut could lower
+    kept.lower(file, 7, 90, 2) if cut else kept.store(file, 7, 103, 3)
+    assert KeptPosition(OS, kept.path).load(file, 7) == (Kept(90, 2) if cut else Kept(103, 3))
 
-    def record(self, path: Path) -> str:
-        return os.fspath(path / "idx" / "durable")
+
+def test_a_writer_and_a_forked_child_close_the_record(tmp_path: Path) -> None:
+    record = os.fspath(tmp_path / "idx" / "durable")
+    with sej.Writer(tmp_path, durability="disk") as writer:
+        for _ in range(3):
+            writer.append(b"v")
+        if (child := os.fork()) == 0:
+            os._exit(record in open_files())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert record in open_files()
+    assert record not in open_files()
 
 
 def open_files() -> list[str]:

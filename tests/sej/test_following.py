@@ -181,17 +181,6 @@ def test_the_journal_may_be_removed_and_start_again_at_a_higher_offset(tmp_path:
         assert s.read() == rows[10:]
 
 
-def test_a_segment_replaced_by_a_longer_one_is_read_on(tmp_path: Path) -> None:
-    rows = sample(30)
-    path = by_hand(tmp_path, (0, packed(rows[:10])), (10, packed(rows[10:20])), (20, packed(rows[20:])))
-    with sej.Scanner(path) as s:
-        assert s.read(5) == rows[:5]
-        (tmp_path / "merged").write_bytes(packed(rows[:20]))
-        os.replace(tmp_path / "merged", segment(path, 0))
-        segment(path, 10).unlink()
-        assert list(s) == rows[5:]
-
-
 def test_damage_that_lasts_for_a_second_is_judged_while_following(tmp_path: Path) -> None:
     rows = sample(5)
     bad = bytearray(encoded(3, STAMP, 0, b"", b"v"))

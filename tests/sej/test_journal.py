@@ -1,7 +1,5 @@
 """Looking at a journal: segments, ends, times, backwards, verify; nothing is created, little is read."""
 
-import contextlib
-import os
 import shutil
 from collections.abc import Callable
 from itertools import islice
@@ -13,8 +11,8 @@ import sej
 from sej import CorruptionError
 from sej.journal.directory import Directory
 from sej.journal.tail import Tail
-from sej.system.disk import Mode, OsDisk, OsFile, Status
-from tests.sej.hooks import CountingDisk
+from sej.system.disk import OsFile, Status
+from tests.sej.hooks import CountingDisk, WrappingDisk
 from tests.sej.support import STAMP, by_hand, encoded, packed, sample, segment, segments
 
 
@@ -82,42 +80,6 @@ def test_a_gap_is_loud_backwards_too(tmp_path: Path) -> None:
     assert j.tail(10) == rows[20:]
     with pytest.raises(CorruptionError):
         j.tail(11)
-
-
-def test_verify_of_a_journal_that_is_removed_at_any_moment(tmp_path: Path) -> None:
-    class Removing(OsDisk):
-        """Removes the journal before the call with this number."""
-
-        left = 0
-
-        def _count(self) -> None:
-            self.left -= 1
-            if self.left == 0:
-                shutil.rmtree(tmp_path / "journal")
-
-        def list(self, path: str | os.PathLike[str]) -> list[str]:
-            self._count()
-            return super().list(path)
-
-        def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-            self._count()
-            return super().open(path, mode)
-
-        def status(self, path: str | os.PathLike[str]) -> Status | None:
-            self._count()
-            return super().status(path)
-
-    disk = Removing()
-    for number in range(1, 1000):
-        with sej.Writer(tmp_path / "journal", segment_bytes=100) as w:
-            w.append_many([b"%d" % n for n in range(10)])
-        disk.left = number
-        with contextlib.suppress(sej.JournalNotFoundError):
-            assert sej.Journal(tmp_path / "journal", disk=disk).verify() == []
-        if disk.left > 0:
-            break
-        shutil.rmtree(tmp_path / "journal", ignore_errors=True)
-    assert number > 10
 
 
 def test_verify_names_everything_that_is_wrong(tmp_path: Path) -> None:
@@ -206,19 +168,15 @@ def test_a_repair_passes_over_a_message_that_has_the_largest_offset(tmp_path: Pa
         assert [message.offset for message in s] == [1, 2, 3]
 
 
-class OneNumber(OsDisk):
-    """Gives every file the number that the last one had, as file systems do."""
-
-    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-        file = super().open(path, mode)
-        numbered = _Numbered(os.dup(file.fileno()), file.path)
-        file.close()
-        return numbered
-
-
 class _Numbered(OsFile):
     def status(self) -> Status:
         return super().status()._replace(device=1, inode=1)
+
+
+class OneNumber(WrappingDisk):
+    """Gives every file the number that the last one had, as file systems do."""
+
+    kind = _Numbered
 
 
 @pytest.mark.parametrize(

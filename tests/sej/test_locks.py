@@ -5,14 +5,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sej
 from sej import ClosedError, LockedError, LockLostError
-from sej.system.disk import OS, OsDisk, OsFile
+from sej.system.disk import OS, OsFile
 from sej.system.locks import Lock, host_name, is_running, lease, process_start
-from tests.sej.hooks import PATIENCE_S, ROOT, Worker, output, script, until
+from tests.sej.hooks import PATIENCE_S, ROOT, Worker, WrappingDisk, output, script, until
 
 pytestmark = pytest.mark.either_codec
 
@@ -78,36 +79,27 @@ def test_a_holder_that_signs_nothing_is_another_process(tmp_path: Path) -> None:
     sej.Writer(tmp_path).close()
 
 
-class UnlinkingDisk(OsDisk):
-    """An original writer goes while we come: it unlocked and closed already, and unlinks after we locked."""
-
-    def __init__(self, path: Path) -> None:
-        self.victim: Path | None = path
-
-    def open(self, path: object, mode: object) -> OsFile:
-        file = super().open(path, mode)  # type: ignore[arg-type]
-        if self.victim is not None and str(path) == str(self.victim):
-            again = _UnlinkedWhenLocked(os.dup(file.fileno()), file.path)
-            file.close()
-            again.disk = self
-            return again
-        return file
-
-
 class _UnlinkedWhenLocked(OsFile):
-    disk: UnlinkingDisk
+    disk: Any
 
     def lock(self, *, exclusive: bool = True, wait: bool = False, held: bool = False) -> bool:
         taken = super().lock(exclusive=exclusive, wait=wait, held=held)
-        if taken and self.disk.victim is not None:
-            self.disk.victim.unlink()
-            self.disk.victim = None
+        if taken and self.path.endswith("jnl.lck") and not self.disk.unlinked:
+            os.unlink(self.path)
+            self.disk.unlinked = True
         return taken
+
+
+class UnlinkingDisk(WrappingDisk):
+    """An original writer goes while we come: it unlocked and closed already, and unlinks after we locked."""
+
+    kind = _UnlinkedWhenLocked
+    unlinked = False
 
 
 def test_a_lock_on_a_file_that_loses_its_name_is_taken_again(tmp_path: Path) -> None:
     (tmp_path / "jnl.lck").write_bytes(b"")
-    with sej.Writer(tmp_path, disk=UnlinkingDisk(tmp_path / "jnl.lck")) as w:
+    with sej.Writer(tmp_path, disk=UnlinkingDisk()) as w:
         with pytest.raises(LockedError):
             sej.Writer(tmp_path)
         w.append(b"one writer")

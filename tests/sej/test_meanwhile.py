@@ -113,6 +113,12 @@ def test_a_journal_that_is_moved_away_is_not_read_in_part(tmp_path: Path) -> Non
     assert errors > 8
 
 
+def test_a_journal_that_is_removed_is_sound_or_not_found(tmp_path: Path) -> None:
+    for path, disk in at_every_call(tmp_path, segments_of((0, 2), (2, 4), (4, 8)), shutil.rmtree, 10):
+        with suppress(sej.JournalNotFoundError):
+            assert sej.Journal(path, disk=disk).verify() == []
+
+
 def open_writer(path: Path, disk: MeanwhileDisk) -> None:
     with sej.SharedWriter(path, disk=disk) as writer:
         assert writer.append(b"") == 0

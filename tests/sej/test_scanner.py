@@ -14,6 +14,7 @@ from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.index import IndexFile
 from sej.system.disk import OS, Mode, OsDisk, OsFile
+from tests.sej.hooks import WrappingDisk
 from tests.sej.support import STAMP, by_hand, encoded, flip, packed, read_all, sample, segment, values
 
 
@@ -21,18 +22,6 @@ def journal(path: Path, count: int = 30, *, segment_bytes: int = 200, first: int
     with sej.Writer(path, segment_bytes=segment_bytes, first_offset=first) as w:
         w.append_messages(sample(count, start=first))
     return path
-
-
-@pytest.mark.parametrize("segment_bytes", [1, 200, 1 << 30])
-def test_every_offset_is_a_place_to_start(segment_bytes: int, tmp_path: Path) -> None:
-    journal(tmp_path, segment_bytes=segment_bytes)
-    for start in range(31):
-        with sej.Scanner(tmp_path, start) as s:
-            assert s.offset == start
-            assert list(s) == sample(30)[start:]
-            assert s.offset == 30 and s.gaps == []
-    assert read_all(tmp_path, offset=sej.FIRST) == sample(30)
-    assert read_all(tmp_path, offset=sej.LAST) == []
 
 
 def test_first_and_last_on_an_empty_journal(tmp_path: Path) -> None:
@@ -347,13 +336,8 @@ class _FailingRead(OsFile):
         return super().read_into(buffer, position)
 
 
-class _FailingReads(OsDisk):
-    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-        file = super().open(path, mode)
-        try:
-            return _FailingRead(os.dup(file.fileno()), file.path)
-        finally:
-            file.close()
+class _FailingReads(WrappingDisk):
+    kind = _FailingRead
 
 
 def test_bytes_that_a_failed_read_left_in_memory_are_never_returned(tmp_path: Path) -> None:

@@ -205,18 +205,6 @@ def test_nothing_foreign_is_put_into_jnl(tmp_path: Path) -> None:
     assert sej.Journal(tmp_path).verify() == []
 
 
-@pytest.mark.parametrize("durability", DURABILITIES)
-def test_encoded_messages_are_taken_as_they_stand(durability: Any, tmp_path: Path) -> None:
-    rows = sample(3000)
-    data = packed(rows)
-    with sej.Writer(tmp_path, segment_bytes=10_000, durability=durability) as w:
-        assert w.end.append_encoded(data[: len(packed(rows[:10]))]) == range(10)
-        assert w.end.append_encoded(memoryview(data)[len(packed(rows[:10])) :]) == range(10, 3000)
-    assert read_all(tmp_path) == rows
-    assert sej.Journal(tmp_path).verify() == []
-    assert len(segments(tmp_path)) > 5, "segments are cut on the way"
-
-
 @pytest.mark.parametrize(
     "data",
     [
