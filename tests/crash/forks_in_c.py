@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from kestrel import segmented
 from sej.system.watch import Watch
 
 REFUSED, DONE = 3, 4
+Calls = list[Callable[[], object]]
 
 
 def forked(call: Callable[[], object]) -> int:
@@ -42,93 +44,57 @@ def content(root: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def writers(root: Path, objects: ExitStack) -> Iterator[tuple[str, Any, dict[str, Callable[[], object]]]]:
-    """Yield writers of journals."""
-    for durability in ("buffer", "os", "disk"):
-        w = objects.enter_context(sej.Writer(root / durability, durability=durability))
+def everything(root: Path, opened: ExitStack) -> Iterator[tuple[Any, Calls]]:
+    """Yield each object, or None if its end is not tested, and calls of it."""
+
+    def use(thing: Any) -> Any:
+        return opened.enter_context(thing)
+
+    def appends(w: Any) -> Calls:
         w.append(b"parent")
-        yield f"Writer {durability}", w, calls_of(w)
-    s = objects.enter_context(sej.SharedWriter(root / "shared"))
-    s.append(b"parent")
-    yield "SharedWriter", s, {"append": lambda: s.append(b"x"), "append_many": lambda: s.append_many([b"x"])}
-    path = shard.Path(str(root), "shards", 1)
-    t = objects.enter_context(shard.Writer(path))
+        return [partial(w.append, b"x"), partial(w.append_many, [b"x"])]
+
+    for durability in ("buffer", "os", "disk"):
+        w = use(sej.Writer(root / durability, durability=durability))
+        yield w, [*appends(w), partial(w.append_once, "n", 1, [b"x"]), w.flush, w.sync]
+    s = use(sej.SharedWriter(root / "shared"))
+    yield s, appends(s)
+    t = use(shard.Writer(shard.Path(str(root), "shards", 1)))
     t.append(b"parent")
-    yield (
-        "shard.Writer",
-        t,
-        {
-            "append": lambda: t.append(b"x"),
-            "append_many": lambda: t.append_many([b"x"], [b""]),
-            "tuple": lambda: t.append_many((b"x",), (b"",)),
-            "flush": t.flush,
-            "sync": t.sync,
-        },
-    )
-    store = objects.enter_context(hub.Store(root / "hub"))
-    store.put("client", "j", [sej.Message(0, 1, 0, b"", b"v")])
-    yield "hub.Store", None, {"put": lambda: store.put("client", "j", [sej.Message(1, 1, 0, b"", b"v")])}
-
-
-def calls_of(w: sej.Writer) -> dict[str, Callable[[], object]]:
-    """Return the calls of a writer."""
-    return {
-        "append": lambda: w.append(b"x"),
-        "append_many": lambda: w.append_many([b"x"]),
-        "append_once": lambda: w.append_once("n", 1, [b"x"]),
-        "flush": w.flush,
-        "sync": w.sync,
-    }
-
-
-def others(root: Path, objects: ExitStack) -> Iterator[tuple[str, Any, dict[str, Callable[[], object]]]]:
-    """Yield queues and a kept offset."""
-    q: Any = objects.enter_context(sej.open_queue(root / "queue"))
+    both = [partial(t.append_many, [b"x"], [b""]), partial(t.append_many, (b"x",), (b"",))]
+    yield t, [partial(t.append, b"x"), *both, t.flush, t.sync]
+    store = use(hub.Store(root / "hub"))
+    put = partial(store.put, "client", "j")
+    put([sej.Message(0, 1, 0, b"", b"v")])
+    yield None, [partial(put, [sej.Message(1, 1, 0, b"", b"v")])]
+    q = use(sej.open_queue(root / "queue"))
     q.put_many([b"a", b"b"])
     item = q.get(timeout=0)
-    yield (
-        "queue",
-        q,
-        {
-            "put": lambda: q.put(b"x"),
-            "get": lambda: q.get(timeout=0),
-            "done": item.done,
-            "retry": item.retry,
-            "peek": lambda: q.peek(1),
-            "stats": q.stats,
-            "pause": q.pause,
-            "redrive": q.redrive,
-            "sync": q.sync,
-        },
-    )
-    o = objects.enter_context(sej.Offset(root / "os", "reader"))
-    yield "Offset", o, {"commit": lambda: o.commit(1), "reset": lambda: o.reset(0)}
-    k = objects.enter_context(kestrel.Queue(root / "kestrel", "q"))
-    g = objects.enter_context(segmented.Queue(root / "segmented", "q"))
-    for each in (k, g):
+    calls = [partial(q.put, b"x"), partial(q.get, timeout=0), partial(q.peek, 1)]
+    yield q, [*calls, item.done, item.retry, q.stats, q.pause, q.redrive, q.sync]
+    o = use(sej.Offset(root / "os", "reader"))
+    yield o, [partial(o.commit, 1), partial(o.reset, 0)]
+    k, g = use(kestrel.Queue(root / "kestrel", "q")), use(segmented.Queue(root / "segmented", "q"))
+    for each in (k, g, k, g):
         each.put(b"a")
-        each.put(b"b")
-    xid, reader = k.reserve(), g.reader()
+    (xid, _), reader = k.reserve(), g.reader()
     found = reader.get()
-    assert xid is not None and found is not None
-    more: dict[str, Callable[[], object]] = {"reserve": k.reserve, "flush": k.flush}
-    yield "kestrel.Queue", k, {"put": lambda: k.put(b"x"), "get": k.get, "confirm": lambda: k.confirm(xid[0]), **more}
-    more = {"get": reader.get, "checkpoint": g.checkpoint}
-    yield "segmented.Queue", g, {"put": lambda: g.put(b"x"), "commit": lambda: reader.commit(found.id), **more}
+    yield k, [partial(k.put, b"x"), k.get, partial(k.confirm, xid), k.reserve, k.flush]
+    yield g, [partial(g.put, b"x"), partial(reader.commit, found.id), reader.get, g.checkpoint]
 
 
 def main(root: Path) -> None:
     """Do it."""
-    with ExitStack() as objects:
-        for name, opened, calls in (*writers(root, objects), *others(root, objects)):
+    with ExitStack() as opened:
+        for thing, calls in everything(root, opened):
             before = content(root)
-            for call, do in calls.items():
-                if (end := forked(do)) != REFUSED:
-                    print(f"{name} {call}: {end}")
-            if opened is not None and (end := forked(opened.close)) != DONE:
-                print(f"{name} close: {end}")
+            for call in calls:
+                if (end := forked(call)) != REFUSED:
+                    print(f"{call}: {end}")
+            if thing is not None and (end := forked(thing.close)) != DONE:
+                print(f"{thing} close: {end}")
             if content(root) != before:
-                print(f"{name}: files changed")
+                print(f"{thing or calls}: files changed")
         watch = Watch(root)
         watch.wait(0)
 

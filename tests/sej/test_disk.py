@@ -300,23 +300,6 @@ def test_a_signal_handler_may_end_the_wait_for_a_lock(tmp_path: Path) -> None:
     two.close()
 
 
-def test_locks_exclude_and_are_released(tmp_path: Path) -> None:
-    one, two = (OS.open(tmp_path / "file", "append") for _ in range(2))
-    assert one.lock() and not two.lock() and not two.lock(exclusive=False)
-    one.unlock()
-    assert two.lock(exclusive=False) and one.lock(exclusive=False)
-    assert not one.lock()
-    one.close()
-    assert two.lock()
-    two.close()
-
-
-def test_local_file_systems_are_no_network(tmp_path: Path) -> None:
-    assert network_file_system(tmp_path) is None
-    assert network_file_system(tmp_path / "not" / "there") is None
-    assert OS.free_bytes(tmp_path) > 0
-
-
 def test_a_network_file_system_is_refused_unless_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sej
 

@@ -78,12 +78,6 @@ def test_last_means_the_end_of_the_first_opening(tmp_path: Path) -> None:
         assert o.value == 20, "what was written meanwhile is not skipped"
 
 
-def test_first_is_the_first_that_is_there(tmp_path: Path) -> None:
-    with sej.Offset(journal(tmp_path, first=5), "r") as o:
-        assert o.value == 5
-        assert (tmp_path / "ofs" / "r.ofs").exists(), "retention counts a reader that never committed"
-
-
 @pytest.mark.parametrize("size", [*range(1, 8), 9])
 def test_a_short_or_long_file_is_an_error_and_the_lock_is_free_again(size: int, tmp_path: Path) -> None:
     journal(tmp_path)

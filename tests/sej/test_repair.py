@@ -45,11 +45,6 @@ def read(path: Path) -> tuple[list[int], list[tuple[int, int]]]:
         return [message.offset for message in found], [(gap.start, gap.stop) for gap in s.gaps]
 
 
-def test_a_sound_journal_is_left_as_it_is(path: Path) -> None:
-    assert sej.Journal(path).repair() == ([], [], [], [])
-    assert read(path) == (list(range(30)), [])
-
-
 @pytest.mark.parametrize("number", [0, 5, 9, 10, 15, 19, 20, 25])
 def test_one_damaged_message_is_one_gap(path: Path, number: int) -> None:
     original = packed(MESSAGES[number : number + 1])
