@@ -223,7 +223,7 @@ class TextQueue:
         """
         lease_s = seconds("lease_s", lease_s)
         require(owner=(owner, optional(TEXT)), lease_s=(lease_s, optional(POSITIVE_SECONDS)))
-        return Claiming(lambda: self.take(owner, lease_s=lease_s))
+        return Claiming(self, owner, lease_s)
 
     def take(self, owner: str | None = None, *, lease_s: Seconds | None = None) -> Claim | None:
         """Claim the next free message. The caller ends the claim: ``done``, ``failed``, ``give_up`` or ``give_back``.

@@ -131,45 +131,6 @@ def test_of_two_equal_claimed_messages_one_is_deleted(path: Path) -> None:
         assert other.take() is None
 
 
-def test_a_step_of_a_save_that_ends_within_a_claim(path: Path) -> None:
-    """The mutex seems to have no room for the claim, which is in the ledger only until the save is complete."""
-    path.write_bytes(b"-a\n\\mutex=" + b" " * 60 + b"\n-b\n")
-    with TextQueue(path) as q, TextQueue(path) as other:
-        claim = q.take()
-        assert claim is not None
-        buffer = path.read_bytes()
-        with path.open("wb", buffering=0) as editor:
-            editor.write(buffer[:15])
-            assert other.take() is None
-            editor.write(buffer[15:])
-        b = other.take()
-        assert b is not None
-        assert b.message.value == "b"
-        assert claim.give_back()
-        path.write_bytes(b"# a note\n" + buffer)
-        again = other.take()
-        assert again is not None, "the old claim in the buffer does not count"
-        assert again.message.value.startswith("a")
-        assert again.done()
-        assert b.done()
-
-
-def test_a_mark_that_a_user_changed_is_reconciled_once(path: Path) -> None:
-    with TextQueue(path) as q:
-        q.append_many(["a", "b"])
-        next(q.messages()).mark_as_cleared()
-        path.write_bytes(b"#a\n-b\n")
-        claim = q.take()
-        assert claim is not None
-        epoch = q._inputs.sources[0].file.ledger.epoch
-        assert claim.give_back()
-        claim = q.take()
-        assert claim is not None
-        assert claim.done()
-        assert q._inputs.sources[0].file.ledger.epoch == epoch
-    assert plain(path) == b"#a\n=b\n"
-
-
 class Saving:
     """A user who saves the file right before the n-th read of a window."""
 

@@ -13,8 +13,7 @@ from tests.textqueue.claiming import lined, plain
 from tests.ticks import next_tick
 from textqueue import MessageStatus, TextQueue
 from textqueue.ledger import log
-from textqueue.ledger.log import Ledger
-from textqueue.ledger.records import ARCHIVED, MARKS, SET, WAS
+from textqueue.ledger.log import ARCHIVED, MARKS, SET, WAS, Ledger
 
 MUTEX = "mutex=" + " " * 40
 

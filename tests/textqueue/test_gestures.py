@@ -68,23 +68,6 @@ def test_a_stale_save_after_a_variable_was_set_repeats_nothing(path: Path, above
     assert plain(path) == above + stale.replace(b"-pay", b"=pay").replace(b"step= ", b"step=1")
 
 
-@pytest.mark.parametrize("number", [0, 1, 3])
-def test_a_message_that_a_user_reopens_is_delivered(path: Path, number: int) -> None:
-    path.write_bytes(b"".join(b"-job %d\n" % n for n in range(5)))
-    with TextQueue(path) as q:
-        for message in list(q.messages()):
-            message.mark_as_critical_error()
-        path.write_bytes(path.read_bytes().replace(b"!job %d" % number, b"-job %d" % number))
-        claim = q.take()
-        assert claim is not None
-        assert claim.message.value == f"job {number}"
-        assert q.conflicts == []
-        claim.done()
-        path.write_bytes(path.read_bytes().replace(b"!job 2", b"-job 2"))
-        assert [m.value for m in q.messages()] == ["job 2"]
-    assert plain(path).count(b"=job %d" % number) == 1
-
-
 def test_a_stale_save_that_also_reopens_an_older_message(path: Path) -> None:
     path.write_bytes(lined(b"".join(b"-job %d\n" % n for n in range(6))))
     with TextQueue(path) as q:

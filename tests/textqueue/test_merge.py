@@ -12,7 +12,7 @@ from tests.textqueue.claiming import lined, plain
 from textqueue import TextQueue
 from textqueue.editing.save import entries, merge, new_positions, save
 from textqueue.editing.source import Source
-from textqueue.ledger.records import GIVEN_BACK
+from textqueue.ledger.log import GIVEN_BACK
 
 OLD = b"-a\n-b\n b2\n-c\n"
 

@@ -189,62 +189,12 @@ def test_the_end_of_a_claim_while_the_file_cannot_be_examined(path: Path, restle
         assert [conflict.text for conflict in other.conflicts] == ["b"]
 
 
-def test_marks_in_a_row_while_the_file_cannot_be_examined(path: Path, restless: list[int]) -> None:
-    path.write_bytes(b"-a\n-b\n-c\n-d\n-e\n")
-    with TextQueue(path) as q, TextQueue(path) as other:
-        buffer = path.read_bytes()
-        finish(q)
-        b, c, d, _ = q.messages()
-        path.write_bytes(buffer)
-        restless[:] = [24]
-        for message in (b, c, d):
-            message.mark_as_cleared()
-        assert waiting(other) == ["e"]
-        assert [conflict.text for conflict in other.conflicts] == ["a"]
-
-
-CLAIMABLE = b"-a\n\\mutex=" + b" " * 60 + b"\n-b\n-c\n"
-
-
 def again(q: TextQueue, claim: Claim) -> Claim:
     """Give a message back, and claim it again."""
     assert claim.give_back()
     other = q.take()
     assert other is not None and other.message.value == claim.message.value
     return other
-
-
-def test_a_buffer_with_an_earlier_claim_of_the_same_worker(path: Path) -> None:
-    """The newest edit, the claim, looks as if it were in the buffer."""
-    path.write_bytes(CLAIMABLE)
-    with TextQueue(path) as q, TextQueue(path) as other:
-        claim = q.take()
-        assert claim is not None
-        buffer = path.read_bytes()
-        assert finish(other) == "b"
-        claim = again(q, claim)
-        path.write_bytes(b"# a note\n" + buffer)
-        assert waiting(other) == ["a", "c"]
-        assert [conflict.text for conflict in other.conflicts] == ["b"]
-        assert claim.done()
-
-
-def test_a_buffer_with_an_earlier_claim_from_before_another_save(path: Path) -> None:
-    path.write_bytes(CLAIMABLE)
-    with TextQueue(path) as q, TextQueue(path) as other:
-        a, b = q.take(lease_s=60), other.take()
-        assert a is not None and b is not None
-        buffer = path.read_bytes()
-        assert a.give_back()
-        for comment in (b"# one\n", b"# and\n# another\n"):
-            path.write_bytes(comment + buffer)
-            claim = other.take()
-            assert claim is not None and claim.message.value == "a", "the old claim in the buffer does not count"
-            assert claim.give_back()
-        assert b.done()
-        assert q.take(lease_s=60) is not None
-        path.write_bytes(buffer)
-        assert waiting(other) == ["a", "c"]
 
 
 def test_a_claim_that_began_between_two_steps_of_a_read_and_was_made_again(path: Path) -> None:
@@ -314,19 +264,3 @@ def test_a_save_within_one_tick_of_edits_that_another_worker_reads_at_one_time(p
         tick(path, buffer)
         assert waiting(q) == ["b", "c"]
         assert [conflict.text for conflict in q.conflicts if conflict.kind == "reverted"] == ["a"]
-
-
-def test_a_save_within_one_tick_of_a_claim_that_was_made_before(path: Path) -> None:
-    path.write_bytes(CLAIMABLE)
-    with TextQueue(path) as q, TextQueue(path) as other:
-        claim = q.take()
-        assert claim is not None
-        buffer = path.read_bytes()
-        b = other.take()
-        assert b is not None
-        assert claim.give_back()
-        assert b.done()
-        assert q.take() is not None
-        tick(path, buffer)
-        assert waiting(other) == ["a", "c"]
-        assert [conflict.text for conflict in other.conflicts] == ["b"]

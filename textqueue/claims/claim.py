@@ -36,10 +36,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from sej.checks import POSITIVE_SECONDS, SECONDS
 from sej.durations import Seconds, seconds
@@ -56,7 +55,7 @@ from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, claimant, holder_of, is_alive, is_of, is_own, mutex_of, owner_text
 from textqueue.format.parser import Variable, digest, essence, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window, require_resolved
-from textqueue.ledger.records import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX
+from textqueue.ledger.log import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX
 
 _FIRST_BYTES: Final = 1 << 12
 _SCAN_BYTES: Final = 1 << 14
@@ -243,17 +242,26 @@ class Claim:
             )
 
 
+class Taker(Protocol):
+    """What a claim for a ``with`` block needs of a queue."""
+
+    def take(self, owner: str | None = None, *, lease_s: Seconds | None = None) -> Claim | None:
+        """Claim the next free message."""
+
+
 class Claiming:
     """What ``TextQueue.claim`` returns: a context manager that takes a claim and ends it."""
 
-    def __init__(self, take: Callable[[], Claim | None]) -> None:
-        """Store the function that claims; nothing is claimed yet."""
-        self._take = take
+    def __init__(self, queue: Taker, owner: str | None, lease_s: float | None) -> None:
+        """Take the queue and the arguments of its ``take``; nothing is claimed yet."""
+        self._queue = queue
+        self._how = owner, lease_s
         self._claim: Claim | None = None
 
     def __enter__(self) -> Message | None:
         """Claim the next message; None if no message is free."""
-        self._claim = self._take()
+        owner, lease_s = self._how
+        self._claim = self._queue.take(owner, lease_s=lease_s)
         return None if self._claim is None else self._claim.message
 
     def __exit__(
@@ -301,7 +309,6 @@ class Claimer:
         self._epoch = -1
         self._returns = self._reading = 0
         self._low = 0  # no free message is before this position, in this epoch
-        self._unlogged: set[int] = set()  # claimed messages before that position whose claims are not in the ledger
         self.deferred: set[int] = set()  # messages that failed here, which are taken after all others
         self._alive: dict[bytes, float] = {}  # until when a process counts as alive without another look
         self.open: set[Claim] = set()  # the claims of this process that have not ended
@@ -384,7 +391,6 @@ class Claimer:
         ledger = self._source.file.ledger
         if self._epoch != ledger.epoch or self._epoch <= 0 or self._reading != ledger.reading:
             self._epoch, self._low, self._returns, self._reading = ledger.epoch, 0, 0, ledger.reading
-            self._unlogged.clear()
             self.deferred.clear()
         for position in ledger.given_back[self._returns :]:
             self._low = min(self._low, position)
@@ -424,11 +430,6 @@ class Claimer:
 
     def _free(self, file: File, *, again: bool) -> _Found | None:
         """Find a message without a claim."""
-        for position in sorted(self._unlogged):
-            raw = _entry(file, position)
-            if raw is None or not self._is_taken(position, raw):
-                self._unlogged.discard(position)
-                self._low = min(self._low, position)
         found = self._scan(file)
         if found is None and self.deferred and again:
             self._low = min(self._low, *self.deferred)
@@ -454,12 +455,10 @@ class Claimer:
                 raw, place = match.group(), window.position + at
                 if place in self.deferred:
                     passed = False
-                elif place in claims:
+                elif place in claims or self._is_taken(place, raw):
                     pass
                 elif self._source.is_waiting(place):
                     passed = False
-                elif self._is_taken(place, raw):
-                    self._unlogged.add(place)
                 else:
                     if passed:
                         self._low = place

@@ -39,7 +39,7 @@ from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import MessageStatus
 from textqueue.format.parser import digest, essence, value_of
-from textqueue.ledger.records import CLAIMS, MARKS
+from textqueue.ledger.log import CLAIMS, MARKS
 from textqueue.ledger.sidecar import Intent, read_intent, write_intent
 
 

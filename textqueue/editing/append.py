@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from sej.system.disk import File, Status
@@ -14,7 +14,7 @@ from textqueue.editing.source import Replaced, Source
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, MessageStatus
 from textqueue.format.parser import digest, essence, render
-from textqueue.ledger.records import APPENDED, Line, text_owner
+from textqueue.ledger.log import APPENDED, Line, text_owner
 
 New = tuple[str | bytes, Sequence[str | bytes]]
 """A text and its variables."""
@@ -129,7 +129,7 @@ class _Append:
         """Write, and return the position; None if another program replaced the file or wrote in between."""
         size = session.status.size
         if session.alone:
-            _write_end(session.file, session.file.write_at, size, text)
+            _write_end(session.file, size, text, alone=True)
             return size
         end_lease(session.file)  # another process may wait for it, and so would the next line: for 45 seconds
         # Another program may append as well: let the kernel find the end, then look for the text.
@@ -137,7 +137,7 @@ class _Append:
         try:
             if file.status().identity != session.status.identity:
                 return None
-            _write_end(file, lambda data, _: file.write(data), size, text)
+            _write_end(file, size, text, alone=False)
             now = file.size()
             start = size if now >= size + len(text) else 0  # otherwise the file was emptied meanwhile
             found = file.read(now - start, start).rfind(text)
@@ -156,10 +156,13 @@ class _Append:
         return [(APPENDED, position, digest(essence(raw)), text_owner(raw)) for position, raw, _ in logged]
 
 
-def _write_end(file: File, write: Callable[[bytes, int], None], size: int, text: bytes) -> None:
+def _write_end(file: File, size: int, text: bytes, *, alone: bool) -> None:
     """Write at the end, all or nothing."""
     try:
-        write(text, size)
+        if alone:
+            file.write_at(text, size)
+        else:
+            file.write(text)
     except OSError:
         # A part of a message would be read as a whole one: truncate it, unless another program wrote after it.
         part = file.read(len(text) + 1, size)

@@ -18,7 +18,7 @@ from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariable
 from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
 from textqueue.format.mutex import mutex_of
 from textqueue.format.parser import decode, encode, essence, name_of, value_of, variables_of
-from textqueue.ledger.records import EMPTY, MARKS, PLAIN, SET, WAS
+from textqueue.ledger.log import EMPTY, MARKS, PLAIN, SET, WAS
 
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 _WHAT: Final = {

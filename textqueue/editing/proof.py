@@ -13,7 +13,7 @@ from sej.system.disk import File
 from textqueue.format.grammar import BOM, CHUNK, CONTINUATION, STATUS_OF, VARIABLE
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import essence, value_of
-from textqueue.ledger.records import EMPTY
+from textqueue.ledger.log import EMPTY
 
 
 class Place(NamedTuple):

@@ -34,7 +34,7 @@ from textqueue.editing.tq_file import Conflict, OnRevert, TqFile
 from textqueue.errors import MessageMovedError
 from textqueue.format.generation import DIGITS, Generation, number_text, with_line
 from textqueue.format.windows import Token, token_of, unknown
-from textqueue.ledger.records import Line
+from textqueue.ledger.log import Line
 from textqueue.ledger.sidecar import interrupted
 
 MOMENT_S: Final = 0.000_3

@@ -50,7 +50,7 @@ from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive, is_claim, mutex_of
 from textqueue.format.parser import chunks, digest, essence, value_of, variables_of
 from textqueue.format.windows import Token, scan, token_of, unknown
-from textqueue.ledger.records import (
+from textqueue.ledger.log import (
     APPENDED,
     ARCHIVED,
     CHANGES,
@@ -96,9 +96,10 @@ def begin(queue: TqFile, file: File) -> Token:
         The state of the file before it was read.
     """
     token = token_of(file.status())
-    found = _generations(file)
+    found: list[Generation] = []
     claims: list[Record] = []
     for window in scan(file):
+        found += generations_in(window.data, window.position)
         if b"@" not in window.data:
             continue
         position = window.position

@@ -21,7 +21,7 @@ from textqueue.format.generation import Generation, is_generation, number_text
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.parser import chunks, digest, essence
 from textqueue.format.windows import Token, require_resolved, scan
-from textqueue.ledger.records import ARCHIVED, EMPTY, MARKS, WAS
+from textqueue.ledger.log import ARCHIVED, EMPTY, MARKS, WAS
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())

@@ -44,7 +44,7 @@ from textqueue.format.grammar import BOM, CONTROL_OF, STATUS_OF, MessageStatus
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import chunks, digest, essence, value_of
 from textqueue.format.windows import Token, token_of
-from textqueue.ledger.records import Record
+from textqueue.ledger.log import Record
 from textqueue.ledger.sidecar import sidecar_path
 
 _Span = tuple[int, int]

@@ -25,7 +25,7 @@ from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, is_here
 from textqueue.format.parser import digest, essence
 from textqueue.format.windows import token_of, unknown
-from textqueue.ledger.records import EMPTY, ENDED, FAILED, MARKS, SET, WAS, Line
+from textqueue.ledger.log import EMPTY, ENDED, FAILED, MARKS, SET, WAS, Line
 from textqueue.ledger.sidecar import InTransit, real_path
 
 

@@ -20,7 +20,7 @@ from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
 from textqueue.format.parser import chunks, digest, essence
 from textqueue.format.windows import scan
-from textqueue.ledger.records import APPENDED, ARCHIVED, GIVEN_BACK, MARKS, SET, STATE, WAS, Record
+from textqueue.ledger.log import APPENDED, ARCHIVED, GIVEN_BACK, MARKS, SET, STATE, WAS, Record
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]

@@ -15,7 +15,7 @@ from textqueue.editing.message import Message
 from textqueue.editing.source import Source
 from textqueue.format.mutex import claimant, holder_of, is_alive, is_here
 from textqueue.format.parser import decode, digest, essence
-from textqueue.ledger.records import CHANGES, CLAIMS, Record
+from textqueue.ledger.log import CHANGES, CLAIMS, Record
 
 _BLOCK: Final = 1 << 20
 
