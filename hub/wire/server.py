@@ -140,7 +140,9 @@ class Server:
         for name, value in limits._asdict().items():
             if not name.endswith("_s"):
                 between(_LEAST_BYTES if name == "answer_bytes" else 1)(name, value)
-            elif not 0 < value < float("inf"):
+                continue
+            POSITIVE_SECONDS(name, value)
+            if value == float("inf"):
                 raise ValueError(f"{name} must be more than 0 seconds, got {value}")
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)
