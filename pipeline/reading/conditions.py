@@ -25,12 +25,12 @@ class Condition(NamedTuple):
 
     Attributes:
         column: its name.
-        test: how it is compared.
+        test: how it is compared; ``"<=>"`` is equality that is true for two nulls.
         value: the value; a list with ``"in"``.
     """
 
     column: str
-    test: Literal["=", "!=", "<", "<=", ">", ">=", "in", "is null", "is not null"]
+    test: Literal["=", "!=", "<=>", "<", "<=", ">", ">=", "in", "is null", "is not null"]
     value: Any = None
 
 
@@ -78,7 +78,7 @@ def narrow(chosen: Chosen, given: Condition) -> tuple[Chosen, bool]:
 
 
 def _by_origin(given: Condition, name: str, chosen: Chosen) -> tuple[Chosen, bool]:
-    if given.test == "=" and given.value is not None:
+    if given.test == "<=>" or (given.test == "=" and given.value is not None):
         return chosen._replace(origins=(*chosen.origins, (name, (given.value,)))), True
     if given.test == "in":
         values = tuple(value for value in given.value if value is not None)
@@ -93,7 +93,7 @@ def _bounds(given: Condition) -> tuple[Any, Any] | None:
     test, value = given.test, given.value
     if value is None:
         return None
-    if test == "=":
+    if test in ("=", "<=>"):
         return value, value
     if test == ">=":
         return value, None
