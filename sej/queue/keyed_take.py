@@ -25,7 +25,7 @@ from typing import Final
 from sej.errors import SejError
 from sej.message import Message
 from sej.queue.core import QueueCore
-from sej.queue.log.format import DONE, PARK, PICK, SCAN, stamp_of
+from sej.queue.log.format import DONE, PARK, PICK, SCAN, picked, stamp_of
 from sej.queue.log.order import NEVER, KeyOrder, key_hash
 from sej.queue.log.reader import Budget, UnfinishedError
 from sej.queue.take import Flow, Found, Taker
@@ -343,7 +343,7 @@ class _Batch:
         self.gap, self.offset, self.stamp = True, offset, 0
 
     def _picked(self, key: int, message: Message) -> bytes:
-        return PICK(message.offset, 1, *self._lease, 0, key, stamp_of(message.timestamp))
+        return picked(message.offset, *self._lease, key, stamp_of(message.timestamp))
 
     def _go_past(self, message: Message) -> None:
         self.offset = message.offset + 1

@@ -171,6 +171,12 @@ def one_done(offset: int, stamp: int = 0) -> bytes:
     return body + _pack_check(crc32c(body))
 
 
+def picked(offset: int, holder: int, deadline_ns: int, key_id: int, stamp: int) -> bytes:
+    """PICK, as for each item of a batch in the order of keys: its first lease, without a priority."""
+    body = _pack(3, 0, 1, holder, offset, key_id, deadline_ns, stamp)
+    return body + _pack_check(crc32c(body))
+
+
 def exhausted(offset: int, ready_at_ns: int, attempt: int, priority: int, stamp: int = 0) -> bytes:
     """WAIT: an item is about to become a dead letter; a process that reaches it from this time on finishes that."""
     return WAIT(offset, ready_at_ns, attempt, priority, EXHAUSTED, stamp)
