@@ -76,7 +76,7 @@ def remember_hash(path: Path, name: Hash, disk: Disk = OS) -> None:
 
 
 def _at(path: Path) -> str:
-    return os.path.join(path.root, RECORDS_DIR, path.name)
+    return os.path.join(absolute_path(path.root), RECORDS_DIR, path.name)
 
 
 def _append(path: Path, content: bytes, disk: Disk) -> None:
@@ -111,7 +111,7 @@ def read_record(path: Path, disk: Disk = OS) -> Record | None:
         CorruptionError: it is larger than any record.
     """
     try:
-        data = read_small(disk, absolute_path(_at(path)), _MAX_BYTES)
+        data = read_small(disk, _at(path), _MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     found = Record(set(), 0, None)
