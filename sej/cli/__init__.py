@@ -37,7 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = 130
     # After an interrupt within `exec`, which dataclasses call, `python -m` ends by SIGINT even if the interrupt was
     # handled, until another `exec` has returned.
-    exec("")
+    try:
+        exec("")
+    except KeyboardInterrupt:
+        code = 130
     if arguments is None:  # the process ends now, and its last search for garbage would visit every loaded module
         import gc
 
