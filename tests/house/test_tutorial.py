@@ -87,7 +87,7 @@ def test_the_first_hour(followed: tuple[Terminal, Path, dict[str, str]]) -> None
     assert sum(map(int, re.findall(r"handled (\d+)", workers))) == 100
     assert "mailing order" in next(text for line, text in printed.items() if line.startswith("sej shard work"))
     assert "sending to alice" in printed["sej queue get mails -- xargs echo sending"]
-    assert printed["cat todo.tq"].startswith("=ship order 17\n-call carol\n=ship")
+    assert printed["cat todo.tq"].startswith("#queue\n\\seq=000000000001\n=ship order 17\n-call carol\n#queue")
     assert printed["sej tail todo"].count("\n") == 2
     assert "sound: 1 segment" in printed["sej verify orders"]
 

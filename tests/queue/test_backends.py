@@ -242,7 +242,7 @@ def test_a_directory_of_text_queues_is_opened_as_one_queue(tmp_path: Path) -> No
             assert item is not None
             item.done()
         q.put(b"three")
-    assert (tmp_path / "a.tq").read_bytes() == b"=one\n"
+    assert (tmp_path / "a.tq").read_bytes() == b"#queue\n\\seq=000000000001\n=one\n"
     (tmp_path / "jnl").mkdir()
     with sej.open_queue(tmp_path) as q:
         assert type(q).__name__ == "JournalQueue"
