@@ -97,6 +97,7 @@ class Fuse:
         Raises:
             ShutError: it was.
         """
+        notice_fork()
         if self.shut:
             raise ShutError("the queue is closed; open it again", path=self.path)
 

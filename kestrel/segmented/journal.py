@@ -19,6 +19,7 @@ from kestrel.segmented.codec import Item, encode_done, encode_head
 from kestrel.segmented.files import Reading, log_path, reader_path
 from kestrel.segmented.writing import WriterFiles
 from kestrel.tail import BaseQueue
+from sej.fork import notice_fork
 from sej.system.disk import Disk, File, replace_file
 
 _MOST_S: Final = 1e9
@@ -51,6 +52,7 @@ class Journal(BaseQueue):
 
     def checkpoint(self) -> None:
         """Replace all reader files by short ones, and retire what every reader has passed."""
+        notice_fork()
         with self._signal.guard:
             self._tail.check()
             for reader in self._readers.values():

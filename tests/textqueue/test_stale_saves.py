@@ -127,8 +127,9 @@ def finish_many(q: TextQueue, count: int) -> list[str]:
 NUMBERED = b"".join(b"-m%d\n" % number for number in range(20))
 
 
-def test_marks_between_two_steps_of_a_read(path: Path) -> None:
+def test_marks_between_two_steps_of_a_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The buffer has the marks of its second half, and not the older ones of its first half."""
+    monkeypatch.setattr("textqueue.editing.queue_file.SAVING_S", 0.0)  # however long an edit takes
     path.write_bytes(NUMBERED)
     with TextQueue(path) as q, TextQueue(path) as other:
         done = finish_many(q, 3)
@@ -197,8 +198,11 @@ def again(q: TextQueue, claim: Claim) -> Claim:
     return other
 
 
-def test_a_claim_that_began_between_two_steps_of_a_read_and_was_made_again(path: Path) -> None:
+def test_a_claim_that_began_between_two_steps_of_a_read_and_was_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The claim in the buffer is the first one, which does not show that the buffer is newer than the mark."""
+    monkeypatch.setattr("textqueue.editing.queue_file.SAVING_S", 0.0)
     path.write_bytes(lined(b"-a\n-b\n\\mutex=" + b" " * 60 + b"\n-c\n"))
     os.utime(path, (1e9, 1e9))
     with TextQueue(path) as q, TextQueue(path) as other:
