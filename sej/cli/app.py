@@ -66,6 +66,17 @@ _PACKAGES: Final = {
     "ui": "hub.cli:ui",
 }
 """Where the subcommands of the packages above the core are."""
+_HEADINGS: Final = {
+    "Messages": ("append", "tail", "scan", "follow", "count"),
+    "Queues": ("queue", "worker", "tq"),
+    "Look": ("stat", "top", "doctor", "ui"),
+    "Readers": ("offset", "reset"),
+    "Change the files": ("clean", "repair", "index"),
+    "Many machines": ("hub", "shard"),
+    "Tables": ("sql", "export", "ship", "spark"),
+    "Rarely needed": ("verify", "dump", "file", "timestamp", "old", "bench", "kestrel"),
+}
+"""How the help lists the subcommands; those of other distributions follow."""
 _GROUP: Final = "sej.commands"
 _DOCTOR_HELPS: Final = (BadOffsetFileError, CorruptionError, OffsetBeyondEndError)
 _EXTRAS: Final = {
@@ -134,10 +145,18 @@ class _Commands(click.Group):
             raise click.UsageError(f"{error.message}{hint}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List each command with its whole first sentence; click would cut it to the line width."""
-        rows = [(name, _sentence(self.get_command(ctx, name))) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """List each command under its heading with its whole first sentence; click would cut it to the line width."""
+        listed = {name for names in _HEADINGS.values() for name in names}
+        others = [name for name in self.list_commands(ctx) if name not in listed]
+        for heading, names in (*_HEADINGS.items(), ("Of other packages", others)):
+            rows = [(name, _sentence(found)) for name in names if (found := self.get_command(ctx, name))]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take ``sej help COMMAND`` for ``sej COMMAND --help``."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Parse the options of the program; ``--help`` and ``--version`` print here."""

@@ -10,6 +10,7 @@ import pytest
 
 import sej as library
 import textqueue
+from sej.cli.app import _CORE, _PACKAGES
 from tests.cli.command import COMMAND, ENV
 from tests.cli.inside import inside
 
@@ -146,6 +147,12 @@ def test_an_interrupt_of_an_import_is_130_and_no_traceback(words: list[str], tmp
     command = [sys.executable, "-m", "interrupted", *words]
     done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_the_help_lists_each_command_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert inside(monkeypatch, "help", "queue", "put").out == inside(monkeypatch, "queue", "put", "--help").out
+    listed = re.findall(r"^  ([a-z]+)  ", inside(monkeypatch, "--help").out.decode().partition("Messages:")[2], re.M)
+    assert sorted(listed) == sorted([*_CORE, *_PACKAGES])
 
 
 def test_help_without_docstrings_says_why_it_is_short() -> None:
