@@ -5,7 +5,7 @@ The modules and folders, in the order in which they are best read::
     queue, errors     TextQueue, the public class; the errors
     format            bytes as entries: the grammar, the parser, the mutex. No I/O
     reading           files, the next message, waiting for new ones, check
-    editing           changes of a file, each proven first; what an editor saved meanwhile
+    editing           changes of a file, each proven first; what a person's save has not seen is done again
     ledger            the files next to a queue: the lock, and the log of all edits
     claims            one worker for each message; moving messages into a journal
     backend           a .tq file as a work queue

@@ -22,8 +22,8 @@ from sej.queue.interface.values import Backoff
 from sej.queue.log.file import QueueLog, queue_names, register_queue
 from sej.queue.log.format import FREE, ORDER, WAIT
 from sej.queue.log.lock import Holders
-from sej.queue.log.order import KeyOrder
 from sej.queue.log.reader import MessageReader, ParkedItems
+from sej.queue.log.schedule import KeyOrder
 from sej.queue.log.state import QueueState
 from sej.reading.dead_letters import letters_path
 from sej.system.clock import Clock

@@ -1,4 +1,4 @@
-"""Take items in the order of their keys; the rules are in :mod:`sej.queue.log.order`.
+"""Take items in the order of their keys; the rules are in :mod:`sej.queue.log.schedule`.
 
 The next item is the head of a free key, by priority, then by offset. Heads come from three places:
 
@@ -26,8 +26,8 @@ from sej.errors import SejError
 from sej.message import Message
 from sej.queue.core import QueueCore
 from sej.queue.log.format import DONE, PARK, PICK, SCAN, picked, stamp_of
-from sej.queue.log.order import NEVER, KeyOrder, key_hash
 from sej.queue.log.reader import Budget, UnfinishedError
+from sej.queue.log.schedule import NEVER, KeyOrder, key_hash
 from sej.queue.take import Flow, Found, Taker
 from sej.system.disk import of_system
 

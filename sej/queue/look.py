@@ -26,8 +26,8 @@ from sej.queue.interface.values import QueuedItem, Serializer, Stats
 from sej.queue.log.file import queue_names
 from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
 from sej.queue.log.lock import Holders
-from sej.queue.log.order import NEVER, Lease, Waiting, key_hash
 from sej.queue.log.reader import MessageReader, parked_offsets
+from sej.queue.log.schedule import NEVER, Lease, Waiting, key_hash
 from sej.queue.log.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
 from sej.system.clock import SYSTEM, Clock

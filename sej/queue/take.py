@@ -22,8 +22,8 @@ from sej.errors import OffsetTooSmallError, SejError
 from sej.message import NO_TIMESTAMP, Message
 from sej.queue.core import QueueCore
 from sej.queue.log import format as records
-from sej.queue.log.order import key_hash
 from sej.queue.log.reader import parked_offsets
+from sej.queue.log.schedule import key_hash
 from sej.queue.log.state import QueueState
 from sej.system.clock import LONGEST_NS
 from sej.system.disk import of_system

@@ -130,6 +130,8 @@ def problem(words: list[str]) -> str | None:
         wrong = [word for word in words[1:] if word.islower() and "=" not in word and word not in targets]
         return f"make has no target {wrong[0]}" if wrong else None
     found: click.Command = app
+    if words[1:2] == ["help"]:
+        del words[1]
     for place, word in enumerate(words[1:], 1):
         if word == "--":
             return None

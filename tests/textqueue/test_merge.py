@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sej.system.disk import OS
 from tests.textqueue.claiming import lined, plain
 from textqueue import TextQueue
-from textqueue.editing.save import entries, merge, new_positions, save
+from textqueue.editing.merge import entries, merge, new_positions, save
 from textqueue.editing.source import Source
 from textqueue.ledger.log import GIVEN_BACK
 

@@ -32,9 +32,9 @@ from textqueue.commands.opening import (
     require,
     shown,
 )
+from textqueue.editing.merge import save
 from textqueue.editing.message import Message
 from textqueue.editing.replace import Part, require_outside_journals
-from textqueue.editing.save import save
 from textqueue.editing.source import Source
 from textqueue.editing.split import split as split_file
 from textqueue.format.grammar import STATUS_OF, MessageStatus

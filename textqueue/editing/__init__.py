@@ -7,7 +7,7 @@ The modules, in the order in which they are best read::
     queue_file, append          the changes of it, also while programs save it without the lock
     source, durable             the changes of messages, with retries; syncs
     reconcile                   after a change by an editor: what its buffer has not seen is done again
-    save, replace               a save of an old buffer, merged with what programs wrote
+    merge, replace              `sej tq edit`: a person's edit, merged with what programs wrote
     delivered                   what a reader need not see again
     archive, split, undo        move messages elsewhere, take marks back
 """

@@ -54,8 +54,8 @@ from sej.message import FIRST, Start
 from sej.queue.interface.queue import require_known
 from sej.queue.log import format as records
 from sej.queue.log.lock import QueueLock
-from sej.queue.log.order import NEVER, KeyOrder
 from sej.queue.log.reader import MessageReader, holds, missing_keys, parked_offsets, proven
+from sej.queue.log.schedule import NEVER, KeyOrder
 from sej.queue.log.state import QueueState, WrongRecordError, snapshot
 from sej.reading.offset import read_offset
 from sej.system.clock import Clock

@@ -41,7 +41,7 @@ The handler of a kind is the method ``_on_`` and its name.
 
 Two things do not come from records. None of them changes who holds what:
 
-- the time: which delays have ended and which leases have expired (:class:`~sej.queue.log.order.Schedule`);
+- the time: which delays have ended and which leases have expired (:class:`~sej.queue.log.schedule.Schedule`);
 - whether a record that was written before its message matches that message (:meth:`QueueState.matched`,
   :class:`DedupeKeys`): a process that compared them does not do so again.
 
@@ -60,7 +60,7 @@ from typing import Any, Final, NamedTuple
 from sortedcontainers import SortedDict, SortedSet
 
 from sej.queue.log import format as records
-from sej.queue.log.order import NEVER, KeyOrder, Lease, Schedule, Waiting
+from sej.queue.log.schedule import NEVER, KeyOrder, Lease, Schedule, Waiting
 
 _KEY_BYTES: Final = 12
 _MANY_BYTES: Final = records.RECORD_SIZE * 64

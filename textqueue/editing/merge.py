@@ -1,14 +1,14 @@
-"""Saving a person's edit of a queue file: merged with what programs wrote meanwhile, and with a ledger that knows it.
+"""The edit of `sej tq edit`: merged with what programs wrote meanwhile, and with a ledger that knows it.
 
 The steps::
 
-    1  merge the person's text with the file as it is now (``textqueue.editing.save``)
+    1  merge the person's text with the file as it is now
     2  write the statuses that the person changed, as marks in place, so that the ledger has them
     3  if there is anything else: write the merged text into a temporary file, and rename it
     4  write the ledger again, with the new positions, and without what the person deleted or changed
 
-**Why marks.** After an ordinary save, a message that was marked and is queued again looks like the save of an old
-buffer. Here the text that the person began with is known, so a changed status is meant.
+**Why marks.** The text that the person began with is known, so a changed status is meant. As marks the changes are in
+the ledger, so the save of an older buffer does not take them back.
 
 **Crash points.** The file has each mark of step 2 completely or not at all. A crash before the rename leaves the marks
 and not the other changes; the temporary file is replaced by the next save. After a crash between steps 3 and 4, the
