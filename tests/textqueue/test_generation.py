@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.textqueue.claiming import lined, plain, rewrite
+from tests.textqueue.claiming import MUTEX, claim_elsewhere, lined, plain, rewrite
 from textqueue import MessageStatus, TextQueue, check
 
 TEXTS = [b"a", b"b", b"c"]
@@ -145,3 +145,26 @@ def test_a_message_that_a_split_moved_does_not_come_back(path: Path, tmp_path: P
         assert split(q._inputs.sources[0], lambda part: str(tmp_path / "new.tq") if b"d" in part.raw else None)
     path.write_bytes(buffer)
     assert work(path) == (["e"], ["d"])
+
+
+def test_an_append_to_a_new_file_is_not_an_old_message_of_the_same_text(path: Path) -> None:
+    with TextQueue(path) as q:
+        q.append("backup")
+    assert work(path)[0][-1] == "backup"
+    path.rename(path.with_name("old.txt"))
+    with TextQueue(path) as q:
+        q.append("backup")
+    rewrite(path, path.read_bytes() + b"-other\n")
+    assert work(path) == (["backup", "other"], [])
+
+
+@pytest.mark.parametrize("begin", ["sync", "archive"])
+def test_a_lost_log_takes_no_claim_from_its_worker(path: Path, begin: str) -> None:
+    path.write_bytes(f"-a\n\\{MUTEX}\n-b\n=c\n".encode())
+    holder = claim_elsewhere(path, "sys.stdin.readline()\n")
+    assert holder.stdout is not None and holder.stdout.readline() == "a\n"
+    path.with_name(".jobs.tq.log").unlink()
+    with TextQueue(path) as q:
+        q.sync() if begin == "sync" else q.archive(path.with_name("done.txt"))
+    assert work(path)[0] == ["b"]
+    holder.communicate("\n")

@@ -123,7 +123,7 @@ def reconcile(queue: TqFile, file: File) -> bool:
     ledger, before = queue.ledger, token_of(file.status())
     found = _generations(file)
     seen = min([one.number for one in found], default=0 if ledger.lined else ledger.generation.number)
-    work = _Redoing(queue, seen, before[1])
+    work = _Redoing(queue, seen, before[1], has_number=bool(found))
     work.read(file)
     work.redo()
     writes = work.writes()
@@ -170,7 +170,7 @@ def _shifted(position: int, gone: Sequence[tuple[int, int]]) -> int:
 class _Redoing:
     """The changes that a buffer has not seen, the claims, and the messages of the file that they belong to."""
 
-    def __init__(self, queue: TqFile, seen: int, size: int) -> None:
+    def __init__(self, queue: TqFile, seen: int, size: int, *, has_number: bool) -> None:
         self.reports: list[Conflict] = []
         self._queue = queue
         self._seen = seen
@@ -185,6 +185,7 @@ class _Redoing:
         self._size = size
         self._texts: set[bytes] = set()
         self._guessed = not queue.ledger.lined
+        self._has_number = has_number
         then = size
         epoch = 0
         # Appends that were reported as removed, and not appended again since, are not reported again.
@@ -300,14 +301,32 @@ class _Redoing:
         """Return the message at the position of a change, which may have moved with the end of the file."""
         for position in (record.position, record.position + self._grown):
             one = self._at.get(position)
-            if one is None or one.bound or one.archived or one.claim is not None or one.raw[0] not in statuses:
+            if (
+                one is None
+                or one not in self._before(record, name)
+                or one.bound
+                or one.archived
+                or one.claim is not None
+                or one.raw[0] not in statuses
+            ):
                 continue
             if digest(essence(bytes(one.raw))) == name:
                 return one
         return None
 
+    def _before(self, record: Record, name: bytes) -> list[_Message]:
+        """Return the messages with a text that a change can be about.
+
+        A file without a number may be a new one: what was appended after the change is the end of it.
+        """
+        here = self._by.get(name, [])
+        if self._has_number:
+            return here
+        appends = [one.number for _, one in self._changes if (one.kind, one.digest) == (APPENDED, name)]
+        return here[: max(len(here) - sum(number > record.number for number in appends), 0)]
+
     def _nearest(self, record: Record, name: bytes, statuses: bytes) -> _Message | None:
-        here = [one for one in self._by.get(name, ()) if one.raw[0] in statuses and not one.archived]
+        here = [one for one in self._before(record, name) if one.raw[0] in statuses and not one.archived]
         key = lambda one: (one.bound, one.claim is not None, abs(one.position - record.position))  # noqa: E731
         return min(here, key=key, default=None)
 

@@ -255,6 +255,9 @@ class Ledger:
         """Begin a ledger for a file in this state. The first change writes it, so that a reader writes nothing."""
         self._first = b"".join(record.line() for record in self._epoch_lines(claims, (), token, generation))
         self.generation = generation
+        for claim in claims:  # known to an epoch that begins before the first change, too
+            self.claims[claim.position] = claim
+            self.owners[claim.holder] += 1
 
     def begin(
         self,
@@ -303,7 +306,7 @@ class Ledger:
             self._write(record.line())
             self._apply(record)
         else:
-            self.begin((), token, self.generation)
+            self.begin(list(self.claims.values()), token, self.generation)
 
     def history(self) -> Iterable[Record]:
         """Return all lines, oldest first. A position is valid until the next line that begins an epoch."""
