@@ -8,9 +8,9 @@ An operation of several steps that must happen completely or not at all decides,
     ...                         # act: each step may be repeated
     intent.remove()             # forget
 
-Whoever opens the files next takes the steps of an intent that it finds, before anything else. What was done stays in
-another such file if a repeat has to be recognised: ``append_once`` keeps the numbers of its batches, a commit of a
-Spark job the number of the last job, a reshard its plan. The file::
+The next process that opens the files takes the steps of an intent that it finds, before anything else. What was done
+stays in another such file if a repeat has to be recognised: ``append_once`` keeps the numbers of its batches, a commit
+of a Spark job the number of the last job, a reshard its plan. The file::
 
     1234abcd {"start":28,"stop":33,"reason":"no message","kept":null}
 

@@ -63,7 +63,7 @@ def test_only_a_claim_adds_the_line(path: Path) -> None:
         assert numbers(path) == [4]
         assert claim.done()
         assert numbers(path) == [5]
-        assert [m.value for m in q.messages({MessageStatus.comment})] == [], "it is no comment of a person"
+        assert [m.value for m in q.messages({MessageStatus.comment})] == [], "not a comment of a person"
     assert not check(path)
 
 
