@@ -251,7 +251,7 @@ class QueueLook:
                 state.most = self._end() + _MORE
                 data = file.read(file.size(), RECORD_SIZE)
                 with contextlib.suppress(WrongRecordError):  # what was read before it counts, as before a bad record
-                    state.apply(memoryview(data)[: good_bytes(data).size])
+                    state.apply(data[: good_bytes(data).size])
                 state.most = NEVER
                 if not state.whole:
                     state = state.begun_again(self._first(), state.order)

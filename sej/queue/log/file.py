@@ -402,7 +402,7 @@ class QueueLog:
         good, damaged = records.good_bytes(data)
         self.state.most = self._most
         try:
-            self.state.apply(memoryview(data)[:good])
+            self.state.apply(data[:good])
         except WrongRecordError:
             end = self.tail.end_offset()
             if end <= self._most:
@@ -546,7 +546,7 @@ class QueueLog:
         self._kept.store(self._file, 0, len(data), 0)
         self._in_doubt = (0, 0)
         fresh = QueueState()
-        fresh.apply(memoryview(data)[records.RECORD_SIZE :])
+        fresh.apply(data[records.RECORD_SIZE :])
         self.state = fresh
 
     def _fresh_epoch(self) -> int:

@@ -196,11 +196,12 @@ class QueueState:
         self.most = NEVER
         self.seen_ns = 0
 
-    def apply(self, data: bytes | memoryview) -> None:
+    def apply(self, data: bytes) -> None:
         """Apply whole, checked records. A kind that is not in the table is skipped.
 
         Many records are those of a log that is read: a run of WAIT is sorted at its end, and not item by item.
         """
+        # Bytes, not a memoryview: Python 3.11 and 3.12 crash if a traceback keeps iter_unpack over one and is collected.
         known, rows = HANDLERS, records.RECORD.iter_unpack(data)
         if len(data) < _MANY_BYTES:
             runs: Iterable[tuple[int, Iterable[tuple[Any, ...]]]] = ((0, rows),)
