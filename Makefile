@@ -25,8 +25,9 @@ help: ## this list
 demo: setup ## a year of New York's flights, from the producers' appends to a Spark result
 	@$(JAVA) $(PY) -m demo
 
-test: setup ## everything that must hold: the checks, all tests on both codecs, README, examples, wheel
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint pure
+# Java, Chromium and Vim are prepared while the checks run, which need none of them.
+test: check-setup ## everything that must hold: the checks, all tests on both codecs, README, examples, wheel
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint pure setup
 	$(JAVA) $(call PYTEST,2)
 
 check: check-setup ## the quick part: style, types, layers, exports
