@@ -61,7 +61,7 @@ def test_saves_of_a_person_do_not_make_it_long(tmp_path: Path) -> None:
         for number in range(100):
             path.write_bytes(b"# save %d\n" % number + path.read_bytes())
             q.append(f"m{number % 5}").mark_as_cleared()
-            assert lines_of(path) <= 2 * (number + 10) + 50
+            assert lines_of(path) <= 2 * 2 * (number + 10) + 50, "a mark, and the begin of its epoch"
         assert claim.done()
         assert q.conflicts == []
     assert plain(path).count(b"=m") == 100

@@ -118,7 +118,7 @@ def test_a_missing_or_renamed_line_means_the_oldest_version(path: Path, change: 
     assert len(numbers(path)) == 1, "the claim has added it again"
 
 
-def test_of_several_lines_the_smallest_number_counts(path: Path) -> None:
+def test_of_several_lines_the_first_one_counts(path: Path) -> None:
     work(path)
     path.write_bytes(path.read_bytes() + lined(b"-a\n", 1))
     assert work(path) == (["a"], [])

@@ -90,7 +90,7 @@ class Storm:
             save(data)
         saved = self.path.read_bytes()
         if saved != data and name == "git":
-            self.count_merged(entries_of(before + now + data), entries_of(now), entries_of(saved))
+            self.count_merged(entries_of(before + now), entries_of(data), entries_of(now), entries_of(saved))
         self.look(saved)
         self.work()
 
@@ -105,14 +105,16 @@ class Storm:
         meant, made = statuses(saved), statuses(self.path.read_bytes())
         assert {text for text in meant | made if meant.get(text) != made.get(text)} <= reported
 
-    def count_merged(self, sides: list[bytes], now: list[bytes], merged: list[bytes]) -> None:
+    def count_merged(self, known: list[bytes], mine: list[bytes], now: list[bytes], merged: list[bytes]) -> None:
         """Find the texts that Git lost, wrote twice, or gave the variables of others, and those that it reopened.
 
-        A merge may take back one mark and keep newer ones. A person who reopens a message does the same.
+        A merge may take back one mark, or a move to the archive, and keep the newer number. A person who queues a
+        message again does the same.
         """
+        sides = known + mine
         queued = {value(entry) for entry in now if entry[:1] == b"-"}
         reopened = {value(entry) for entry in merged if entry[:1] == b"-"} - queued
-        self.unclear.update(reopened & {value(entry) for entry in now})
+        self.unclear.update(reopened & {value(entry) for entry in known})
         before, after = Counter(map(essence, sides)), Counter(value(entry) for entry in merged)
         strange = {value(entry) for entry in merged if essence(entry) not in before}
         self.gone |= strange | {value(entry) for entry in sides} - after.keys()

@@ -14,17 +14,19 @@ a variable that was set           set again, if there is room
 a message was given back          a claim in its mutex is blanked
 an append                         if the message is missing, it is reported as removed. It is not appended again: the
                                   person may have merged it by hand
-a message was archived            removed again, because the archive has it, unless the person queued it again
+a message was archived            removed again, because the archive has it, if it has the status that it had there
 a claim, whatever G is            follows its message. Its owner is written again into a mutex that has lost it
 ================================  ====================================================================================
 
 A file without the line is right if it never had it: only appends of this epoch are reported if they are missing, and no
 later append is there. Otherwise, its buffer is older than every change. A number that is
-too large shows that the ledger was lost: the file is right. Of several lines, as after a merge, the smallest number
-counts, and the others are blanked.
+too large shows that the ledger was lost: the file is right. Of several lines, as after ``cat a.tq >> b.tq``, the first
+one counts, and the others are blanked.
 
-**Equal messages.** A change belongs to the message at its position, or at its position plus the growth of the file.
-Otherwise it belongs to the nearest one that no other change and no claim has.
+**Equal messages.** As long as no line moves, two positions are two messages. So a message gets the changes of one
+position in each *layout*: the time between two foreign changes that changed the size of the file. In the layout of the
+buffer, that is the message at the position, or at the position plus the growth of the file. Otherwise it is one that
+has the status before the change: the nearest one without a claim.
 
 **Crash points.** The number is written after the changes, and the lines of the ledger after the number. So after a
 crash in between, the next session does the rest: what was made already has its new status.
@@ -57,7 +59,6 @@ from textqueue.ledger.log import (
     GIVEN_BACK,
     IN_LEDGER,
     IN_MUTEX,
-    MARKS,
     REMOVED,
     SET,
     STATE,
@@ -81,7 +82,7 @@ class _Message:
         self.before = raw
         self.raw = bytearray(raw)
         self.claim: Record | None = None
-        self.bound = False  # whether it is the message of a change
+        self.layout = -1  # of the last change that belongs to it
         self.changed = False  # whether a change that the buffer has not seen belongs to it
         self.archived = False
 
@@ -122,7 +123,7 @@ def reconcile(queue: TqFile, file: File) -> bool:
     """
     ledger, before = queue.ledger, token_of(file.status())
     found = _generations(file)
-    seen = min([one.number for one in found], default=0 if ledger.lined else ledger.generation.number)
+    seen = found[0].number if found else 0 if ledger.lined else ledger.generation.number
     work = _Redoing(queue, seen, before[1], has_number=bool(found))
     work.read(file)
     work.redo()
@@ -174,26 +175,27 @@ class _Redoing:
         self.reports: list[Conflict] = []
         self._queue = queue
         self._seen = seen
-        self._changes: list[tuple[int, Record]] = []  # with their epochs
+        self._changes: list[tuple[int, Record]] = []  # with their layouts
         self._older: Counter[bytes] = Counter()  # appends that the person has seen, less what was archived
-        self._marked: set[bytes] = set()  # what was marked before
         self._by: dict[bytes, list[_Message]] = defaultdict(list)
         self._at: dict[int, _Message] = {}
-        self._bound: dict[tuple[int, int, bytes], _Message | None] = {}
+        self._places: dict[tuple[int, int, bytes], _Message | None] = {}  # by layout, position and digest
         self.removed: list[Line] = []
         self._lost: list[Record] = []
         self._size = size
         self._texts: set[bytes] = set()
         self._guessed = not queue.ledger.lined
         self._has_number = has_number
-        then = size
-        epoch = 0
+        then = last = size
+        epoch = layout = self._layout = 0
         # Appends that were reported as removed, and not appended again since, are not reported again.
         for record in queue.ledger.history():
             if record.kind == STATE:
+                layout += epoch != record.position and record.token[1] != last
                 epoch = record.position
+            last = record.token[1]
             if record.number <= seen:
-                then = record.token[1]
+                then, self._layout = last, layout
             if record.kind == REMOVED:
                 same = [one for one in self._changes if one[1].kind == APPENDED and one[1].digest == record.digest]
                 if same:
@@ -201,13 +203,11 @@ class _Redoing:
             elif record.kind not in CHANGES:
                 continue
             elif (self._guessed and record.kind == APPENDED and epoch == queue.ledger.epoch) or record.number > seen:
-                self._changes.append((epoch, record))
+                self._changes.append((layout, record))
             elif record.kind == APPENDED:
                 self._older[record.digest] += 1
             elif record.kind == ARCHIVED:
                 self._older[record.digest] -= 1
-            elif record.kind in MARKS:
-                self._marked.add(record.digest)
         self._grown = size - then  # since the state that the buffer has
 
     def read(self, file: File) -> None:
@@ -229,8 +229,8 @@ class _Redoing:
         """Assign the claims, and make the changes again, in memory."""
         claims = self._queue.ledger.claims
         left = [record for _, record in sorted(claims.items()) if not self._claimed(record)]
-        for epoch, record in self._newest() if self._guessed else self._changes:
-            self._again(epoch, record)
+        for layout, record in self._newest() if self._guessed else self._changes:
+            self._redo(layout, record)
         self._lost = [record for record in left if not self._claimed(record)]
         for message in self._all():
             self._follow(message)
@@ -264,55 +264,53 @@ class _Redoing:
         best.claim = record
         return True
 
-    def _again(self, epoch: int, record: Record) -> None:
+    def _redo(self, layout: int, record: Record) -> None:
         kind, name = record.kind, record.digest
         if kind == APPENDED:
             self._older[name] += 1
             if len(self._by.get(name, ())) < self._older[name]:  # the messages of earlier appends are equal
                 self._older[name] -= 1
-                self._bound[epoch, record.position, name] = None
+                self._places[layout, record.position, name] = None
                 self.removed.append((REMOVED, 0, name, record.owner))
                 text = unquote_to_bytes(record.owner.removeprefix(TEXT)).decode("utf-8", "replace")
                 self.reports.append(Conflict(self._queue.path, max(record.position, 0), text, "removed", _REMOVED))
         elif kind == SET:
-            self._set(epoch, record)
+            self._set(layout, record)
         elif kind == ARCHIVED:
-            queued = b"" if name in self._marked else b"-"
-            message = self._message(epoch, record, name, bytes([record.was]) + queued)
+            # A mark of a person has no number. Only a buffer without any number is certainly from before it.
+            queued = b"" if self._has_number else b"-"
+            message = self._changed(layout, record, name, bytes([record.was]) + queued)
             if message is not None:
                 message.archived = True
         else:
-            message = self._message(epoch, record, name, bytes([record.was, kind]))
+            message = self._changed(layout, record, name, bytes([record.was, kind]))
             if message is not None:
                 message.changed = message.changed or message.raw[0] != kind or kind == GIVEN_BACK
                 message.raw[0] = kind
 
-    def _message(self, epoch: int, record: Record, name: bytes, statuses: bytes) -> _Message | None:
-        """Return the message of a change, if it has one of some statuses."""
-        key = epoch, record.position, name
-        if key not in self._bound:
-            self._bound[key] = found = self._there(record, name, statuses) or self._nearest(record, name, statuses)
+    def _changed(self, layout: int, record: Record, name: bytes, statuses: bytes) -> _Message | None:
+        """Return the message that a change belongs to, if it has one of some statuses: first that before the change."""
+        place = layout, record.position, name
+        if place not in self._places:
+            there = [one for one in self._before(record, name) if one.layout != layout and not one.archived]
+            self._places[place] = found = min(
+                [one for one in there if one.raw[0] in statuses],
+                key=lambda one: (
+                    one.raw[0] != statuses[0] if self._has_moved(one, layout, record) else -1,
+                    one.claim is not None,
+                    abs(one.position - record.position),
+                ),
+                default=None,
+            )
             if found is not None:
-                found.bound = True
-        message = self._bound[key]
+                found.layout = layout
+        message = self._places[place]
         return message if message is not None and message.raw[0] in statuses else None
 
-    def _there(self, record: Record, name: bytes, statuses: bytes) -> _Message | None:
-        """Return the message at the position of a change, which may have moved with the end of the file."""
-        for position in (record.position, record.position + self._grown):
-            one = self._at.get(position)
-            if (
-                one is None
-                or one not in self._before(record, name)
-                or one.bound
-                or one.archived
-                or one.claim is not None
-                or one.raw[0] not in statuses
-            ):
-                continue
-            if digest(essence(bytes(one.raw))) == name:
-                return one
-        return None
+    def _has_moved(self, message: _Message, layout: int, record: Record) -> bool:
+        """Return whether a message is not certainly at the position of a change, which the end of the file may move."""
+        there = message.position in (record.position, record.position + self._grown)
+        return not there or message.claim is not None or message.layout >= 0 or layout != self._layout
 
     def _before(self, record: Record, name: bytes) -> list[_Message]:
         """Return the messages with a text that a change can be about.
@@ -325,14 +323,9 @@ class _Redoing:
         appends = [one.number for _, one in self._changes if (one.kind, one.digest) == (APPENDED, name)]
         return here[: max(len(here) - sum(number > record.number for number in appends), 0)]
 
-    def _nearest(self, record: Record, name: bytes, statuses: bytes) -> _Message | None:
-        here = [one for one in self._before(record, name) if one.raw[0] in statuses and not one.archived]
-        key = lambda one: (one.bound, one.claim is not None, abs(one.position - record.position))  # noqa: E731
-        return min(here, key=key, default=None)
-
-    def _set(self, epoch: int, record: Record) -> None:
+    def _set(self, layout: int, record: Record) -> None:
         was, number, text = record.owner.split(b"/", 2)
-        message = self._message(epoch, record, was, b"-=!#")
+        message = self._changed(layout, record, was, b"-=!#")
         if message is None:
             return
         data, variables = unquote_to_bytes(text), variables_of(bytes(message.raw))
@@ -342,7 +335,7 @@ class _Redoing:
         message.write(at, data.ljust(len(old)))
         self._by[was].remove(message)
         self._by[digest(essence(bytes(message.raw)))].append(message)
-        self._bound[epoch, record.position, record.digest] = message
+        self._places[layout, record.position, record.digest] = message
 
     def _follow(self, message: _Message) -> None:
         """Let the mutex have the claim of a message, and no claim that has ended."""

@@ -39,6 +39,7 @@ The new file replaces the old one atomically, under the queue's lock. Other proc
 from __future__ import annotations
 
 import errno
+import itertools
 import time
 import zlib
 from collections import Counter
@@ -319,28 +320,31 @@ class Ledger:
 
     def compact(self) -> None:
         """Write the ledger again, without the lines that mean nothing. The caller holds the lock."""
-        changes: dict[int, Record] = {}
-        appends: dict[bytes, dict[int, Record]] = {}
-        state, begin = self._state(self.epoch, self.token or self.foreign, self.generation), -1
-        last = state
+        changes: dict[int, tuple[Record, Record]] = {}  # by line, after the state that their epoch began with
+        appends: dict[bytes, dict[int, tuple[Record, Record]]] = {}
+        last = state = self._state(self.epoch, self.token or self.foreign, self.generation)
         for number, record in enumerate(self.history()):
-            if record.kind == STATE and record.position == self.epoch and begin < 0:
-                state, begin = record, number
+            if record.kind == STATE and (record.position != state.position or state is last):
+                state = record
             elif record.kind == APPENDED:
-                appends.setdefault(record.digest, {})[number] = record
+                appends.setdefault(record.digest, {})[number] = state, record
             elif record.kind in MARKS or record.kind == REMOVED:
                 appends.pop(record.digest, None)
             elif record.kind == SET and (same := appends.pop(record.owner.partition(b"/")[0], None)):
-                appends[record.digest] = {at: one._replace(digest=record.digest) for at, one in same.items()}
-            failed = begin >= 0 and record.owner == self.failed.get(record.position)
+                appends[record.digest] = {
+                    at: (begin, one._replace(digest=record.digest)) for at, (begin, one) in same.items()
+                }
+            failed = state.position == self.epoch and record.owner == self.failed.get(record.position)
             useful = record.kind != GIVEN_BACK or failed or record.owner.startswith(WAS)
             if useful and record.kind in CHANGES - {APPENDED}:
-                changes[number] = record
-        for same in appends.values():
-            changes |= same
-        kept = sorted(changes.items(), key=lambda one: one[0])[-KEPT:]
-        before = [record for number, record in kept if number < begin]
-        records = [*before, state, *(record for _, record in kept[len(before) :]), *self.claims.values(), last]
+                changes[number] = state, record
+        for each in appends.values():
+            changes |= each
+        kept = [one for _, one in sorted(changes.items())[-KEPT:]]
+        records: list[Record] = []
+        for begin, same_epoch in itertools.groupby([*kept, (state, last)], key=lambda one: one[0]):
+            records += [begin, *(record for _, record in same_epoch)]
+        records[-1:] = [*self.claims.values(), last]
         if len(records) * 4 > self.lines * 3:  # the estimate was wrong: the lines are worth keeping
             self._compacted = len(records)
             return
