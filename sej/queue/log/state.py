@@ -201,7 +201,7 @@ class QueueState:
 
         Many records are those of a log that is read: a run of WAIT is sorted at its end, and not item by item.
         """
-        # Bytes, not a memoryview: Python 3.11 and 3.12 crash if a traceback keeps iter_unpack over one and is collected.
+        # Bytes, not a memoryview: Python 3.11 and 3.12 crash if a traceback keeps iter_unpack over one and is freed.
         known, rows = HANDLERS, records.RECORD.iter_unpack(data)
         if len(data) < _MANY_BYTES:
             runs: Iterable[tuple[int, Iterable[tuple[Any, ...]]]] = ((0, rows),)
