@@ -49,7 +49,10 @@ def pem_of(source: _PathLike) -> bytes:
     """
     if isinstance(source, str) and PEM in source:
         return source.encode()
-    return Path(source).read_bytes()
+    try:
+        return Path(source).read_bytes()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, "expected a PEM file, and it does not exist", source) from error
 
 
 def _name_of(source: _PathLike) -> str:

@@ -806,13 +806,13 @@ def test_files_that_are_not_certificates_are_named_early(tmp_path: Path) -> None
         with pytest.raises(ValueError, match=r"PEM|needs its private key"):
             Client("127.0.0.1:1", tls=ClientTLS(*files))
     for files in ((missing, None, None), (None, missing, key), (None, good, missing)):
-        with pytest.raises(FileNotFoundError, match="missing"):
+        with pytest.raises(FileNotFoundError, match=r"expected a PEM file.*missing"):
             Client("127.0.0.1:1", tls=ClientTLS(*files))
     with hub.Store(tmp_path / "hub") as store:
         for served in (ServerTLS(good, other), ServerTLS(none, key), ServerTLS(good, key, none), ServerTLS(key, good)):
             with pytest.raises(ValueError, match="PEM"):
                 Server(store, "127.0.0.1:0", tls=served)
-        with pytest.raises(FileNotFoundError, match="missing"):
+        with pytest.raises(FileNotFoundError, match=r"expected a PEM file.*missing"):
             Server(store, "127.0.0.1:0", tls=ServerTLS(good, missing))
     for token in ("tok\N{LATIN SMALL LETTER E WITH ACUTE}n", "two\nlines"):
         with pytest.raises(ValueError, match="ASCII"):

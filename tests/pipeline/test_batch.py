@@ -44,6 +44,18 @@ def test_directory_has_every_message_as_it_was_written(spark: SparkSession, jour
     assert sorted(seconds) == [message.timestamp // 1000 for message in written]
 
 
+def test_a_table_of_the_catalogue_says_how_its_path_is_named(spark: SparkSession, journal: Path) -> None:
+    spark.sql(f"CREATE TABLE kept USING sej OPTIONS (path '{journal}')")
+    try:
+        assert "WITH ('path' =" in failure(spark.table("kept").select("offset"))
+        count = len(offsets(load(spark, journal)))
+        assert spark.sql(f"SELECT offset FROM kept WITH ('path' = '{journal}')").count() == count
+        spark.sql(f"CREATE TEMPORARY VIEW looked USING sej OPTIONS (path '{journal}')")
+        assert spark.table("looked").count() == count
+    finally:
+        spark.sql("DROP TABLE kept")
+
+
 def test_tree_of_shards_says_which_shard(spark: SparkSession, shards: Path) -> None:
     counted = load(spark, shards).groupBy("prefix", "shard_bits", "shard").count().collect()
     assert {(row.prefix, row.shard_bits, row.shard): row["count"] for row in counted} == {
