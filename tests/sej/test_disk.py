@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -284,8 +285,9 @@ def test_a_signal_handler_may_end_the_wait_for_a_lock(tmp_path: Path) -> None:
     one, two = (OS.open(tmp_path / "file", "append") for _ in range(2))
     assert one.lock()
 
-    def end(*_: object) -> None:
-        raise InterruptedError
+    def end(_: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code is OsFile.lock.__code__:
+            raise InterruptedError
 
     before = signal.signal(signal.SIGALRM, end)
     try:
