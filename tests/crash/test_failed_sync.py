@@ -36,6 +36,46 @@ class Case(NamedTuple):
     work: Work
     judge: Judge
 
+    def check_one_fault(self, fault: Fault) -> int:
+        """Let each sync, or each call, fail once; returns how many failed."""
+        fired = 0
+        for k in itertools.count(1):
+            inner = CrashDisk()
+            said: list[Any] = []
+            first = FaultyOnly(inner, "sync", k) if fault == "sync-loses" else FaultyDisk(inner, k, fault)
+            run(self.work, first, 1, said)
+            run(self.work, inner, 2, said)
+            self.judge(inner.crash(), said)
+            fired += first.failed is not None
+            if first.calls < k:
+                break
+        return fired
+
+    def two_faults(self, verb: str) -> Iterator[tuple[CrashDisk, list[Any]]]:
+        """Let each sync fail, and after the reopening each call of a verb; yields what both left, and what was said."""
+        for k in itertools.count(1):
+            for j in itertools.count(1):
+                inner = CrashDisk()
+                said: list[Any] = []
+                first, second = FaultyOnly(inner, "sync", k), FaultyOnly(inner, verb, j)
+                run(self.work, first, 1, said)
+                if first.failed is None:
+                    return
+                run(self.work, second, 2, said)
+                self.judge(inner.crash(), said)
+                if second.failed is None:
+                    break
+                yield inner, said
+
+    def check_two_syncs(self) -> int:
+        """Let a sync fail, and one after the reopening; returns how many pairs failed."""
+        fired = 0
+        for inner, said in self.two_faults("sync"):
+            fired += 1
+            run(self.work, inner, 3, said)
+            self.judge(inner.crash(), said)
+        return fired
+
 
 def values(disk: CrashDisk, path: str = ROOT) -> list[bytes]:
     with contextlib.suppress(sej.JournalNotFoundError, sej.NotAJournalError):
@@ -209,59 +249,22 @@ def run(work: Work, disk: Disk, turn: int, said: list[Any]) -> None:
 @pytest.mark.parametrize("fault", ["sync-loses", "eio"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_acknowledged_after_a_failed_sync_is_on_the_medium(name: str, fault: Fault) -> None:
-    case, fired = CASES[name], 0
-    for k in itertools.count(1):
-        inner = CrashDisk()
-        said: list[Any] = []
-        first = FaultyDisk(inner, k, fault)
-        run(case.work, first, 1, said)
-        run(case.work, inner, 2, said)
-        case.judge(inner.crash(), said)
-        fired += first.failed is not None
-        if first.calls < k:
-            break
-    assert fired > 2
+    assert CASES[name].check_one_fault(fault) > 2
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> None:
-    case, fired = CASES[name], 0
-    for k in itertools.count(1):
-        for j in itertools.count(1):
-            inner = CrashDisk()
-            said: list[Any] = []
-            first, second = FaultyOnly(inner, "sync", k), FaultyOnly(inner, "sync", j)
-            run(case.work, first, 1, said)
-            if first.failed is None:
-                assert fired > 4
-                return
-            run(case.work, second, 2, said)
-            case.judge(inner.crash(), said)
-            if second.failed is None:
-                break
-            fired += 1
-            run(case.work, inner, 3, said)
-            case.judge(inner.crash(), said)
+    assert CASES[name].check_two_syncs() > 4
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_rewrite_that_fails_does_not_hinder_the_opening_after_it(name: str) -> None:
     case, fired = CASES[name], 0
-    for k in itertools.count(1):
-        for j in itertools.count(1):
-            inner = CrashDisk()
-            said: list[Any] = []
-            first, second = FaultyOnly(inner, "sync", k), FaultyOnly(inner, "write_at", j)
-            run(case.work, first, 1, said)
-            if first.failed is None:
-                assert fired
-                return
-            run(case.work, second, 2, said)
-            if second.failed is None:
-                break
-            fired += 1
-            said.extend(case.work(inner, 3))
-            case.judge(inner.crash(), said)
+    for inner, said in case.two_faults("write_at"):
+        fired += 1
+        said.extend(case.work(inner, 3))
+        case.judge(inner.crash(), said)
+    assert fired
 
 
 def killed(disk: CrashDisk, size: int = 100) -> None:

@@ -7,8 +7,8 @@ sync does not write them.
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -20,37 +20,19 @@ from kestrel.v2.codec import addx
 from kestrel.v2.items import item_of
 from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
-from tests.crash.test_failed_sync import FaultyOnly
-
-Work = Callable[[Disk, int], Iterator[tuple[str, Any]]]
-"""One process: opens, works, and yields what is acknowledged. Raises where the disk does."""
-Judge = Callable[[CrashDisk, list[tuple[str, Any]]], None]
-
-
-class Case(NamedTuple):
-    """What is done, and how it is judged."""
-
-    work: Work
-    judge: Judge
+from tests.crash.test_failed_sync import Case, FaultyOnly, closing
 
 
 def value(turn: int, n: int) -> bytes:
     return b"%d.%d " % (turn, n) * 8
 
 
-@contextlib.contextmanager
-def closing(queue: kestrel.Queue | segmented.Queue) -> Iterator[None]:
-    """Close it at the end; it may report its failure again."""
-    try:
-        yield
-    finally:
-        with contextlib.suppress(KestrelError):
-            queue.close()
+def clock(turn: int) -> Callable[[], int]:
+    return itertools.count(1_500_000_000_000 + turn * 1_000_000).__next__
 
 
 def opened(disk: Disk, turn: int, **options: Any) -> kestrel.Queue:
-    ticks = itertools.count(1_500_000_000_000 + turn * 1_000_000)
-    return kestrel.Queue("/q", "cars", disk=disk, now_ms=lambda: next(ticks), **options)
+    return kestrel.Queue("/q", "cars", disk=disk, now_ms=clock(turn), **options)
 
 
 def always(disk: Disk, turn: int, **options: Any) -> Iterator[tuple[str, Any]]:
@@ -136,9 +118,8 @@ def in_queue(disk: CrashDisk, said: list[tuple[str, Any]]) -> None:
 
 
 def three(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
-    ticks = itertools.count(1_500_000_000_000 + turn * 1_000_000)
     queue = segmented.Queue(
-        "/q", "jobs", sync="always", disk=disk, journal_bytes=120, checkpoint_s=1000, now_ms=lambda: next(ticks)
+        "/q", "jobs", sync="always", disk=disk, journal_bytes=120, checkpoint_s=1000, now_ms=clock(turn)
     )
     with closing(queue):
         reader = queue.reader("r", start="first")
@@ -156,8 +137,7 @@ def three(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
 
 
 def three_by_hand(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
-    ticks = itertools.count(1_500_000_000_000 + turn * 1_000_000)
-    queue = segmented.Queue("/q", "jobs", disk=disk, checkpoint_s=1000, now_ms=lambda: next(ticks))
+    queue = segmented.Queue("/q", "jobs", disk=disk, checkpoint_s=1000, now_ms=clock(turn))
     with closing(queue):
         queue.reader("r", start="first")
         for n in range(4):
@@ -195,48 +175,15 @@ CASES = {
 }
 
 
-def run(work: Work, disk: Disk, turn: int, said: list[tuple[str, Any]]) -> None:
-    with contextlib.suppress(KestrelError, OSError, sej.SejError):
-        for what in work(disk, turn):
-            said.append(what)
-
-
 @pytest.mark.parametrize("fault", ["sync-loses", "eio"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_acknowledged_after_a_failed_sync_is_on_the_medium(name: str, fault: Fault) -> None:
-    case, fired = CASES[name], 0
-    for k in itertools.count(1):
-        inner = CrashDisk()
-        said: list[tuple[str, Any]] = []
-        first = FaultyOnly(inner, "sync", k) if fault == "sync-loses" else FaultyDisk(inner, k, fault)
-        run(case.work, first, 1, said)
-        run(case.work, inner, 2, said)
-        case.judge(inner.crash(), said)
-        fired += first.failed is not None
-        if first.calls < k:
-            break
-    assert fired
+    assert CASES[name].check_one_fault(fault)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> None:
-    case, fired = CASES[name], 0
-    for k in itertools.count(1):
-        for j in itertools.count(1):
-            inner = CrashDisk()
-            said: list[tuple[str, Any]] = []
-            first, second = FaultyOnly(inner, "sync", k), FaultyOnly(inner, "sync", j)
-            run(case.work, first, 1, said)
-            if first.failed is None:
-                assert fired
-                return
-            run(case.work, second, 2, said)
-            case.judge(inner.crash(), said)
-            if second.failed is None:
-                break
-            fired += 1
-            run(case.work, inner, 3, said)
-            case.judge(inner.crash(), said)
+    assert CASES[name].check_two_syncs()
 
 
 # --- what an original left
@@ -295,17 +242,8 @@ def test_a_cut_below_the_kept_position_is_not_taken_for_durable_when_it_is_writt
 # --- moving
 
 
-class Messages(NamedTuple):
-    """A message as an import reads it."""
-
-    timestamp: int
-    value: bytes
-    type: int = 0
-    key: bytes = b""
-
-
-def messages() -> Iterable[Messages]:
-    return [Messages(1_500_000_000_000_000_000 + n, value(9, n)) for n in range(3)]
+def messages() -> list[sej.Message]:
+    return [sej.Message(n, 1_500_000_000_000_000_000 + n, 0, b"", value(9, n)) for n in range(3)]
 
 
 @pytest.mark.parametrize("fault", ["sync-loses", "eio"])
@@ -313,11 +251,11 @@ def test_an_import_that_is_finished_by_a_second_call_is_on_the_medium(fault: Fau
     for k in itertools.count(1):
         inner = CrashDisk()
         first = FaultyOnly(inner, "sync", k) if fault == "sync-loses" else FaultyDisk(inner, k, fault)
-        ticks = itertools.count(1_500_000_000_000)
+        now_ms = clock(0)
         try:
-            kestrel.import_("/q", "cars", messages(), disk=first, now_ms=lambda: next(ticks))  # noqa: B023
+            kestrel.import_("/q", "cars", messages(), disk=first, now_ms=now_ms)
         except (KestrelError, OSError):
-            kestrel.import_("/q", "cars", messages(), disk=inner, now_ms=lambda: next(ticks))  # noqa: B023
+            kestrel.import_("/q", "cars", messages(), disk=inner, now_ms=now_ms)
         state = kestrel.replay("/q", "cars", disk=inner.crash())
         assert [item.data for item in state.items] == [message.value for message in messages()]
         if first.calls < k:

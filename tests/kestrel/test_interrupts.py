@@ -20,6 +20,7 @@ from kestrel import segmented
 from kestrel.errors import FailedError, ShutError
 from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk
+from tests.kestrel.support import OPENERS, values
 
 COMPILED = kestrel.hot.Fuse.__module__ != "kestrel.hot.reference"
 """Whether the calls for each item are compiled, and so have no lines. ``make test`` runs these tests on both twins."""
@@ -77,13 +78,6 @@ STEPS: dict[str, Callable[[kestrel.Queue], object]] = {
 }
 
 
-def taken(queue: kestrel.Queue) -> Waiting:
-    found = []
-    while (item := queue.get()) is not None:
-        found.append(item.data)
-    return found
-
-
 def in_files(disk: Disk) -> Waiting:
     return [item.data for item in kestrel.replay("/q", "cars", disk=disk).recovered]
 
@@ -119,14 +113,14 @@ def test_an_interrupt_at_any_line_of_a_queue(name: str, options: dict[str, Any])
             for xid in list(queue.open_transactions)[::-1]:
                 queue.unreserve(xid)
             found = in_files(disk)
-            assert taken(queue) == found, line
+            assert values(queue) == found, line
         else:
             assert "interrupted" in refusal.reason
             refused += 1
         queue.close()
         if found is None:
             with kestrel.Queue("/q", "cars", disk=disk, **options) as queue:
-                found = taken(queue)
+                found = values(queue)
         assert found in due, (line, found, due)
         if not reached:
             break
@@ -152,9 +146,6 @@ def test_an_error_of_a_handler_while_items_are_read_from_the_file(name: str, kin
         if not reached:
             break
     assert line > 5
-
-
-OPENERS: dict[str, Callable[..., Any]] = {"two": kestrel.Queue, "three": segmented.Queue}
 
 
 def end_first(queue: Any) -> Waiting:

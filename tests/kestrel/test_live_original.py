@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,33 +48,6 @@ def rewrite_ends(directory: Path) -> None:
     os.rename(directory / f"cars.{NOW + 2}.pack", directory / "cars")
 
 
-def export_2(spool: Path, target: Path) -> None:
-    with sej.Writer(target) as writer:
-        kestrel.export(spool, "cars", writer)
-
-
-READERS: dict[str, Callable[[Path, Path], Any]] = {
-    "export": export_2,
-    "replay": lambda spool, _: kestrel.replay(spool, "cars"),
-    "dump": lambda spool, _: [*kestrel.read_journal(spool / "cars")],
-    "spark": lambda spool, _: [*rows_of(str(spool), queue="cars")],
-    "command export": lambda spool, target: command("kestrel", "export", spool, "cars", target),
-    "command state": lambda spool, _: command("kestrel", "state", spool, "cars"),
-    "command dump": lambda spool, _: command("kestrel", "dump", spool / "cars"),
-}
-
-
-@pytest.mark.parametrize("reader", READERS)
-def test_reading_changes_nothing_while_the_original_rewrites(reader: str, tmp_path: Path) -> None:
-    spool = tmp_path / "spool"
-    spool_in_a_rewrite(spool)
-    before = tree(spool)
-    READERS[reader](spool, tmp_path / "target")
-    assert tree(spool) == before
-    rewrite_ends(spool)
-    assert [item.data for item in kestrel.replay(spool, "cars").items] == [b"one", b"two"]
-
-
 class During:
     """A writer during whose first call the original continues."""
 
@@ -101,22 +75,6 @@ def appended(path: Path) -> None:
         file.write(addx(b"three", NOW))
 
 
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "rewrite": rewrite_ends,
-    "append": lambda spool: appended(spool / "cars"),
-    "rotation": lambda spool: os.rename(spool / "cars", spool / f"cars.{NOW + 5}"),
-    "deletion": lambda spool: os.unlink(spool / "cars"),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_an_export_fails_if_the_original_changes_the_queue(change: str, tmp_path: Path) -> None:
-    spool = tmp_path / "spool"
-    spool_in_a_rewrite(spool)
-    with sej.Writer(tmp_path / "target") as writer, pytest.raises(BusyError, match="changed while"):
-        kestrel.export(spool, "cars", During(writer, lambda: CHANGES[change](spool)))
-
-
 def segmented_spool(directory: Path) -> None:
     with segmented.Queue(directory, "jobs", journal_bytes=80) as queue:
         queue.reader("worker")
@@ -128,28 +86,12 @@ def segmented_spool(directory: Path) -> None:
     (directory / f"jobs.read.worker~~{NOW}").write_bytes(b"\x26")  # a checkpoint of the original, under way
 
 
-def export_3(spool: Path, target: Path) -> None:
+EXPORTS: dict[str, Any] = {"cars": kestrel.export, "jobs": partial(segmented.export, reader="worker")}
+
+
+def exported(name: str, spool: Path, target: Path) -> None:
     with sej.Writer(target) as writer:
-        segmented.export(spool, "jobs", writer, reader="worker")
-
-
-READERS_3: dict[str, Callable[[Path, Path], Any]] = {
-    "export": export_3,
-    "load": lambda spool, _: segmented.load(spool, "jobs"),
-    "spark": lambda spool, _: [*rows_of(str(spool), queue="jobs", reader="worker")],
-    "command export": lambda spool, to: command("kestrel", "export", "--reader", "worker", spool, "jobs", to),
-    "command state": lambda spool, _: command("kestrel", "state", spool, "jobs"),
-    "command dump": lambda spool, _: command("kestrel", "dump", spool / "jobs.read.worker"),
-}
-
-
-@pytest.mark.parametrize("reader", READERS_3)
-def test_reading_changes_nothing_next_to_a_live_libkestrel(reader: str, tmp_path: Path) -> None:
-    spool = tmp_path / "spool"
-    segmented_spool(spool)
-    before = tree(spool)
-    READERS_3[reader](spool, tmp_path / "target")
-    assert tree(spool) == before
+        EXPORTS[name](spool, name, writer)
 
 
 def checkpoint(spool: Path) -> None:
@@ -166,20 +108,54 @@ def put(spool: Path) -> None:
         file.write(encode_put(segmented.Item(4, NOW, None, 0, b"four")))
 
 
-CHANGES_3: dict[str, Callable[[Path], object]] = {
-    "checkpoint": checkpoint,
-    "put": put,
-    "rotation": lambda spool: (spool / f"jobs.{4 * NOW}").write_bytes(WRITER_MAGIC),
-    "retirement": lambda spool: os.unlink(min(spool.glob("jobs.[0-9]*"))),
+READERS: dict[tuple[str, str], Callable[[Path, Path], Any]] = {
+    ("cars", "export"): partial(exported, "cars"),
+    ("cars", "replay"): lambda spool, _: kestrel.replay(spool, "cars"),
+    ("cars", "dump"): lambda spool, _: [*kestrel.read_journal(spool / "cars")],
+    ("cars", "spark"): lambda spool, _: [*rows_of(str(spool), queue="cars")],
+    ("cars", "command export"): lambda spool, target: command("kestrel", "export", spool, "cars", target),
+    ("cars", "command state"): lambda spool, _: command("kestrel", "state", spool, "cars"),
+    ("cars", "command dump"): lambda spool, _: command("kestrel", "dump", spool / "cars"),
+    ("jobs", "export"): partial(exported, "jobs"),
+    ("jobs", "load"): lambda spool, _: segmented.load(spool, "jobs"),
+    ("jobs", "spark"): lambda spool, _: [*rows_of(str(spool), queue="jobs", reader="worker")],
+    ("jobs", "command export"): lambda spool, to: command("kestrel", "export", "--reader", "worker", spool, "jobs", to),
+    ("jobs", "command state"): lambda spool, _: command("kestrel", "state", spool, "jobs"),
+    ("jobs", "command dump"): lambda spool, _: command("kestrel", "dump", spool / "jobs.read.worker"),
+}
+SPOOLS = {"cars": spool_in_a_rewrite, "jobs": segmented_spool}
+
+
+@pytest.mark.parametrize(("name", "reader"), READERS)
+def test_reading_changes_nothing_next_to_a_live_original(name: str, reader: str, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    SPOOLS[name](spool)
+    before = tree(spool)
+    READERS[name, reader](spool, tmp_path / "target")
+    assert tree(spool) == before
+    if name == "cars":
+        rewrite_ends(spool)
+        assert [item.data for item in kestrel.replay(spool, "cars").items] == [b"one", b"two"]
+
+
+CHANGES: dict[tuple[str, str], Callable[[Path], object]] = {
+    ("cars", "rewrite"): rewrite_ends,
+    ("cars", "append"): lambda spool: appended(spool / "cars"),
+    ("cars", "rotation"): lambda spool: os.rename(spool / "cars", spool / f"cars.{NOW + 5}"),
+    ("cars", "deletion"): lambda spool: os.unlink(spool / "cars"),
+    ("jobs", "checkpoint"): checkpoint,
+    ("jobs", "put"): put,
+    ("jobs", "rotation"): lambda spool: (spool / f"jobs.{4 * NOW}").write_bytes(WRITER_MAGIC),
+    ("jobs", "retirement"): lambda spool: os.unlink(min(spool.glob("jobs.[0-9]*"))),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES_3)
-def test_an_export_fails_if_libkestrel_changes_the_queue(change: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "change"), CHANGES)
+def test_an_export_fails_if_the_original_changes_the_queue(name: str, change: str, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
-    segmented_spool(spool)
+    SPOOLS[name](spool)
     with sej.Writer(tmp_path / "target") as writer, pytest.raises(BusyError, match="changed while"):
-        segmented.export(spool, "jobs", During(writer, lambda: CHANGES_3[change](spool)), reader="worker")
+        EXPORTS[name](spool, name, During(writer, lambda: CHANGES[name, change](spool)))
 
 
 def test_an_export_refuses_a_queue_that_another_process_has_open(tmp_path: Path) -> None:

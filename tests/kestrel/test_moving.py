@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from kestrel.errors import FailedError, MissingError, MoveError, TooLargeError
 from kestrel.transfer import plan_at
 from sej.system.disk import OS
 from tests.crash.disk import CrashDisk, FaultyDisk
+from tests.kestrel.support import OPENERS
+from tests.sej.support import read_all
 
 
 def filled(directory: Any, items: int = 2500, **options: Any) -> list[bytes]:
     """A queue with one transaction open, as a killed process leaves it; the values, the open one first."""
-    ticks = count(1_500_000_000_000)
-    queue = kestrel.Queue(directory, "cars", now_ms=lambda: next(ticks), **options)
+    queue = kestrel.Queue(directory, "cars", now_ms=count(1_500_000_000_000).__next__, **options)
     values = [b"%d" % number for number in range(items)]
     queue.put_many(values)
     queue.put(b"expires", expiry=2_000_000_000_000)
@@ -61,22 +63,17 @@ class TornWriter:
 
 def test_there_and_back(tmp_path: Path) -> None:
     values = filled(tmp_path / "kestrel")
-    before = kestrel.replay(tmp_path / "kestrel", "cars")
+    before, files = kestrel.replay(tmp_path / "kestrel", "cars"), sorted((tmp_path / "kestrel").rglob("*"))
     with sej.Writer(tmp_path / "sej") as writer:
         writer.append(b"before")
-        moved = kestrel.export(
-            tmp_path / "kestrel",
-            "cars",
-            writer,
-            read_back=lambda offset: sej.Scanner(tmp_path / "sej", offset=offset),
-        )
+        read_back = partial(sej.Scanner, tmp_path / "sej")
+        moved = kestrel.export(tmp_path / "kestrel", "cars", writer, read_back=read_back)
     assert (moved.count, moved.first_offset) == (2501, 1)
-    with sej.Scanner(tmp_path / "sej", offset=1) as scanner:
-        messages = list(scanner)
+    messages = read_all(tmp_path / "sej", offset=1)
     assert [message.value for message in messages] == values
     assert messages[-1].key == b"expiry=2000000000000"
     assert kestrel.replay(tmp_path / "kestrel", "cars") == before
-    assert not (tmp_path / "kestrel" / "kept").exists()
+    assert sorted((tmp_path / "kestrel").rglob("*")) == files
 
     back = kestrel.import_(tmp_path / "back", "cars", messages)
     assert back.count == 2501
@@ -90,34 +87,37 @@ def test_open_transactions_are_a_choice(tmp_path: Path) -> None:
     values = filled(tmp_path / "kestrel", 5)
     with sej.Writer(tmp_path / "sej") as writer:
         assert kestrel.export(tmp_path / "kestrel", "cars", writer, open_transactions="leave").count == 5
-    with sej.Scanner(tmp_path / "sej") as scanner:
-        assert [message.value for message in scanner] == values[1:]
+    assert [value for _, value in exported(tmp_path / "sej")] == values[1:]
 
 
 def exported(directory: Path) -> list[tuple[bytes, bytes]]:
-    with sej.Scanner(directory) as scanner:
-        return [(message.key, message.value) for message in scanner]
+    return [(message.key, message.value) for message in read_all(directory)]
+
+
+IMPORTS: dict[str, Any] = {"two": kestrel.import_, "three": segmented.import_}
+EXPORTS: dict[str, Any] = {"two": kestrel.export, "three": segmented.export}
+LOADS: dict[str, Any] = {"two": kestrel.replay, "three": segmented.load}
+
+
+def values_in(kind: str, directory: Any, disk: Any = OS) -> list[bytes]:
+    return [item.data for item in LOADS[kind](directory, "cars", disk=disk).items]
 
 
 def test_expired_items_are_marked_or_left_out(tmp_path: Path) -> None:
-    with kestrel.Queue(tmp_path / "two", "cars", now_ms=lambda: 1000) as two:
-        two.put(b"stays")
-        two.put(b"expired", expiry=2000)
-        two.put(b"expires", expiry=9000)
-    with segmented.Queue(tmp_path / "three", "jobs", now_ms=lambda: 1000) as three:
-        three.put(b"stays")
-        three.put(b"expired", expire_time=2000)
-        three.put(b"expires", expire_time=9000)
+    with (
+        kestrel.Queue(tmp_path / "two", "cars", now_ms=lambda: 1000) as two,
+        segmented.Queue(tmp_path / "three", "cars", now_ms=lambda: 1000) as three,
+    ):
+        for value, time in ((b"stays", None), (b"expired", 2000), (b"expires", 9000)):
+            two.put(value, expiry=time or 0)
+            three.put(value, expire_time=time)
     marked = [(b"", b"stays"), (b"expired=2000", b"expired"), (b"expiry=9000", b"expires")]
-    for export, spool, name in ((kestrel.export, "two", "cars"), (segmented.export, "three", "jobs")):
-        with sej.Writer(tmp_path / f"{name}-marked") as writer:
-            export(tmp_path / spool, name, writer, now_ms=lambda: 5000)
-        assert exported(tmp_path / f"{name}-marked") == marked
-        with sej.Writer(tmp_path / f"{name}-left") as writer:
-            assert export(tmp_path / spool, name, writer, expired="leave", now_ms=lambda: 5000).count == 2
-        assert exported(tmp_path / f"{name}-left") == [marked[0], marked[2]]
-    with sej.Scanner(tmp_path / "cars-marked") as scanner:
-        kestrel.import_(tmp_path / "back", "cars", scanner)
+    for kind, export in EXPORTS.items():
+        for expired, due in (("mark", marked), ("leave", [marked[0], marked[2]])):
+            with sej.Writer(tmp_path / f"{kind}-{expired}") as writer:
+                moved = export(tmp_path / kind, "cars", writer, expired=expired, now_ms=lambda: 5000)
+            assert (moved.count, exported(tmp_path / f"{kind}-{expired}")) == (len(due), due)
+    kestrel.import_(tmp_path / "back", "cars", read_all(tmp_path / "two-mark"))
     assert [(item.data, item.expiry) for item in kestrel.replay(tmp_path / "back", "cars").items] == [
         (b"stays", 0),
         (b"expired", 2000),
@@ -130,34 +130,14 @@ def test_an_export_that_is_continued_judges_by_the_time_of_its_beginning(expired
     with kestrel.Queue(tmp_path / "kestrel", "cars", now_ms=lambda: 1000) as queue:
         queue.put_many([b"early"] * 1500, expiry=2000)
         queue.put_many([b"late"] * 1500, expiry=9000)
+    export = partial(kestrel.export, tmp_path / "kestrel", "cars", expired=expired)
     with sej.Writer(tmp_path / "sej") as writer:
         with pytest.raises(TornError):
-            kestrel.export(
-                tmp_path / "kestrel",
-                "cars",
-                TornWriter(writer, 1, after=True),
-                expired=expired,
-                now_ms=lambda: 5000,
-            )
-        moved = kestrel.export(
-            tmp_path / "kestrel",
-            "cars",
-            writer,
-            expired=expired,
-            now_ms=lambda: 10_000,
-            read_back=lambda offset: sej.Scanner(tmp_path / "sej", offset=offset),
-        )
+            export(TornWriter(writer, 1, after=True), now_ms=lambda: 5000)
+        moved = export(writer, now_ms=lambda: 10_000, read_back=partial(sej.Scanner, tmp_path / "sej"))
     keys = [key for key, _ in exported(tmp_path / "sej")]
     assert keys == [b"expired=2000"] * (1500 if expired == "mark" else 0) + [b"expiry=9000"] * 1500
     assert moved.count == len(keys)
-
-
-def test_nothing_is_left_in_the_source_directory(tmp_path: Path) -> None:
-    filled(tmp_path / "kestrel", 5)
-    before = sorted((tmp_path / "kestrel").rglob("*"))
-    with sej.Writer(tmp_path / "sej") as writer:
-        kestrel.export(tmp_path / "kestrel", "cars", writer)
-    assert sorted((tmp_path / "kestrel").rglob("*")) == before
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -169,14 +149,13 @@ def test_an_export_that_was_cut_short_is_finished(calls: int, after: bool, tmp_p
             kestrel.export(tmp_path / "kestrel", "cars", TornWriter(writer, calls, after=after))
         moved = kestrel.export(tmp_path / "kestrel", "cars", writer)
     assert (moved.count, moved.first_offset) == (2501, 0)
-    with sej.Scanner(tmp_path / "sej") as scanner:
-        assert [message.value for message in scanner] == values
+    assert [value for _, value in exported(tmp_path / "sej")] == values
 
 
-@pytest.mark.parametrize("kind", ["two", "three"])
+@pytest.mark.parametrize("kind", EXPORTS)
 def test_whichever_call_of_an_export_fails_a_second_one_stores_nothing_twice(kind: str, tmp_path: Path) -> None:
     """The last calls follow the removal of the progress. The program does not learn whether it finished."""
-    export: Any = kestrel.export if kind == "two" else segmented.export
+    export = EXPORTS[kind]
     if kind == "two":
         filled(tmp_path / "from", 5)
     else:
@@ -213,9 +192,8 @@ def test_an_export_is_made_again_if_the_queue_has_changed_or_its_record_is_remov
 
 def refill(kind: str, spool: Path, now_ms: int) -> None:
     """Remove a queue if it exists, and fill it with the same two items."""
-    time: Any = {"now_ms": lambda: now_ms}
     for delete in (True, False):
-        queue: Any = kestrel.Queue(spool, "cars", **time) if kind == "two" else segmented.Queue(spool, "cars", **time)
+        queue = OPENERS[kind](spool, "cars", now_ms=lambda: now_ms)
         if delete:
             queue.delete()
         else:
@@ -223,13 +201,12 @@ def refill(kind: str, spool: Path, now_ms: int) -> None:
                 queue.put_many([b"a", b"b"])
 
 
-@pytest.mark.parametrize("kind", ["two", "three"])
+@pytest.mark.parametrize("kind", EXPORTS)
 @pytest.mark.parametrize("later_ms", [0, 7])
 def test_a_queue_that_was_emptied_and_filled_with_equal_items_is_exported_again(
     kind: str, later_ms: int, tmp_path: Path
 ) -> None:
-    export: Any = kestrel.export if kind == "two" else segmented.export
-    spool = tmp_path / "spool"
+    export, spool = EXPORTS[kind], tmp_path / "spool"
     with sej.Writer(tmp_path / "sej") as writer:
         for second, first_offset in ((1, 0), (2, 2)):
             refill(kind, spool, 1000 + later_ms * second)
@@ -261,8 +238,7 @@ def test_messages_of_another_program_are_not_taken_for_items(after: bool, tmp_pa
     filled(tmp_path / "kestrel")
 
     def read_back(offset: int) -> list[sej.Message]:
-        with sej.Scanner(tmp_path / "sej", offset) as scanner:
-            return list(scanner)
+        return read_all(tmp_path / "sej", offset=offset)
 
     with sej.Writer(tmp_path / "sej") as writer:
         with pytest.raises(TornError):
@@ -298,24 +274,13 @@ def test_an_import_is_whole_or_not_at_all_after_a_power_loss() -> None:
     for crash in disk.crash_states():
         if crash.disk.status("/q") is None:
             continue
-        found = [item.data for item in kestrel.replay("/q", "cars", disk=crash.disk).items]
+        found = values_in("two", "/q", crash.disk)
         assert found in ([], [b"first"], due) or len(found) == 1
         if found[:1] == [b"first"]:
-            ticks = count(1_700_000_000_000)
-            kestrel.import_("/q", "cars", messages(4), disk=crash.disk, now_ms=lambda: next(ticks))  # noqa: B023
-            again = [item.data for item in kestrel.replay("/q", "cars", disk=crash.disk).items]
-            assert again == due
+            kestrel.import_("/q", "cars", messages(4), disk=crash.disk, now_ms=count(1_700_000_000_000).__next__)
+            assert values_in("two", "/q", crash.disk) == due
         tried += 1
     assert tried > 20
-
-
-def values_in(kind: str, directory: Any, disk: Any = OS) -> list[bytes]:
-    """The items of the queue of an import."""
-    load: Any = kestrel.replay if kind == "two" else segmented.load
-    return [item.data for item in load(directory, "cars", disk=disk).items]
-
-
-IMPORTS: dict[str, Any] = {"two": kestrel.import_, "three": segmented.import_}
 
 
 @pytest.mark.parametrize("kind", IMPORTS)
@@ -334,10 +299,9 @@ def test_an_import_that_finished_adds_nothing_if_it_is_repeated(kind: str, tmp_p
 def test_messages_without_a_timestamp_are_recognised_too(kind: str, tmp_path: Path) -> None:
     """A queue stores the time of the import for them: that of the second one, if there is one more message."""
     timeless = [message._replace(timestamp=sej.NO_TIMESTAMP) for message in messages(3)]
-    load: Any = kestrel.replay if kind == "two" else segmented.load
     for now_ms, given in ((10, timeless[:2]), (20, timeless[:2]), (30, timeless)):
         IMPORTS[kind](tmp_path, "cars", given, now_ms=lambda at=now_ms: at)
-    assert [item.add_time for item in load(tmp_path, "cars").items] == [10, 10, 30, 30, 30]
+    assert [item.add_time for item in LOADS[kind](tmp_path, "cars").items] == [10, 10, 30, 30, 30]
 
 
 @pytest.mark.parametrize("kind", IMPORTS)
@@ -361,14 +325,8 @@ def test_whichever_call_of_an_import_fails_a_second_one_adds_nothing_twice(kind:
 def test_the_same_messages_are_imported_again_if_the_queue_has_changed(kind: str, tmp_path: Path) -> None:
     due = [message.value for message in messages(3)]
     IMPORTS[kind](tmp_path, "cars", messages(3))
-    queue: Any
-    with kestrel.Queue(tmp_path, "cars") if kind == "two" else segmented.Queue(tmp_path, "cars") as queue:
-        if kind == "two":
-            taken = [queue.get().data for _ in due]
-        else:
-            reader = queue.reader()
-            taken = [item.data for _ in due if reader.commit(item := reader.get())]
-    assert taken == due
+    with OPENERS[kind](tmp_path, "cars") as queue:
+        assert (queue if kind == "two" else queue.reader()).flush() == 3
     assert IMPORTS[kind](tmp_path, "cars", messages(3)).count == 3
     assert values_in(kind, tmp_path)[-3:] == due
     (tmp_path / "kept" / "cars.imported").write_bytes(b"torn")
@@ -381,12 +339,10 @@ def test_keys_and_other_messages_are_refused(tmp_path: Path) -> None:
         kestrel.import_(tmp_path, "cars", [sej.Message(0, 0, 0, b"key", b"value")])
     with pytest.raises(MoveError, match="type 3"):
         kestrel.import_(tmp_path, "cars", [sej.Message(0, 0, 3, b"", b"value")])
-    assert (
-        kestrel.import_(tmp_path, "cars", [sej.Message(0, sej.NO_TIMESTAMP, 3, b"k", b"value")], keys="drop").count == 1
-    )
+    odd = sej.Message(0, sej.NO_TIMESTAMP, 3, b"k", b"value")
+    assert kestrel.import_(tmp_path, "cars", [odd], keys="drop").count == 1
     (item,) = kestrel.replay(tmp_path, "cars").items
-    assert item.data == b"value"
-    assert item.add_time
+    assert item.data == b"value" and item.add_time
 
     def torn() -> Any:
         yield from messages(2000)
@@ -403,20 +359,17 @@ def test_libkestrel_there_and_back(tmp_path: Path) -> None:
         queue.put_many([b"%d" % number for number in range(2500)])
         queue.put(b"expires", expire_time=2_000_000_000_000)
         reader = queue.reader("r")
-        for number in (1, 2, 5):
-            while (item := reader.get()) is not None and item.id != number:
-                pass
-            reader.commit(number)
+        for item in iter(reader.get, None):
+            if item.id in (1, 2, 5):
+                reader.commit(item)
     due = [b"2", b"3", *(b"%d" % number for number in range(5, 2500)), b"expires"]
     with sej.Writer(tmp_path / "sej") as writer:
         with pytest.raises(TornError):
             segmented.export(tmp_path / "from", "jobs", TornWriter(writer, 1, after=True), reader="r")
-        moved = segmented.export(
-            tmp_path / "from", "jobs", writer, reader="r", read_back=lambda at: sej.Scanner(tmp_path / "sej", offset=at)
-        )
+        read_back = partial(sej.Scanner, tmp_path / "sej")
+        moved = segmented.export(tmp_path / "from", "jobs", writer, reader="r", read_back=read_back)
     assert (moved.count, moved.first_offset) == (len(due), 0)
-    with sej.Scanner(tmp_path / "sej") as scanner:
-        messages = list(scanner)
+    messages = read_all(tmp_path / "sej")
     assert [message.value for message in messages] == due
 
     with pytest.raises(TooLargeError):

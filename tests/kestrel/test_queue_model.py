@@ -1,8 +1,7 @@
 """The queue against a trivial model: two lists. Any operation, and a reopening at any time."""
 
 import os
-from contextlib import ExitStack
-from typing import Final
+from typing import ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -11,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import kestrel
 from tests.crash.disk import CrashDisk
 from tests.examples import examples
-from tests.sej.windows import shrunk
+from tests.kestrel.support import SmallWindows
 
 SIZES = st.sampled_from([(1 << 30, 1 << 30, 1 << 30), (1500, 700, 4000), (400, 100, 900), (1 << 20, 60, 1 << 20)])
 
@@ -102,6 +101,7 @@ class QueueAgainstLists(RuleBasedStateMachine):
         xid = data.draw(st.sampled_from(sorted(self.open)))
         self.count += 1
         assert self.queue.continue_(xid, b"next %d" % self.count)
+        assert not self.queue.continue_(xid, b"never")
         del self.open[xid]
         self.waiting.append(b"next %d" % self.count)
 
@@ -154,20 +154,15 @@ QueueAgainstLists.TestCase.settings = settings(max_examples=500 if TORTURE else 
 TestQueueAgainstLists = QueueAgainstLists.TestCase
 
 
-class QueueOfLargeItems(QueueAgainstLists):
+class QueueOfLargeItems(SmallWindows, QueueAgainstLists):
     """The same with items that may be larger than any single read or write."""
 
-    WINDOWS: Final = {
+    windows: ClassVar = {
         "kestrel.v2.journal": ["_BLOCK"],
         "kestrel.v2.replay": ["_BLOCK", "_PACK_MEMORY_BYTES"],
         "kestrel.v2.contents": ["_FLUSH_STEP"],
         "kestrel.files": ["_COPY_SIZE"],
     }
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.windows = ExitStack()
-        self.windows.enter_context(shrunk(self.WINDOWS, 2048, 16))
 
     @rule(size=st.integers(100, 2500), byte=st.sampled_from([0, 8, 120]))
     def put_large(self, size: int, byte: int) -> None:
@@ -175,12 +170,6 @@ class QueueOfLargeItems(QueueAgainstLists):
         data = b"%d:" % self.count + bytes([byte]) * size
         self.queue.put(data)
         self.waiting.append(data)
-
-    def teardown(self) -> None:
-        try:
-            super().teardown()
-        finally:
-            self.windows.close()
 
 
 QueueOfLargeItems.TestCase.settings = settings(max_examples=500 if TORTURE else examples(16), stateful_step_count=40)

@@ -1,8 +1,7 @@
 """The libkestrel queue against a trivial model: one list of items, a set of confirmed ids for each reader."""
 
 import os
-from contextlib import ExitStack
-from typing import Final
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
@@ -13,7 +12,7 @@ from kestrel import segmented
 from kestrel.errors import TooLargeError
 from tests.crash.disk import CrashDisk
 from tests.examples import examples
-from tests.sej.windows import shrunk
+from tests.kestrel.support import SmallWindows
 
 SIZES = st.sampled_from([1 << 24, 300, 900])
 NAMES = st.sampled_from(["a", "b.c", "d"])
@@ -143,20 +142,16 @@ QueueAgainstModel.TestCase.settings = settings(max_examples=500 if TORTURE else 
 TestQueueAgainstModel = QueueAgainstModel.TestCase
 
 
-class QueueOfLargeItems(QueueAgainstModel):
+class QueueOfLargeItems(SmallWindows, QueueAgainstModel):
     """The same with items that may be larger than any single read, and than the largest file."""
 
-    WINDOWS: Final = {
+    windows: ClassVar = {
         "kestrel.segmented.journal": ["_GROWN_BYTES"],
         "kestrel.segmented.files": ["_BLOCK"],
         "kestrel.segmented.writing": ["_BLOCK"],
     }
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.windows = ExitStack()
-        self.windows.enter_context(shrunk(self.WINDOWS, 2048, 16))
-        self.limit = 0
+    limit = 0
 
     def opened(self, size: int) -> segmented.Queue:
         self.limit = size
@@ -169,12 +164,6 @@ class QueueOfLargeItems(QueueAgainstModel):
         elif size >= self.limit:  # no file has room for it
             with pytest.raises(TooLargeError):
                 self.queue.put(bytes(size))
-
-    def teardown(self) -> None:
-        try:
-            super().teardown()
-        finally:
-            self.windows.close()
 
 
 QueueOfLargeItems.TestCase.settings = settings(max_examples=500 if TORTURE else examples(16), stateful_step_count=40)

@@ -2,8 +2,8 @@
 
 import errno
 import os
-import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,8 @@ from kestrel.errors import BadNameError, BusyError, FailedError, FullError, Miss
 from kestrel.files import WRITER_MAGIC
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.snapshot import Snapshot
-from tests.sej.hooks import HookedDisk
-
-START = 1_500_000_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> int:
-        return self.now
+from tests.kestrel.support import START, Clock
+from tests.sej.hooks import HookedDisk, Worker
 
 
 @pytest.fixture
@@ -121,10 +112,8 @@ def test_read_files_go_when_all_are_past(opened: Callable[..., segmented.Queue],
         for number in range(40):
             queue.put(b"%02d" % number + b"x" * 30)
         many = len(files(tmp_path))
-        for _ in range(40):
-            item = a.get()
-            assert item is not None
-            a.commit(item.id)
+        for each in iter(a.get, None):
+            a.commit(each.id)
         assert len(files(tmp_path)) == many
         for _ in range(20):
             item = b.get()
@@ -195,23 +184,13 @@ def test_the_oldest_are_dropped(opened: Callable[..., segmented.Queue]) -> None:
 def test_a_get_waits_for_a_put(opened: Callable[..., segmented.Queue]) -> None:
     with opened() as queue:
         reader = queue.reader()
-        found: list[object] = []
-        started = threading.Event()
-
-        def wait() -> None:
-            started.set()
-            found.append(reader.get(timeout=None))
-            found.append(reader.get(timeout=None))
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        started.wait()
+        waiting = Worker(partial(reader.get, timeout=None))
         queue.put(b"now")
-        while len(found) < 1:
-            pass
+        assert waiting.result() == (1, START, None, 0, b"now")
+        waiting = Worker(partial(reader.get, timeout=None))
         while waiting.is_alive():
             queue.evict_waiters()
-        assert found == [(1, START, None, 0, b"now"), None]
+        assert waiting.result() is None
         assert reader.get(timeout=0.01) is None
 
 

@@ -5,6 +5,7 @@ import random
 import sys
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import kestrel
 from kestrel import segmented
@@ -20,6 +21,27 @@ def done(what: str, number: int, act: Callable[..., object], *arguments: object)
     say(f"+{what}", number)
 
 
+def work(
+    chance: random.Random, seed: int, queue: Any, take: Callable[[], tuple[Any, bytes] | None], end: Any, undo: Any
+) -> None:
+    """Put and take items, end most of them, and give some back, until death."""
+    taken: list[tuple[Any, int]] = []
+    for step in count():
+        number = seed * 10_000_000 + step
+        what = chance.random()
+        if what < 0.45:
+            done("put", number, queue.put, b"%d:" % number + b"x" * chance.randrange(100))
+        elif what < 0.75:
+            if (found := take()) is not None:
+                taken.append((found[0], int(found[1].partition(b":")[0])))
+        elif taken:
+            identity, value = taken.pop(chance.randrange(len(taken)))
+            if what < 0.95:
+                done("take", value, end, identity)
+            else:
+                undo(identity)
+
+
 def work_on_kestrel(directory: str, seed: int) -> None:
     chance = random.Random(seed)
     queue = kestrel.Queue(
@@ -30,22 +52,12 @@ def work_on_kestrel(directory: str, seed: int) -> None:
         max_journal_bytes=chance.choice([3000, 1 << 20]),
         compact_delay_s=0.001,
     )
-    open_: list[tuple[int, int]] = []
-    for step in count():
-        number = seed * 10_000_000 + step
-        what = chance.random()
-        if what < 0.45:
-            done("put", number, queue.put, b"%d:" % number + b"x" * chance.randrange(100))
-        elif what < 0.75:
-            found = queue.reserve()
-            if found is not None:
-                open_.append((found[0], int(found[1].data.partition(b":")[0])))
-        elif open_:
-            xid, value = open_.pop(chance.randrange(len(open_)))
-            if what < 0.95:
-                done("take", value, queue.confirm, xid)
-            else:
-                queue.unreserve(xid)
+
+    def take() -> tuple[int, bytes] | None:
+        found = queue.reserve()
+        return None if found is None else (found[0], found[1].data)
+
+    work(chance, seed, queue, take, queue.confirm, queue.unreserve)
 
 
 def work_on_libkestrel(directory: str, seed: int) -> None:
@@ -54,22 +66,12 @@ def work_on_libkestrel(directory: str, seed: int) -> None:
         directory, "jobs", journal_bytes=chance.choice([1000, 20_000]), checkpoint_s=chance.choice([0.001, 0.05])
     )
     reader = queue.reader("r")
-    taken: list[tuple[int, int]] = []
-    for step in count():
-        number = seed * 10_000_000 + step
-        what = chance.random()
-        if what < 0.4:
-            done("put", number, queue.put, b"%d:" % number + b"x" * chance.randrange(100))
-        elif what < 0.7:
-            item = reader.get()
-            if item is not None:
-                taken.append((item.id, int(item.data.partition(b":")[0])))
-        elif taken:
-            identity, value = taken.pop(chance.randrange(len(taken)))
-            if what < 0.95:
-                done("take", value, reader.commit, identity)
-            else:
-                reader.unget(identity)
+
+    def take() -> tuple[int, bytes] | None:
+        item = reader.get()
+        return None if item is None else (item.id, item.data)
+
+    work(chance, seed, queue, take, reader.commit, reader.unget)
 
 
 if __name__ == "__main__":
