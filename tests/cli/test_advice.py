@@ -18,6 +18,7 @@ from sej.cli.shared import findings
 from tests.cli.command import ENV
 from tests.cli.inside import inside
 from tests.hub.support import serving
+from tests.sej.support import commit, write
 
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
@@ -57,8 +58,7 @@ def damage_a_gap(path: Path) -> None:
 
 
 def kept_at(path: Path, offset: int, name: str = "r") -> None:
-    with library.Offset(path, name) as kept:
-        kept.commit(offset)
+    commit(path, name, offset)
 
 
 def lose_the_last(path: Path) -> None:
@@ -107,8 +107,7 @@ def delete_unread(path: Path) -> None:
 
 
 def delete_uncopied(path: Path) -> None:
-    with library.Offset(path, "hub") as kept:
-        kept.commit(1)
+    commit(path, "hub", 1)
     library.Journal(path).clean(max_bytes=0, ignore_readers=["hub"])
 
 
@@ -126,8 +125,7 @@ def work(path: Path) -> None:
 
 
 def remove_the_index(path: Path) -> None:
-    with library.Writer(path) as writer:
-        writer.append_many([b"x" * 1000] * 2000)
+    write(path, [b"x" * 1000] * 2000)
     shutil.rmtree(path / "idx")
 
 

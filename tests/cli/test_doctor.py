@@ -20,6 +20,7 @@ from sej.cli.shared import findings
 from tests.cli.command import ENV, sej
 from tests.cli.inside import inside
 from tests.cli.terminal import ended, terminal
+from tests.sej.support import commit, write
 
 NS = 10**9
 
@@ -93,8 +94,7 @@ def test_torn_tail_foreign_file_and_leftovers(journal: Path) -> None:
 
 @pytest.mark.parametrize("left", [0, 2, 63])
 def test_messages_that_were_on_the_disk_and_are_gone(tmp_path: Path, left: int) -> None:
-    with library.Writer(tmp_path) as writer:
-        writer.append_many([b"value"] * 90)
+    write(tmp_path, [b"value"] * 90)
     os.truncate(tmp_path / "jnl" / "0000000000000000.jnl", left * 31)
     rows = found(tmp_path, code=1)
     assert f"messages {left} to 89 are gone" in rows["lost messages"]["found"]
@@ -107,8 +107,7 @@ def test_messages_that_were_on_the_disk_and_are_gone(tmp_path: Path, left: int) 
 
 def test_a_torn_tail_of_zeros_where_messages_were_on_the_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As after a power failure on a disk that had promised them."""
-    with library.Writer(tmp_path) as writer:
-        writer.append_many([b"value"] * 90)
+    write(tmp_path, [b"value"] * 90)
     segment = tmp_path / "jnl" / "0000000000000000.jnl"
     size = segment.stat().st_size
     os.truncate(segment, 40 * 31)
@@ -132,11 +131,9 @@ def test_a_reader_whose_messages_were_lost_gets_its_command(tmp_path: Path, more
     with library.Writer(path) as writer:
         writer.append_many([b"value"] * 5)
         writer.append_many([b"value"] * 85)
-    with library.Offset(path, "r") as kept:
-        kept.commit(90)
+    commit(path, "r", 90)
     os.truncate(path / "jnl" / "0000000000000000.jnl", 85 * 31)
-    with library.Writer(path) as writer:
-        writer.append_many([b"other"] * more)
+    write(path, [b"other"] * more)
     row = found(path, code=1)["reader r"]
     assert row["level"] == "problem"
     assert row["do"].endswith(": the first message that it has not read")
@@ -162,8 +159,7 @@ def test_a_full_disk_and_a_journal_of_one_segment(tmp_path: Path, monkeypatch: p
 
 
 def test_a_replaced_segment_has_lost_no_messages(tmp_path: Path) -> None:
-    with library.Writer(tmp_path) as writer:
-        writer.append_many([b"value"] * 90)
+    write(tmp_path, [b"value"] * 90)
     segment = tmp_path / "jnl" / "0000000000000000.jnl"
     data = segment.read_bytes()
     segment.rename(tmp_path / "old")
@@ -198,8 +194,7 @@ def test_a_clock_that_was_set_back(journal: Path) -> None:
 
 
 def test_a_journal_without_an_index(tmp_path: Path) -> None:
-    with library.Writer(tmp_path / "j") as writer:
-        writer.append_many([b"x" * 100] * 20_000)
+    write(tmp_path / "j", [b"x" * 100] * 20_000)
     assert "index" not in found(tmp_path / "j")
     shutil.rmtree(tmp_path / "j" / "idx")
     row = found(tmp_path / "j", "--quick")["index"]
@@ -210,10 +205,8 @@ def test_a_journal_without_an_index(tmp_path: Path) -> None:
 
 
 def test_readers(journal: Path) -> None:
-    with library.Offset(journal, "gone") as kept:
-        kept.commit(100)
-    with library.Offset(journal, "works") as kept:
-        kept.commit(300)
+    commit(journal, "gone", 100)
+    commit(journal, "works", 300)
     rows = found(journal, "--quick")
     assert "200 messages behind, not running" in rows["reader gone"]["found"]
     assert f"sej reset --remove {journal} gone" in rows["reader gone"]["do"]
@@ -224,8 +217,7 @@ def test_readers(journal: Path) -> None:
 
 def test_a_reader_that_is_stuck(tmp_path: Path) -> None:
     """It runs in another process, and its message and its last commit are an hour old."""
-    with library.Writer(tmp_path / "j") as writer:
-        writer.append_many([b"x"] * 3, timestamp=time.time_ns() - 3600 * NS)
+    write(tmp_path / "j", [b"x"] * 3, timestamp=time.time_ns() - 3600 * NS)
     code = (
         "import sej, sys, signal\nwith sej.Offset(sys.argv[1], 'mailer') as kept:\n"
         " kept.commit(1)\n print(flush=True)\n signal.pause()"
@@ -260,8 +252,7 @@ def test_files_without_read_permission() -> None:
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)
         for name in ("sound", "closed"):
-            with library.Writer(Path(place) / name) as writer:
-                writer.append(b"x")
+            write(Path(place) / name, [b"x"])
         (Path(place) / "closed" / "jnl.lck").chmod(0o600)
         code = (
             "import os, sys; from sej.cli import main; sound, closed = sys.argv[1:]; main(['doctor', sound]);"
@@ -290,8 +281,7 @@ def test_files_without_read_permission() -> None:
 
 def test_many_journals(tmp_path: Path) -> None:
     for name in ("a.1.000", "a.1.001"):
-        with library.Writer(tmp_path / name) as writer:
-            writer.append(b"x")
+        write(tmp_path / name, [b"x"])
     assert sej("doctor", tmp_path).stdout == b"ok       2 of 2 journals\n"
     rows = [json.loads(line) for line in sej("stat", "--json", tmp_path).stdout.splitlines()]
     assert [row["path"] for row in rows] == [str(tmp_path / "a.1.000"), str(tmp_path / "a.1.001")]

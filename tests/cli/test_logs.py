@@ -17,13 +17,13 @@ from kestrel import Queue as KestrelQueue
 from tests.cli.command import ENV, sej
 from tests.house.house import python
 from tests.hub.page.browsing import started
+from tests.sej.support import commit, write
 from tests.textqueue.claiming import lined
 from textqueue import TextQueue
 
 
 def torn(path: Path) -> Path:
-    with library.Writer(path) as writer:
-        writer.append(b"good")
+    write(path, [b"good"])
     segment = path / "jnl" / "0000000000000000.jnl"
     with segment.open("ab") as file:
         file.write(b"torn")
@@ -41,8 +41,7 @@ def test_json(tmp_path: Path) -> None:
 
 
 def test_text_and_levels(tmp_path: Path) -> None:
-    with library.Writer(tmp_path / "j", segment_bytes=100) as writer:
-        writer.append_many([b"x" * 60] * 5)
+    write(tmp_path / "j", [b"x" * 60] * 5, segment_bytes=100)
     done = sej("--log-level", "info", "clean", "--max-bytes", "1", tmp_path / "j")
     (line,) = done.stderr.decode().splitlines()
     assert re.fullmatch(r"\S+Z info sej\.journal\.retention: .*: removed \d segments, up to .*\.jnl", line)
@@ -85,10 +84,8 @@ def test_every_package_has_loggers_of_its_name(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_a_change_on_the_page_is_a_line_of_json(tmp_path: Path) -> None:
-    with library.Writer(tmp_path / "orders") as writer:
-        writer.append_many([b"x"] * 5)
-    with library.Offset(tmp_path / "orders", "mailer") as kept:
-        kept.commit(4)
+    write(tmp_path / "orders", [b"x"] * 5)
+    commit(tmp_path / "orders", "mailer", 4)
     with started("--log-format", "json", "ui", tmp_path / "orders", "--port", "0", "--allow-changes") as running:
         assert running.stdout is not None
         assert running.stderr is not None

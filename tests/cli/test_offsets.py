@@ -16,16 +16,15 @@ from sej.cli.shared.watched import Sample
 from sej.cli.stat import _table
 from sej.system.disk import OsFile
 from tests.cli.command import sej, start
+from tests.sej.support import commit, write
 from tests.ticks import next_tick
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
     path = tmp_path / "journal"
-    with library.Writer(path) as writer:
-        writer.append_many([b"value %d" % number for number in range(10)])
-    with library.Offset(path, "billing") as kept:
-        kept.commit(7)
+    write(path, [b"value %d" % number for number in range(10)])
+    commit(path, "billing", 7)
     return path
 
 
@@ -86,8 +85,7 @@ def test_reset_shows_and_asks(journal: Path) -> None:
 
 
 def test_reset_accepts_the_options_of_the_original(journal: Path) -> None:
-    with library.Offset(journal, "billing") as kept:
-        kept.commit(7)
+    commit(journal, "billing", 7)
     words = ["reset", "--offset", "billing", "--start", "2000-01-01T00:00:00", str(journal)]
     shown = sej(*words)
     assert shown.returncode == 0
@@ -139,8 +137,7 @@ def test_follow_continues_where_its_reader_stopped(journal: Path) -> None:
 
 
 def test_follow_into_a_closed_pipe(journal: Path) -> None:
-    with library.Writer(journal) as writer:
-        writer.append_many([b"x" * 100] * 20_000)
+    write(journal, [b"x" * 100] * 20_000)
     with start("follow", "--reader", "billing", journal) as running:
         assert running.stdout is not None
         assert running.stderr is not None
@@ -172,8 +169,7 @@ def test_looking_takes_no_lock(disk_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_consumer_that_stops_at_a_message_names_the_command_that_skips_it(tmp_path: Path) -> None:
     path = tmp_path / "a b"
-    with library.Writer(path) as writer:
-        writer.append_many([b"3", b"many"])
+    write(path, [b"3", b"many"])
     consumer = library.Consumer(path, "counting", max_attempts=1)
     with pytest.raises(library.RetriesExhaustedError) as raised:
         consumer.run(lambda message: print(int(message.value)), timeout=0.0)

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
-import sej as library
 from tests.cli.command import COMMAND, ENV, ROOT
 from tests.cli.inside import leaves
+from tests.sej.support import write
 
 UNITS = ROOT / "examples" / "systemd"
 SERVICES = sorted(UNITS.glob("*.service"))
@@ -89,8 +89,7 @@ def has_mdwe() -> bool:
 @pytest.mark.skipif(not has_mdwe(), reason="the kernel has no PR_SET_MDWE")
 @pytest.mark.parametrize("words", [["tail", "-f"], ["follow", "--reader", "r"]])
 def test_following_needs_no_writable_code(words: list[str], tmp_path: Path) -> None:
-    with library.Writer(tmp_path / "j") as writer:
-        writer.append(b"one")
+    write(tmp_path / "j", [b"one"])
     with subprocess.Popen(
         [*COMMAND, *words, str(tmp_path / "j")],
         stdout=subprocess.PIPE,
@@ -101,8 +100,7 @@ def test_following_needs_no_writable_code(words: list[str], tmp_path: Path) -> N
         assert running.stdout is not None
         assert running.stderr is not None
         assert running.stdout.readline().endswith(b"one\n")
-        with library.Writer(tmp_path / "j") as writer:
-            writer.append(b"two")
+        write(tmp_path / "j", [b"two"])
         assert running.stdout.readline().endswith(b"two\n")
         running.send_signal(signal.SIGTERM)
         assert running.wait(20) == -signal.SIGTERM
@@ -120,8 +118,7 @@ def test_a_hub_needs_no_writable_code(tmp_path: Path) -> None:
         try:
             assert serving.stdout is not None
             address = serving.stdout.readline().decode().split()[-1]
-            with library.Writer(tmp_path / "flights") as writer:
-                writer.append_many([b"x"] * 3)
+            write(tmp_path / "flights", [b"x"] * 3)
             words = ["hub", "push", "--client", "EWR", str(tmp_path / "flights"), address]
             pushed = subprocess.run(
                 [*COMMAND, *words], capture_output=True, env=ENV, preexec_fn=deny_write_execute, timeout=60, check=False

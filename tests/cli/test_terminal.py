@@ -15,6 +15,7 @@ import sej as library
 from tests.cli.command import COMMAND, ENV, sej, start
 from tests.cli.terminal import ended, terminal
 from tests.sej.hooks import until
+from tests.sej.support import commit, write
 
 SEJ = shlex.join(COMMAND)
 BASH = shutil.which("bash") or "bash"
@@ -26,8 +27,7 @@ def journal(tmp_path: Path) -> Path:
     with library.Writer(path, segment_bytes=2000) as writer:
         for number in range(200):
             writer.append(b"value %d" % number, b"\x1b[31mkey")
-    with library.Offset(path, "billing") as kept:
-        kept.commit(50)
+    commit(path, "billing", 50)
     return path
 
 
@@ -112,8 +112,7 @@ def test_an_interrupt_is_130_and_no_traceback(journal: Path) -> None:
     for words in (["tail", "-f", "-n", "1"], ["follow", "--start", "199"]):
         with terminal(*words, journal) as shown:
             shown.expect(b"value 199")
-            with library.Writer(journal) as writer:
-                writer.append(b"while %s waits" % words[0].encode())
+            write(journal, [b"while %s waits" % words[0].encode()])
             shown.expect(b"while %s waits" % words[0].encode())
             until(partial(watches, shown.pid))  # an interrupt of an import is another case
             shown.sendintr()

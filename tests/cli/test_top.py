@@ -11,15 +11,14 @@ import pytest
 import sej as library
 from tests.cli.command import COMMAND, sej, start
 from tests.cli.terminal import ended, terminal
+from tests.sej.support import commit, write
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     for name, count in (("small", 3), ("large", 50)):
-        with library.Writer(tmp_path / "root" / name) as writer:
-            writer.append_many([b"value"] * count)
-    with library.Offset(tmp_path / "root" / "large", "mailer") as kept:
-        kept.commit(10)
+        write(tmp_path / "root" / name, [b"value"] * count)
+    commit(tmp_path / "root" / "large", "mailer", 10)
     (tmp_path / "root" / "neither").mkdir()
     return tmp_path / "root"
 
@@ -63,8 +62,7 @@ def test_a_journal_that_comes_and_one_that_breaks(root: Path) -> None:
     with start("top", "--interval", "0.05", root) as running:
         assert running.stdout is not None
         assert b"large" in running.stdout.readline()
-        with library.Writer(root / "medium") as writer:
-            writer.append(b"x")
+        write(root / "medium", [b"x"])
         while b"medium" not in running.stdout.readline():
             pass
         (root / "small" / "jnl" / "ffffffffffffffff.jnl").touch()

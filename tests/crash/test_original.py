@@ -20,7 +20,7 @@ from sej.cli import main
 from sej.system.disk import File
 from tests.crash.original import Original, OriginalLockedError, frame
 from tests.sej.hooks import ROOT, HookedDisk, script
-from tests.sej.support import read_all, segment, values
+from tests.sej.support import read_all, segment, values, write
 
 Acknowledged = list[tuple[int, bytes]]
 SEGMENT_BYTES = 200
@@ -29,8 +29,7 @@ SEGMENT_BYTES = 200
 
 def journal(path: Path) -> Path:
     """Create a journal with a writer of ours."""
-    with sej.Writer(path) as w:
-        w.append_many([b"first", b"second"])
+    write(path, [b"first", b"second"])
     return path
 
 
@@ -141,8 +140,7 @@ def overlapped(path: Path, *, over: bool = False) -> Path:
     if over:  # the other ends inside of message 7
         first = b"".join(frame(n, b"of the one, and long, long, %d" % n) for n in range(5, 10))
     second = b"".join(frame(n, b"of the other, and longer, %d" % n) for n in range(5, 8))
-    with sej.Writer(path) as w:
-        w.append_many([b"%d" % n for n in range(5)])
+    write(path, [b"%d" % n for n in range(5)])
     with segment(path, 0).open("ab") as file:
         file.write(second + first[len(second) :] if over else first + second)
     (path / "jnl.lck").unlink()

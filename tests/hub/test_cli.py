@@ -17,7 +17,7 @@ from hub.wire import Client, Server, Tokens
 from tests.hub.command import run, start
 from tests.hub.support import fill, same_bytes
 from tests.sej.hooks import until
-from tests.sej.support import sample
+from tests.sej.support import commit, sample, write
 
 
 def way_out(error: str) -> str:
@@ -56,8 +56,7 @@ def test_serve_push_ls_clean(tmp_path: Path) -> None:
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
     same_bytes(tmp_path / "tree" / "s.1.000", tmp_path / "hub" / "EWR.s.1.000")
-    with sej.Offset(tmp_path / "hub" / "EWR.s.1.000", "report") as offset:
-        offset.commit(20)
+    commit(tmp_path / "hub" / "EWR.s.1.000", "report", 20)
     row = json.loads(run("ls", "--json", tmp_path / "hub").stdout)
     assert (row["client"], row["journal"], row["end_offset"], row["lag"]) == ("EWR", "s.1.000", 50, {"report": 30})
     assert run("ls", tmp_path / "hub").stdout.startswith("EWR.s.1.000  0..50  ")
@@ -124,8 +123,7 @@ def test_follow_from_another_machine(tmp_path: Path) -> None:
         found = run(*words, "--until-end", "--start", middle, "--json").stdout.splitlines()
         assert [json.loads(line)["offset"] for line in found] == list(range(since[0], 50))
         with start(*words, "--place", place, "--raw") as follower:
-            with sej.Writer(tmp_path / "source") as w:
-                w.append(b"new\n")
+            write(tmp_path / "source", [b"new\n"])
             assert run(*push).stdout == "1\n"
             assert follower.stdout.readline() == b"new\n"
             until(lambda: place.read_text() == "51\n")

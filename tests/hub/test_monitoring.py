@@ -18,7 +18,7 @@ from hub.wire import Client, Copier, status
 from hub.wire.metrics import register
 from tests.cli.command import sej as run
 from tests.hub.support import at, fill, serving
-from tests.sej.support import sample
+from tests.sej.support import commit, sample, write
 
 MONITORING = Path(__file__).resolve().parents[2] / "docs" / "monitoring"
 FOREIGN = {"node_textfile_mtime_seconds": {"file"}}
@@ -31,10 +31,8 @@ _NAME = re.compile(r"\b((?:sej|node)_[a-z0-9_]+)(?:\{([^}]*)\})?")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The labels of every metric, by its name, as a server and the command print them."""
     root = tmp_path_factory.mktemp("exported")
-    with sej.Writer(root / "orders") as writer:
-        writer.append(b"x")
-    with sej.Offset(root / "orders", "billing") as kept:
-        kept.commit(0)
+    write(root / "orders", [b"x"])
+    commit(root / "orders", "billing", 0)
     text = run("stat", "--prometheus", root / "orders").stdout.decode()
     with serving(root / "hub") as (store, server):
         store.put("EWR", "flights", [at(0, 5)])

@@ -13,6 +13,7 @@ from pipeline.options import READ, parse
 from pipeline.reading.planning import partition_count
 from pipeline.reading.stream import FilteringSejReader
 from tests.pipeline.conftest import BASE_NS, fill
+from tests.sej.support import write
 
 pytestmark = pytest.mark.spark
 
@@ -290,8 +291,7 @@ def test_filter_on_time_is_exact(spark: SparkSession, journal: Path, push: bool)
 
 def test_times_outside_the_bounds_are_not_sent(tmp_path: Path) -> None:
     times = [40, 10, 20, 30, 5, 20, 50]
-    with sej.Writer(tmp_path / "j") as writer:
-        writer.append_many([b"x"] * len(times), timestamp=times)
+    write(tmp_path / "j", [b"x"] * len(times), timestamp=times)
     reader = FilteringSejReader(
         [str(tmp_path / "j")], parse(READ, {}), check_projection(StructType().add("offset", "long", False))
     )
@@ -341,8 +341,7 @@ def test_corruption_is_skipped_and_counted_by_option(spark: SparkSession, journa
 
 
 def test_deleted_messages_are_data_loss(spark: SparkSession, tmp_path: Path) -> None:
-    with sej.Writer(tmp_path / "j", first_offset=50) as writer:
-        writer.append_many([b"x"] * 10)
+    write(tmp_path / "j", [b"x"] * 10, first_offset=50)
     start = '{"j": 20}'
     assert "message 20, which was deleted" in failure(load(spark, tmp_path / "j", startingOffsets=start))
     assert "journal ends at 60" in failure(load(spark, tmp_path / "j", endingOffsets='{"j": 61}'))

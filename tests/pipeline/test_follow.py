@@ -14,6 +14,7 @@ import pipeline
 import sej
 from hub.wire import Server
 from tests.pipeline.conftest import BASE_NS, fill
+from tests.sej.support import commit, write
 
 
 def values(stream: pipeline.Stream) -> list[bytes]:
@@ -58,8 +59,7 @@ def test_new_messages_and_new_directories_arrive(shards: Path) -> None:
 
 
 def test_batches_end_by_rows_bytes_and_age(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as writer:
-        writer.append_many([b"x" * 1000] * 100_000)
+    write(tmp_path, [b"x" * 1000] * 100_000)
     with pipeline.follow(tmp_path, columns=["value"], batch_rows=20_000, timeout=0.0) as stream:
         by_rows = [batch.num_rows for batch, _ in stream]
     with pipeline.follow(tmp_path, columns=["value"], batch_bytes=10 << 20, timeout=0.0) as stream:
@@ -87,8 +87,7 @@ def test_where_it_starts(journal: Path) -> None:
     assert offsets(start=50, where="offset < 52") == [50, 51]
     assert offsets(where=f"timestamp_ns >= {BASE_NS + 99 * 10**9} AND key != 'x'") == [99]
     assert offsets(start=97, reader="r") == [97, 98, 99]
-    with sej.Offset(journal, "r") as kept:
-        kept.commit(10)
+    commit(journal, "r", 10)
     assert offsets(start=97, reader="r") == list(range(10, 100)), "a kept offset takes precedence"
 
 
@@ -166,8 +165,7 @@ def test_good_rows_come_before_the_error(tmp_path: Path) -> None:
 
 def test_damage_at_the_end_of_what_was_read_is_no_end(tmp_path: Path) -> None:
     """A run that begins at the damage looks at the journal once, as `sej ship` does that a timer starts."""
-    with sej.Writer(tmp_path / "j") as writer:
-        writer.append_many([b"x" * 10] * 100)
+    write(tmp_path / "j", [b"x" * 10] * 100)
     (segment,) = (tmp_path / "j" / "jnl").iterdir()
     data = bytearray(segment.read_bytes())
     data[len(data) // 2 : len(data) // 2 + 20] = b"\xff" * 20
@@ -187,8 +185,7 @@ def test_a_journal_that_is_recreated_while_it_is_read_is_an_error(tmp_path: Path
     """The next segment of the new one has the same name, and other messages with the next offsets."""
 
     def create(tag: bytes) -> None:
-        with sej.Writer(tmp_path / "j", segment_bytes=200_000) as writer:
-            writer.append_many([b"%s-%04d" % (tag, number) * 100 for number in range(5000)])
+        write(tmp_path / "j", [b"%s-%04d" % (tag, number) * 100 for number in range(5000)], segment_bytes=200_000)
 
     create(b"old")
     with pipeline.follow(tmp_path / "j", reader="r", batch_rows=1, timeout=0.0) as stream:

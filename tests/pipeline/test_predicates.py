@@ -20,6 +20,7 @@ from hub.wire import Server
 from pipeline.reading.conditions import EPOCH
 from pipeline.tables.query import Query
 from tests.pipeline.conftest import BASE_NS
+from tests.sej.support import write
 
 US = 1000
 COLUMNS: dict[str, list[Any]] = {
@@ -43,8 +44,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             with sej.Writer(root / f"{client}.orders.1.{index:03x}", segment_bytes=200) as writer:
                 times = [BASE_NS + n * US for n in range(10)]
                 writer.append_many([b"v"] * 10, type=[n % 3 for n in range(10)], timestamp=times)
-    with sej.Writer(root / "berlin.plain.log") as writer:
-        writer.append_many([b"v"] * 3, timestamp=[sej.NO_TIMESTAMP, BASE_NS, BASE_NS - US])
+    write(root / "berlin.plain.log", [b"v"] * 3, timestamp=[sej.NO_TIMESTAMP, BASE_NS, BASE_NS - US])
     (root / ".hub").touch()
     return root
 
@@ -225,8 +225,7 @@ def test_a_time_that_no_message_has(table_of: Callable[..., pipeline.Table], day
 @pytest.mark.parametrize("test", TESTS)
 @pytest.mark.parametrize("day", DAYS)
 def test_a_follower_compares_with_a_time_that_no_message_has(tmp_path: Path, day: str, test: str) -> None:
-    with sej.Writer(tmp_path) as w:
-        w.append_many([b""] * len(TIMES), timestamp=TIMES)
+    write(tmp_path, [b""] * len(TIMES), timestamp=TIMES)
     ns = (datetime.fromisoformat(f"{day}T00:00:00+00:00") - EPOCH) // timedelta(microseconds=1) * US
     with pipeline.follow(tmp_path, where=[("timestamp_ns", test, day)], timeout=0.0) as stream:
         found = [time for batch, _ in stream for time in batch.column("timestamp_ns").to_pylist()]

@@ -9,6 +9,7 @@ import pipeline
 import sej
 import shard
 from tests.pipeline.conftest import BASE_NS, fill
+from tests.sej.support import commit, write
 
 pytestmark = pytest.mark.spark
 
@@ -148,8 +149,7 @@ def test_overwrite_continues_the_offsets(spark: SparkSession, tmp_path: Path) ->
 
 def test_overwrite_waits_for_readers_unless_named(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path / "j", 10)
-    with sej.Offset(tmp_path / "j", "slow") as offset:
-        offset.commit(4)
+    commit(tmp_path / "j", "slow", 4)
     assert "reader 'slow' has read 4 of 10" in failure(numbers(spark, 1), tmp_path / "j", "overwrite")
     save(numbers(spark, 1), tmp_path / "j", "overwrite", discardReaders="slow")
     assert values(tmp_path / "j") == [b"v-0"]
@@ -241,8 +241,7 @@ def test_a_job_keeps_the_hash_of_a_sharded_journal_and_splits_no_key(spark: Spar
     with shard.Writer(shard.Path(tmp_path / "fnv", "o", 3), route="fnv") as writer:
         writer.append(b"v", b"k0")
     save(rows, tmp_path / "fnv", prefix="o", bits=3)
-    with sej.Writer(tmp_path / "own" / "o.3.000") as one:  # routed by a function of the user
-        one.append_many([b"v"] * 50, [b"k%d" % number for number in range(50)])
+    write(tmp_path / "own" / "o.3.000", [b"v"] * 50, [b"k%d" % number for number in range(50)])
     assert "RouteError" in failure(rows, tmp_path / "own", prefix="o", bits=3)
     assert pipeline.count(tmp_path / "own") == 50
     save(rows, tmp_path / "own", "overwrite", prefix="o", bits=3)

@@ -24,6 +24,7 @@ from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.system.disk import OS
 from tests.pipeline.conftest import BASE_NS, fill
+from tests.sej.support import write
 
 COLUMNS = ["client", "prefix", "shard_bits", "shard", "offset", "timestamp", "timestamp_ns", "type", "key", "value"]
 HALF = datetime.fromtimestamp(BASE_NS // 10**9 + 50, UTC)
@@ -203,8 +204,7 @@ def test_start_and_end_take_offsets_and_times(journal: Path, start: Any, end: An
 
 def test_times_select_each_message_by_its_own(tmp_path: Path) -> None:
     times = [50, 10, 60, 20, 70]
-    with sej.Writer(tmp_path) as writer:
-        writer.append_many([b"v"] * 5, timestamp=[BASE_NS + n for n in times])
+    write(tmp_path, [b"v"] * 5, timestamp=[BASE_NS + n for n in times])
     start, end = pd.Timestamp(BASE_NS + 50), pd.Timestamp(BASE_NS + 70)
     assert offsets(pipeline.table(tmp_path, start=start, end=end)) == [0, 2]
     assert offsets(pipeline.table(tmp_path, where=f"timestamp_ns >= {BASE_NS + 50}")) == [0, 2, 4]
@@ -416,8 +416,7 @@ def test_an_error_in_a_part_ends_the_read_after_the_parts_before_it() -> None:
 
 def test_a_relative_path_means_the_directory_of_the_making(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
-    with sej.Writer(tmp_path / "orders") as writer:
-        writer.append_many([b"a", b"b"])
+    write(tmp_path / "orders", [b"a", b"b"])
     textqueue.TextQueue(tmp_path / "jobs.tq").append("a")
     monkeypatch.chdir(tmp_path)
     orders, jobs = pipeline.table("orders"), pipeline.table("jobs.tq")
@@ -431,8 +430,7 @@ def test_a_relative_path_means_the_directory_of_the_making(tmp_path: Path, monke
 
 
 def test_lost_messages_are_counted_until_a_repair_records_their_gap(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path, segment_bytes=1) as w:
-        w.append_many([b"a", b"b", b"c"])
+    write(tmp_path, [b"a", b"b", b"c"], segment_bytes=1)
     (tmp_path / "jnl" / f"{1:016x}.jnl").unlink()
     assert pipeline.count(tmp_path) == 3
     with pytest.raises(sej.OffsetGapError), sej.Scanner(tmp_path) as s:

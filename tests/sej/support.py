@@ -87,6 +87,20 @@ def read_all(path: Path, **options: Any) -> list[Message]:
         return list(scanner)
 
 
+def write(
+    path: Path | str, values: Any, keys: Any = None, type: Any = 0, timestamp: Any = None, **options: Any
+) -> None:
+    """Append values to a journal; the options are those of its writer."""
+    with sej.Writer(path, **options) as writer:
+        writer.append_many(values, keys, type, timestamp)
+
+
+def commit(path: Path | str, name: str, offset: int, **options: Any) -> None:
+    """Let a reader keep an offset."""
+    with sej.Offset(path, name, **options) as kept:
+        kept.commit(offset)
+
+
 def join(path: Path, parts: int | None = None) -> None:
     """Join the first sealed segments, in place: readers with the old files open find another one of the first name."""
     files = sorted((path / "jnl").iterdir())[:-1][:parts]

@@ -11,6 +11,7 @@ import pytest
 
 import sej
 import sej.aio
+from tests.sej.support import write
 
 pytestmark = pytest.mark.either_codec
 
@@ -18,8 +19,7 @@ pytestmark = pytest.mark.either_codec
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
     """A journal of ten messages."""
-    with sej.Writer(tmp_path / "j") as writer:
-        writer.append_many([b"%d" % n for n in range(10)])
+    write(tmp_path / "j", [b"%d" % n for n in range(10)])
     return tmp_path / "j"
 
 
@@ -236,8 +236,7 @@ def test_many_consumers_leave_threads_for_their_handlers(tmp_path: Path) -> None
     async def main() -> None:
         count = 40  # more than the loop's own threads
         for n in range(count):
-            with sej.Writer(tmp_path / str(n)) as writer:
-                writer.append(b"v")
+            write(tmp_path / str(n), [b"v"])
         together = asyncio.Barrier(count)
 
         async def handle(_: sej.Message) -> None:

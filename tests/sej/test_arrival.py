@@ -18,6 +18,7 @@ from sej.system.watch import Watch
 from tests.cli.command import sej as command
 from tests.cli.command import start
 from tests.cli.inside import inside
+from tests.sej.support import write
 
 pytestmark = pytest.mark.either_codec
 
@@ -57,8 +58,7 @@ def test_a_scanner_reads_what_is_appended_to_a_journal_that_it_waited_for(
 
 
 def test_a_journal_that_exists_is_opened_as_without_waiting(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as writer:
-        writer.append(b"a")
+    write(tmp_path, [b"a"])
     with sej.Scanner(tmp_path, sej.LAST, wait=True) as scanner:
         assert scanner.offset == 1
     with sej.Scanner(tmp_path, wait=True) as scanner:
@@ -196,8 +196,7 @@ def test_the_first_message_of_a_journal_that_is_waited_for_is_new_and_kept(
 
 
 def test_an_offset_of_a_journal_that_exists_is_as_without_waiting(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as writer:
-        writer.append(b"a")
+    write(tmp_path, [b"a"])
     assert (_keep(tmp_path, sej.LAST), asyncio.run(_keep_async(tmp_path, sej.LAST))) == (1, 1)
 
 
@@ -264,8 +263,7 @@ def test_a_worker_takes_items_from_a_queue_that_is_created_later(
 
     def append() -> None:
         waits.wait()
-        with sej.Writer(tmp_path / "j") as writer:
-            writer.append(b"job")
+        write(tmp_path / "j", [b"job"])
 
     with ThreadPoolExecutor() as pool:
         appended = pool.submit(append)

@@ -12,7 +12,7 @@ from sej.system.disk import OS, Disk, File
 from sej.system.sealed import seal, unseal
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk
-from tests.sej.support import segment
+from tests.sej.support import segment, write
 
 pytestmark = pytest.mark.either_codec
 
@@ -87,8 +87,7 @@ def test_messages_are_counted_though_offsets_are_missing_between_them(path: Path
 
 def test_a_message_after_a_gap_that_ends_its_process_is_put_aside(tmp_path: Path) -> None:
     for first, values in ((0, [b"a"]), (5000, [b"b", b"c"])):
-        with sej.Writer(tmp_path / "from", first_offset=first) as w:
-            w.append_many(values)
+        write(tmp_path / "from", values, first_offset=first)
         (tmp_path / "j" / "jnl").mkdir(parents=True, exist_ok=True)
         segment(tmp_path / "from", first).rename(segment(tmp_path / "j", first))
     sej.Journal(tmp_path / "j").repair()
@@ -107,8 +106,7 @@ def dies_at_5000(message: sej.Message) -> None:
 
 
 def test_a_death_while_a_message_is_put_aside_is_no_attempt(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path / "j") as w:
-        w.append_many([b"a", b"b"])
+    write(tmp_path / "j", [b"a", b"b"])
     sej.Offset(tmp_path / "j", "worker").close()
     note = seal("worker.tries", {"offset": 0, "attempts": 3, "number": 1})
     (tmp_path / "j" / "ofs" / "worker.tries").write_bytes(note)
@@ -136,8 +134,7 @@ def test_a_consumer_that_commits_rarely_finds_the_message_that_kills_it_as_soon(
 
     dead = False
     disk = HookedDisk(hook, CrashDisk())
-    with sej.Writer("j", disk=disk) as w:
-        w.append_many([b""] * 1700)
+    write("j", [b""] * 1700, disk=disk)
 
     def handle(message: sej.Message) -> None:
         nonlocal dead

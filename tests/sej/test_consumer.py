@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import sej
+from tests.sej.support import write
 
 pytestmark = pytest.mark.either_codec
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with sej.Writer(tmp_path / "journal") as w:
-        w.append_many([b"%d" % n for n in range(300)], keys=[b"k"] * 300, type=7)
+    write(tmp_path / "journal", [b"%d" % n for n in range(300)], keys=[b"k"] * 300, type=7)
     return tmp_path / "journal"
 
 
@@ -264,8 +264,7 @@ def test_a_coroutine_that_was_cancelled_is_a_failed_attempt(path: Path, tmp_path
 
 @pytest.mark.parametrize("value", [b"0", b"[" * 100_000 + b"\n"], ids=["a number", "nested too deep"])
 def test_another_journal_is_not_read_as_dead_letters(value: bytes, tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as w:
-        w.append(value)
+    write(tmp_path, [value])
     with pytest.raises(sej.CorruptionError, match="not a dead letter"):
         list(sej.dead_letters(tmp_path))
 
@@ -289,8 +288,7 @@ def test_relative_paths_mean_the_directory_of_the_opening(
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    with sej.Writer("j") as w:
-        w.append_many([b"good", b"bad"])
+    write("j", [b"good", b"bad"])
 
     def handle(message: sej.Message | sej.Item) -> None:
         if message.value == b"bad":

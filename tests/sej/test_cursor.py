@@ -13,6 +13,7 @@ from sej.journal.directory import Directory
 from sej.journal.index import ENTRY_SIZE, HEAD_SIZE, Block, IndexFile
 from sej.journal.segment import Place
 from sej.system.disk import OS
+from tests.sej.support import write
 
 COUNT = 16_000
 STEP = 1 if IMPLEMENTATION == "c" else 2
@@ -21,8 +22,7 @@ STEP = 1 if IMPLEMENTATION == "c" else 2
 
 def test_a_large_message_is_read_only_if_there_is_room(tmp_path: Path) -> None:
     values = [b"a", b"b" * 10_000, b"c" * 3000, b"d" * 20_000]
-    with sej.Writer(tmp_path) as writer:
-        writer.append_many(values)
+    write(tmp_path, values)
     asked: list[int] = []
     refuse = True
 
@@ -50,8 +50,7 @@ def test_a_large_message_is_read_only_if_there_is_room(tmp_path: Path) -> None:
 def test_readers_of_one_thread_do_not_use_the_same_memory(tmp_path: Path) -> None:
     """A closed one leaves its memory to the next one."""
     for name in ("a", "b"):
-        with sej.Writer(tmp_path / name) as writer:
-            writer.append_many([b"%s%05d" % (name.encode(), n) * 20 for n in range(2000)])
+        write(tmp_path / name, [b"%s%05d" % (name.encode(), n) * 20 for n in range(2000)])
 
     def opened(name: str, chunk_bytes: int) -> Cursor:
         cursor = Cursor(Directory(tmp_path / name, OS), 0, chunk_bytes=chunk_bytes)
@@ -139,8 +138,7 @@ def test_a_block_after_one_without_an_entry_is_checked(
     """An entry may be damaged; and one that the disk had no room for is missing."""
     count = 12 if large else COUNT
     if large:
-        with sej.Writer(tmp_path) as writer:
-            writer.append_many([b"%0300000d" % n for n in range(count)])
+        write(tmp_path, [b"%0300000d" % n for n in range(count)])
     else:
         fill(tmp_path)
     blocks, file = blocks_of(tmp_path), segment_of(tmp_path)
@@ -171,8 +169,7 @@ def test_entries_of_an_older_segment_are_dropped(ahead: int, tmp_path: Path, mon
 
 
 def test_a_reader_that_starts_at_a_known_place_of_a_small_segment_checks_it(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as writer:
-        writer.append_many([b"%08d" % n for n in range(100)])
+    write(tmp_path, [b"%08d" % n for n in range(100)])
     file = segment_of(tmp_path)
     there = file.stat()
     file.write_bytes(file.read_bytes().replace(b"00000070", b"X0000070"))

@@ -15,6 +15,7 @@ from sej.system.disk import OS, File
 from sej.system.durable import RECORD_SIZE, Kept, KeptPosition, renew
 from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.sej.hooks import HookedDisk
+from tests.sej.support import commit, write
 
 
 def make(path: Path, data: bytes) -> File:
@@ -75,8 +76,7 @@ def test_a_position_above_the_end_is_reported_as_lost(tmp_path: Path) -> None:
 
 
 def test_a_cut_below_the_kept_position_lowers_it(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as w:
-        w.append_many([b"value"] * 10)
+    write(tmp_path, [b"value"] * 10)
     segment = tmp_path / "jnl" / "0000000000000000.jnl"
     with segment.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
@@ -173,8 +173,7 @@ def test_a_record_of_a_later_segment_stays(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_a_journal_is_not_trusted(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path / "a") as w:
-        w.append_many([b"v"] * 10)
+    write(tmp_path / "a", [b"v"] * 10)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
 
     def durable_offset(path: Path) -> int:
@@ -191,8 +190,7 @@ def test_a_journal_that_is_durable_is_not_synced_again(tmp_path: Path) -> None:
         w.append_many([b"v"] * 10)
         syncs: list[str] = []
         disk = HookedDisk(lambda verb, file, data: syncs.append(file.path) if verb == "sync" and file else None)
-        with sej.Offset(tmp_path / "j", "r", disk=disk) as o:
-            o.commit(10)
+        commit(tmp_path / "j", "r", 10, disk=disk)
     assert not [path for path in syncs if path.endswith(".jnl")]
 
 

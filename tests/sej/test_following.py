@@ -13,7 +13,7 @@ import sej
 from sej import CorruptionError, OffsetTooSmallError
 from sej.system.watch import Watch
 from tests.sej.hooks import PATIENCE_S, Worker, output, script, until
-from tests.sej.support import STAMP, by_hand, encoded, packed, sample, segment, values
+from tests.sej.support import STAMP, by_hand, encoded, packed, sample, segment, values, write
 
 pytestmark = pytest.mark.either_codec
 
@@ -121,8 +121,7 @@ def test_a_signal_handler_may_close_in_the_middle_of_a_read(tmp_path: Path) -> N
 
 
 def test_closing_ends_an_iteration_that_has_messages(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as w:
-        w.append_many([b"v"] * 10)
+    write(tmp_path, [b"v"] * 10)
     s = sej.Scanner(tmp_path)
     seen = []
     for message in s:
@@ -136,8 +135,7 @@ def test_many_scanners_wait_in_one_process(tmp_path: Path) -> None:
     scanners = [sej.Scanner(path, timeout=None) for path in paths for _ in range(2)]
     readers = [Worker(s.read) for s in scanners]
     for path in reversed(paths):
-        with sej.Writer(path) as w:
-            w.append(os.fsencode(path))
+        write(path, [os.fsencode(path)])
     for s, reader in zip(scanners, readers, strict=True):
         assert values(reader.result()) == [os.fsencode(s.path)]  # type: ignore[arg-type]
         s.close()
@@ -261,8 +259,7 @@ def test_parent_and_forked_child_follow_side_by_side(tmp_path: Path) -> None:
 @pytest.mark.parametrize("has_id", [True, False])
 def test_a_reader_of_a_journal_that_was_created_again_says_so(count: int, has_id: bool, tmp_path: Path) -> None:
     def fill(start: int, stop: int) -> None:
-        with sej.Writer(path, segment_bytes=300) as w:
-            w.append_many([b"%d" % n for n in range(start, stop)])
+        write(path, [b"%d" % n for n in range(start, stop)], segment_bytes=300)
         if not has_id:  # as the original wrote it
             (path / "id").unlink()
 
@@ -299,8 +296,7 @@ def test_an_identity_that_was_touched_or_replaced_by_an_equal_one_is_the_same(tm
 
 def test_a_copy_in_the_place_of_a_journal_is_another_one(tmp_path: Path) -> None:
     path, copy = tmp_path / "journal", tmp_path / "copy"
-    with sej.Writer(path, segment_bytes=300) as w:
-        w.append_many([b"%d" % n for n in range(40)])
+    write(path, [b"%d" % n for n in range(40)], segment_bytes=300)
     with sej.Scanner(path) as s:
         assert len(s.read(3)) == 3
         shutil.copytree(path, copy)
@@ -317,6 +313,5 @@ def test_a_reader_of_an_empty_journal_that_was_created_again_reads_the_new_one(t
             segment.unlink()
         assert s.read() == []
         (tmp_path / "journal").rename(tmp_path / "old")
-        with sej.Writer(tmp_path / "journal") as w:
-            w.append(b"new")
+        write(tmp_path / "journal", [b"new"])
         assert [m.value for m in s] == [b"new"]

@@ -13,7 +13,7 @@ from sej.system.disk import OS
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import CountingDisk, HookedDisk
-from tests.sej.support import encoded, flip, packed, read_all, segment, segments
+from tests.sej.support import encoded, flip, packed, read_all, segment, segments, write
 
 COUNT = 12_000
 ROWS = [sej.Message(n, n * 10, 0, b"", bytes([n % 251]) * 130) for n in range(COUNT)]
@@ -190,16 +190,14 @@ def test_a_writer_continues_the_short_block_of_the_one_before(tmp_path: Path) ->
 
 
 def test_a_short_block_has_its_checksum_whenever_the_next_writer_dies(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as w:
-        w.append(b"important")
+    write(tmp_path, [b"important"])
     found: list[bytes] = []
 
     def hook(*_: object) -> None:
         (entry,) = entries(tmp_path)
         found.append(entry)
 
-    with sej.Writer(tmp_path, disk=HookedDisk(hook)) as w:
-        w.append(b"more")
+    write(tmp_path, [b"more"], disk=HookedDisk(hook))
     hook()
     assert len(set(found)) == 2
     assert all(int.from_bytes(entry[60:], "big") == crc32c(entry[:60]) for entry in found)
@@ -252,8 +250,7 @@ def test_entries_are_written_only_after_their_bytes_were_synced() -> None:
 
 def test_the_newest_time_never_falls_whatever_the_clock_does(tmp_path: Path) -> None:
     times = [(n * 7919) % 9001 for n in range(COUNT)]
-    with sej.Writer(tmp_path, durability="buffer") as w:
-        w.append_many([b"v" * 100] * COUNT, timestamp=times)
+    write(tmp_path, [b"v" * 100] * COUNT, timestamp=times, durability="buffer")
     newest = [int.from_bytes(entry[48:56], "big") for entry in entries(tmp_path)]
     assert newest == sorted(newest) and newest[-1] <= max(times)
     for asked in (0, 1, 1000, 8990, 9000, 9001):

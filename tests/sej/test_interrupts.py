@@ -19,7 +19,7 @@ from sej.codec import Buffer, buffer_reference
 from tests.queue.test_interrupts import QuickDisk
 from tests.sej.hooks import Worker
 from tests.sej.interrupts import Interrupt, interrupt, locked_below, open_below, places
-from tests.sej.support import read_all, values
+from tests.sej.support import read_all, values, write
 
 pytestmark = pytest.mark.both_codecs
 
@@ -149,8 +149,7 @@ def test_an_opening_that_is_interrupted_leaves_no_lock(tmp_path: Path) -> None:
             assert not path.exists() or locked_below(path) == [], place
         elif error is None:
             break
-        with sej.Writer(path, disk=QuickDisk()) as w:
-            w.append(b"a")
+        write(path, [b"a"], disk=QuickDisk())
     assert place > 100
 
 
@@ -160,8 +159,7 @@ def close(o: sej.Offset, _: int) -> None:
 
 @pytest.mark.parametrize("name", ["commit", "reset", "open", "close"])
 def test_a_kept_offset_is_old_or_new_and_its_lock_is_free(tmp_path: Path, name: str) -> None:
-    with sej.Writer(tmp_path, disk=QuickDisk()) as w:
-        w.append_many([b"a"] * 1000)
+    write(tmp_path, [b"a"] * 1000, disk=QuickDisk())
     sej.Offset(tmp_path, "reader", disk=QuickDisk()).close()
     opened: list[sej.Offset] = []
     for place, kind in places(1, 9 if name in ("open", "reset") else 3):
@@ -194,8 +192,7 @@ def test_a_kept_offset_is_old_or_new_and_its_lock_is_free(tmp_path: Path, name: 
 
 
 def test_a_consumer_continues_where_it_was_interrupted(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path, disk=QuickDisk()) as w:
-        w.append_many([b"%d" % n for n in range(2000)])
+    write(tmp_path, [b"%d" % n for n in range(2000)], disk=QuickDisk())
     seen: list[int] = []
 
     def consume() -> None:

@@ -13,7 +13,7 @@ from sej.journal.directory import Directory
 from sej.journal.tail import Tail
 from sej.system.disk import OsFile, Status
 from tests.sej.hooks import CountingDisk, WrappingDisk
-from tests.sej.support import STAMP, by_hand, encoded, packed, sample, segment, segments
+from tests.sej.support import STAMP, by_hand, encoded, packed, sample, segment, segments, write
 
 
 def journal(path: Path, count: int = 30, segment_bytes: int = 200) -> sej.Journal:
@@ -43,8 +43,7 @@ def test_looking_at_an_empty_journal(tmp_path: Path) -> None:
 
 
 def test_backwards_costs_what_it_returns(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path, durability="buffer") as w:
-        w.append_many([b"v" * 100] * 100_000)
+    write(tmp_path, [b"v" * 100] * 100_000, durability="buffer")
     disk = CountingDisk()
     j = sej.Journal(tmp_path, disk=disk)
     assert [message.offset for message in j.tail(5)] == list(range(99_995, 100_000))
@@ -184,8 +183,7 @@ class OneNumber(WrappingDisk):
 )
 def test_the_number_of_a_file_says_not_that_it_is_the_same(new: Callable[[sej.Writer], range], tmp_path: Path) -> None:
     tail = Tail(Directory(tmp_path / "j", OneNumber()))
-    with sej.Writer(tmp_path / "j") as w:
-        w.append_many([b"x" * 20] * 10)
+    write(tmp_path / "j", [b"x" * 20] * 10)
     assert tail.end_offset() == 10
     shutil.rmtree(tmp_path / "j")
     with sej.Writer(tmp_path / "j") as w:

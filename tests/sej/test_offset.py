@@ -12,7 +12,7 @@ import sej
 from sej import BadOffsetFileError, LockedError, OffsetBeyondEndError
 from sej.system.disk import File, Mode, OsDisk, OsFile
 from tests.sej.hooks import HookedDisk, Worker
-from tests.sej.support import flip, overwrite, sample
+from tests.sej.support import commit, flip, overwrite, sample, write
 from tests.ticks import next_tick
 
 
@@ -93,8 +93,7 @@ def test_a_short_or_long_file_is_an_error_and_the_lock_is_free_again(size: int, 
 
 @pytest.mark.parametrize("index", [True, False])
 def test_a_commit_past_damage_that_a_reader_has_skipped(tmp_path: Path, index: bool) -> None:
-    with sej.Writer(tmp_path) as w:
-        w.append_many([b"value %d" % number for number in range(10)])
+    write(tmp_path, [b"value %d" % number for number in range(10)])
     segment = next((tmp_path / "jnl").iterdir())
     data = segment.read_bytes()
     head = data.index(b"value 5") - 20
@@ -236,10 +235,8 @@ class ReadOnly(OsDisk):
 
 
 def test_a_reader_needs_no_permission_to_write_segments(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as w:
-        w.append_many([b"v"] * 5)
-    with sej.Offset(tmp_path, "r", disk=ReadOnly()) as o:
-        o.commit(5)
+    write(tmp_path, [b"v"] * 5)
+    commit(tmp_path, "r", 5, disk=ReadOnly())
     assert sej.read_offset(tmp_path, "r") == 5
 
 
@@ -261,15 +258,13 @@ def lost(path: Path, count: int) -> None:
 
 
 def refilled(path: Path, count: int) -> None:
-    with sej.Writer(path) as w:
-        w.append_many([b"new"] * count)
+    write(path, [b"new"] * count)
 
 
 @pytest.mark.parametrize("more", [1, 4])
 def test_fewer_messages_than_were_lost_are_not_skipped(tmp_path: Path, more: int) -> None:
     path = one_segment(tmp_path / "j")
-    with sej.Offset(path, "r") as o:
-        o.commit(20)
+    commit(path, "r", 20)
     lost(path, 5)
     refilled(path, more)
     with pytest.raises(OffsetBeyondEndError, match=f"ends at {15 + more}"):
@@ -311,8 +306,7 @@ def test_if_newer_messages_cannot_be_found_the_end_is_taken(tmp_path: Path, caus
             if offset in (3, 6, 9):
                 w.end.rotate()
             w.append(b"m%d" % offset, timestamp=offset + 1 if offset < 11 or cause == "damage" else 2**63 - 1)
-    with sej.Offset(path, "r") as o:
-        o.commit(12)
+    commit(path, "r", 12)
     with sej.Scanner(path) as s:
         messages = s.read(8)
     shutil.rmtree(path / "jnl")
@@ -336,8 +330,7 @@ def test_if_newer_messages_cannot_be_found_the_end_is_taken(tmp_path: Path, caus
 
 def test_a_reader_that_was_reset_does_not_miss_what_was_lost(tmp_path: Path) -> None:
     path = one_segment(tmp_path / "j")
-    with sej.Offset(path, "r") as o:
-        o.commit(20)
+    commit(path, "r", 20)
     lost(path, 5)
     refilled(path, 10)
     with sej.Offset(path, "r", beyond_end="rewind") as o:
@@ -348,11 +341,9 @@ def test_a_reader_that_was_reset_does_not_miss_what_was_lost(tmp_path: Path) -> 
 
 def test_deleted_messages_and_those_of_the_original_are_not_missed(tmp_path: Path) -> None:
     path = one_segment(tmp_path / "j")
-    with sej.Offset(path, "r") as o:
-        o.commit(20)
+    commit(path, "r", 20)
     refilled(path, 10)
-    with sej.Writer(path, segment_bytes=1) as w:
-        w.append_many([b"x", b"y"])
+    write(path, [b"x", b"y"], segment_bytes=1)
     next_tick(path / "ofs" / "r.ofs")
     (path / "ofs" / "r.ofs").write_bytes((31).to_bytes(8, "big"))  # by the original
     sej.Journal(path).clean(max_bytes=1)
@@ -363,8 +354,7 @@ def test_deleted_messages_and_those_of_the_original_are_not_missed(tmp_path: Pat
 
 def test_a_damaged_note_of_the_message_before_is_ignored(tmp_path: Path) -> None:
     path = one_segment(tmp_path / "j")
-    with sej.Offset(path, "r") as o:
-        o.commit(20)
+    commit(path, "r", 20)
     flip(path / "ofs" / "r.check", -1)
     lost(path, 5)
     refilled(path, 5)

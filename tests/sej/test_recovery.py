@@ -14,7 +14,7 @@ from sej.journal.recovery import corruption_at
 from sej.system.disk import OsFile, Status
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import CountingDisk
-from tests.sej.support import STAMP, by_hand, encoded, overwrite, packed, read_all, sample, segment, values
+from tests.sej.support import STAMP, by_hand, encoded, overwrite, packed, read_all, sample, segment, values, write
 
 GOOD = sample(5, size=40)
 BASE = packed(GOOD)
@@ -112,8 +112,7 @@ def test_a_lost_page_before_a_kept_one_is_corruption() -> None:
 
 
 def test_a_lost_page_inside_a_value_is_found_by_the_checksum_alone(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as w:
-        w.append(b"x" * 20_000)
+    write(tmp_path, [b"x" * 20_000])
     overwrite(segment(tmp_path, 0), 4096, bytes(4096))
     assert read_all(tmp_path)[0].value.count(b"\0") == 4096
     with pytest.raises(CorruptionError):
@@ -235,8 +234,7 @@ def test_a_torn_tail_of_many_megabytes_is_kept_whole(tmp_path: Path) -> None:
 
 
 def test_opening_costs_the_unindexed_tail_not_the_segment(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path, durability="buffer") as w:
-        w.append_many([b"v" * 100] * 300_000)
+    write(tmp_path, [b"v" * 100] * 300_000, durability="buffer")
     with open(segment(tmp_path, 0), "ab") as file:
         file.write(encoded(300_000, STAMP, 0, b"", b"torn")[:-2])
     disk = CountingDisk()
@@ -267,8 +265,7 @@ def test_a_message_that_a_writer_completes_between_two_looks_is_no_damage(tmp_pa
 
 
 def test_a_writer_waits_for_the_lock_that_a_killed_one_gives_back_last(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as writer:
-        writer.append(b"v")
+    write(tmp_path, [b"v"])
     held = OsFile(os.open(tmp_path / "jnl" / f"{0:016x}.jnl", os.O_RDWR), "held")
     assert held.lock()
     asked = threading.Event()

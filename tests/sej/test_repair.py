@@ -17,7 +17,7 @@ from sej.journal.directory import Directory
 from sej.journal.retention import clean
 from sej.system.disk import OS, OsDisk
 from tests.crash.disk import CrashDisk
-from tests.sej.support import by_hand, encoded, flip, packed, sample, segment, segments
+from tests.sej.support import by_hand, commit, encoded, flip, packed, sample, segment, segments, write
 
 MESSAGES = sample(30)
 
@@ -82,8 +82,7 @@ def test_a_gap_at_the_start_is_passed_from_any_offset_in_it(path: Path) -> None:
             assert [gap[:2] for gap in s.gaps] == [(1 if start == 1 else 0, 2)]
     with sej.Scanner(path, 2) as s:
         assert list(s) and s.gaps == []
-    with sej.Offset(path, "r") as kept:
-        kept.commit(1)
+    commit(path, "r", 1)
     assert sej.Consumer(path, "r", timeout=0.0).run(lambda message: None) == 28
 
 
@@ -137,8 +136,7 @@ def test_damage_in_a_middle_segment_costs_its_messages_alone(path: Path, start: 
 
 def test_a_flipped_bit_in_a_value_is_kept_named_and_accepted(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    with sej.Writer(path) as w:
-        w.append_many([b"v" * 1000] * 600)
+    write(path, [b"v" * 1000] * 600)
     file = segment(path, 0)
     flip(file, 1000)
     data = file.read_bytes()
@@ -196,8 +194,7 @@ def test_any_damage_leaves_a_journal_that_opens(tmp_path: Path) -> None:
         offsets = {message.offset for message in found if message.offset < 30 and message == MESSAGES[message.offset]}
         assert set(whole) <= offsets, seed
         assert sej.Journal(path).verify() == [], seed
-        with sej.Writer(path) as w:
-            w.append(b"on")
+        write(path, [b"on"])
     assert 0 < torn_seen < 50
 
 

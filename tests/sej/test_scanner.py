@@ -15,7 +15,7 @@ from sej.journal.directory import Directory
 from sej.journal.index import IndexFile
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 from tests.sej.hooks import WrappingDisk
-from tests.sej.support import STAMP, by_hand, encoded, flip, packed, read_all, sample, segment, values
+from tests.sej.support import STAMP, by_hand, encoded, flip, packed, read_all, sample, segment, values, write
 
 
 def journal(path: Path, count: int = 30, *, segment_bytes: int = 200, first: int = 0) -> Path:
@@ -81,8 +81,7 @@ def test_read_fills_up_over_small_segments_but_not_beyond_a_chunk(tmp_path: Path
     journal(tmp_path / "small", 30)
     with sej.Scanner(tmp_path / "small") as s:
         assert s.read(20) == sample(30)[:20] and s.read(100) == sample(30)[20:] and s.read(100) == []
-    with sej.Writer(tmp_path / "large", segment_bytes=1 << 20) as w:
-        w.append_many([bytes(100_000)] * 50)
+    write(tmp_path / "large", [bytes(100_000)] * 50, segment_bytes=1 << 20)
     with sej.Scanner(tmp_path / "large") as s:
         batches = iter(lambda: len(s.read(1000)), 0)
         sizes = list(batches)
@@ -165,8 +164,7 @@ def test_seek_time_finds_the_first_that_is_as_new_on_unsorted_clocks(
     segment_bytes: int, big: int, tmp_path: Path
 ) -> None:
     times = [5, 3, 9, 9, 1, 4, 12, sej.NO_TIMESTAMP, -8, 12, 11, 20, 2]
-    with sej.Writer(tmp_path, segment_bytes=segment_bytes) as w:
-        w.append_many([bytes(big)] * len(times), timestamp=times)
+    write(tmp_path, [bytes(big)] * len(times), timestamp=times, segment_bytes=segment_bytes)
     with sej.Scanner(tmp_path) as s:
         for asked in [*range(-10, 22), sej.NO_TIMESTAMP, 2**63 - 1]:
             due = next((n for n, at in enumerate(times) if at >= asked), len(times))
@@ -341,8 +339,7 @@ class _FailingReads(WrappingDisk):
 
 
 def test_bytes_that_a_failed_read_left_in_memory_are_never_returned(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as w:
-        w.append_many([b"%08d" % n * 4 for n in range(20000)])
+    write(tmp_path, [b"%08d" % n * 4 for n in range(20000)])
     with sej.Scanner(tmp_path, disk=_FailingReads()) as s:
         found: list[Message] = []
         for at in range(1000):
@@ -362,8 +359,7 @@ def test_a_relative_path_means_the_directory_of_the_opening(tmp_path: Path, monk
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        with sej.Writer("j", segment_bytes=100) as w:
-            w.append_many([b"%s%d" % (name.encode(), n) for n in range(10)])
+        write("j", [b"%s%d" % (name.encode(), n) for n in range(10)], segment_bytes=100)
     monkeypatch.chdir(tmp_path / "a")
     with (
         sej.Scanner("j") as s,
@@ -383,8 +379,7 @@ def test_a_relative_path_means_the_directory_of_the_opening(tmp_path: Path, monk
 def test_after_a_read_that_failed_the_checksums_still_count(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with sej.Writer(tmp_path) as w:
-        w.append_many([b"%08d" % n * 4 for n in range(2000)])
+    write(tmp_path, [b"%08d" % n * 4 for n in range(2000)])
     file = segment(tmp_path, 0)
     file.write_bytes(file.read_bytes().replace(b"00001500" * 4, b"X0001500" * 4))
     with sej.Scanner(tmp_path, verify=True, disk=_FailingReads()) as s:

@@ -11,6 +11,7 @@ from sej.journal.directory import Directory
 from sej.journal.twin import keep_offset, twin_path
 from sej.system.disk import OS
 from tests.crash.disk import CrashDisk
+from tests.sej.support import commit, write
 from tests.ticks import next_tick
 
 pytestmark = pytest.mark.either_codec
@@ -18,8 +19,7 @@ pytestmark = pytest.mark.either_codec
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    with sej.Writer(tmp_path, segment_bytes=100) as w:
-        w.append_many([b"v"] * 40)
+    write(tmp_path, [b"v"] * 40, segment_bytes=100)
     with sej.Offset(tmp_path, "reader") as kept:
         kept.commit(8)
         kept.commit(9)
@@ -83,8 +83,7 @@ def test_a_reader_that_is_removed_begins_again(journal: Path) -> None:
 @pytest.mark.parametrize("name", ["x" * 249, "x" * 250, "é" * 125 + "x"])
 def test_a_reader_of_the_original_with_a_long_name(journal: Path, name: str) -> None:
     ofs(journal, name).write_bytes((3).to_bytes(8, "big"))
-    with sej.Offset(journal, name) as kept:
-        kept.commit(5)
+    commit(journal, name, 5)
     assert sej.read_offset(journal, name) == 5
     ofs(journal, name).unlink()
     with sej.Offset(journal, name[:200].replace("é", "e")) as kept:
@@ -125,8 +124,7 @@ def test_a_queue_refuses_an_offset_that_another_program_wrote(tmp_path: Path) ->
 @pytest.mark.parametrize("strict", [False, True])
 def test_every_crash_of_a_commit_leaves_an_offset_that_can_be_read(strict: bool) -> None:
     disk = CrashDisk()
-    with sej.Writer("/j", disk=disk) as w:
-        w.append_many([b"v"] * 9)
+    write("/j", [b"v"] * 9, disk=disk)
     disk.mkdir("/j/tmp")
     directory = Directory("/j", disk)
     disk.open(directory.at("ofs", "r.ofs"), "append").close()
@@ -140,8 +138,7 @@ def test_every_crash_of_a_commit_leaves_an_offset_that_can_be_read(strict: bool)
         said = crash.marks[-1] if crash.marks else None
         found = sej.read_offset("/j", "r", disk=crash.disk)
         assert found == said or found == (said or 2) + 1
-        with sej.Offset("/j", "r", disk=crash.disk) as kept:  # and it continues from there
-            kept.commit(6)
+        commit("/j", "r", 6, disk=crash.disk)
         assert sej.read_offset("/j", "r", disk=crash.disk) == 6
     assert count > 10
 

@@ -11,6 +11,7 @@ from sej.journal.directory import Directory
 from sej.journal.retention import clean
 from sej.system.disk import OS
 from tests.sej.hooks import MeanwhileDisk
+from tests.sej.support import commit, write
 
 SECOND = 1_000_000_000
 
@@ -20,10 +21,8 @@ def test_every_shard_has_its_row(tmp_path: FilePath) -> None:
     for index in (0, 1, 3):
         with sej.Writer(path.dir(index), segment_bytes=100) as writer:
             writer.append_many([b"12345678"] * 10, timestamp=[number * SECOND for number in range(10)])
-    with sej.Offset(path.dir(0), "mailer") as kept:
-        kept.commit(7)
-    with sej.Offset(path.dir(1), "mailer") as kept:
-        kept.commit(10)
+    commit(path.dir(0), "mailer", 7)
+    commit(path.dir(1), "mailer", 10)
     rows = shard.lag(path, "mailer", now_ns=lambda: 20 * SECOND)
     assert [(row.index, row.offset, row.end_offset, row.messages, row.bytes, row.seconds) for row in rows] == [
         (0, 7, 10, 3, 3 * 34, 13.0),
@@ -55,8 +54,7 @@ def test_retention_in_the_meantime_is_no_error(tmp_path: FilePath) -> None:
     k, found = 1, set()
     while True:
         path = shard.Path(tmp_path / str(k), "orders", 0)
-        with sej.Writer(path.dir(0), segment_bytes=100) as writer:
-            writer.append_many([b"12345678"] * 10)
+        write(path.dir(0), [b"12345678"] * 10, segment_bytes=100)
         directory = Directory(path.dir(0), OS)
         disk = MeanwhileDisk(k, partial(clean, directory, sej.Retention(max_bytes=1), wait=False))
         (row,) = shard.lag(path, "mailer", disk=disk)

@@ -16,6 +16,7 @@ import shard
 from sej.system.disk import Mode, OsDisk, OsFile
 from shard import resharding
 from shard.routing import Route
+from tests.sej.support import commit
 
 KEYS = [b"key %d" % number for number in range(60)]
 
@@ -86,8 +87,7 @@ def test_no_reader_skips_a_message_that_it_has_not_read(source: shard.Path, tmp_
         for index in range(source.count):
             end = sej.Journal(source.dir(index)).end_offset
             place = {"some": rng.randrange(end + 1), "all": end, "none": 0}[reader]
-            with sej.Offset(source.dir(index), reader) as kept:
-                kept.commit(place)
+            commit(source.dir(index), reader, place)
             with sej.Scanner(source.dir(index), place) as scanner:
                 unread[reader] |= {message.value for message in scanner}
     target = shard.Path(tmp_path / "t", "orders", bits)
@@ -230,8 +230,7 @@ def deaths(torture_s: float) -> Iterator[int]:
 def test_a_kill_at_any_call_loses_and_doubles_nothing(tmp_path: FilePath, torture_s: float) -> None:
     source = shard.Path(tmp_path / "root", "orders", 2)
     fill(source, 700)
-    with sej.Offset(source.dir(1), "reader") as kept:
-        kept.commit(20)
+    commit(source.dir(1), "reader", 20)
     expected = by_key(source)
     for round_, call in enumerate(deaths(torture_s)):
         target = shard.Path(tmp_path / f"target-{round_}", "orders", 3)

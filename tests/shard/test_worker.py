@@ -20,6 +20,7 @@ import shard
 from sej import codec
 from shard.claims import LiveWorker, WorkerRank
 from tests.sej.hooks import PATIENCE_S
+from tests.sej.support import write
 from tests.shard.worker_process import RECORD, VIOLATION
 
 ROOT = FilePath(__file__).resolve().parent.parent.parent
@@ -244,16 +245,14 @@ def test_a_shard_that_is_made_meanwhile_starts_at_its_first_message(path: shard.
     with sej.Writer(path.dir(0)) as writer, sej.Offset(path.dir(0), "w") as offset:
         writer.append_many([b"old", b"first"])
         offset.commit(1)
-    with sej.Writer(path.dir(1)) as writer:
-        writer.append(b"old")
+    write(path.dir(1), [b"old"])
     seen: list[tuple[int, bytes]] = []
     worker = shard.Worker(path, "w", default=sej.LAST)
 
     def handle(index: int, message: sej.Message) -> None:
         seen.append((index, message.value))
         if index == 0:
-            with sej.Writer(path.dir(2)) as new:
-                new.append_many([b"a", b"b", b"c"])
+            write(path.dir(2), [b"a", b"b", b"c"])
         if message.value == b"a":
             kept.append(sej.read_offset(path.dir(2), "w"))
         if len(seen) == 4:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-import sej
 from tests.crash.rig.medium import Mark
 from tests.crash.rig.systems import judge_journals
 from tests.crash.rig.values import value
+from tests.sej.support import write
 
 
 def durable(*numbers: int) -> Mark:
@@ -19,8 +19,7 @@ def cut_within(data: bytes) -> bytes:
 
 
 def test_a_part_of_a_poison_is_a_loss_only_if_it_was_acknowledged(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as writer:
-        writer.append_many([value(0), cut_within(value(1, poison=True)), value(2)])
+    write(tmp_path, [value(0), cut_within(value(1, poison=True)), value(2)])
     judge_journals(tmp_path, [durable(0)])
     judge_journals(tmp_path, [durable(0, 2)])
     with pytest.raises(AssertionError, match="durable and not there: 1"):
@@ -28,7 +27,6 @@ def test_a_part_of_a_poison_is_a_loss_only_if_it_was_acknowledged(tmp_path: Path
 
 
 def test_a_part_of_any_other_value_is_an_error(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path) as writer:
-        writer.append_many([value(0), cut_within(value(2))])
+    write(tmp_path, [value(0), cut_within(value(2))])
     with pytest.raises(AssertionError, match="value 2 has wrong bytes"):
         judge_journals(tmp_path, [durable(0)])
