@@ -20,6 +20,7 @@
     │   └── LockLostError          the lock file was removed or replaced while it was held
     ├── ClosedError                the object was closed, or belongs to the parent process
     ├── NetworkFileSystemError     locks and syncs are not reliable on this file system
+    ├── ConflictError              an append expected another next offset or token    .expected .found
     ├── BatchConflictError         append_once: the same name and number with other messages
     ├── RetriesExhaustedError      a handler failed too often and there is no dead-letter journal
     ├── LeaseLostError             the lease ran out; another worker may hold the item
@@ -193,6 +194,21 @@ class ClosedError(SejError, ValueError):
 
 class NetworkFileSystemError(SejError):
     """The path is on a file system that is not known to be local: locks and syncs of a network's cannot be trusted."""
+
+
+class ConflictError(SejError):
+    """The condition of an append does not hold: another writer has appended, or has taken over. Nothing was appended.
+
+    Attributes:
+        expected: the next offset, or the fencing token, that the caller passed.
+        found: the journal's.
+    """
+
+    def __init__(self, reason: str, *, path: str | os.PathLike[str] | None = None, expected: int, found: int) -> None:
+        """Store both numbers."""
+        super().__init__(reason, path=path)
+        self.expected = expected
+        self.found = found
 
 
 class BatchConflictError(SejError):

@@ -156,5 +156,5 @@ cdef class Appender:
             index = hash_of(self._fnv, key) & self._mask
             buffer = self._buffers[index]
             if buffer is not None and not self._under_way():
-                return index, (<Buffer> buffer).append_one(value, key, type, timestamp)
+                return index, (<Buffer> buffer).append_one(value, key, type, timestamp, None)
         return self._owner(value, key, type, timestamp)

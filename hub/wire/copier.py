@@ -137,7 +137,7 @@ class Copier:
 
         Raises:
             AccessError: the hub does not admit this client; waiting would not help.
-            ConflictError: the hub has other messages under these names, and no directory is left to copy.
+            hub.ConflictError: the hub has other messages under these names, and no directory is left to copy.
             GapError: the same for messages that are missing between the hub's and those here.
             ClosedError: the client was closed.
             NotAJournalError: the path is a file; if nothing exists there, it waits.

@@ -17,6 +17,7 @@ cdef class Buffer:
     cdef public int64_t direct_until
     cdef readonly bint interrupted
     cdef public object forgotten
+    cdef public object path
     cdef readonly int64_t first_timestamp
     cdef readonly int64_t last_timestamp
     cdef readonly int64_t newest_timestamp
@@ -42,6 +43,7 @@ cdef class Buffer:
     cdef int _run_drain(self, int64_t taken=*) except -1
     cdef int _settle(self) except -1
     cdef bint _is_inside(self) except -1
-    cdef object _append_any(self, object value, object key, object type, object timestamp)
+    cdef int _require_room(self, int64_t count, int64_t expected) except -1
+    cdef object _append_any(self, object value, object key, object type, object timestamp, object expect_offset)
     cdef int _drain_alone(self) except -1
-    cdef object append_one(self, object value, object key, object type, object timestamp)
+    cdef object append_one(self, object value, object key, object type, object timestamp, object expect_offset)

@@ -34,7 +34,7 @@ import os
 from functools import partial
 
 from sej.codec import reference as _reference
-from sej.codec.arguments import as_bytes, check_message, full, nested
+from sej.codec.arguments import as_bytes, as_expected, check_message, conflict, full, nested
 from sej.codec.reference import Candidate, Columns, Run
 from sej.message import Message as _Message
 from sej.fork import notice_fork
@@ -549,24 +549,33 @@ cdef class Buffer:
         return hasattr(self._lock, "_is_owned") and self._lock._is_owned()
 
     @binding(False)  # a builtin method, which the interpreter calls faster
-    def append(self, value, key=b"", type=0, timestamp=None):
+    def append(self, value, key=b"", type=0, timestamp=None, *, expect_offset=None):
         """Encode one message, and drain if the limit is reached. Return its offset."""
-        return self.append_one(value, key, type, timestamp)
+        return self.append_one(value, key, type, timestamp, expect_offset)
 
-    cdef object append_one(self, object value, object key, object type, object timestamp):
+    cdef object append_one(self, object value, object key, object type, object timestamp, object expect_offset):
         """Do it, for a caller in C."""
         cdef int64_t offset = self.offset
         if (self._busy or PAGE[0] == 0 or timestamp is not None or type is not ZERO or offset == INT64_MAX
+                or expect_offset is not None
                 or not fits(<PyObject *> value, MAX_VALUE) or not fits(<PyObject *> key, MAX_KEY)):
-            return self._append_any(value, key, type, timestamp)
+            return self._append_any(value, key, type, timestamp, expect_offset)
         self._put(<PyObject *> value, <PyObject *> key, 0, now_ns())
         if self._used - self._drained >= self.limit:
             self._drain_alone()
         return offset
 
-    cdef object _append_any(self, object value, object key, object type, object timestamp):
+    cdef int _require_room(self, int64_t count, int64_t expected) except -1:
+        """Refuse messages if the journal cannot hold them, or they would not begin at the expected offset."""
+        if self.offset > INT64_MAX - count:
+            raise full()
+        if expected >= 0 and expected != self.offset:
+            raise conflict(self.path, expected, self.offset)
+        return 0
+
+    cdef object _append_any(self, object value, object key, object type, object timestamp, object expect_offset):
         """Do it, whatever the arguments are, and whatever another thread or process does."""
-        cdef int64_t kind = 0, time = 0, offset
+        cdef int64_t kind = 0, time = 0, offset, expected = as_expected(expect_offset)
         check_fork()
         if not (PyBytes_CheckExact(value) and PyBytes_CheckExact(key) and PyLong_CheckExact(type)
                 and (timestamp is None or PyLong_CheckExact(timestamp))):
@@ -594,15 +603,13 @@ cdef class Buffer:
                     raise nested()
                 if self._writing:
                     self._settle()
-                if self.offset == INT64_MAX:
-                    raise full()
+                self._require_room(1, expected)
                 offset = self.offset
                 self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
                 if self._used - self._drained >= self.limit:
                     self._run_drain()
                 return offset
-        if self.offset == INT64_MAX:
-            raise full()
+        self._require_room(1, expected)
         offset = self.offset
         self._put(<PyObject *> value, <PyObject *> key, kind, now_ns() if timestamp is None else time)
         if self._used - self._drained >= self.limit:
@@ -625,14 +632,14 @@ cdef class Buffer:
                 self._run_drain(taken)
         return 0
 
-    def append_many(self, values, keys=None, type=0, timestamp=None):
+    def append_many(self, values, keys=None, type=0, timestamp=None, *, expect_offset=None):
         """Encode many messages; none if one of them is invalid. Return their offsets."""
         cdef list value_list = list(values)  # a copy: what is checked here, other code could change
         cdef Py_ssize_t count = len(value_list), index
         cdef list key_list = None
         cdef list type_list = None
         cdef list time_list = None
-        cdef int64_t kind = 0, time = 0, first = 0
+        cdef int64_t kind = 0, time = 0, first = 0, expected = as_expected(expect_offset)
         cdef object value, key = b""
         cdef PyObject *raw_key = <PyObject *> key
         if keys is not None:
@@ -683,9 +690,8 @@ cdef class Buffer:
                 raise nested()
             if self._writing:
                 self._settle()
+            self._require_room(count, expected)
             first = self.offset
-            if first > INT64_MAX - count:
-                raise full()
             self._busy = True
             try:
                 for index in range(count):
@@ -804,9 +810,9 @@ cdef class Handle:
         self._buffer = buffer
 
     @binding(False)
-    def append(self, value, key=b"", type=0, timestamp=None):
+    def append(self, value, key=b"", type=0, timestamp=None, *, expect_offset=None):
         """Append one message, as the buffer's method does."""
-        return self._buffer.append_one(value, key, type, timestamp)
+        return self._buffer.append_one(value, key, type, timestamp, expect_offset)
 
     def __del__(self):
         if self._buffer is not None and self._buffer.forgotten is not None:  # None: it was called with a wrong argument

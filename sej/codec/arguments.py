@@ -11,7 +11,7 @@ from sej.codec.format import (
     NO_TIMESTAMP,
     OVERHEAD_SIZE,
 )
-from sej.errors import InvalidMessageError, LockedError
+from sej.errors import ConflictError, InvalidMessageError, LockedError
 
 _type = type
 
@@ -54,6 +54,33 @@ def check_message(key: bytes, value: bytes, type: int, timestamp: int) -> None:
         raise InvalidMessageError(
             f"the message must have at most {MAX_MESSAGE_SIZE} bytes, got {size}; split the value"
         )
+
+
+def as_expected(expect_offset: object) -> int:
+    """Return the offset that an append expects to get, or -1 if it expects none.
+
+    Raises:
+        TypeError: it is not an int.
+        ValueError: it is not an offset.
+    """
+    if expect_offset is None:
+        return -1
+    if not isinstance(expect_offset, int) or isinstance(expect_offset, bool):
+        raise TypeError(f"expect_offset must be an int, the next offset, got {_type(expect_offset).__name__}")
+    if not 0 <= expect_offset <= MAX_OFFSET:
+        raise ValueError(f"expect_offset must be 0 to {MAX_OFFSET}, got {expect_offset}")
+    return expect_offset
+
+
+def conflict(path: str | None, expected: int, found: int) -> ConflictError:
+    """The error for an append whose condition does not hold."""
+    return ConflictError(
+        f"expected {expected} to be the next offset, but it is {found}, so nothing was appended: read what was appended"
+        " in between, decide again, and append with the new offset",
+        path=path,
+        expected=expected,
+        found=found,
+    )
 
 
 def nested() -> LockedError:

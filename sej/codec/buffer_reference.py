@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock, RLock
 from typing import NoReturn
 
-from sej.codec.arguments import as_bytes, check_message, full, nested
+from sej.codec.arguments import as_bytes, as_expected, check_message, conflict, full, nested
 from sej.codec.format import HEAD, INT32, MAX_OFFSET, NO_TIMESTAMP, OVERHEAD_SIZE
 from sej.codec.reference import Run
 from sej.fork import notice_fork
@@ -26,6 +26,7 @@ class Buffer:
 
     Attributes:
         offset: the offset of the next message.
+        path: the journal, for errors; None: not known.
         limit: undrained bytes at which one append drains.
         batch_limit: undrained bytes at which a batch drains in between.
         position: the end of the written file.
@@ -57,6 +58,7 @@ class Buffer:
         "limit",
         "newest_timestamp",
         "offset",
+        "path",
         "position",
     )
 
@@ -69,6 +71,7 @@ class Buffer:
             lock: the writer's lock. If it is reentrant, a call from a signal handler during another call is refused.
         """
         self.offset = offset
+        self.path: str | None = None
         self.limit = self.batch_limit = 1
         self.forgotten: Callable[[], object] | None = None
         self._drain = drain
@@ -84,8 +87,17 @@ class Buffer:
         self._drained = 0
         self.clear()
 
-    def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
+    def append(
+        self,
+        value: BytesLike,
+        key: BytesLike = b"",
+        type: int = 0,
+        timestamp: int | None = None,
+        *,
+        expect_offset: int | None = None,
+    ) -> int:
         """Encode one message, and drain if the limit is reached. Return its offset."""
+        expected = as_expected(expect_offset)
         payload = as_bytes(value, "value")
         label = as_bytes(key, "key")
         check_message(label, payload, type, 0 if timestamp is None else timestamp)
@@ -97,8 +109,7 @@ class Buffer:
                 raise nested()
             if self._writing:
                 self._settle()
-            if self.offset >= MAX_OFFSET:
-                raise full()
+            self._require_room(1, expected)
             self._busy = True
             try:
                 offset = self._put(payload, label, type, time.time_ns() if timestamp is None else timestamp)
@@ -114,8 +125,11 @@ class Buffer:
         keys: Iterable[BytesLike] | None = None,
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
+        *,
+        expect_offset: int | None = None,
     ) -> range:
         """Encode many messages; none if one of them is invalid. Return their offsets."""
+        expected = as_expected(expect_offset)
         payloads = [as_bytes(value, "value") for value in values]
         count = len(payloads)
         labels = [b""] * count if keys is None else [as_bytes(key, "key") for key in keys]
@@ -137,9 +151,8 @@ class Buffer:
                 raise nested()
             if self._writing:
                 self._settle()
+            self._require_room(count, expected)
             first = self.offset
-            if first > MAX_OFFSET - count:
-                raise full()
             self._busy = True
             try:
                 for index in range(count):
@@ -273,6 +286,13 @@ class Buffer:
         if self._refuse is not None:
             self._refuse()
 
+    def _require_room(self, count: int, expected: int) -> None:
+        """Refuse messages if the journal cannot hold them, or they would not begin at the expected offset."""
+        if self.offset > MAX_OFFSET - count:
+            raise full()
+        if expected >= 0 and expected != self.offset:
+            raise conflict(self.path, expected, self.offset)
+
     def _settle(self) -> None:
         """With the lock held, let the writer find out what the file holds, before another message gets an offset."""
         self._busy = self.interrupted = True
@@ -325,9 +345,17 @@ class Handle:
         """Hold a buffer."""
         self._buffer = buffer
 
-    def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
+    def append(
+        self,
+        value: BytesLike,
+        key: BytesLike = b"",
+        type: int = 0,
+        timestamp: int | None = None,
+        *,
+        expect_offset: int | None = None,
+    ) -> int:
         """Append one message, as :meth:`Buffer.append` does. This method alone keeps the handle alive, too."""
-        return self._buffer.append(value, key, type, timestamp)
+        return self._buffer.append(value, key, type, timestamp, expect_offset=expect_offset)
 
     def __del__(self) -> None:
         """Tell the owner of the buffer."""
