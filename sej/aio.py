@@ -229,9 +229,12 @@ class Writer:
         keys: Iterable[BytesLike] | None = None,
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
+        *,
+        expect_offset: int | None = None,
     ) -> range:
         """Append messages, like :meth:`sej.Writer.append_many`."""
-        return await asyncio.to_thread(self.writer.append_many, values, keys, type, timestamp)
+        append = partial(self.writer.append_many, expect_offset=expect_offset)
+        return await asyncio.to_thread(append, values, keys, type, timestamp)
 
     async def sync(self) -> None:
         """Sync, like :meth:`sej.Writer.sync`."""

@@ -142,6 +142,7 @@ class End:
         self.directory = directory
         self.lock = lock
         self.buffer = Buffer(0, self._drain, self.life.mutex)
+        self.buffer.path = directory.path
         self.entered = False
         self._turns = lock if isinstance(lock, TurnLock) else None
         """The lock of a shared writer; None: this one keeps its turn."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal, Self, TypedDict, TypeVar, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, TypeVar, get_args
 
 from sej.checks import one_of, refuse_pickling, require_columns
 from sej.durations import Seconds, seconds
@@ -25,6 +26,9 @@ from sej.writing.end import End
 from sej.writing.exactly_once import encode_many
 from sej.writing.opening import prepare
 from sej.writing.writer import check_options
+
+if TYPE_CHECKING:
+    from sej.writing.fencing import Fence
 
 SharedDurability = Literal["os", "interval", "disk"]
 _T = TypeVar("_T")
@@ -67,6 +71,7 @@ class SharedWriter:
     - :class:`~sej.ClosedError`: the writer was closed, or this is a forked child.
     - :class:`~sej.LockLostError`: an original SEJ removed the lock file during the call. The message may or may not be
       in the journal. The writer stays usable.
+    - :class:`~sej.ConflictError`: a writer with a higher token was opened. Nothing was appended.
 
     Attributes:
         path: the SEJ directory.
@@ -94,6 +99,7 @@ class SharedWriter:
         retention: Retention | None = None,
         lock_timeout: Seconds | None = 10.0,
         allow_network_fs: bool = False,
+        token: int | Literal["next"] | None = None,
         disk: Disk = OS,
     ) -> None:
         """Open a journal for appending; it is created if it is missing.
@@ -107,9 +113,15 @@ class SharedWriter:
             retention: applied whenever this writer ends a segment.
             lock_timeout: seconds to wait while an exclusive writer has the journal; None waits without a limit.
             allow_network_fs: open the journal even if its file system is not known to be local.
+            token: a fencing token: only one program at a time, the leader, may append. It is stored in the
+                journal, durably. Once this returns, no writer with a lower token appends any more. A number comes from
+                the service that elects the leader, and rises with each election; ``"next"`` takes the number after the
+                journal's. Writers without a token are not checked.
             disk: the file system; tests replace it.
 
         Raises:
+            ConflictError: the journal's token is higher.
+            LockedError: with a token: an exclusive writer has had the journal for longer than lock_timeout.
             CorruptionError: the last segment is damaged, and the damage is not a torn tail.
             NotAJournalError: the path is a file, or a directory that holds something else.
             TypeError: an argument has another type.
@@ -127,6 +139,11 @@ class SharedWriter:
             disk=disk,
         )
         directory = Directory(path, disk)
+        self._fence: Fence | None = None
+        if token is not None:
+            from sej.writing.fencing import Fence
+
+            self._fence = Fence(directory, token)
         self.path = directory.path
         self.durability: SharedDurability = durability
         self.interval_s = sync_interval_s if durability == "interval" else None
@@ -141,16 +158,33 @@ class SharedWriter:
         )
         self._syncer = self._end.syncer
         self.life = self._end.life
+        if self._fence is not None:
+            try:
+                self._end.alone(self._fence.take)
+            except BaseException:
+                self._end.abandon()
+                raise
 
     # --- appending
 
-    def append(self, value: BytesLike, key: BytesLike = b"", type: int = 0, timestamp: int | None = None) -> int:
+    def append(
+        self,
+        value: BytesLike,
+        key: BytesLike = b"",
+        type: int = 0,
+        timestamp: int | None = None,
+        *,
+        expect_offset: int | None = None,
+    ) -> int:
         """Append one message, as :meth:`sej.Writer.append` does.
 
         Raises:
             LockedError: an exclusive writer has had the journal for longer than lock_timeout.
+            ConflictError: the next offset is not expect_offset, or a higher token was stored.
         """
-        offset = self.turn(self._end.buffer.append, value, key, type, timestamp)
+        append = self._end.buffer.append
+        act = append if expect_offset is None else partial(append, expect_offset=expect_offset)
+        offset = self.turn(act, value, key, type, timestamp)
         if self.durability == "disk":
             self.settle(offset + 1)
         return offset
@@ -161,12 +195,15 @@ class SharedWriter:
         keys: Iterable[BytesLike] | None = None,
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
+        *,
+        expect_offset: int | None = None,
     ) -> range:
         """Append many messages with consecutive offsets, as :meth:`sej.Writer.append_many` does."""
         require_columns(values, keys, type, timestamp)
         values = list(values)  # a generator of the caller must not run under the lock
         keys = None if keys is None else list(keys)
-        span = self.turn(self._end.buffer.append_many, values, keys, type, timestamp)
+        append_many = partial(self._end.buffer.append_many, expect_offset=expect_offset)
+        span = self.turn(append_many, values, keys, type, timestamp)
         if self.durability == "disk":
             self.settle(span.stop if span else 0)
         return span
@@ -178,6 +215,8 @@ class SharedWriter:
         """
         if self._is_inside():
             return act(*arguments)
+        if self._fence is not None:
+            act, arguments = self._fence.checked, (act, *arguments)
         return self._end.alone(act, *arguments)
 
     def _is_inside(self) -> bool:
@@ -243,6 +282,11 @@ class SharedWriter:
         """Every message below this offset survives power loss."""
         return self._syncer.durable_offset
 
+    @property
+    def token(self) -> int | None:
+        """The fencing token, or None."""
+        return None if self._fence is None else self._fence.token
+
     def close(self) -> None:
         """Sync what was appended and close. A second call does nothing, or finishes a close that was interrupted.
 
@@ -251,6 +295,8 @@ class SharedWriter:
             LockedError: a signal handler called this while a call of this writer was under way; nothing was closed.
         """
         self._end.close()
+        if self._fence is not None:
+            self._fence.close()
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -258,7 +304,11 @@ class SharedWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the writer. An error of the block is not replaced by an error of a sync in the background."""
-        self.life.exit(kind)
+        try:
+            self.life.exit(kind)
+        finally:
+            if self._fence is not None:
+                self._fence.close()
 
     def __repr__(self) -> str:
         """Show the path."""

@@ -186,6 +186,8 @@ class Writer:
         key: BytesLike = b"",
         type: int = 0,
         timestamp: int | None = None,
+        *,
+        expect_offset: int | None = None,
     ) -> int:
         """Append one message.
 
@@ -194,16 +196,18 @@ class Writer:
             key: up to 127 bytes.
             type: 0 to 255.
             timestamp: ns since the epoch, or NO_TIMESTAMP; None: now.
+            expect_offset: the offset that the message must get; None: any.
 
         Returns:
             The offset.
 
         Raises:
             InvalidMessageError: a field is out of its range; nothing was appended.
+            ConflictError: the next offset is not expect_offset; nothing was appended.
             WriterFailedError: a write or sync failed, now or before.
             ClosedError: the writer was closed.
         """
-        offset = self._buffer.append(value, key, type, timestamp)
+        offset = self._buffer.append(value, key, type, timestamp, expect_offset=expect_offset)
         if self._waits:
             self.end.syncer.commit(offset + 1)
         return offset
@@ -214,6 +218,8 @@ class Writer:
         keys: Iterable[BytesLike] | None = None,
         type: int | Sequence[int] = 0,
         timestamp: int | Sequence[int] | None = None,
+        *,
+        expect_offset: int | None = None,
     ) -> range:
         """Append many messages with consecutive offsets. If one of them is invalid, none is appended.
 
@@ -222,18 +228,20 @@ class Writer:
             keys: one key per value, or None for no keys.
             type: one type for all, or one per value.
             timestamp: one timestamp for all, or one per value; None: now.
+            expect_offset: the offset that the first message must get; None: any.
 
         Returns:
             The offsets.
 
         Raises:
+            ConflictError: the next offset is not expect_offset; nothing was appended.
             InvalidMessageError: as for :meth:`append`.
             ValueError: the number of keys, types or timestamps is not the number of values.
             WriterFailedError: as for :meth:`append`. After reopening, the first messages of the batch may be in the
                 journal.
         """
         try:
-            span = self._buffer.append_many(values, keys, type, timestamp)
+            span = self._buffer.append_many(values, keys, type, timestamp, expect_offset=expect_offset)
         except TypeError:
             require_columns(values, keys, type, timestamp)  # raises an error that names the wrong argument
             raise

@@ -170,6 +170,7 @@ class Journal(World):
         self.consume(path, die_at=33, start=32)
         self.consume(path, die_at=33)
         self.end = sej.Journal(j).end_offset
+        sej.SharedWriter(j, token=5).close()
 
     def consume(self, path: Path, *, die_at: int = -1, start: int | None = None) -> list[int]:
         handled = []

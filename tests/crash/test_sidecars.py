@@ -22,6 +22,7 @@ from sej.reading.attempts import Attempts
 from sej.system.disk import OS
 from sej.system.sealed import SealedFile
 from sej.writing.exactly_once import Batches
+from sej.writing.fencing import Fence
 from shard import Path as ShardPath
 from shard.records import read_record
 from shard.resharding import load_plan
@@ -154,6 +155,7 @@ READERS = [
     ),
     Reader(Journal, "j/txn/one.done", lambda path: Batches(_at(path)).find("one", 1)),
     Reader(Journal, "j/id", _identity),
+    Reader(Journal, "j/token", lambda path: Fence(_at(path), 0)._load()),
     Reader(Journal, "j/idx/*.idx", _index, lambda found, sound: {*found} <= {*sound, None}),
     Reader(Pending, "batch/txn/load.intent", lambda path: _sealed(path / "batch" / "txn" / "load.intent")),
     Reader(Queues, "j/ofs/jobs.ofs", lambda path: read_kept(_at(path), "jobs")),

@@ -115,7 +115,9 @@ CASES: dict[str, Callable[[Things], Case]] = {
     "sej.SharedWriter.append_many": lambda t: Case(t.shared.append_many, {"values": [b"v"]}),
     "sej.open_queue": lambda t: Case(sej.open_queue, {"path": t.new("q")}),
     "sej.open_queue, options": lambda t: Case(sej.open_queue, {"path": t.new("q")}, JournalQueue),
-    "sej.open_queue, writer": lambda t: Case(sej.open_queue, {"path": t.new("q")}, _without(sej.SharedWriter, "disk")),
+    "sej.open_queue, writer": lambda t: Case(
+        sej.open_queue, {"path": t.new("q")}, _without(sej.SharedWriter, "disk", "token")
+    ),
     "sej.work": lambda t: Case(sej.work, {"queue": t.queue, "handler": print, "until_empty": True}),
     "sej.WorkQueue.put": lambda t: Case(t.queue.put, {"value": b"v"}),
     "sej.WorkQueue.put_many": lambda t: Case(t.queue.put_many, {"values": [b"v"]}),
