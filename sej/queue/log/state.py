@@ -64,6 +64,7 @@ from sej.queue.log.schedule import NEVER, KeyOrder, Lease, Schedule, Waiting
 
 _KEY_BYTES: Final = 12
 _MANY_BYTES: Final = records.RECORD_SIZE * 64
+_RUNS: Final = {kind.number: kind for kind in (records.WAIT, records.INTENT)}
 
 
 def hashed(key: bytes) -> bytes:
@@ -199,7 +200,7 @@ class QueueState:
     def apply(self, data: bytes) -> None:
         """Apply whole, checked records. A kind that is not in the table is skipped.
 
-        Many records are those of a log that is read: a run of WAIT is sorted at its end, and not item by item.
+        Many records are those of a log that is read: a run of WAIT or INTENT is sorted at its end, not item by item.
         """
         # Bytes, not a memoryview: Python 3.11 and 3.12 crash if a traceback keeps iter_unpack over one and is freed.
         known, rows = HANDLERS, records.RECORD.iter_unpack(data)
@@ -208,8 +209,8 @@ class QueueState:
         else:
             runs = groupby(rows, itemgetter(0))
         for number, run in runs:
-            if number == records.WAIT.number:
-                self._wait_all(run)
+            if number in _RUNS:
+                self._wait_all(run, _RUNS[number])
                 continue
             for row in run:
                 if row[0] in known:
@@ -273,9 +274,14 @@ class QueueState:
         self._settle()
 
     def _on_wait(self, offset: int, ready_at_ns: int, attempt: int, priority: int, exhausted: int, _stamp: int) -> None:
+        self._wait(offset, self._set_aside(offset, ready_at_ns, attempt, priority, exhausted, _stamp))
+
+    def _set_aside(
+        self, offset: int, ready_at_ns: int, attempt: int, priority: int, exhausted: int, _stamp: int
+    ) -> Waiting:
         if not self._remove(offset) and self.order is not None:
             self.order.set_aside(parked=offset < self.frontier)
-        self._wait(offset, Waiting(attempt, ready_at_ns, priority, exhausted == records.EXHAUSTED))
+        return Waiting(attempt, ready_at_ns, priority, exhausted == records.EXHAUSTED)
 
     def _on_extend(self, offset: int, deadline_ns: int, _attempt: int) -> None:
         if offset in self.leased:
@@ -293,11 +299,14 @@ class QueueState:
         self.dead += 1
 
     def _on_intent(self, offset: int, timestamp: int, check: int, ready_at_ns: int, priority: int) -> None:
+        self._wait(offset, self._intend(offset, timestamp, check, ready_at_ns, priority))
+
+    def _intend(self, offset: int, timestamp: int, check: int, ready_at_ns: int, priority: int) -> Waiting:
         self._remove(offset)
         if self.order is not None:  # the key is that of a message that was never written
             self.order.forget(offset)
         self.intents[offset] = (_signed(timestamp), check)
-        self._wait(offset, Waiting(0, ready_at_ns, priority))
+        return Waiting(0, ready_at_ns, priority)
 
     def _on_expire(self, offset: int, timestamp: int, check: int, at_ns: int) -> None:
         self.expires[offset] = (at_ns, _signed(timestamp), check)
@@ -458,7 +467,7 @@ class QueueState:
 
     def _settle(self) -> None:
         """Move the frontier over items that are not fresh, but not over an intent that was not compared yet."""
-        while self.above and self.above.peekitem(0)[0] == self.frontier and self.frontier not in self.intents:
+        while self.frontier in self.above and self.frontier not in self.intents:
             self.above.popitem(0)
             self.frontier += 1
 
@@ -481,14 +490,15 @@ class QueueState:
             self.schedule.remove(offset, there)
         return there is not None
 
-    def _wait_all(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Apply many WAIT."""
+    def _wait_all(self, rows: Iterable[tuple[Any, ...]], kind: records.Kind) -> None:
+        """Apply many WAIT, or many INTENT."""
         found: dict[int, Waiting] = {}
-        for row in rows:
-            offset, ready_at_ns, attempt, priority, exhausted, _ = records.WAIT.read(row)
-            if not self._remove(offset) and offset not in found and self.order is not None:
-                self.order.set_aside(parked=offset < self.frontier)
-            found[offset] = Waiting(attempt, ready_at_ns, priority, exhausted == records.EXHAUSTED)
+        waiting = self._set_aside if kind is records.WAIT else self._intend
+        for fields in map(kind.read, rows):
+            if fields[0] in found:  # it waits once
+                self._wait_many(found)
+                found.clear()
+            found[fields[0]] = waiting(*fields)
         self._wait_many(found)
 
     def _wait_many(self, found: dict[int, Waiting]) -> None:
