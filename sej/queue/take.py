@@ -18,7 +18,7 @@ import re
 from typing import Any, ClassVar, Final, NamedTuple
 
 from sej.checks import TEXT
-from sej.errors import OffsetTooSmallError, SejError
+from sej.errors import CorruptionError, OffsetTooSmallError, SejError
 from sej.message import NO_TIMESTAMP, Message
 from sej.queue.core import QueueCore
 from sej.queue.log import format as records
@@ -257,7 +257,12 @@ class Taker:
             offset = state.frontier
             intent = state.intents.get(offset)
             if intent is not None:
-                message = self.core.fresh.at(offset)
+                try:
+                    message = self.core.fresh.at(offset)
+                except CorruptionError:
+                    if state.schedule.ready and state.schedule.ready.peekitem(0)[0] < (0, offset):
+                        return  # an item before it is delivered first
+                    raise
                 if message is None:
                     return  # the put died before it wrote the message
                 if message.offset != offset or (message.timestamp, records.message_check(message)) != intent:

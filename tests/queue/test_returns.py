@@ -259,13 +259,32 @@ def test_items_before_a_fault_are_delivered(tmp_path: Path, clock: FakeClock, pr
     with opened(tmp_path, clock, segment_bytes=1) as q:
         for value in (b"first", b"second", b"third"):
             q.put(value, priority=0 if value == b"third" else priority)
-        broken = tmp_path / "jnl" / sorted(os.listdir(tmp_path / "jnl"))[2]
-        data = bytearray(broken.read_bytes())
-        data[0] ^= 1
-        broken.write_bytes(data)
+        flip(next((tmp_path / "jnl").glob("*2.jnl")), 0)
         assert [item.value for item in q.get_many(9, timeout=0)] == [b"first", b"second"]
         with pytest.raises(sej.CorruptionError):
             q.get_many(9, timeout=0)
+
+
+@pytest.mark.parametrize("order", ["ready", "key"])
+def test_items_before_a_fault_are_delivered_from_a_rebuilt_log(tmp_path: Path, clock: FakeClock, order: str) -> None:
+    q = opened(tmp_path, clock, segment_bytes=1, order=order)
+    q.put_many([b"first", b"second"], [b"a", b"b"])
+    q.put(b"third", b"c", priority=-1)
+    for item in q.get_many(2, timeout=0):
+        item.retry(0)
+    kill(q)
+    flip(next((tmp_path / "jnl").glob("*2.jnl")), 0)
+    flip(tmp_path / "ofs" / "worker.queue", -41)
+    with opened(tmp_path, clock) as q:
+        assert (q.recovered is not None, take(q).value, take(q).value) == (True, b"first", b"second")
+        with pytest.raises(sej.CorruptionError):
+            q.get(timeout=0)
+
+
+def flip(path: Path, at: int) -> None:
+    """Change a bit of the byte at a place."""
+    data = path.read_bytes()
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at:][1:])
 
 
 def test_what_is_purged_leaves_nothing_in_the_state(tmp_path: Path, clock: FakeClock) -> None:
