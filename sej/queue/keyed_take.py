@@ -25,7 +25,7 @@ from typing import Final
 from sej.errors import SejError
 from sej.message import Message
 from sej.queue.core import QueueCore
-from sej.queue.log.format import DONE, PARK, PICK, SCAN, picked, stamp_of
+from sej.queue.log.format import DONE, PARK, SCAN, picked, stamp_of
 from sej.queue.log.reader import Budget, UnfinishedError
 from sej.queue.log.schedule import NEVER, KeyOrder, key_hash
 from sej.queue.take import Flow, Found, Taker
@@ -87,7 +87,10 @@ class KeyedTaker(Taker):
                 self.pick(offset, now, found)
                 return True
         if waits is not None:
-            self._take_parked(order, *waits, now, found)
+            offset, key = waits
+            self._unqueue()
+            self.pick(offset, now, found, key)
+            self._queue(order, key)
             return True
         before, frontier = len(found), state.frontier
         if self._take_or_pass(order, n, now, found):
@@ -181,23 +184,6 @@ class KeyedTaker(Taker):
             log.append(PARK(key, NEVER))
         return first
 
-    def _take_parked(self, order: KeyOrder, offset: int, key: int, now: int, found: Found) -> None:
-        log = self._log
-        message = self.core.others.at(offset)
-        if message is not None and not self.fits(message, found):
-            return
-        self._unqueue()
-        if message is None or message.offset != offset:  # a repair found it lost
-            log.append(PICK(offset, 1, *self._lease(now), 0, key), DONE(offset, offset + 1))
-        else:
-            record = PICK(offset, 1, *self._lease(now), 0, key, stamp_of(message.timestamp))
-            if self.is_expired(message, now):
-                log.append(record, DONE(offset, offset + 1))
-            else:
-                log.append(record)
-                found.append((message, 1))
-        self._queue(order, key)
-
     def _is_free(self, order: KeyOrder, key: int, taken: Mapping[int, int], offset: int, now: int) -> bool:
         """Return whether the item at an offset is the next of its key, and the key has room for one more.
 
@@ -215,10 +201,6 @@ class KeyedTaker(Taker):
         first = order.first_aside(key, now, self._log.state.waiting)
         return first is None or first > offset
 
-    def _lease(self, now: int) -> tuple[int, int]:
-        """Return the holder and the deadline of a lease that begins now."""
-        return self.core.holders.mine, now + self.core.delivery.lease_ns
-
     def _take_or_pass(self, order: KeyOrder, n: int, now: int, found: Found, stop: int | None = None) -> bool:
         """Take up to n messages from the frontier on whose keys are free, and pass the others by.
 
@@ -227,7 +209,7 @@ class KeyedTaker(Taker):
         if self._budget.left <= 0:  # what follows is unknown, and may come before an item that is aside
             raise UnfinishedError
         log = self._log
-        batch = _Batch(log.state.frontier, *self._lease(now))
+        batch = _Batch(log.state.frontier, self.core.holders.mine, now + self.core.delivery.lease_ns)
         short = self._fill(batch, order, n, now, found, stop)
         if batch.rows or batch.gap:
             count = min(order.count + len(batch.rows), batch.offset)  # what is read may be nonsense

@@ -270,24 +270,26 @@ class Taker:
                     return
             state.matched(offset)
 
-    def pick(self, offset: int, now: int, found: Found) -> None:
-        """Lease an item out of order; an exhausted one goes to the dead letters."""
+    def pick(self, offset: int, now: int, found: Found, parked: int | None = None) -> None:
+        """Lease an item out of order; an exhausted one goes to the dead letters; parked: the key of a parked one."""
         log, state, core = self._log, self._log.state, self.core
-        attempts = state.attempts(offset)
+        attempts, key, stamp = state.attempts(offset), parked or 0, 0
         message = core.others.at(offset)
+        if message is not None and message.offset == offset and state.order is not None:
+            key, stamp = key_hash(message.key), records.stamp_of(message.timestamp)
+        lease = core.holders.mine, now + core.delivery.lease_ns, state.priority(offset), key, stamp
+        before = b"" if parked is None else records.PICK(offset, 1, *lease)  # what ends was delivered
         intent = state.intents.get(offset)
         if message is None or message.offset != offset:  # it was never written, or a repair found it lost
-            log.append(records.DROP(offset) if offset >= state.frontier else records.DONE(offset, offset + 1))
+            log.append(before, (records.one_done if offset < state.frontier else records.DROP)(offset))
         elif intent is not None and (message.timestamp, records.message_check(message)) != intent:
             log.append(records.DROP(offset))  # this is another message, and fresh
         elif self.is_expired(message, now):
-            log.append(records.DONE(offset, offset + 1))
+            log.append(before, records.one_done(offset))
         elif (begun := offset in state.waiting and state.waiting[offset].exhausted) or attempts >= state.max_attempts:
             self._exhaust(message, attempts, now, begun=begun)
         elif self.fits(message, found):
-            deadline, priority = now + core.delivery.lease_ns, state.priority(offset)
-            key, stamp = (0, 0) if state.order is None else (key_hash(message.key), records.stamp_of(message.timestamp))
-            log.append(records.PICK(offset, attempts + 1, core.holders.mine, deadline, priority, key, stamp))
+            log.append(before or records.PICK(offset, attempts + 1, *lease))
             found.append((message, attempts + 1))
 
     def _exhaust(self, message: Message, attempts: int, now: int, *, begun: bool) -> None:
