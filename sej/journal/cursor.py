@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Final, Literal, NamedTuple, NoReturn, TypeVar
 
@@ -136,7 +137,7 @@ class Cursor:
             before = self._reader
             position = before.position if before is not None else 0
             try:
-                more = self._read_some(limit - len(messages))
+                more = self._next(SegmentReader.read, limit - len(messages)) or []
             except SejError:
                 if messages:
                     return messages  # raised again after these are returned
@@ -154,19 +155,14 @@ class Cursor:
                 reader.skip(reader.position - size, self.due, reader.end)
                 return messages
             messages = messages + more if messages else more
-            if not more or len(messages) == limit or self._verify or reader is None or not self._knows_more(reader):
+            if not more or len(messages) == limit or self._verify or reader is None:
+                return messages
+            if self._is_last and reader.position >= reader.seen_size:  # the last look at the file found no more
                 return messages
             taken += reader.position - (position if reader is before else 0)
             if taken >= self._chunk_bytes:
                 return messages
         return messages
-
-    def _knows_more(self, reader: SegmentReader) -> bool:
-        """Return whether the segment had more to read at the last check, so that no check is needed now."""
-        return not self._is_last or reader.position < reader.seen_size
-
-    def _read_some(self, limit: int) -> list[Message]:
-        return self._next(lambda reader: reader.read(limit)) or []
 
     def read_columns(self, limit: int, *, keys: bool = True, values: bool = True) -> Columns | None:
         """Read up to limit messages as columns, with keys and values or not, from :attr:`due` on; None at the end.
@@ -174,7 +170,7 @@ class Cursor:
         Raises:
             SejError: as :meth:`read`.
         """
-        return self._next(lambda reader: reader.read_columns(limit, keys=keys, values=values))
+        return self._next(partial(SegmentReader.read_columns, keys=keys, values=values), limit)
 
     def read_encoded(self, limit_bytes: int) -> tuple[bytes, int]:
         """Read whole encoded messages, from :attr:`due` on; return the bytes and the number of messages, for copying.
@@ -185,13 +181,13 @@ class Cursor:
             SejError: as :meth:`read`.
         """
 
-        def take(reader: SegmentReader) -> tuple[bytes, int] | None:
-            found = reader.read_encoded(limit_bytes)
+        def take(reader: SegmentReader, limit: int) -> tuple[bytes, int] | None:
+            found = reader.read_encoded(limit)
             return found if found[1] else None
 
-        return self._next(take) or (b"", 0)
+        return self._next(take, limit_bytes) or (b"", 0)
 
-    def _next(self, take: Callable[[SegmentReader], _Found | None]) -> _Found | None:
+    def _next(self, take: Callable[[SegmentReader, int], _Found | None], limit: int) -> _Found | None:
         """Return the result of ``take`` at the next message, in whichever segment that is; None at the end."""
         while True:
             reader = self._reader or self._open()
@@ -204,7 +200,7 @@ class Cursor:
                 if reader.due < self.due:  # the position that was found is before the requested one
                     passed = bool(reader.read(min(_PASSED_AT_ONCE, self.due - reader.due)))
                 else:
-                    found = take(reader)
+                    found = take(reader, limit)
             except CorruptionError as error:
                 if not self._pass_damage(error):
                     if self._reader is not None:  # what was read of it is read again: a writer may cut a torn tail

@@ -34,10 +34,9 @@ class JournalItem(Item):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Create an item that is leased to ``queue``."""
-        super().__init__(queue, message, attempts)
-        self._core = core
+        self._queue, self._core, self._headers = queue, core, headers
+        self.message, self.attempts, self.ended = message, attempts, False
         self.epoch = core.log.epoch
-        self._headers = headers
 
     @property
     def _data(self) -> bytes:

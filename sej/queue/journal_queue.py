@@ -246,9 +246,10 @@ class JournalQueue(WorkQueue):
             self._judge_at = now + _NS
             core.fresh.judge()  # nothing was appended for a while: are the bytes at the end corruption?
         headers = log.state.headers
-        return [
-            JournalItem(self, core, row[0], row[1], headers_of(headers, row[0]) if headers else None) for row in found
-        ]
+        items: list[Item] = []
+        for message, attempts in found:
+            items.append(JournalItem(self, core, message, attempts, headers_of(headers, message) if headers else None))
+        return items
 
     def _warn(self, items: list[Item]) -> None:
         """Warn once about items that are missing or cannot be given up."""

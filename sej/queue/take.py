@@ -119,7 +119,9 @@ class Taker:
         """
         log = self._log
         state = log.state
-        state.schedule.tick(now)
+        schedule = state.schedule
+        if schedule.timed or now >= schedule.earliest_ns:
+            schedule.tick(now)
         if now >= self._probe_at:
             self._probe_at = now + PROBE_NS
             self.core.free_the_dead(now)

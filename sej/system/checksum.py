@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-_library: Callable[[bytes | bytearray | memoryview, int], int] | None = None
+_library: Callable[..., int] | None = None
 
 
 def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
@@ -16,12 +16,15 @@ def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
     """
     global _library
     if _library is None:
-        _library = _loaded()
+        _library = crc32c_function()
     return _library(data, crc)
 
 
-def _loaded() -> Callable[[bytes | bytearray | memoryview, int], int]:
-    """Load the package's extension alone: all of it also loads importlib.metadata, half of the time of `sej tail`."""
+def crc32c_function() -> Callable[..., int]:
+    """Return the package's own function, for a module that calls it for each of many small records.
+
+    The extension alone is loaded: all of the package also loads importlib.metadata, half of the time of `sej tail`.
+    """
     from importlib.machinery import PathFinder
     from importlib.util import find_spec, module_from_spec
 

@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple
 from sej.codec import encode
 from sej.message import Message
 from sej.queue.interface.values import encoded
-from sej.system.checksum import crc32c
+from sej.system.checksum import crc32c_function
 
 MAGIC: Final = b"SEJQUEUE"
 VERSION: Final = 1
@@ -60,6 +60,7 @@ _HEADERS_HEAD: Final = struct.Struct(">qII")
 _PART: Final = struct.Struct(">IQQI")
 """The words of a record that hold a part of a text: holder, a, b and extra."""
 _U32, _U64 = 2**32, 2**64
+crc32c: Final = crc32c_function()
 _pack = RECORD_BODY.pack
 _pack_check = CHECK.pack
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from sej.errors import LockedError, LockLostError
 from sej.journal.directory import Directory
@@ -27,12 +28,10 @@ class QueueLock:
         self._disk = directory.disk
         self._path = directory.at("ofs", f"{name}.queue.lck")
         self._file = self._disk.open(self._path, "append")
+        self.take: Callable[[], object] = partial(self._file.lock, wait=True)
+        """Takes the lock, for one operation."""
         self.release: Callable[[], object] = self._file.unlocker()
         """Releases the lock, in C; callable at any time."""
-
-    def take(self) -> None:
-        """Take the lock, for one operation."""
-        self._file.lock(wait=True)
 
     def check(self) -> None:
         """Check from time to time, with the lock held, that others lock the same file.

@@ -88,31 +88,23 @@ class MessageReader:
         if cursor is None or not cursor.due <= offset <= cursor.due + _SKIP:
             self.close()
             cursor = self._cursor = Cursor(self._directory, offset)
-        asked = cursor.due
+        asked, self._messages = cursor.due, []
         try:
-            return self._read_on(cursor, offset)
+            while offset - cursor.due > self._ahead:  # not decoded: these bytes cannot hold more messages
+                if not cursor.read_encoded((offset - cursor.due) * OVERHEAD_SIZE)[1]:
+                    return None
+            while messages := cursor.read(max(self._ahead, offset - cursor.due + 1)):
+                self._messages, self._first = messages, messages[0].offset
+                index = offset - self._first
+                if index < len(messages):
+                    return messages[max(index, 0)]
         except OffsetTooSmallError:
             self.close()
             if asked == offset:
                 raise
-        return self._read(offset)  # only a message on the way was deleted
-
-    def _read_on(self, cursor: Cursor, offset: int) -> Message | None:
-        while offset - cursor.due > self._ahead:  # not decoded: these bytes cannot hold more messages
-            if not cursor.read_encoded((offset - cursor.due) * OVERHEAD_SIZE)[1]:
-                self._messages = []
-                return None
-        while True:
-            messages = cursor.read(max(self._ahead, offset - cursor.due + 1))
-            if not messages:
-                self._messages = []
-                return None
-            self._messages, self._first = messages, messages[0].offset
-            index = offset - self._first
-            if index < 0:
-                return messages[0]
-            if index < len(messages):
-                return messages[index]
+            return self._read(offset)  # only a message on the way was deleted
+        self._messages = []
+        return None
 
 
 def holds(directory: Directory, tail: Tail, offset: int, stamp: int) -> bool:

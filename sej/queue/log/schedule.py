@@ -89,6 +89,7 @@ class Schedule:
         earliest_ns: no other lease ends before this.
         ready: (-priority, offset) of the items that may be taken, the next one first: the keys of a dict, because an
             empty SortedSet costs a call of Python to find out.
+        timed: (the time from which it is ready, offset) of the items that wait for it, as the keys of a dict, too.
     """
 
     def __init__(self, leased: dict[int, Lease], waiting: SortedDict) -> None:
@@ -103,7 +104,7 @@ class Schedule:
         self.lapsed: set[int] = set()
         self.earliest_ns = NEVER
         self.ready = SortedDict()
-        self._timed = SortedDict()
+        self.timed = SortedDict()
         self._now_ns = 0
 
     def add(self, offset: int, there: Waiting) -> None:
@@ -111,28 +112,28 @@ class Schedule:
         if there.ready_at_ns <= self._now_ns:
             self.ready[-there.priority, offset] = None
         else:
-            self._timed[there.ready_at_ns, offset] = None
+            self.timed[there.ready_at_ns, offset] = None
 
     def add_many(self, found: Mapping[int, Waiting]) -> None:
         """Add waiting items that are not known yet."""
         now = self._now_ns
         self.ready.update(((-there.priority, at), None) for at, there in found.items() if there.ready_at_ns <= now)
-        self._timed.update(((there.ready_at_ns, at), None) for at, there in found.items() if there.ready_at_ns > now)
+        self.timed.update(((there.ready_at_ns, at), None) for at, there in found.items() if there.ready_at_ns > now)
 
     def remove(self, offset: int, there: Waiting) -> None:
         """Remove an item that waits no more."""
         self.ready.pop((-there.priority, offset), None)
-        self._timed.pop((there.ready_at_ns, offset), None)
+        self.timed.pop((there.ready_at_ns, offset), None)
 
     def rebuild(self) -> None:
         """Read every waiting and lapsed item again."""
         self.ready = SortedDict.fromkeys((-self._leased[offset].priority, offset) for offset in self.lapsed)
-        self._timed = SortedDict.fromkeys((there.ready_at_ns, offset) for offset, there in self._waiting.items())
+        self.timed = SortedDict.fromkeys((there.ready_at_ns, offset) for offset, there in self._waiting.items())
 
     def tick(self, now_ns: int) -> None:
         """Make items whose time has come ready."""
         self._now_ns = now_ns
-        timed = self._timed
+        timed = self.timed
         while timed and timed.peekitem(0)[0][0] <= now_ns:
             (_, offset), _ = timed.popitem(0)
             self.ready[-self._waiting[offset].priority, offset] = None
@@ -170,7 +171,7 @@ class Schedule:
 
     def next_due_ns(self) -> int | None:
         """Return when the next item may become ready on its own; None: never."""
-        due = min(self._timed.peekitem(0)[0][0] if self._timed else NEVER, self.earliest_ns)
+        due = min(self.timed.peekitem(0)[0][0] if self.timed else NEVER, self.earliest_ns)
         return None if due == NEVER else due
 
 
