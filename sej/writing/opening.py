@@ -53,13 +53,15 @@ def prepare(directory: Directory, *, allow_network_fs: bool) -> None:
         NetworkFileSystemError: the path is on a file system that is not known to be local.
     """
     disk = directory.disk
-    there = disk.status(directory.path)
-    if there is not None and not there.is_dir:
-        raise NotAJournalError(
-            "this is a file; expected a SEJ directory, or a path that does not exist yet", path=directory.path
-        )
+    there = disk.status(directory.jnl)
+    if is_new := there is None:
+        there = disk.status(directory.path)
+        if there is not None and not there.is_dir:
+            raise NotAJournalError(
+                "this is a file; expected a SEJ directory, or a path that does not exist yet", path=directory.path
+            )
     if not allow_network_fs:
-        kind = network_file_system(directory.path, there)
+        kind = network_file_system(directory.jnl, there)
         if kind is not None:
             raise NetworkFileSystemError(
                 f"this is on {kind}, which is not known as a local file system, and locks and syncs of others cannot be"
@@ -67,7 +69,7 @@ def prepare(directory: Directory, *, allow_network_fs: bool) -> None:
                 " risk",
                 path=directory.path,
             )
-    if there is None or disk.status(directory.jnl) is None:
+    if is_new:
         if there is not None:
             _refuse_foreign(directory)
             _has_id(directory)
