@@ -296,7 +296,7 @@ class End:
         self._check_names()
         self._seal()
         record_gap(self.directory, Gap(self.buffer.offset, offset, reason))
-        self._continue_at(start_segment(self.directory, offset, self.lock))
+        self._continue_at(start_segment(self.directory, self._kept, offset, self.lock))
         self.syncer.advance(offset)
 
     def _rotate_if_begun(self) -> None:
@@ -695,7 +695,7 @@ class End:
             self._turns.unmark()
             self._find_blocks()
         self._seal()
-        self._continue_at(start_segment(self.directory, self.buffer.offset, self.lock))
+        self._continue_at(start_segment(self.directory, self._kept, self.buffer.offset, self.lock))
         if self._turns is not None:
             self._turns.mark_end()
         if self._retention is not None:
@@ -710,7 +710,7 @@ class End:
 
     def _find_blocks(self) -> None:
         """Index what shared writers have appended since the last block."""
-        self._continue_at(open_end(self.directory, self._kept, self.lock, known=self.last.file))
+        self._continue_at(open_end(self.directory, self._kept, self.lock, before=self.last))
 
     def _seal(self) -> None:
         """Sync the last segment and finish its index."""
@@ -720,19 +720,19 @@ class End:
 
     def _continue_at(self, end: Found) -> None:
         """Continue at an end that was found on the disk, or at a new segment."""
-        buffer, old = self.buffer, self.last if hasattr(self, "last") else None
+        buffer = self.buffer
         buffer.write_directly(None, None, 0, 0)  # the buffer has a reference to the old file, which must be closed
-        self.last = last = LastSegment(self.directory, self._kept, end, old)
+        self.last = last = end.last
         buffer.position, buffer.offset = end.position, end.offset
         self._indexed_to = end.position
-        self.lock.keep(end.file)
+        self.lock.keep(last.file)
         self.syncer.advance(end.synced_offset)
         self.set_limits()
         if self._turns is None:
             _needed[id(self)] = self.lock, last
-            last.blocks.write(end.synced_position)
+            last.blocks.write(last.synced_position)
         else:
-            if end.blocks:  # now, because the next turn may be of another process
+            if last.blocks.unindexed:  # now, because the next turn may be of another process
                 self.sync_now()
             last.blocks.close()
 
@@ -759,12 +759,12 @@ class End:
             if old is not None:
                 old.blocks.close()
                 self.lock.keep(old.file)  # an interrupted call may have locked others
-            end = find_end(self.directory, self._kept, self.lock, known=None if old is None else old.file)
+            end = find_end(self.directory, self._kept, self.lock, before=old)
             if self._turns is None and end.offset < reached:
                 raise LockLostError(
                     f"the journal ends at {end.offset}, but this writer has appended up to {reached}: another process"
                     " changed it without the lock; close that process and open this writer again",
-                    path=end.segment.path,
+                    path=end.last.segment.path,
                     offset=end.offset,
                 )
             self._continue_at(end)

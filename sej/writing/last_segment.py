@@ -9,50 +9,75 @@ has at least 256 KiB, unless it is the last one of its segment or of its writer.
 still in the writer's buffer, so its checksum costs no read::
 
     segment    | block | block | block | block | current block |
-    its entry  |  in the file  |  _unindexed   | in the buffer |
+    its entry  |  in the file  |   unindexed   | in the buffer |
 
 The invariant: every entry in the index file describes synced bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sej.codec import Buffer, measure
-from sej.codec.format import OFFSET
+from sej.codec.format import NO_TIMESTAMP, OFFSET
 from sej.errors import LockLostError, SejError
-from sej.journal.directory import Directory
-from sej.journal.index import Block
+from sej.journal.directory import Segment
+from sej.journal.index import Block, IndexFile
 from sej.journal.writer_lock import require_name
 from sej.system.checksum import crc32c
-from sej.system.disk import File
+from sej.system.disk import Disk, File
 from sej.system.durable import KeptPosition, renew
 from sej.system.group_commit import is_failure
-from sej.writing.opening import Found
 
 if TYPE_CHECKING:
     from sej.journal.writer_lock import TurnLock, WriterLock
 
 
 class Blocks:
-    """The blocks of one segment. The caller of each method holds the writer's mutex."""
+    """The blocks of one segment. The caller of each method holds the writer's mutex.
 
-    def __init__(self, end: Found) -> None:
-        """Continue after the blocks that an opening found."""
-        self._index_file = end.index_file
-        self._indexed = end.known
-        self._unindexed: list[Block] = end.blocks
-        self._newest = end.newest_timestamp
-        self._partial = end.partial
-        self._partial_known = end.partial_known
-        self._position = end.position
-        self._offset = end.offset
+    Attributes:
+        unindexed: the full blocks that the index lacks.
+    """
+
+    def __init__(
+        self,
+        index_file: IndexFile,
+        indexed: int,
+        position: int,
+        offset: int,
+        newest_timestamp: int = NO_TIMESTAMP,
+        unindexed: Iterable[Block] = (),
+        partial: Block | None = None,
+        partial_known: bool = False,
+    ) -> None:
+        """Continue after the blocks that an opening found.
+
+        Args:
+            index_file: the index of the segment.
+            indexed: the number of full blocks in it.
+            position: the end of the segment.
+            offset: the offset of the next message.
+            newest_timestamp: the newest one in the full blocks, in ns.
+            unindexed: the full blocks that the index lacks.
+            partial: the block of the messages after the last full block, or None.
+            partial_known: whether the index has the partial block, after its full blocks.
+        """
+        self._index_file = index_file
+        self._indexed = indexed
+        self.unindexed = list(unindexed)
+        self._newest = newest_timestamp
+        self._partial = partial
+        self._partial_known = partial_known
+        self._position = position
+        self._offset = offset
 
     def end_block(self, buffer: Buffer) -> None:
         """Make a block of the messages in the buffer, then clear it. They are all written."""
         position, offset = buffer.position, buffer.offset
         if self._partial is not None:
-            self._unindexed.append(self._joined(self._partial, buffer))
+            self.unindexed.append(self._joined(self._partial, buffer))
             self._partial = None
         elif len(buffer):
             crc = crc32c(buffer.block())
@@ -61,7 +86,7 @@ class Blocks:
                 self._newest = newest
             start, start_offset = self._position, self._offset
             count = offset - start_offset
-            self._unindexed.append(Block(start, position, start_offset, count, crc, first, last, self._newest))
+            self.unindexed.append(Block(start, position, start_offset, count, crc, first, last, self._newest))
         else:
             return
         self._position, self._offset = position, offset
@@ -82,9 +107,9 @@ class Blocks:
 
         A failure is only logged, because an index can be rebuilt. The entries are not tried again.
         """
-        if not self._unindexed:
+        if not self.unindexed:
             return
-        ready = [block for block in self._unindexed if block.end <= synced_position]
+        ready = [block for block in self.unindexed if block.end <= synced_position]
         if ready:
             self._store(ready)
 
@@ -99,17 +124,17 @@ class Blocks:
                 from sej.system.logs import WARNING, record
 
                 record(__name__, WARNING, "the index %s could not be written: %s", self._index_file.path, error)
-            self._unindexed = self._unindexed[count:]
+            self.unindexed = self.unindexed[count:]
             return
         # No call between these: a signal handler sees both old values or both new ones.
-        self._indexed, self._unindexed = self._indexed + count, self._unindexed[count:]
+        self._indexed, self.unindexed = self._indexed + count, self.unindexed[count:]
 
     def finish(self, buffer: Buffer, synced_position: int) -> None:
         """Add the last messages to the index too, when the writer closes."""
         if len(buffer) or (self._partial is not None and not self._partial_known):
             self.end_block(buffer)
             if buffer.position <= synced_position:
-                self._store(self._unindexed)
+                self._store(self.unindexed)
 
     def close(self) -> None:
         """Close the index file, if it is open."""
@@ -124,19 +149,27 @@ class LastSegment:
         file: open for appending, with the segment's lock.
         blocks: the blocks for the index.
         synced_position: the bytes before this position are on the medium.
+        in_doubt: unsynced bytes before this position were written before the file was opened (sej.system.durable).
     """
 
-    def __init__(self, directory: Directory, kept: KeptPosition, end: Found, before: LastSegment | None) -> None:
-        """Continue at an end that was found, after the last segment before it. This object closes the file."""
-        self._disk = directory.disk
+    def __init__(
+        self,
+        disk: Disk,
+        kept: KeptPosition,
+        segment: Segment,
+        file: File,
+        blocks: Blocks,
+        synced_position: int = 0,
+        in_doubt: int = 0,
+    ) -> None:
+        """Remember a segment that was opened or started. This object closes the file."""
+        self._disk = disk
         self._kept = kept
-        self.segment = end.segment
-        self.file: File = end.file
-        self.blocks = Blocks(end)
-        self.synced_position = end.synced_position
-        again = before is not None and before.file is end.file
-        self._in_doubt: int = before._in_doubt if before is not None and again else end.position
-        """Unsynced bytes before this position were written before this file was opened (sej.system.durable)."""
+        self.segment = segment
+        self.file = file
+        self.blocks = blocks
+        self.synced_position = synced_position
+        self.in_doubt = in_doubt
 
     def write(self, view: memoryview, position: int, lock: WriterLock | TurnLock) -> None:
         """Append whole messages. After a trace of the original, each message is written between two checks.
@@ -208,8 +241,8 @@ class LastSegment:
         Raises:
             OSError: the system refused; nothing may be written or synced after that.
         """
-        if self._in_doubt > self.synced_position:
-            renew(self._disk, file, self.synced_position, self._in_doubt)
+        if self.in_doubt > self.synced_position:
+            renew(self._disk, file, self.synced_position, self.in_doubt)
         file.sync()
 
     def keep(self, position: int, offset: int) -> None:

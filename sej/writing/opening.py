@@ -20,7 +20,6 @@ import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, NetworkFileSystemError, NotAJournalError
 from sej.journal.directory import Directory, Segment, is_still
 from sej.journal.identity import ID_SIZE, journal_id
@@ -30,6 +29,7 @@ from sej.journal.recovery import Recovery, find_damage, good_end, keep
 from sej.journal.writer_lock import WriterLock
 from sej.system.disk import File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
+from sej.writing.last_segment import Blocks, LastSegment
 
 if TYPE_CHECKING:
     from sej.journal.writer_lock import TurnLock
@@ -111,35 +111,19 @@ class Found(NamedTuple):
     """The end of a journal as it is on the disk, ready for appending.
 
     Attributes:
-        segment: the last segment.
-        file: the segment, open for appending.
-        position: the size of the segment. It consists of whole messages.
+        last: the last segment, open for appending. It consists of whole messages.
+        position: its size.
         offset: the offset of the next message.
-        synced_position: the bytes before this position are durable. The writer syncs the others.
-        synced_offset: the messages below this offset are durable.
-        newest_timestamp: the newest timestamp in the full blocks, in ns.
-        index_file: the index of the segment.
-        known: the number of full blocks in the index.
-        blocks: the full blocks that the index lacks.
-        partial: the block of the messages after the last full block, or None.
-        partial_known: whether the index has the partial block, after its full blocks.
+        synced_offset: the messages below this offset are durable. The writer syncs the others.
         recovery: what was cut, or None.
         promised: whether ``txn/`` has batches that the writer completes before its first append.
     """
 
-    segment: Segment
-    file: File
+    last: LastSegment
     position: int
     offset: int
-    synced_position: int
     synced_offset: int
-    newest_timestamp: int
-    index_file: IndexFile
-    known: int
-    blocks: list[Block]
-    partial: Block | None
-    partial_known: bool
-    recovery: Recovery | None
+    recovery: Recovery | None = None
     promised: bool = False
 
 
@@ -149,7 +133,7 @@ def find_end(
     lock: WriterLock | TurnLock,
     first_offset: int = 0,
     *,
-    known: File | None = None,
+    before: LastSegment | None = None,
 ) -> Found:
     """Take the lock, finish what an earlier process left unfinished, and open the end.
 
@@ -161,7 +145,7 @@ def find_end(
         kept: its kept position.
         lock: its lock.
         first_offset: where a journal without segments starts.
-        known: as for :func:`open_end`.
+        before: as for :func:`open_end`.
     """
     recovery = None
     while True:
@@ -173,7 +157,7 @@ def find_end(
         if lock.original is not None:
             refuse_surplus(directory)
             segments = directory.segments()  # an original may just have added one
-        end = open_end(directory, kept, lock, first_offset=first_offset, known=known, segments=segments)
+        end = open_end(directory, kept, lock, first_offset=first_offset, before=before, segments=segments)
         recovery = end.recovery or recovery
         if not ours:
             journal_id(directory, create=True)
@@ -210,7 +194,7 @@ def open_end(
     lock: WriterLock | TurnLock,
     *,
     first_offset: int = 0,
-    known: File | None = None,
+    before: LastSegment | None = None,
     segments: list[Segment] | None = None,
 ) -> Found:
     """Open the last segment for appending. A torn tail is copied to ``kept/`` and cut.
@@ -223,7 +207,7 @@ def open_end(
         kept: its kept position.
         lock: its lock, which the caller has taken.
         first_offset: where a journal without segments starts.
-        known: a segment that the caller has open. If it is still the last one, this file is used, because a sync
+        before: the last segment that the caller has open. If it is still the last one, its file is used, because a sync
             through it reports every failed write since it was opened.
         segments: the segments of the journal; None: they are listed.
 
@@ -232,16 +216,17 @@ def open_end(
         CorruptionError: the segment is damaged, and the damage is not a torn tail; nothing was cut.
     """
     segments = directory.segments() if segments is None else segments
-    segment, fresh = (segments[-1], False) if segments else (directory.segment(first_offset), True)
-    if known is not None and is_still(directory.disk, segment, known):
-        file = known
-    else:
-        file = directory.disk.open(segment.path, "append")
+    if not segments:
+        return start_segment(directory, kept, first_offset, lock)
+    segment = segments[-1]
+    if before is not None and not is_still(directory.disk, segment, before.file):
+        before = None
+    file = directory.disk.open(segment.path, "append") if before is None else before.file
     try:
         lock.lock_segment(file)
-        return _open_end(directory, kept, segment, file, durable=fresh, renewed=file is known, alone=lock.keeps)
+        return _open_end(directory, kept, segment, file, before, alone=lock.keeps)
     except BaseException:
-        if file is not known:
+        if before is None:
             file.unlock()
             file.close()
         raise
@@ -252,14 +237,13 @@ def _open_end(
     kept: KeptPosition,
     segment: Segment,
     file: File,
+    before: LastSegment | None,
     *,
-    durable: bool,
-    renewed: bool,
     alone: bool,
 ) -> Found:
     index_file = IndexFile(directory, segment)
     entries, index = index_file.load_end(file, segment.first_offset)
-    fresh: list[Block] = []
+    full: list[Block] = []
     size = file.size()
     partial = index.open_block(size)
     partial_known = partial is not None
@@ -268,7 +252,7 @@ def _open_end(
     for block in read_blocks(file, position, offset) if size > position else ():
         position, offset = block.end, block.next_offset
         if block.end - block.position >= BLOCK_BYTES:
-            fresh.append(index.add(block))
+            full.append(index.add(block))
         else:
             partial = block
     damage = find_damage(file, position, offset) if size > position else None
@@ -283,8 +267,8 @@ def _open_end(
         recovery = Recovery(segment.path, position, offset, damage.size, copy, damage.reason)
         _warn("%s: cut %d torn bytes at %d, kept in %s", segment.path, damage.size, position, copy)
     end = Kept(position, offset)
-    synced = end if durable else min(end, durable_position(directory, kept, segment, file, alone=alone))
-    if not durable and kept.lost is not None:
+    synced = min(end, durable_position(directory, kept, segment, file, alone=alone))
+    if kept.lost is not None:
         gone = kept.lost
         kept.store(file, segment.first_offset, *synced)
     if gone is not None:
@@ -295,16 +279,18 @@ def _open_end(
         _warn(text, segment.path, gone.position, position, offset, gone.offset - 1)
     if position - synced.position <= _SYNC_BYTES:
         if position > synced.position:  # earlier writers may have left these bytes to the kernel
-            if renewed:
-                file.sync()
-            else:
+            if before is None:
                 renew(directory.disk, file, synced.position, position)
+            else:
+                file.sync()
             kept.store(file, segment.first_offset, position, offset)
         synced = end
     if recovery is not None:
         file.sync()  # the cut must be durable too
-    newest, there = index.newest_timestamp, partial_known
-    return Found(segment, file, position, offset, *synced, newest, index_file, entries, fresh, partial, there, recovery)
+    in_doubt = position if before is None else before.in_doubt
+    blocks = Blocks(index_file, entries, position, offset, index.newest_timestamp, full, partial, partial_known)
+    last = LastSegment(directory.disk, kept, segment, file, blocks, synced.position, in_doubt)
+    return Found(last, position, offset, synced.offset, recovery)
 
 
 def _warn(text: str, *values: object) -> None:
@@ -352,10 +338,10 @@ def _sweep(directory: Directory) -> None:
             disk.unlink(directory.at("tmp", name))
 
 
-def start_segment(directory: Directory, offset: int, lock: WriterLock | TurnLock) -> Found:
+def start_segment(directory: Directory, kept: KeptPosition, offset: int, lock: WriterLock | TurnLock) -> Found:
     """Create the segment that starts at an offset, and lock it. The caller has synced the segment before it."""
     segment = directory.segment(offset)
     file = directory.disk.open(segment.path, "new")
     lock.lock_segment(file)
-    index_file = IndexFile(directory, segment)
-    return Found(segment, file, 0, offset, 0, offset, NO_TIMESTAMP, index_file, 0, [], None, False, None)
+    last = LastSegment(directory.disk, kept, segment, file, Blocks(IndexFile(directory, segment), 0, 0, offset))
+    return Found(last, 0, offset, offset)
