@@ -16,14 +16,13 @@ The invariant: every entry in the index file describes synced bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sej.codec import Buffer, measure
 from sej.codec.format import NO_TIMESTAMP, OFFSET
 from sej.errors import LockLostError, SejError
 from sej.journal.directory import Segment
-from sej.journal.index import Block, IndexFile
+from sej.journal.index import BLOCK_BYTES, Block, IndexFile, read_blocks
 from sej.journal.writer_lock import require_name
 from sej.system.checksum import crc32c
 from sej.system.disk import Disk, File
@@ -41,37 +40,34 @@ class Blocks:
         unindexed: the full blocks that the index lacks.
     """
 
-    def __init__(
-        self,
-        index_file: IndexFile,
-        indexed: int,
-        position: int,
-        offset: int,
-        newest_timestamp: int = NO_TIMESTAMP,
-        unindexed: Iterable[Block] = (),
-        partial: Block | None = None,
-        partial_known: bool = False,
-    ) -> None:
-        """Continue after the blocks that an opening found.
-
-        Args:
-            index_file: the index of the segment.
-            indexed: the number of full blocks in it.
-            position: the end of the segment.
-            offset: the offset of the next message.
-            newest_timestamp: the newest one in the full blocks, in ns.
-            unindexed: the full blocks that the index lacks.
-            partial: the block of the messages after the last full block, or None.
-            partial_known: whether the index has the partial block, after its full blocks.
-        """
+    def __init__(self, index_file: IndexFile, first_offset: int) -> None:
+        """Begin with an empty segment."""
         self._index_file = index_file
-        self._indexed = indexed
-        self.unindexed = list(unindexed)
-        self._newest = newest_timestamp
-        self._partial = partial
-        self._partial_known = partial_known
-        self._position = position
-        self._offset = offset
+        self._indexed = self._position = 0
+        self._offset = first_offset
+        self.unindexed: list[Block] = []
+        self._newest = NO_TIMESTAMP
+        self._partial: Block | None = None
+        """The block of the messages after the last full block, if there are any."""
+        self._partial_known = False
+        """Whether the index has that block too."""
+
+    def load(self, file: File) -> tuple[int, int]:
+        """Continue after the good messages of the segment; return where they end, and the offset there."""
+        self._indexed, index = self._index_file.load_end(file, self._offset)
+        size = file.size()
+        self._partial = index.open_block(size)
+        self._partial_known = self._partial is not None
+        self._indexed -= self._partial_known
+        position, offset = index.position, index.due
+        for block in read_blocks(file, position, offset) if size > position else ():
+            position, offset = block.end, block.next_offset
+            if block.end - block.position >= BLOCK_BYTES:
+                self.unindexed.append(index.add(block))
+            else:
+                self._partial = block
+        self._position, self._offset, self._newest = position, offset, index.newest_timestamp
+        return position, offset
 
     def end_block(self, buffer: Buffer) -> None:
         """Make a block of the messages in the buffer, then clear it. They are all written."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sej.errors import CorruptionError, NetworkFileSystemError, NotAJournalError
 from sej.journal.directory import Directory, Segment, is_still
 from sej.journal.identity import ID_SIZE, journal_id
-from sej.journal.index import BLOCK_BYTES, Block, IndexFile, read_blocks
+from sej.journal.index import IndexFile
 from sej.journal.medium import durable_position
 from sej.journal.recovery import Recovery, find_damage, good_end, keep
 from sej.journal.writer_lock import WriterLock
@@ -241,21 +241,9 @@ def _open_end(
     *,
     alone: bool,
 ) -> Found:
-    index_file = IndexFile(directory, segment)
-    entries, index = index_file.load_end(file, segment.first_offset)
-    full: list[Block] = []
-    size = file.size()
-    partial = index.open_block(size)
-    partial_known = partial is not None
-    entries -= partial_known
-    position, offset = index.position, index.due
-    for block in read_blocks(file, position, offset) if size > position else ():
-        position, offset = block.end, block.next_offset
-        if block.end - block.position >= BLOCK_BYTES:
-            full.append(index.add(block))
-        else:
-            partial = block
-    damage = find_damage(file, position, offset) if size > position else None
+    blocks = Blocks(IndexFile(directory, segment), segment.first_offset)
+    position, offset = blocks.load(file)
+    damage = find_damage(file, position, offset) if file.size() > position else None
     recovery = gone = None
     if damage is not None:
         if damage.follower is not None:
@@ -288,7 +276,6 @@ def _open_end(
     if recovery is not None:
         file.sync()  # the cut must be durable too
     in_doubt = position if before is None else before.in_doubt
-    blocks = Blocks(index_file, entries, position, offset, index.newest_timestamp, full, partial, partial_known)
     last = LastSegment(directory.disk, kept, segment, file, blocks, synced.position, in_doubt)
     return Found(last, position, offset, synced.offset, recovery)
 
@@ -343,5 +330,5 @@ def start_segment(directory: Directory, kept: KeptPosition, offset: int, lock: W
     segment = directory.segment(offset)
     file = directory.disk.open(segment.path, "new")
     lock.lock_segment(file)
-    last = LastSegment(directory.disk, kept, segment, file, Blocks(IndexFile(directory, segment), 0, 0, offset))
+    last = LastSegment(directory.disk, kept, segment, file, Blocks(IndexFile(directory, segment), offset))
     return Found(last, 0, offset, offset)
