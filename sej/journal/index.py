@@ -34,7 +34,7 @@ from sej.errors import CorruptionError, DecodeError
 from sej.journal.directory import Directory, Segment
 from sej.journal.recovery import Damage, find_damage, last_message
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File
+from sej.system.disk import Disk, File, open_sidecar
 
 BLOCK_BYTES: Final = 1 << 18
 """A block ends with the first message that makes it this long."""
@@ -271,10 +271,6 @@ def _split(data: bytes) -> Iterator[bytes]:
     return (data[at : at + ENTRY_SIZE] for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE))
 
 
-def _packed(blocks: list[Block]) -> bytes:
-    return b"".join([block.pack() for block in blocks])
-
-
 def _entries(file: File, segment_bytes: int, first: int = 0, ahead: int = _ENTRIES) -> Iterator[Block | None]:
     """Yield the entries from a number on, None for each bad one; none if the head is wrong. So many are read ahead.
 
@@ -319,43 +315,38 @@ class IndexFile:
     segment (:func:`check_block`); everything from the first doubtful entry on is dropped.
     """
 
-    __slots__ = ("_disk", "_entries", "_file", "path")
+    __slots__ = ("_disk", "_file", "path")
 
     def __init__(self, directory: Directory, segment: Segment) -> None:
         """Set the file; nothing is opened."""
         self._disk: Disk = directory.disk
         self.path = f"{directory.prefix}idx/{segment.first_offset:016x}.idx"
         self._file: File | None = None
-        self._entries = 0
 
     def load(self, segment_file: File, first_offset: int) -> BlockIndex:
         """Return the accepted blocks; an empty index if the file is missing, of another format or stale."""
-        try:
-            file = self._disk.open(self.path, "read")
-        except (FileNotFoundError, NotADirectoryError):
+        file = self._open_to_read()
+        if file is None:
             return BlockIndex(first_offset)
         size = segment_file.size()
         index = BlockIndex(first_offset)
-        try:
+        with file.closing():
             for block in _entries(file, size):
                 place = index.position, index.due
                 if block is None or block.end > size or (block.position, block.first_offset) != place:
                     break
                 index.add(block)
-        finally:
-            file.close()
         while index.blocks and not check_block(segment_file, index.blocks[-1]):
             index = BlockIndex(first_offset, index.blocks[: len(index.blocks) // 2])
         return index
 
     def sound_blocks(self, segment_file: File) -> list[Block]:
         """Return every entry that is whole and belongs to the segment, whatever the others are: for checking."""
-        try:
-            file = self._disk.open(self.path, "read")
-        except (FileNotFoundError, NotADirectoryError):
+        file = self._open_to_read()
+        if file is None:
             return []
         found: list[Block] = []
-        try:
+        with file.closing():
             for block in _entries(file, segment_file.size()):
                 if (
                     block is not None
@@ -363,8 +354,6 @@ class IndexFile:
                     and (check_block(segment_file, block) or self.is_followed(segment_file, block))
                 ):
                     found.append(block)
-        finally:
-            file.close()
         return found
 
     def is_followed(self, segment_file: File, block: Block) -> bool:
@@ -387,17 +376,14 @@ class IndexFile:
 
         They are not compared with the segment: see :func:`is_content`.
         """
-        try:
-            file = self._disk.open(self.path, "read")
-        except (FileNotFoundError, NotADirectoryError):
+        file = self._open_to_read()
+        if file is None:
             return []
-        try:
+        with file.closing():
             size = segment_file.size()
             bisected = _bisect(file, "end", position + 1) if position and file.read(HEAD_SIZE, 0) == HEAD else None
             entries = _entries(file, size, 0 if bisected is None else bisected[0], most)
             return list(islice((each for each in entries if each is not None and each.end > position), most))
-        finally:
-            file.close()
 
     def find(self, segment_file: File, first_offset: int, key: Key, wanted: int) -> Block | None:
         """Return the first block whose key is at least ``wanted``, by bisection; the last one if none exists.
@@ -410,17 +396,14 @@ class IndexFile:
             key: the name of a value of blocks that does not decrease from one to the next.
             wanted: the value to find.
         """
-        try:
-            file = self._disk.open(self.path, "read")
-        except (FileNotFoundError, NotADirectoryError):
+        file = self._open_to_read()
+        if file is None:
             return None
-        try:
+        with file.closing():
             bisected = _bisect(file, key, wanted) if file.read(HEAD_SIZE, 0) == HEAD else None
             if bisected is None:
                 return None
             _, below, found = bisected
-        finally:
-            file.close()
         if found is None:
             found = below
         else:  # unordered entries must not move a reader forwards: the found one must follow the passed ones
@@ -430,14 +413,18 @@ class IndexFile:
         sound = found is not None and found.first_offset >= first_offset and check_block(segment_file, found)
         return found if sound else None
 
-    def load_end(self, segment_file: File, first_offset: int) -> tuple[int, BlockIndex]:
+    def load_end(self, segment_file: File, first_offset: int, *, to_write: bool = False) -> tuple[int, BlockIndex]:
         """Return how many entries are accepted, and an index with only the last of them: for appending.
 
         Reads one entry if the file is in order; otherwise it is loaded completely.
+
+        Args:
+            segment_file: the segment.
+            first_offset: the segment's first offset.
+            to_write: keep the file open for :meth:`write`.
         """
-        try:
-            file = self._disk.open(self.path, "read")
-        except (FileNotFoundError, NotADirectoryError):
+        file = open_sidecar(self._disk, self.path) if to_write else self._open_to_read()
+        if file is None:
             return 0, BlockIndex(first_offset)
         try:
             count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
@@ -451,7 +438,10 @@ class IndexFile:
                 if block and (block.position, block.first_offset) == before and check_block(segment_file, block):
                     return count, BlockIndex(first_offset, [block])
         finally:
-            file.close()
+            if to_write:
+                self._file = file
+            else:
+                file.close()
         index = self.load(segment_file, first_offset)
         return len(index.blocks), BlockIndex(first_offset, index.blocks[-1:])
 
@@ -472,20 +462,22 @@ class IndexFile:
 
         A short block's entry is overwritten in place: it is never missing.
         """
-        size = 0
-        if self._file is None:
-            self._file = self._open()
-            size = self._file.size()
-            self._entries = keep if size >= HEAD_SIZE else 0
-        data = _packed(blocks)
-        if self._entries:
-            position = HEAD_SIZE + self._entries * ENTRY_SIZE
-        else:
-            position, data = 0, HEAD + data
-        self._file.write_at(data, position)
-        self._entries += len(blocks)
+        file = self._file
+        if file is None or not file.extent()[1]:
+            file = self._file = self._open()
+        size = file.size()
+        data, position = b"".join([block.pack() for block in blocks]), HEAD_SIZE + keep * ENTRY_SIZE
+        if not keep or size < HEAD_SIZE:
+            data, position = HEAD.ljust(position, b"\0") + data, 0
+        file.write_at(data, position)
         if size > position + len(data):
-            self._file.truncate(position + len(data))
+            file.truncate(position + len(data))
+
+    def _open_to_read(self) -> File | None:
+        try:
+            return self._disk.open(self.path, "read")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def _open(self) -> File:
         try:

@@ -66,6 +66,7 @@ __all__ = [
     "large_file_advice",
     "network_file_system",
     "of_system",
+    "open_sidecar",
     "overwrite_file",
     "read_small",
     "read_start",
@@ -556,6 +557,16 @@ def read_start(disk: Disk, path: str | os.PathLike[str], size: int) -> bytes:
         return file.read(size, 0)
     finally:
         file.close()
+
+
+def open_sidecar(disk: Disk, path: str) -> File | None:
+    """Open a file that may be missing, or may be only readable: a write fails then."""
+    try:
+        return disk.open(path, "edit")
+    except PermissionError:
+        return disk.open(path, "read")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def overwrite_file(disk: Disk, path: str | os.PathLike[str], data: bytes, position: int = 0, size: int = -1) -> bool:

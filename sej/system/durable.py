@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, Tolerated, of_system, overwrite_file, read_start
+from sej.system.disk import Disk, File, Tolerated, of_system, open_sidecar, overwrite_file, read_start
 
 MAGIC: Final = b"SEJDURAB"
 BODY: Final = struct.Struct(">8sQQQQI")
@@ -79,10 +79,10 @@ class KeptPosition:
     Many processes may write it. Each writes only what it has synced itself, so the last one is right even if another
     one was ahead.
 
-    The small file stays open from the second :meth:`store` to :meth:`forget`, because a writer that syncs often would
-    open it each time. A store that finds its name removed or replaced opens it again. If another process does this
-    between that check and the write, the path has an older record or none. Only :meth:`lower` must reach the path, so
-    it opens it.
+    The small file stays open from the second :meth:`store`, or from a :meth:`load` that is ``alone``, to
+    :meth:`forget`, because a writer that syncs often would open it each time. A store that finds its name removed or
+    replaced opens it again. If another process does this between that check and the write, the path has an older record
+    or none. Only :meth:`lower` must reach the path, so it opens it.
 
     Attributes:
         path: the small file.
@@ -90,7 +90,7 @@ class KeptPosition:
             which were on the medium; else None.
     """
 
-    __slots__ = ("_disk", "_of", "_open", "_stored", "lost", "path")
+    __slots__ = ("_disk", "_of", "_open", "_stays", "lost", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
         """Set the path; nothing is opened.
@@ -104,8 +104,8 @@ class KeptPosition:
         self.lost: Kept | None = None
         self._of: _Known | None = None
         self._open: File | None = None
-        self._stored = False
-        """Whether there was a store: a second one keeps the small file open."""
+        self._stays = False
+        """Whether the next store keeps the small file open."""
 
     def load(self, file: File, name: int, *, alone: bool = False) -> Kept | None:
         """Return the stored position of an open file.
@@ -121,7 +121,11 @@ class KeptPosition:
         """
         self.lost = None
         crc32c(b"")  # loads the library: at the interpreter's end, when a writer may be closed, nothing can be imported
-        data = self._read()
+        if alone:
+            self._stays, self._open = True, open_sidecar(self._disk, self.path)
+            data = None if self._open is None else self._open.read(RECORD_SIZE, 0)
+        else:
+            data = self._read()
         if data is None:
             return None
         there = _parse(data)
@@ -157,13 +161,13 @@ class KeptPosition:
             body = BODY.pack(MAGIC, name, of.inode, position, offset, of.head)
             record = body + CHECK.pack(crc32c(body))
             try:
-                if self._stored:
+                if self._stays:
                     self._overwrite(record)
                 else:
                     overwrite_file(self._disk, self.path, record)
             except FileNotFoundError:
                 self._create(file, record)
-            self._stored = True
+            self._stays = True
         except OSError as error:
             if not of_system(error):
                 raise
@@ -186,7 +190,7 @@ class KeptPosition:
     def forget(self) -> None:
         """Release the file whose position was stored last, and the small file; each is closed with its last owner."""
         self._of = self._open = None
-        self._stored = False
+        self._stays = False
 
     def _create(self, file: File, record: bytes) -> None:
         if self._disk.status(file.path) is None:

@@ -54,7 +54,7 @@ class Blocks:
 
     def load(self, file: File) -> tuple[int, int]:
         """Continue after the good messages of the segment; return where they end, and the offset there."""
-        self._indexed, index = self._index_file.load_end(file, self._offset)
+        self._indexed, index = self._index_file.load_end(file, self._offset, to_write=True)
         size = file.size()
         self._partial = index.open_block(size)
         self._partial_known = self._partial is not None
