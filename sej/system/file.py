@@ -1,4 +1,4 @@
-"""An open file, and the calls of :mod:`sej.system.disk` that are made most often.
+"""An open file, and how it is opened: the part of :mod:`sej.system.disk` that has no names to keep.
 
 What :mod:`sej.system.disk` says about signal handlers holds here: a descriptor has an owner before the next bytecode
 runs.
@@ -6,9 +6,9 @@ runs.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
+import functools
 import os
 import stat
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from io import FileIO
 from threading import RLock
-from typing import Final, NamedTuple, NoReturn, TypeVar
+from typing import Final, NamedTuple, NoReturn, Protocol, cast
 
 from sej.errors import FileTypeError
 
@@ -39,8 +39,94 @@ class Status(NamedTuple):
 
 _NO_WAIT: Final = os.O_NONBLOCK
 """Opening a FIFO or a device returns immediately, so that it can be examined. No effect on a regular file."""
-WRITE_LIMIT: Final = 1 << 30
+_WRITE_LIMIT: Final = 1 << 30
 """One system call transfers at most a little under 2 GiB on Linux."""
+_BLOCK: Final = 4096
+"""The alignment of reads and writes past the cache."""
+_FOLIO: Final = 1 << 21
+"""The cache drops whole folios; none is larger on common systems, and each begins at a multiple of its size."""
+_SYNC_FILE_RANGE_WRITE: Final = 2
+"""Start to write the dirty pages; do not wait for them."""
+
+
+class File(Protocol):
+    """An open file. Threads may share it, except for ``close``."""
+
+    @property
+    def path(self) -> str:
+        """The path that was opened."""
+
+    def read(self, size: int, position: int) -> bytes:
+        """Return up to size bytes from position; fewer only at the end of the file."""
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        """Fill the buffer from position; return the number of bytes, fewer only at the end of the file."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write everything at the end (``append``, ``new``) or at the running position (``temp``)."""
+
+    def writer(self) -> Callable[[bytes], int]:
+        """Return a bare write at the end, for the fastest path: one call that returns how many bytes it wrote."""
+
+    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Overwrite everything at position."""
+
+    def stored(self, size: int, position: int) -> bytes | None:
+        """Return up to size bytes of the medium, past the cache; None if the system cannot tell.
+
+        No other thread may use the file in the meantime; the same holds for :meth:`rewrite`.
+        """
+
+    def rewrite(self, data: bytes, position: int) -> None:
+        """Write bytes again that an earlier write did not get to the medium (``edit``); :meth:`sync` afterwards."""
+
+    def start_sync(self, size: int, position: int) -> None:
+        """Start to write bytes to the medium, so that the next :meth:`sync` waits less. It reports no error."""
+
+    def sync(self) -> None:
+        """Force the data and the size to the medium."""
+
+    def truncate(self, size: int) -> None:
+        """Cut or zero-extend to size bytes."""
+
+    def allocate(self, size: int) -> None:
+        """Give an empty file ``size`` zeros, with disk space for all of them."""
+
+    def set_time(self, mtime_ns: int) -> None:
+        """Set the time of its last change, in ns since the epoch; no other process has its name yet."""
+
+    def size(self) -> int:
+        """Return its current size in bytes."""
+
+    def extent(self) -> tuple[int, int]:
+        """Return its current size in bytes and its number of names, in half the time of :meth:`status`."""
+
+    def status(self) -> Status:
+        """Return the file's current status, whatever happened to its name."""
+
+    def lock(self, *, exclusive: bool = True, wait: bool = False, held: bool = False) -> bool:
+        """Take the ``flock``; return False if another process has it.
+
+        Args:
+            exclusive: False for a lock that several processes may hold together.
+            wait: wait without a limit.
+            held: it is kept for longer than one operation: portalocker takes it, and nothing waits.
+        """
+
+    def unlock(self) -> None:
+        """Release the lock; closing the file does too."""
+
+    def unlocker(self) -> Callable[[], object]:
+        """Return :meth:`unlock` as one call into C: as the only call of a ``finally`` no signal can precede it."""
+
+    def closing(self) -> AbstractContextManager[object]:
+        """Close the file at the end of a ``with`` block, with no bytecode in between; for a file with one user."""
+
+    def fileno(self) -> int:
+        """Return the descriptor, if there is one."""
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
 
 
 class _Owner(FileIO):
@@ -49,17 +135,17 @@ class _Owner(FileIO):
     _finalizing = None  # otherwise FileIO warns
 
 
-class Descriptor:
-    """An open file of the operating system; see :class:`sej.system.disk.File`."""
+class OsFile:
+    """An open file of the operating system."""
 
     __slots__ = ("_fd", "_owner", "_path", "_syncing", "_unsynced")
 
     def __init__(self, fd: int | FileIO, path: str) -> None:
-        """Own the descriptor; -1: a closed file."""
+        """Own the descriptor."""
         self._syncing = RLock()  # reentrant for signal handlers
         self._unsynced: int | None = None
-        self._owner = (_Owner(fd, "r+b") if fd >= 0 else None) if isinstance(fd, int) else fd
-        self._fd = -1 if self._owner is None else self._owner.fileno()
+        self._owner = _Owner(fd, "r+b") if isinstance(fd, int) else fd
+        self._fd = self._owner.fileno()
         self._path = path
 
     @property
@@ -70,13 +156,13 @@ class Descriptor:
     def read(self, size: int, position: int) -> bytes:
         """Return up to size bytes from position."""
         try:
-            data = os.pread(self._fd, min(size, WRITE_LIMIT), position)
+            data = os.pread(self._fd, min(size, _WRITE_LIMIT), position)
             if len(data) == size or not data:
                 return data
             parts = [data]
             done = len(data)
             while done < size:
-                data = os.pread(self._fd, min(size - done, WRITE_LIMIT), position + done)
+                data = os.pread(self._fd, min(size - done, _WRITE_LIMIT), position + done)
                 if not data:
                     break
                 parts.append(data)
@@ -93,7 +179,7 @@ class Descriptor:
             if done != size:
                 with memoryview(data) as view:
                     while done < size:
-                        done += progress(os.write(self._fd, view[done : done + WRITE_LIMIT]), self._path)
+                        done += _progress(os.write(self._fd, view[done : done + _WRITE_LIMIT]), self._path)
         except OSError as error:
             locate(error, self._path)
 
@@ -105,8 +191,8 @@ class Descriptor:
                 return
             with memoryview(data) as view:
                 while done < len(view):
-                    count = os.pwrite(self._fd, view[done : done + WRITE_LIMIT], position + done)
-                    done += progress(count, self._path)
+                    count = os.pwrite(self._fd, view[done : done + _WRITE_LIMIT], position + done)
+                    done += _progress(count, self._path)
         except OSError as error:
             locate(error, self._path)
 
@@ -159,13 +245,11 @@ class Descriptor:
 
     def unlocker(self) -> Callable[[], object]:
         """Call ``flock`` on the owner, which knows whether it is closed: its descriptor number may be reused."""
-        if self._owner is None:
-            return self.unlock
         return partial(fcntl.flock, self._owner, fcntl.LOCK_UN)
 
     def closing(self) -> AbstractContextManager[object]:
         """Return the owner, which is written in C."""
-        return contextlib.nullcontext() if self._owner is None else self._owner
+        return self._owner
 
     def fileno(self) -> int:
         """Return the descriptor; -1 after close."""
@@ -174,18 +258,180 @@ class Descriptor:
     def close(self) -> None:
         """Close the file; if an exception interrupts it, a second call finishes."""
         self._fd = -1
-        if self._owner is not None:
-            self._owner.close()
+        self._owner.close()
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        """Fill the buffer from position."""
+        done = 0
+        try:
+            while done < len(buffer):
+                count = os.preadv(self._fd, [buffer[done : done + _WRITE_LIMIT]], position + done)
+                if not count:
+                    break
+                done += count
+        except OSError as error:
+            locate(error, self.path, position)
+        return done
+
+    def writer(self) -> Callable[[bytes], int]:
+        """Return one ``write`` without a Python function around it. Do not call it after the file is closed."""
+        return partial(os.write, self._fd)
+
+    def stored(self, size: int, position: int) -> bytes | None:
+        """Read the medium by ``O_DIRECT``.
+
+        A file system without a block device of its own may still answer from the cache: btrfs does for a block that
+        could not be written. The system cannot tell then.
+        """
+        if not os.major(os.fstat(self._fd).st_dev):
+            return None
+        import mmap  # here, because it is a library that few processes need
+
+        low, high = position & -_BLOCK, -(-(position + size) // _BLOCK) * _BLOCK
+        with mmap.mmap(-1, high - low) as memory:
+            done = 0
+            try:
+                if not self._set_direct(True):
+                    return None
+                while done < high - low and not done % _BLOCK:
+                    with memoryview(memory) as view, view[done:] as rest:
+                        count = os.preadv(self._fd, [rest], low + done)
+                    if not count:
+                        break
+                    done += count
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # another alignment
+                    return None
+                locate(error, self._path, position)
+            finally:
+                self._set_direct(False)
+            return memory[position - low : max(min(done, position + size - low), position - low)]
+
+    def rewrite(self, data: bytes, position: int) -> None:
+        """Write whole blocks past the cache. The last block is shared with later bytes: its page is dropped.
+
+        On ext4 a block that could not be written once stays unwritten for its page, even if the page is written again.
+        Both ways drop bytes of a whole folio from the cache that the medium may not have; these are written back.
+        """
+        end = position + len(data)
+        first, last = position & -_FOLIO, -(-end // _FOLIO) * _FOLIO
+        seen = bytearray(self.read(last - first, first))
+        seen[position - first : end - first] = data
+        low, high = position & -_BLOCK, end & -_BLOCK
+        try:
+            try:
+                if low < high and self._set_direct(True):
+                    self._write_blocks(seen[low - first : high - first], low)
+                else:
+                    high = low
+            finally:
+                self._set_direct(False)
+            self.sync()  # a page that another process has written to is dropped only if it is clean
+            os.posix_fadvise(self._fd, first, last - first, os.POSIX_FADV_DONTNEED)
+        finally:
+            self._put_back(seen, first, end)
+        rest = max(high, position)
+        if rest < end:
+            self.write_at(data[rest - position :], rest)
+
+    def _put_back(self, seen: bytearray, first: int, end: int) -> None:
+        """Write each block that differs from its earlier content.
+
+        Another process may have cut and rewritten the bytes after end. So those are written back only if the file now
+        has zeros there, as it does for bytes that the cache lost.
+        """
+        left = self.read(len(seen), first)
+        if left == seen:
+            return
+        ours = end - first
+        for at in range(0, ours, _BLOCK):
+            stop = min(at + _BLOCK, ours)
+            if left[at:stop] != seen[at:stop]:
+                self.write_at(seen[at:stop], first + at)
+        for at in range(ours & -_BLOCK, len(left), _BLOCK):
+            start, stop = max(at, ours), min(at + _BLOCK, len(left))
+            there, behind = left[start:stop], seen[start:stop]
+            same = len(there.rstrip(b"\0"))
+            if there != behind and behind.startswith(there[:same]):
+                self.write_at(behind[same:], first + start + same)
+
+    def _write_blocks(self, data: bytearray, position: int) -> None:
+        import mmap
+
+        with mmap.mmap(-1, len(data)) as memory:
+            memory[:] = data
+            done = 0
+            while done < len(data):
+                with memoryview(memory) as view, view[done:] as rest:
+                    done += _progress(os.pwrite(self._fd, rest, position + done), self._path)
+
+    def _set_direct(self, on: bool) -> bool:
+        """Turn O_DIRECT of this descriptor on or off; return False if the system cannot.
+
+        Opening the file again would do the same, but end a lease.
+        """
+        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)
+        except OSError:
+            return False
+        return True
+
+    def start_sync(self, size: int, position: int) -> None:
+        """Start to write by ``sync_file_range``, if the system has it.
+
+        With this flag it does not collect errors of earlier writes: they remain for :meth:`sync`.
+        """
+        if (call := _sync_file_range()) is not None:
+            call(self._fd, position, size, _SYNC_FILE_RANGE_WRITE)
+
+    def sync(self) -> None:
+        """Sync by ``fdatasync``."""
+        with self._syncing:
+            if self._fd < 0:
+                raise OSError(errno.EBADF, "the file is closed", self._path)
+            if self._unsynced is not None:
+                raise OSError(self._unsynced, "an earlier sync of this file failed", self._path)
+            try:
+                os.fdatasync(self._fd)
+            except OSError as error:
+                self._unsynced = error.errno
+                locate(error, self._path)
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend."""
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            locate(error, self._path)
+
+    def allocate(self, size: int) -> None:
+        """Allocate zeros with disk space."""
+        try:
+            os.posix_fallocate(self._fd, 0, size)
+        except OSError as error:
+            locate(error, self._path)
+
+    def set_time(self, mtime_ns: int) -> None:
+        """Set the time of its last change."""
+        os.utime(self._fd, ns=(mtime_ns, mtime_ns))
 
 
-_D = TypeVar("_D", bound=Descriptor)
+@functools.cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Return the function of the C library, or None. It is loaded late, because that takes a short command too long."""
+    import ctypes
+
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is not None:
+        call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return cast("Callable[[int, int, int, int], int] | None", call)
 
 
-def opened(kind: type[_D], path: str, flags: int) -> _D:
+def opened(path: str, flags: int) -> OsFile:
     """Open a regular file, waiting only for the end of a lease.
 
     Args:
-        kind: the class to make.
         path: the path.
         flags: as for :func:`os.open`.
 
@@ -207,7 +453,7 @@ def opened(kind: type[_D], path: str, flags: int) -> _D:
     except OSError:
         owner.close()
         raise
-    return kind(owner, path)
+    return OsFile(owner, path)
 
 
 def _owned(path: str, flags: int) -> FileIO:
@@ -319,7 +565,7 @@ def locate(error: OSError, path: str, position: int | None = None) -> NoReturn:
     raise OSError(error.errno, f"{error.strerror}{where}", path) from error
 
 
-def progress(count: int, path: str) -> int:
+def _progress(count: int, path: str) -> int:
     """Return how many bytes a call has written; raises if there are none."""
     if count == 0:
         raise OSError(errno.EIO, "write(2) made no progress", path)

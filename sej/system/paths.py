@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from sej.system.descriptor import real_path
 from sej.system.disk import Disk
+from sej.system.file import real_path
 
 _PARTS: Final = frozenset({"gaps", "idx", "jnl", "kept", "ofs", "tmp", "txn"})
 

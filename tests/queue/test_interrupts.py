@@ -30,7 +30,7 @@ from tests.sej.interrupts import KINDS, Interrupt, free, interrupt, locked_below
 
 PACKAGE = os.path.dirname(sej.__file__) + os.sep
 MODULES = ("queue/", "writing/shared_")
-DISK = "system/disk.py"
+DISK = "system/file.py"
 CALLS = ("lock", "read", "status", "unlock", "write", "write_at")
 """Where the handler comes: in the modules of the queue, and in what locks and writes its files."""
 
