@@ -12,7 +12,6 @@ checks that the lock file is still the file at its path.
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Callable
@@ -106,21 +105,6 @@ def lock_segment(file: File) -> None:
             "another writer holds this segment, although the journal's lock file is free: the file was removed"
             " while that writer ran; close that writer",
             path=file.path,
-        )
-
-
-def require_name(segment: File) -> None:
-    """Check that the segment that a writer appends to still has a name.
-
-    Raises:
-        OSError: ESTALE: it was removed, and what was appended after that is lost.
-    """
-    if not segment.extent()[1]:
-        raise OSError(
-            errno.ESTALE,
-            "this segment was removed while a writer appended to it, and its messages with it: find the program that"
-            " removes it, then open a new writer",
-            segment.path,
         )
 
 

@@ -204,8 +204,14 @@ class Lock:
 
     def _try(self) -> File | None:
         """Take the lock if it is free; return its file, locked and signed."""
+        missing = False
         while True:
-            file, missing = self._open()
+            try:
+                file = self._disk.open(self.path, "edit")
+            except FileNotFoundError:
+                missing = True
+                self._disk.open(self.path, "append").close()  # created if it is still missing
+                continue
             try:
                 if not file.lock(exclusive=self._exclusive, held=True):
                     file.close()
@@ -218,16 +224,7 @@ class Lock:
                 file.close()
                 raise
             file.close()  # the name was removed between open and lock: take the new file
-
-    def _open(self) -> tuple[File, bool]:
-        """Open the file; return whether it was missing too."""
-        missing = False
-        while True:
-            try:
-                return self._disk.open(self.path, "edit"), missing
-            except FileNotFoundError:
-                missing = True
-                self._disk.open(self.path, "append").close()  # created if it is still missing
+            missing = False
 
     def check(self) -> None:
         """Check that the lock is still valid.

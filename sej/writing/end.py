@@ -458,10 +458,10 @@ class End:
             self.buffer.write_directly(None, None, 0, 0)
         self.syncer.close()
         self.syncer.forget()
+        self.lock.release()  # of the segment too: a child that was just forked may have a copy of its descriptor
         if hasattr(self, "last"):
             self.last.close()
         self._kept.forget()  # it has a reference to the segment
-        self.lock.release()
         _needed.pop(id(self), None)
         self.buffer.forgotten = None
 

@@ -16,6 +16,7 @@ The invariant: every entry in the index file describes synced bytes.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from sej.codec import Buffer, measure
@@ -23,7 +24,6 @@ from sej.codec.format import NO_TIMESTAMP, OFFSET
 from sej.errors import LockLostError, SejError
 from sej.journal.directory import Segment
 from sej.journal.index import BLOCK_BYTES, Block, IndexFile, read_blocks
-from sej.journal.writer_lock import require_name
 from sej.system.checksum import crc32c
 from sej.system.disk import Disk, File
 from sej.system.durable import KeptPosition, renew
@@ -210,9 +210,15 @@ class LastSegment:
         """Check that the segment is still in its directory.
 
         Raises:
-            OSError: ESTALE: it was removed.
+            OSError: ESTALE: it was removed, and what was appended after that is lost.
         """
-        require_name(self.file)
+        if not self.file.extent()[1]:
+            raise OSError(
+                errno.ESTALE,
+                "this segment was removed while a writer appended to it, and its messages with it: find the program"
+                " that removes it, then open a new writer",
+                self.file.path,
+            )
 
     def cut_partial_write(self, view: memoryview, position: int, lock: WriterLock | TurnLock) -> None:
         """Cut a partial message after a failed write. Whole messages stay, because a reader may have seen them.
@@ -253,7 +259,6 @@ class LastSegment:
             self._kept.store(self.file, self.segment.first_offset, position, offset)
 
     def close(self) -> None:
-        """Close the files and release the lock. A second call does nothing, or finishes an interrupted one."""
+        """Close the files. A second call does nothing, or finishes an interrupted one."""
         self.blocks.close()
-        self.file.unlock()  # a child that was just forked may still have a copy of the descriptor
         self.file.close()
