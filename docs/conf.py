@@ -33,6 +33,8 @@ extensions = [
     "sphinx_design",
     "commands",
     "drawings",
+    "errors",
+    "spark_options",
 ]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

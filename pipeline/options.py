@@ -1,4 +1,4 @@
-"""The options of the sources, as tables: name, expected value, default. docs/pipeline.md says what each one does.
+"""The options of the sources, as tables: name, expected value, default. docs/pipeline.md shows their comments.
 
 Spark passes options as strings, and their names in any case. A name that is not in the table is an error that suggests
 the nearest one; Spark itself would ignore it silently.
@@ -159,35 +159,68 @@ _READER: Final = _text("a reader's name")
 _HOW: Final = _one_of("raise", "skip")
 
 _HUB: Final = (
+    # Read or write through a hub over gRPC. The path is then a client, a sharded journal or a journal there, or
+    # omitted; to write, a client id, and prefix is required. Kafka: kafka.bootstrap.servers
     Option("hub", Kind(_names, "addresses, host:port, separated by commas"), ()),
+    # Sent to the hub with every call. Kafka: kafka.sasl.*
     Option("hubToken", _text("a token")),
+    # The authority that signed the hub's certificate. Kafka: kafka.ssl.*
     Option("hubCa", _PEM),
+    # The client's own certificate, for mutual TLS. Kafka: kafka.ssl.*
     Option("hubCertificate", _PEM),
+    # The private key of that certificate. Kafka: kafka.ssl.*
     Option("hubKey", _PEM),
+    # The name in the hub's certificate, if it is not the address.
     Option("hubServerName", _text("a name")),
+    # Whether TLS is used. Default: true if hubCa, hubCertificate or hubServerName is set. Kafka:
+    # kafka.security.protocol
     Option("hubTls", _FLAG),
+    # How long a hub may be out of reach before a task or a stream fails. Each attempt waits longer, up to 10 s.
     Option("hubRetryFor", Kind(parse_duration, f"{_DURATION} 90s or 10m"), 600.0),
 )
 _BATCH: Final = (
+    # The offset after the last one to read; batch only. Directories missing in the JSON: latest. Kafka: endingOffsets
     Option("endingOffsets", Kind(_ends, 'latest or JSON as {"orders.3.005": 23}'), "latest"),
+    # End before the first message of this time or later; takes precedence over endingOffsets; batch only. Kafka:
+    # endingTimestamp
     Option("endingTimestamp", _TIME),
+    # Let filters on offset, time, shard, prefix and client limit what is read; for one query of the DataFrame; batch
+    # only.
     Option("pushFilters", _FLAG, False),
 )
 _STREAM: Final = (
+    # Messages in a micro-batch, divided among the directories by their backlog; stream only. Kafka:
+    # maxOffsetsPerTrigger
     Option("maxMessagesPerTrigger", _COUNT),
+    # Bytes in a micro-batch; a larger message is read alone; stream only.
     Option("maxBytesPerTrigger", _COUNT),
+    # Commit the progress under this name in ofs/, so that retention waits for it; stream only. Kafka: kafka.group.id
     Option("reader", _READER),
 )
 _BOTH: Final = (
+    # What the path is, if its names cannot tell.
     Option("layout", _one_of("directory", "shards", "hub")),
+    # Only directories whose whole name matches; a pattern that is not a regular expression is used as a glob. Kafka:
+    # subscribePattern
     Option("pattern", _text("a regular expression")),
+    # Default: earliest, for streams too. Directories missing in the JSON: earliest. Kafka: startingOffsets
     Option("startingOffsets", Kind(_offsets, 'earliest, latest or JSON as {"orders.3.005": 23}')),
+    # Start with the first message of this time or later; takes precedence over startingOffsets. Kafka:
+    # startingTimestamp
     Option("startingTimestamp", _TIME),
+    # Split into at least this many partitions, at the start of a block in the index if possible. Kafka: minPartitions
     Option("minPartitions", _COUNT),
+    # Pack directories into at most this many partitions.
     Option("maxPartitions", _COUNT),
+    # Fail if messages were deleted, or a journal was truncated, removed or re-created; false: log it and continue.
+    # Kafka: failOnDataLoss
     Option("failOnDataLoss", _FLAG, True),
+    # Wrong bytes: raise an error with file and position; skip passes over them, logs each place and counts it.
     Option("onCorruption", _HOW, "raise"),
+    # With onCorruption=skip: each task writes a JSON line for each place that it skipped.
     Option("damageReport", _text("a directory")),
+    # Check each block against its checksum before it is read: 8 to 15 % of the time from files. Default: true, or false
+    # with onCorruption=skip, which would pass over whole blocks.
     Option("verify", _FLAG),
     *_HUB,
 )
@@ -196,14 +229,26 @@ STREAM: Final = (*_BOTH, *_STREAM)
 SEJ: Final = (*_BOTH, *_BATCH, *_STREAM)
 """The options for reading ``sej``: a batch, a stream, and both."""
 
-_TXN: Final = (Option("txnAppId", _text("a name")), Option("txnVersion", Kind(_number(0), "a number of 0 or more")))
+_TXN: Final = (
+    # Identifies the numbered batches of this job. A stream gets a name from its checkpoint.
+    Option("txnAppId", _text("a name")),
+    # The number of a batch job: if a job with this number was written before, its rows are not written again.
+    Option("txnVersion", Kind(_number(0), "a number of 0 or more")),
+)
 WRITE: Final = (
+    # The shards' prefix; without prefix and bits the path is one journal. Kafka: topic
     Option("prefix", _text("a prefix")),
+    # 2**bits shards, routed by xxhash64(key), or by another hash if one was stored when the sharded journal was
+    # created.
     Option("bits", Kind(_number(0, MAX_BITS), "a number from 0 to 10")),
     *_TXN,
+    # The size at which a journal's segment ends.
     Option("segmentBytes", _COUNT, 1 << 30),
+    # How long a commit waits for another writer of a journal.
     Option("lockTimeout", Kind(_number(0, kind=float), "seconds"), 60.0),
+    # Overwrite although these readers have not read everything.
     Option("discardReaders", Kind(_names, "names, separated by commas"), ()),
+    # Overwrite only if each directory's next offset is this one: messages appended in the meantime fail the job.
     Option("expectedOffsets", Kind(_expected, 'JSON as {"orders.3.005": 23}')),
     *_HUB,
 )
@@ -214,9 +259,13 @@ TEXTQUEUE_READ: Final[tuple[Option, ...]] = ()
 TEXTQUEUE_WRITE: Final = _TXN
 """The options for writing ``textqueue``."""
 KESTREL_READ: Final = (
+    # Which queue of the directory. Kafka: subscribe
     Option("queue", _text("a queue's name")),
+    # The format. Default: detected from the files.
     Option("kind", _one_of("kestrel", "libkestrel")),
+    # For libkestrel: only items that this reader has not confirmed.
     Option("reader", _READER),
+    # Damaged files: raise an error, or read each up to its damage and log it.
     Option("onCorruption", _HOW, "raise"),
 )
 """The options for reading ``kestrel``."""

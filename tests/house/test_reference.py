@@ -17,7 +17,8 @@ DOORS = [*PACKAGES, "hub.wire", "kestrel.segmented", "sej.aio", "pipeline.jobs"]
 def listed() -> set[str]:
     """What the pages of the reference name."""
     pages = (ROOT / "docs" / "reference").glob("*.md")
-    return {name for page in pages for name in re.findall(r"^\.\. [\w:]+:: (\S+)$", page.read_text(), re.MULTILINE)}
+    named = r"^(?:\.\. [\w:]+:: )?((?:sej|shard|hub|textqueue|kestrel|pipeline)\.\S+)$"
+    return {name for page in pages for name in re.findall(named, page.read_text(), re.MULTILINE)}
 
 
 def test_it_builds_without_a_warning(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ class Kind:
         return body + _pack_check(crc32c(body))
 
 
+# --- the kinds of records: docs/formats/queue.md shows these lines
 # the fresh messages first..stop-1 are leased to holder until deadline_ns; attempt: 1; stamp: of the last one
 LEASE: Final = Kind(1, "LEASE", "first=offset stop=a attempt holder deadline_ns=b stamp=extra")
 # first..stop-1 are done; stamp: of the last one, or 0
