@@ -1,6 +1,6 @@
 """The command ``sej``: one program, to which each package contributes subcommands.
 
-The core imports terminal libraries only here, and only when the command runs. The modules and rooms, in the order in
+The core imports terminal libraries only here, and only when the command runs. The modules and subpackages, in the order in
 which they are best read. Each imports only from those below it::
 
     app                                finds a subcommand and loads only that one; errors as exit codes

@@ -1,6 +1,6 @@
 """Work queues: the interface, its backends, and the queue on a journal with its log.
 
-The modules and rooms, in the order in which they are best read. Each imports only from those below it::
+The modules and subpackages, in the order in which they are best read. Each imports only from those below it::
 
     journal_queue                      the queue on a journal, composed of the parts below
     keyed_take, take                   which items come next, and how many; keyed_take: in the order of keys
