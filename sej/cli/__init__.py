@@ -1,7 +1,7 @@
 """The command ``sej``: one program, to which each package contributes subcommands.
 
-The core imports terminal libraries only here, and only when the command runs. The modules and subpackages, in the order in
-which they are best read. Each imports only from those below it::
+The core imports terminal libraries only here, and only when the command runs. The modules and subpackages, in the order
+in which they are best read. Each imports only from those below it::
 
     app                                finds a subcommand and loads only that one; errors as exit codes
     reading, offsets, maintenance      messages; kept offsets; appending, checking and cleaning
