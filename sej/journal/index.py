@@ -356,6 +356,14 @@ class IndexFile:
                     found.append(block)
         return found
 
+    def changed_blocks(self, segment_file: File) -> Iterator[tuple[Block, CorruptionError]]:
+        """Yield the sound blocks whose bytes are not those that were written, and the error of each."""
+        for block in self.sound_blocks(segment_file):
+            try:
+                verify_block(segment_file, block)
+            except CorruptionError as error:
+                yield block, error
+
     def is_followed(self, segment_file: File, block: Block) -> bool:
         """Return whether an entry directly after a block belongs to the segment.
 

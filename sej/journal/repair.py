@@ -24,10 +24,10 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from sej.codec.format import MAX_OFFSET
-from sej.errors import CorruptionError, LockedError
+from sej.errors import LockedError
 from sej.journal.directory import Directory, Segment
 from sej.journal.gaps import Gap, read_gaps, record_gap
-from sej.journal.index import BlockIndex, IndexFile, read_blocks, verify_block
+from sej.journal.index import BlockIndex, IndexFile, read_blocks
 from sej.journal.medium import sync_segment
 from sej.journal.recovery import keep
 from sej.journal.retention import readers_lock, remove_covered
@@ -312,18 +312,15 @@ def _keep_changed(
     """Note and keep the blocks of good messages whose checksums are wrong; return whether there are any."""
     found = False
     starts = [run.start for run in runs]
-    for block in IndexFile(directory, segment).sound_blocks(file):
+    for block, error in IndexFile(directory, segment).changed_blocks(file):
         at = bisect_right(starts, block.position) - 1
         if at < 0 or block.end > runs[at].end:
             continue
-        try:
-            verify_block(file, block)
-        except CorruptionError as error:
-            found = True
-            done.notes.append(f"{error}. It is unknown which of them changed: all are kept, with a new checksum")
-            if not dry_run:
-                name = f"{segment.name}.{block.position:012x}.checksum"
-                done.kept.append(keep(directory, file, block.position, block.end - block.position, name))
+        found = True
+        done.notes.append(f"{error}. It is unknown which of them changed: all are kept, with a new checksum")
+        if not dry_run:
+            name = f"{segment.name}.{block.position:012x}.checksum"
+            done.kept.append(keep(directory, file, block.position, block.end - block.position, name))
     return found
 
 

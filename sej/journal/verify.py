@@ -9,7 +9,7 @@ from sej.errors import CorruptionError
 from sej.journal.directory import Directory, Segment, containing, is_still
 from sej.journal.gaps import Gap, read_gaps
 from sej.journal.identity import journal_id
-from sej.journal.index import IndexFile, verify_block
+from sej.journal.index import IndexFile
 from sej.journal.recovery import Damage, good_end
 from sej.system.disk import File
 
@@ -124,13 +124,9 @@ def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) 
             break
         position, due = problem.end, problem.next_offset
     if not problems:
-        for block in index.sound_blocks(file):
-            try:
-                verify_block(file, block)
-            except CorruptionError as error:
-                problems.append(
-                    Problem("checksum", segment.path, block.position, block.first_offset, error.reason, block.end)
-                )
+        for block, error in index.changed_blocks(file):
+            where = block.position, block.first_offset
+            problems.append(Problem("checksum", segment.path, *where, error.reason, block.end))
     return due, problems
 
 
