@@ -192,7 +192,7 @@ class QueueCore:
         with self.life.mutex:
             found = self.under_lock(act, *arguments)
         if self._durable:
-            self.syncer.commit(self.log.appended)
+            self.syncer.make_durable(self.log.appended)
         return found
 
     def end_in_turn(self, act: Callable[..., _T], *arguments: Any) -> _T:
@@ -267,7 +267,7 @@ class QueueCore:
                 self.log.prepare_head()
             self.under_lock(self._give_all_back)
         if self._durable:
-            self.syncer.commit(self.log.appended)
+            self.syncer.make_durable(self.log.appended)
 
     def _give_all_back(self) -> None:
         with suppress(LockLostError):  # another queue may have this number, and its items must stay leased

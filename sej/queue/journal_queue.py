@@ -384,7 +384,7 @@ class JournalQueue(WorkQueue):
         core.life.require()
         core.writer.sync()
         core.life.require()
-        core.syncer.commit(core.log.appended)
+        core.syncer.make_durable(core.log.appended)
 
     def close(self) -> None:
         """Return the items that this object holds, keep the head, and close.

@@ -179,7 +179,7 @@ class OsDisk:
                 errno.ENOENT, "the directory that contains it was moved or removed while it was in use", missing[0]
             )
         for step in reversed(missing):
-            with _Place(step) as (folder, name):
+            with _Entry(step) as (folder, name):
                 try:
                     os.mkdir(name, dir_fd=folder)
                     if not os.geteuid():
@@ -199,7 +199,7 @@ class OsDisk:
 
     def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         """Rename, and sync both directories."""
-        with _Place(source) as (here, old), _Place(target) as (there, new):
+        with _Entry(source) as (here, old), _Entry(target) as (there, new):
             os.replace(old, new, src_dir_fd=here, dst_dir_fd=there)
             _sync_names(there)
             if os.path.dirname(os.fspath(source)) != os.path.dirname(os.fspath(target)):
@@ -207,13 +207,13 @@ class OsDisk:
 
     def unlink(self, path: str | os.PathLike[str]) -> None:
         """Remove, and sync the directory."""
-        with suppress(FileNotFoundError), _Place(path) as (folder, name):
+        with suppress(FileNotFoundError), _Entry(path) as (folder, name):
             os.unlink(name, dir_fd=folder)
             _sync_names(folder)
 
     def rmdir(self, path: str | os.PathLike[str]) -> None:
         """Remove an empty directory, and sync its parent."""
-        with _Place(path) as (folder, name):
+        with _Entry(path) as (folder, name):
             os.rmdir(name, dir_fd=folder)
             _sync_names(folder)
 
@@ -229,11 +229,11 @@ class OsDisk:
 
     def sync_dir(self, path: str | os.PathLike[str]) -> None:
         """Sync the names in a directory."""
-        with _Place(os.path.join(path, "")) as (folder, _):
+        with _Entry(os.path.join(path, "")) as (folder, _):
             _sync_names(folder)
 
 
-class _Place:
+class _Entry:
     """An open directory and a name in it, for calls that must not follow a link. An error gets the path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -80,7 +80,7 @@ class Syncer:
                 )
             self._start()
 
-    def commit(self, offset: int) -> None:
+    def make_durable(self, offset: int) -> None:
         """Return once every message below offset is durable.
 
         Raises:
@@ -201,7 +201,7 @@ class Syncer:
         if self._closing or self._error is not None:
             return False
         try:
-            self.commit(self._synced().appended)
+            self.make_durable(self._synced().appended)
         except (OSError, SejError) as error:
             if self._error is None:  # background syncing ends here, so any error must be reported
                 self._fail(error)

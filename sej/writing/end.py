@@ -80,7 +80,7 @@ from sej.system.disk import way_out
 from sej.system.group_commit import Syncer, is_failure
 from sej.system.lifecycle import Lifecycle
 from sej.writing.last_segment import LastSegment
-from sej.writing.opening import Found, find_end, open_end, start_segment
+from sej.writing.opening import JournalEnd, find_end, open_end, start_segment
 
 if TYPE_CHECKING:
     from sej.journal.retention import Retention
@@ -195,7 +195,7 @@ class End:
                 found.append(error)
         if self.durability == "disk":
             try:
-                self.syncer.commit(max((offset + 1 for offset in found if isinstance(offset, int)), default=0))
+                self.syncer.make_durable(max((offset + 1 for offset in found if isinstance(offset, int)), default=0))
             except SejError as error:
                 return [error if isinstance(offset, int) else offset for offset in found]
         return found
@@ -217,7 +217,7 @@ class End:
         """
         span = self.alone(self.append_whole, data)
         if self.durability == "disk":
-            self.syncer.commit(span.stop)
+            self.syncer.make_durable(span.stop)
         return span
 
     def append_whole(self, data: BytesLike) -> range:
@@ -325,7 +325,7 @@ class End:
     def sync(self) -> None:
         """Sync everything appended so far."""
         self.flush()
-        self.syncer.commit(self.buffer.offset)
+        self.syncer.make_durable(self.buffer.offset)
 
     @property
     def appended(self) -> int:
@@ -367,7 +367,7 @@ class End:
         if in_turn:
             self.sync_turn()
         else:
-            self.syncer.commit(self.appended)
+            self.syncer.make_durable(self.appended)
         with self.life.mutex:
             try:
                 self.require_place(None if self._written is None else self._written[0])
@@ -718,7 +718,7 @@ class End:
         self.sync_now()
         self.last.blocks.close()
 
-    def _continue_at(self, end: Found) -> None:
+    def _continue_at(self, end: JournalEnd) -> None:
         """Continue at an end that was found on the disk, or at a new segment."""
         buffer = self.buffer
         buffer.write_directly(None, None, 0, 0)  # the buffer has a reference to the old file, which must be closed

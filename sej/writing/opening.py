@@ -107,7 +107,7 @@ def _has_id(directory: Directory) -> bool:
     return found is not None
 
 
-class Found(NamedTuple):
+class JournalEnd(NamedTuple):
     """The end of a journal as it is on the disk, ready for appending.
 
     Attributes:
@@ -134,7 +134,7 @@ def find_end(
     first_offset: int = 0,
     *,
     before: LastSegment | None = None,
-) -> Found:
+) -> JournalEnd:
     """Take the lock, finish what an earlier process left unfinished, and open the end.
 
     If an original removes the lock file in the meantime, start again. If this raises, the lock may be held, and the
@@ -162,8 +162,8 @@ def find_end(
         if not ours:
             journal_id(directory, create=True)
         if lock.original is None or lock.is_current():
-            promised = any(name.endswith(".intent") for name in pending)
-            return end._replace(recovery=recovery, promised=promised) if recovery or promised else end
+            promised = bool(pending) and any(name.endswith(".intent") for name in pending)
+            return end._replace(recovery=recovery, promised=promised)
         if lock.keeps:
             lock.release()
 
@@ -196,7 +196,7 @@ def open_end(
     first_offset: int = 0,
     before: LastSegment | None = None,
     segments: list[Segment] | None = None,
-) -> Found:
+) -> JournalEnd:
     """Open the last segment for appending. A torn tail is copied to ``kept/`` and cut.
 
     Up to :data:`_SYNC_BYTES` that may not be on the medium are renewed, see :mod:`sej.system.durable`. If there are
@@ -240,7 +240,7 @@ def _open_end(
     before: LastSegment | None,
     *,
     alone: bool,
-) -> Found:
+) -> JournalEnd:
     blocks = Blocks(IndexFile(directory, segment), segment.first_offset)
     position, offset = blocks.load(file)
     damage = find_damage(file, position, offset) if file.size() > position else None
@@ -277,7 +277,7 @@ def _open_end(
         file.sync()  # the cut must be durable too
     in_doubt = position if before is None else before.in_doubt
     last = LastSegment(directory.disk, kept, segment, file, blocks, synced.position, in_doubt)
-    return Found(last, position, offset, synced.offset, recovery)
+    return JournalEnd(last, position, offset, synced.offset, recovery)
 
 
 def _warn(text: str, *values: object) -> None:
@@ -325,10 +325,10 @@ def _sweep(directory: Directory) -> None:
             disk.unlink(directory.at("tmp", name))
 
 
-def start_segment(directory: Directory, kept: KeptPosition, offset: int, lock: WriterLock | TurnLock) -> Found:
+def start_segment(directory: Directory, kept: KeptPosition, offset: int, lock: WriterLock | TurnLock) -> JournalEnd:
     """Create the segment that starts at an offset, and lock it. The caller has synced the segment before it."""
     segment = directory.segment(offset)
     file = directory.disk.open(segment.path, "new")
     lock.lock_segment(file)
     last = LastSegment(directory.disk, kept, segment, file, Blocks(IndexFile(directory, segment), offset))
-    return Found(last, 0, offset, offset)
+    return JournalEnd(last, 0, offset, offset)

@@ -270,7 +270,7 @@ class SharedWriter:
         if self._is_inside():  # a sync of another thread may wait for the mutex
             self._end.sync_turn()
         else:
-            self._syncer.commit(offset)
+            self._syncer.make_durable(offset)
 
     @property
     def offset(self) -> int:

@@ -209,7 +209,7 @@ class Writer:
         """
         offset = self._buffer.append(value, key, type, timestamp, expect_offset=expect_offset)
         if self._waits:
-            self.end.syncer.commit(offset + 1)
+            self.end.syncer.make_durable(offset + 1)
         return offset
 
     def append_many(
@@ -246,7 +246,7 @@ class Writer:
             require_columns(values, keys, type, timestamp)  # raises an error that names the wrong argument
             raise
         if self._waits and span:
-            self.end.syncer.commit(span.stop)
+            self.end.syncer.make_durable(span.stop)
         return span
 
     def append_messages(self, messages: Iterable[Message]) -> range:

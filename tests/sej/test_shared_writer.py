@@ -234,15 +234,15 @@ def test_an_append_that_meets_close_is_synced_or_refused(
 
     w = sej.SharedWriter(tmp_path, durability="disk", disk=HookedDisk(hook))
     w.append(b"first")
-    commit = w._syncer.commit
+    make_durable = w._syncer.make_durable
 
     def slow(offset: int) -> None:
         if threading.current_thread() is not threading.main_thread():
             held.set()
             assert closed.wait(PATIENCE_S)
-        commit(offset)
+        make_durable(offset)
 
-    monkeypatch.setattr(w._syncer, "commit", slow)
+    monkeypatch.setattr(w._syncer, "make_durable", slow)
     if turn == "during it":
         w._syncer.durable_offset = 0  # so that there is something left to sync
     else:
