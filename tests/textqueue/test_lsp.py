@@ -2,20 +2,24 @@
 
 import asyncio
 import functools
+import os
+import re
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lsprotocol import types as lsp
 from pygls.lsp.client import LanguageClient
 
 from tests.cli.command import COMMAND, ENV
 from tests.forking import Forkserver, Program
 from textqueue import TextQueue
-from textqueue.lsp._server import holders
-from textqueue.lsp.document import TOKEN_TYPES, Document
+from textqueue.lsp.document import Document
 
 pytestmark = pytest.mark.xdist_group("lsp")  # one process imports the server's modules, for all tests
 TEXT = "# notes\n more\n-größer 🙂 one\n two\n\\retries=3 \n=done\n!bad\n?odd\n-claimed\n"
@@ -64,9 +68,6 @@ class Editor:
             )
         )
         result = await self.client.initialize_async(lsp.InitializeParams(capabilities))
-        sync = result.capabilities.text_document_sync
-        assert isinstance(sync, lsp.TextDocumentSyncOptions)
-        assert sync.change is lsp.TextDocumentSyncKind.Full, "a change is applied to lines as the queue reads them"
         self.client.initialized(lsp.InitializedParams())
         text = self.path.read_text("utf-8")
         item = lsp.TextDocumentItem(self.uri, "textqueue", self.version, text)
@@ -77,11 +78,21 @@ class Editor:
         found = (await asyncio.wait_for(self.published.get(), 60)).diagnostics
         return [(one.range.start.line, one.range.start.character, one.severity, one.message) for one in found]
 
-    def change(self, text: str) -> None:
+    def change(self, text: str, *places: tuple[int, int]) -> None:
+        """Replace the whole buffer, or the text between two places."""
         self.version += 1
         name = lsp.VersionedTextDocumentIdentifier(self.version, self.uri)
-        whole = lsp.TextDocumentContentChangeWholeDocument(text)
-        self.client.text_document_did_change(lsp.DidChangeTextDocumentParams(name, [whole]))
+        change: lsp.TextDocumentContentChangeEvent = lsp.TextDocumentContentChangeWholeDocument(text)
+        if places:
+            change = lsp.TextDocumentContentChangePartial(lsp.Range(*[lsp.Position(*one) for one in places]), text)
+        self.client.text_document_did_change(lsp.DidChangeTextDocumentParams(name, [change]))
+
+    async def hover(self, line: int) -> list[str]:
+        params = lsp.HoverParams(self.document, lsp.Position(line, 0))
+        found = await self.client.text_document_hover_async(params)
+        assert found is not None
+        assert isinstance(found.contents, lsp.MarkupContent)
+        return re.sub(r"\d+ s", "N s", found.contents.value).split("\n")
 
     async def actions(
         self,
@@ -101,6 +112,14 @@ class Editor:
         self.client.exit(None)
         await self.client.stop()  # type: ignore[no-untyped-call]
         assert self.server is None or self.server.wait(60) == 0
+
+
+def saved(path: Path) -> str:
+    return path.read_text("utf-8")
+
+
+def cpu_ns(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
 def applied(action: lsp.CodeAction, text: str) -> str:
@@ -167,31 +186,6 @@ def test_problems_follow_the_buffer_and_have_severities(path: Path) -> None:
     assert path.read_text("utf-8") == TEXT
 
 
-def test_tokens_and_folds(path: Path) -> None:
-    async def use(editor: Editor) -> None:
-        found = await editor.client.text_document_semantic_tokens_full_async(lsp.SemanticTokensParams(editor.document))
-        assert found is not None
-        line = column = 0
-        seen = []
-        for delta, start, length, kind, modifiers in zip(*[iter(found.data)] * 5, strict=True):
-            line, column = line + delta, start if delta else column + start
-            seen.append((line, column, length, TOKEN_TYPES[kind], modifiers))
-        assert (2, 0, 1, "keyword", 0) in seen
-        assert (2, 1, 13, "string", 0) in seen, "the smiley is two units"
-        assert (4, 1, 7, "property", 0) in seen
-        assert (4, 9, 2, "variable", 0) in seen
-        assert (5, 1, 4, "string", 1) in seen, "a done message is struck through"
-        assert (6, 1, 3, "regexp", 0) in seen
-        assert (1, 1, 4, "comment", 0) in seen
-        folds = await editor.client.text_document_folding_range_async(lsp.FoldingRangeParams(editor.document))
-        assert [(one.start_line, one.end_line, one.kind) for one in folds or ()] == [
-            (0, 1, lsp.FoldingRangeKind.Comment),
-            (2, 4, None),
-        ]
-
-    with_editor(path, use)
-
-
 @pytest.mark.parametrize("edits", [True, False])
 def test_actions_are_edits_of_the_buffer(path: Path, edits: bool) -> None:
     async def use(editor: Editor) -> None:
@@ -247,13 +241,6 @@ def test_who_has_claimed_a_line_is_shown_and_updated(path: Path) -> None:
             found = await editor.client.text_document_inlay_hint_async(params)
             return [(one.position.line, one.position.character, one.label) for one in found or ()]
 
-        async def hover(line: int) -> str:
-            params = lsp.HoverParams(editor.document, lsp.Position(line, 0))
-            found = await editor.client.text_document_hover_async(params)
-            assert found is not None
-            assert isinstance(found.contents, lsp.MarkupContent)
-            return found.contents.value
-
         assert await hints() == []
         with TextQueue(path) as queue:
             first, second = queue.take(), queue.take()
@@ -263,8 +250,8 @@ def test_who_has_claimed_a_line_is_shown_and_updated(path: Path) -> None:
             await asyncio.wait_for(editor.refreshed.wait(), 60)
             assert first.give_back()
             assert await hints() == [(1, 11, f"claimed by {process}")]
-            assert f"claimed by {second.owner} for" in await hover(2)
-            assert await hover(0) == "**queued**"
+            assert f"claimed by {second.owner} for N s" in await editor.hover(2)
+            assert "last change: put back N s ago" in await editor.hover(0)
             editor.change("-new\n-other\n-claimed 🙂\n more\n")
             assert [line for line, _, _ in await hints()] == [2], "the claim follows the message in the buffer"
             assert second.done()
@@ -273,17 +260,101 @@ def test_who_has_claimed_a_line_is_shown_and_updated(path: Path) -> None:
     with_editor(path, use)
 
 
-def test_a_look_at_the_claims_changes_nothing(path: Path) -> None:
-    path.write_bytes(b"-a\n-b\n")
-    with TextQueue(path) as q:
-        message = q.get_next()
-        assert message is not None
-        message.mark_as_cleared()
-        assert q.take() is not None
-        path.write_bytes(b"-new\n-a\n-b\n")
+def test_hover_tells_age_attempts_reason_and_last_change(path: Path) -> None:
+    os.utime(path, (time.time() - 7200,) * 2)
+
+    async def use(editor: Editor) -> None:
+        assert await editor.hover(4) == ["queued", "attempts left: 3", "in the file for at least 2 h"]
+        with TextQueue(path) as q:
+            added = q.append("late", ["reason=" + " " * 20])
+            added.mark_as_critical_error("no such order")
+            claim = q.take()
+            assert claim is not None
+            assert claim.failed("timeout")
         there = {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in path.parent.iterdir()}
-        assert [len(each) for each in holders(str(path)).values()] == [1], "of b, whose line has moved"
+        assert await editor.hover(2) == [
+            "queued", "attempts left: 3", "in the file for at least N s", "last change: failed N s ago"
+        ]  # fmt: skip
+        editor.change(saved(path))
+        assert await editor.hover(12) == [
+            "critical", "reason: no such order", "added N s ago", "last change: marked as critical N s ago"
+        ]  # fmt: skip
         assert {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in path.parent.iterdir()} == there
+
+    with_editor(path, use)
+
+
+@pytest.mark.parametrize("control", ["=", "!"])
+def test_what_is_queued_again_and_saved_is_delivered(path: Path, control: str) -> None:
+    path.write_bytes(b"-one\n-two\n")
+    with TextQueue(path) as q:
+        for _ in range(2):
+            claim = q.take()
+            assert claim is not None
+            assert claim.done() if control == "=" else claim.give_up()
+
+    async def use(editor: Editor) -> None:
+        text = saved(path)
+        found = await editor.actions(0, text.count("\n"))
+        await asyncio.to_thread(path.write_text, applied(found["Queue again"], text))
+        with TextQueue(path) as q:
+            assert [claim.message.value for claim in iter(q.take, None)] == ["one", "two"]
+            assert q.conflicts == []
+
+    with_editor(path, use)
+
+
+def test_a_change_of_a_large_buffer_takes_less_than_50_ms(path: Path) -> None:
+    path.write_text("-ship\n to Bern\n\\retries=3 \n" * 50_000)
+
+    async def use(editor: Editor) -> None:
+        assert await editor.problems() == []
+        assert editor.server is not None
+        before = cpu_ns(editor.server.pid)
+        for number in range(20):
+            editor.change(f"?{number}\n", (60_000, 0), (60_000, 0))
+        assert len(await editor.problems()) == 20
+        for line in range(60_000, 60_020):
+            await editor.actions(line)
+            await editor.hover(line + 40)
+        assert (cpu_ns(editor.server.pid) - before) / 20 < 50e6
+
+    with_editor(path, use)
+
+
+_LINES = [
+    "-a",
+    "=b",
+    " more",
+    "\\retries=x",
+    "\\v=1",
+    "\\v=2",
+    "?odd",
+    "",
+    "#c",
+    "\ufeff",
+    "-é\r",
+    "-\x0cform\u2028feed",
+]
+
+
+@given(st.lists(st.sampled_from(_LINES)), st.data())
+def test_a_buffer_after_changes_is_a_buffer_of_the_new_text(lines: list[str], data: st.DataObject) -> None:
+    document = Document("\n".join(lines))
+    for _ in range(3):
+        first = data.draw(st.integers(0, len(document.lines) - 1))
+        last = data.draw(st.integers(first, len(document.lines) - 1))
+        column = data.draw(st.integers(0, len(document.lines[first])))
+        end = data.draw(st.integers(column if first == last else 0, len(document.lines[last])))
+        document.change((first, column), (last, end), "\n".join(data.draw(st.lists(st.sampled_from(_LINES)))))
+        whole = Document("\n".join(document.lines))
+        assert document.lines == whole.lines
+        places = [(line, one.column, one.what) for line, one in document.problems]
+        assert places == [(line, one.column, one.what) for line, one in whole.problems]
+        entries = {line: one for one in whole.items(0, len(whole.lines)) for line in range(one.first, one.last + 1)}
+        for line in range(len(whole.lines)):
+            one, other = document.at(line), entries.get(line)
+            assert (one and (one.first, one.lines)) == (other and (other.first, other.lines))
 
 
 def test_completion_of_variables(path: Path) -> None:
@@ -314,6 +385,7 @@ def test_completion_of_variables(path: Path) -> None:
 
 def test_lines_of_a_document_are_those_of_the_queue() -> None:
     document = Document("\ufeff-a\r\n b\n\n\\v=1\n=c\n")
-    assert [(item.first, item.last, item.entry.value) for item in document.items] == [(0, 1, b"a\nb"), (4, 4, b"c")]
+    items = list(document.items(0, 9))
+    assert [(item.first, item.last, item.entry.value) for item in items] == [(0, 1, b"a\nb"), (4, 4, b"c")]
     assert document.at(2) is None
-    assert [token.column for token in document.tokens()][:2] == [1, 2], "the byte order mark is a character"
+    assert items[0].start == 1, "the byte order mark is a character"

@@ -309,9 +309,10 @@ class Ledger:
         else:
             self.begin(list(self.claims.values()), token, self.generation)
 
-    def history(self) -> Iterable[Record]:
-        """Return all lines, oldest first. A position is valid until the next line that begins an epoch."""
-        return () if self._file is None else records_in(self._file.read(self._read_to, 0))
+    def history(self, about: bytes = b"") -> Iterable[Record]:
+        """Return the lines with some bytes, oldest first. A position is valid until the next line of a new epoch."""
+        data = b"" if self._file is None else self._file.read(self._read_to, 0)
+        return records_in(b"\n".join([line for line in data.split(b"\n") if about in line]) if about else data)
 
     def is_wasteful(self) -> bool:
         """Return whether a compaction is worth its cost. The ledger is refreshed."""

@@ -1,4 +1,4 @@
-"""What the text of an editor's buffer means: entries with their lines, tokens, and edits. No I/O, no protocol.
+"""What the text of an editor's buffer means: entries with their lines, and problems. No I/O, no protocol.
 
 Lines and columns count from 0. A column is a number of characters; the server converts it to the units of the editor.
 """
@@ -8,35 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from textqueue.format.grammar import BOM, CONTROL_OF, MUTEX, REASON, RETRIES, VARIABLE, MessageStatus
+from textqueue.format.grammar import CONTINUATION, MUTEX, REASON, RETRIES, VARIABLE
 from textqueue.format.mutex import ROOM
 from textqueue.format.parser import Entry, decode, digest, encode, essence, name_of, parse
+from textqueue.reading.checker import Problem, check_text
 
-TOKEN_TYPES: Final = ("keyword", "string", "regexp", "comment", "property", "variable")
-TOKEN_MODIFIERS: Final = ("deprecated",)
 VARIABLES: Final = {
     RETRIES: (f"{RETRIES}=3 ", "the number of attempts that are left"),
     MUTEX: (f"{MUTEX}={' ' * (2 * ROOM)}", "room for the name of the process that works on the message"),
     REASON: (f"{REASON}={' ' * 40}", "room for the reason of a failure"),
 }
 """The variables that the library uses: a line of each with room for its value, and what it means."""
-_TEXT: Final = {
-    MessageStatus.queued: ("string", 0),
-    MessageStatus.cleared: ("string", 1),
-    MessageStatus.critical: ("regexp", 0),
-    MessageStatus.comment: ("comment", 0),
-}
-"""The type of the text of an entry, and its modifiers."""
-
-
-class Token(NamedTuple):
-    """A part of a line that has one meaning; modifiers are bits."""
-
-    line: int
-    column: int
-    length: int
-    kind: str
-    modifiers: int
+_BELONGS: Final = (chr(CONTINUATION), chr(VARIABLE))
 
 
 class Item(NamedTuple):
@@ -58,51 +41,81 @@ class Item(NamedTuple):
         return self.first + len(self.lines) - 1
 
     @property
-    def name(self) -> str:
+    def start(self) -> int:
+        """The column of its control character: a byte order mark before it is a character."""
+        return 1 if self.first == 0 and self.entry.position else 0
+
+    @property
+    def name(self) -> bytes:
         """The hash by which the ledger knows it."""
-        return digest(essence(self.entry.raw)).decode()
+        return digest(essence(self.entry.raw))
 
 
 class Document:
-    """A buffer, parsed as the queue parses the file."""
+    """A buffer, parsed as the queue parses the file. An entry is parsed when it is needed: a buffer may be large.
+
+    A line that begins with neither a blank nor a backslash begins an entry or is outside of entries, whatever is above
+    it. So a change needs a new look at the lines between two such lines only.
+
+    Attributes:
+        lines: the lines, without newlines.
+        problems: the problems that ``check`` finds, with their lines, in the order of the file.
+    """
 
     def __init__(self, text: str) -> None:
-        """Parse a text. It may end without a newline."""
-        self.data = encode(text)
+        """Take a text. It may end without a newline."""
         self.lines = text.split("\n")
-        self.items = list(self._items())
+        self.problems = self._check(0, len(self.lines))
 
-    def _items(self) -> Iterator[Item]:
-        line = 0
-        for part in parse(self.data):
+    def change(self, start: tuple[int, int], end: tuple[int, int], text: str) -> None:
+        """Replace the text between two places, each a line and a column."""
+        (first, column), (last, rest) = start, end
+        lines = (self.lines[first][:column] + text + self.lines[last][rest:]).split("\n")
+        begin, stop = self._begin(max(first - 1, 0)), self._end(last)  # the entry above may have lost or got lines
+        more = len(lines) - (last + 1 - first)
+        above = [one for one in self.problems if one[0] < begin]
+        below = [(line + more, one) for line, one in self.problems if line >= stop]
+        self.lines[first : last + 1] = lines
+        self.problems = [*above, *self._check(begin, stop + more), *below]
+
+    def _check(self, first: int, end: int) -> list[tuple[int, Problem]]:
+        return [(one.line - 1, one) for one in check_text(self._data(first, end), "", line=first + 1)]
+
+    def _data(self, first: int, end: int) -> bytes:
+        return encode("\n".join(self.lines[first:end]) + ("\n" if end < len(self.lines) else ""))
+
+    def _begin(self, line: int) -> int:
+        while line > 0 and self.lines[line].startswith(_BELONGS):
+            line -= 1
+        return line
+
+    def _end(self, line: int) -> int:
+        """Return the first line after a line that does not belong to what is above it."""
+        line += 1
+        while line < len(self.lines) and self.lines[line].startswith(_BELONGS):
+            line += 1
+        return line
+
+    def items(self, first: int, last: int) -> Iterator[Item]:
+        """Yield the entries that have a line between two lines."""
+        line = begin = self._begin(first)
+        for part in parse(self._data(begin, self._end(last)), start=not begin):
             if isinstance(part, Entry):
                 lines = decode(part.raw).removesuffix("\n").split("\n")
-                yield Item(part, line, [one.removesuffix("\r") for one in lines])
+                item = Item(part, line, [one.removesuffix("\r") for one in lines])
+                if item.last >= first:
+                    yield item
             line += part.raw.count(b"\n")
 
     def at(self, line: int) -> Item | None:
         """Return the entry to which a line belongs."""
-        return next((item for item in self.items if item.first <= line <= item.last), None)
+        return next(self.items(line, line), None) if line < len(self.lines) else None
 
-    def tokens(self) -> Iterator[Token]:
-        """Yield the tokens, in order."""
-        start = 1 if self.data.startswith(BOM) else 0
-        for item in self.items:
-            kind, modifiers = _TEXT[item.entry.status]
-            for number, text in enumerate(item.lines, item.first):
-                column = start if number == 0 else 0
-                yield Token(number, column, 1, "comment" if kind == "comment" else "keyword", modifiers)
-                rest = text[1:]
-                if not rest:
-                    continue
-                if text[0] == chr(VARIABLE) and kind != "comment":
-                    yield from _variable(number, column + 1, rest)
-                else:
-                    yield Token(number, column + 1, len(rest), kind, modifiers)
-
-    def folds(self) -> Iterator[Item]:
-        """Yield the entries that have more than one line."""
-        return (item for item in self.items if len(item.lines) > 1)
+    def equal_above(self, item: Item) -> int:
+        """Return how many messages above a message are equal to it."""
+        head, name = self.lines[item.first], item.name
+        alike = [line for line, text in enumerate(self.lines[: item.first]) if text == head]
+        return sum(other.name == name for line in alike if (other := self.at(line)) is not None)
 
     def completions(self, line: int, column: int) -> dict[str, tuple[str, str]]:
         """Return the variables that may be written at a place: the rest of the line, and a description, by name."""
@@ -110,29 +123,10 @@ class Document:
         if not text.startswith(chr(VARIABLE)) or "=" in text:
             return {}
         found = dict(VARIABLES)
-        for item in self.items:
-            for data in item.entry.variables:
-                name = name_of(data)
-                if name is not None and b"=" in data:
-                    found.setdefault(name, (f"{name}=", "a variable of this file"))
+        for other in self.lines:
+            if other.startswith(chr(VARIABLE)) and "=" in other and (name := name_of(encode(other[1:]))):
+                found.setdefault(name, (f"{name}=", "a variable of this file"))
         own = self.at(line)
-        there = set() if own is None else {name_of(data) for n, data in _lines_of(own) if n != line}
+        lines = [] if own is None else [one for n, one in enumerate(own.lines, own.first) if n != line]
+        there = {name_of(encode(one[1:])) for one in lines if one.startswith(chr(VARIABLE))}
         return {name: one for name, one in found.items() if name not in there}
-
-
-def _lines_of(item: Item) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of the variables of an entry."""
-    for number, text in enumerate(item.lines, item.first):
-        if text[:1] == chr(VARIABLE):
-            yield number, encode(text[1:])
-
-
-def _variable(line: int, column: int, text: str) -> Iterator[Token]:
-    name, equals, value = text.partition("=")
-    if name:
-        yield Token(line, column, len(name), "property", 0)
-    if equals and value:
-        yield Token(line, column + len(name) + 1, len(value), "variable", 0)
-
-
-assert set(_TEXT) == set(CONTROL_OF)

@@ -126,11 +126,11 @@ def _other_names(name: str, disk: Disk) -> Iterator[Problem]:
     yield Problem(name, 1, 1, what, "use one name: copy the file instead of linking it, or mount its directory", 0)
 
 
-def check_text(data: bytes, name: str) -> list[Problem]:
-    """Check the text of a queue file, as :func:`check` does."""
-    rest = data.removeprefix(BOM)
+def check_text(data: bytes, name: str, *, line: int = 1) -> list[Problem]:
+    """Check the text of a queue file from a line on, as :func:`check` does."""
+    rest = data.removeprefix(BOM) if line == 1 else data
     marks = [_mark(name)] if len(rest) < len(data) else []
-    return [*marks, *_problems(name, rest, len(data) - len(rest), 1, end=True)]
+    return [*marks, *_problems(name, rest, len(data) - len(rest), line, end=True)]
 
 
 def _mark(name: str) -> Problem:
