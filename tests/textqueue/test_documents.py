@@ -71,7 +71,12 @@ def vscode() -> dict[str, str]:
     return {pattern["name"].split(".")[-2]: pattern["match"] for pattern in grammar["patterns"]}
 
 
-@pytest.mark.parametrize("patterns", [vim, vscode])
+def nano() -> dict[str, str]:
+    text = (EDITORS / "nano" / "tq.nanorc").read_text()
+    return dict(re.findall(r'^# (\w+)\ncolor \S+ "(.*)"$', text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("patterns", [vim, vscode, nano])
 def test_a_syntax_file_has_every_control_character_and_no_other(patterns: type) -> None:
     found: dict[str, str] = patterns()
     assert set(found) == {control.name for control in CONTROLS} | {"unknown"}

@@ -129,7 +129,7 @@ def test_vim_jumps_to_a_mistake(home: Path, path: Path) -> None:
 
 
 def test_every_file_is_installed_where_its_editor_looks(tmp_path: Path) -> None:
-    names = ["vim", "nvim", "emacs", "vscode"]
+    names = ["vim", "nvim", "emacs", "nano", "vscode"]
     done = sej("tq", "editors", "install", *names, "--home", tmp_path, env={"PATH": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     assert done.stderr == b"sej: vscode: only the colours are set up, because npm is not on the PATH\n"
@@ -141,10 +141,12 @@ def test_every_file_is_installed_where_its_editor_looks(tmp_path: Path) -> None:
         tmp_path / ".local/share/nvim/site" / pack / "lsp" / "textqueue.lua",
         tmp_path / ".local/share/nvim/site" / pack / "syntax" / "textqueue.vim",
         tmp_path / ".emacs.d/textqueue/textqueue-mode.el",
+        tmp_path / ".local/share/nano/tq.nanorc",
         tmp_path / ".vscode/extensions/sej.textqueue-1.0.0/package.json",
     ):
         assert file.is_file(), file
     assert f'(load "{tmp_path}/.emacs.d/textqueue/textqueue-mode")' in done.stdout.decode()
+    assert f'include "{tmp_path}/.local/share/nano/tq.nanorc"' in done.stdout.decode()
     again = sej("tq", "editors", "install", "vim", "--home", tmp_path)
     assert again.stdout.decode() == f"vim: {tmp_path / '.vim' / pack}\n"
     assert sej("tq", "editors", "install", "ed").returncode == 2

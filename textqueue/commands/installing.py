@@ -17,7 +17,9 @@ import textqueue
 from sej.cli.shared.parameters import FilePath
 
 _SOURCE: Final = Path(textqueue.__file__).parent / "editors"
-_EDITORS: Final = ("vim", "nvim", "emacs", "vscode")
+_EDITORS: Final = ("vim", "nvim", "emacs", "nano", "vscode")
+_INIT: Final = {"emacs": '(load "{}/textqueue-mode")', "nano": 'include "{}/tq.nanorc"'}
+"""What a user adds to a file of an editor that does not look into directories."""
 
 
 @click.group
@@ -26,13 +28,13 @@ def editors() -> None:
 
 
 @editors.command
-@click.argument("names", metavar="[vim|nvim|emacs|vscode]...", nargs=-1, type=click.Choice(_EDITORS))
+@click.argument("names", metavar="[vim|nvim|emacs|nano|vscode]...", nargs=-1, type=click.Choice(_EDITORS))
 @click.option("--home", type=FilePath(path_type=Path, file_okay=False), help="Another home directory than yours.")
 def install(names: tuple[str, ...], home: Path | None) -> None:
     """Copy the files for editors into your home directory, and print where. Without a name: for those on the PATH.
 
-    Older copies are replaced. Nothing else is changed: for Emacs, the command prints the line for your init file. For
-    VS Code, npm downloads the library of the language client, and builds the extension with it.
+    Older copies are replaced. Nothing else is changed: for Emacs and nano, the command prints the line for your
+    init file. For VS Code, npm downloads the library of the language client, and builds the extension with it.
 
     Example: sej tq editors install vim
     """
@@ -55,9 +57,9 @@ def install(names: tuple[str, ...], home: Path | None) -> None:
         click.echo(f"{name}: {target}")
         if name == "vscode" and (why := _build(target)):
             click.echo(f"sej: vscode: only the colours are set up, because {why}", err=True)
-        if name == "emacs":
-            mode = re.sub(r'(["\\])', r"\\\1", str(target / "textqueue-mode"))
-            click.echo(f'emacs: add to your init file: (load "{mode}")')
+        if name in _INIT:
+            folder = re.sub(r'(["\\])', r"\\\1", str(target)) if name == "emacs" else target
+            click.echo(f"{name}: add to your init file: {_INIT[name].format(folder)}")
 
 
 def _target(name: str, home: Path, *, own: bool) -> Path:
@@ -67,6 +69,7 @@ def _target(name: str, home: Path, *, own: bool) -> Path:
         "vim": home / ".vim" / "pack" / "sej" / "start" / "textqueue",
         "nvim": data / "nvim" / "site" / "pack" / "sej" / "start" / "textqueue",
         "emacs": home / ".emacs.d" / "textqueue",
+        "nano": data / "nano",
         "vscode": home / ".vscode" / "extensions" / "sej.textqueue-1.0.0",
     }[name]
 
