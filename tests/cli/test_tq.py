@@ -58,7 +58,7 @@ def test_add_next_done_fail(jobs: Path) -> None:
     assert sej("tq", "next", jobs).returncode == 4
     assert listed(jobs, "--status", "cleared", "--status", "critical") == [("cleared", "one"), ("critical", "größer")]
     done = sej("tq", "done", jobs, "3" + one[1:])
-    assert (done.returncode, f"it is {one} now".encode() in done.stderr) == (4, True)
+    assert (done.returncode, f"choose by name:\n  {one}  line 1, cleared: 'one'\n".encode() in done.stderr) == (4, True)
     assert sej("tq", "add", jobs, stdin=b"three\nfour\n").returncode == 0
     assert listed(jobs) == [("queued", "three"), ("queued", "four")]
 

@@ -66,17 +66,15 @@ def claim(
         for held in _claims(queue, path, None if command else shell(), timeout, lease):
             taken += 1
             if not command:
-                show([held.message], path, json=json)
+                show(held.message, path, json=json)
                 return
             failed += not _run(held, command, path)
             if not all_:
                 break
         if not taken:
             note_if_foreign(queue, path)
-    if not taken:
-        raise SystemExit(Exit.MISSING)
-    if failed:
-        raise SystemExit(Exit.WRONG)
+    if failed or not taken:
+        raise SystemExit(Exit.WRONG if taken else Exit.MISSING)
 
 
 def _claims(

@@ -6,8 +6,8 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,6 +27,7 @@ from textqueue.commands.opening import (
     opened,
     print_json,
     print_line,
+    readable,
     report,
     shown,
 )
@@ -52,7 +53,7 @@ def next_(path: Path, json: bool) -> None:
         if message is None:
             note_if_foreign(queue, path)
             raise SystemExit(Exit.MISSING)
-        show([message], path, json=json)
+        show(message, path, json=json)
 
 
 @click.command("list")
@@ -145,18 +146,17 @@ def follow(journals: JournalsLike, path: Path, json: bool, timeout: float | None
     with opened(path) as queue, journals.until_reader_leaves():
         note_if_foreign(queue, path)
         for message in queue.follow(timeout=timeout):
-            show([message], path, json=json)
+            show(message, path, json=json)
             sys.stdout.flush()
-            report(queue)
+            report(queue.conflicts)
 
 
-def show(messages: Iterable[Message], path: Path, *, json: bool) -> None:
-    """Print messages: as JSON, or name, status and text."""
-    for message in messages:
-        if json:
-            print_json(_fields(message))
-        else:
-            print_line(name_of(message, path), message.status.name, shown(message.value_bytes))
+def show(message: Message, path: Path, *, json: bool) -> None:
+    """Print a message: as JSON, or name, status and text."""
+    if json:
+        print_json(_fields(message))
+    else:
+        print_line(name_of(message, path), message.status.name, shown(message.value_bytes))
 
 
 def _fields(message: Message) -> dict[str, Any]:
@@ -178,10 +178,12 @@ def _show_detail(one: Detail, path: Path, *, json: bool, long: bool) -> None:
         columns = str(one.line), message.status.name, human_duration(one.age_s), shown((one.holder or "-").encode())
         print_line(name_of(message, path), *columns, shown(message.value_bytes))
     else:
-        show([message], path, json=False)
+        show(message, path, json=False)
 
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
     from rich.table import Table
 
 _WATCHED: Final = (MessageStatus.queued, MessageStatus.cleared, MessageStatus.critical)
@@ -208,11 +210,14 @@ def watch(path: Path, json: bool, once: bool, interval: float) -> None:
     Example: sej tq watch jobs.tq
     """
     table = not json and sys.stdout.isatty() and not once
-    with opened(path) as queue, _screen(path) if table else _lines(json=json) as show:
+    with opened(path) as queue, _screen() if table else nullcontext() as screen:
         while True:
-            show(_look(queue))
-            if not table:
-                report(queue)
+            sample = _look(queue)
+            if screen is None:
+                _print(sample, json=json)
+                report(queue.conflicts)
+            else:
+                screen.update(_table(path, sample, screen.console), refresh=True)
             if once or not wait(max(interval, _INTERVAL_MIN_S)):
                 return
 
@@ -231,32 +236,24 @@ def _look(queue: TextQueue) -> _Sample:
     return _Sample(now, named | {"claimed": sum(one.holder is not None for one in found)}, found)
 
 
-@contextmanager
-def _lines(*, json: bool) -> Iterator[Callable[[_Sample], None]]:
-    def show(sample: _Sample) -> None:
-        if json:
-            print_json({"time": iso_time(sample.time_ns), "time_ns": sample.time_ns, **sample.counts})
-        else:
-            print_line(iso_time(sample.time_ns) or "-", *(f"{name}={count}" for name, count in sample.counts.items()))
-        sys.stdout.flush()
-
-    yield show
+def _print(sample: _Sample, *, json: bool) -> None:
+    if json:
+        print_json({"time": iso_time(sample.time_ns), "time_ns": sample.time_ns, **sample.counts})
+    else:
+        print_line(iso_time(sample.time_ns) or "-", *(f"{name}={count}" for name, count in sample.counts.items()))
+    sys.stdout.flush()
 
 
 @contextmanager
-def _screen(path: Path) -> Iterator[Callable[[_Sample], None]]:
-    """Give a function that shows a sample as a table that fills the terminal; rich honours NO_COLOR."""
-    from rich.console import Console
+def _screen() -> Iterator[Live]:
+    """Fill the terminal; rich honours NO_COLOR."""
     from rich.live import Live
 
-    console = Console()
-    with quiet_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
-        yield lambda sample: live.update(
-            _table(path, sample, max(console.height - _CHROME_LINES, 1), console.width), refresh=True
-        )
+    with quiet_keys(), Live(screen=True, auto_refresh=False) as live:
+        yield live
 
 
-def _table(path: Path, sample: _Sample, lines: int, width: int) -> Table:
+def _table(path: Path, sample: _Sample, console: Console) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -264,10 +261,11 @@ def _table(path: Path, sample: _Sample, lines: int, width: int) -> Table:
     rows = [one for one in sample.messages if one.message.status is not MessageStatus.cleared]
     rows.sort(key=lambda one: 0 if one.holder else order[one.message.status])
     rows += [one for one in reversed(sample.messages) if one.message.status is MessageStatus.cleared]
+    lines = max(console.height - _CHROME_LINES, 1)
     hidden = f"; {len(rows) - lines} more: a taller terminal shows them" if len(rows) > lines else ""
     counts = ", ".join(f"{count:,} {name}" for name, count in sample.counts.items())
     table = Table(caption=f"{counts}{hidden}; q ends", expand=True, title=Text(str(path)))
-    narrow = width < _NARROW
+    narrow = console.width < _NARROW
     for name in ("line", "status") if narrow else ("message", "line", "status", "age"):
         table.add_column(name, no_wrap=True)
     if not narrow:
@@ -275,7 +273,7 @@ def _table(path: Path, sample: _Sample, lines: int, width: int) -> Table:
     table.add_column("text", overflow="ellipsis", no_wrap=True, ratio=3)
     for one in rows[:lines]:
         status = one.message.status
-        text = shown(one.message.value_bytes).decode(errors="backslashreplace")
+        text = readable(one.message.value_bytes)
         place = (str(one.line), Text(status.name, style=_COLOURS.get(status, "")))
         if narrow:
             table.add_row(*place, Text(text, style="yellow" if one.holder else ""))

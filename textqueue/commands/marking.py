@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import click
 
@@ -18,6 +17,7 @@ from textqueue.commands.opening import (
     JSON,
     NAMES,
     QUEUE,
+    are_names,
     name_of,
     named,
     opened,
@@ -28,8 +28,8 @@ from textqueue.commands.opening import (
     refuse_foreign,
     reporting,
     require,
-    require_names,
     shell,
+    shown,
 )
 from textqueue.editing.message import Message, marking
 from textqueue.editing.undo import undo as undone
@@ -38,6 +38,8 @@ from textqueue.format.mutex import holder_of, host_of
 from textqueue.queue import TextQueue
 from textqueue.reading.checker import check as check_file
 from textqueue.reading.details import details
+
+_FINISHED: Final = frozenset({MessageStatus.cleared, MessageStatus.critical})
 
 
 @click.command
@@ -102,9 +104,12 @@ def check(path: Path, json: bool) -> None:
 def done(path: Path, names: tuple[str, ...]) -> None:
     """Mark messages as cleared. Without a name: the message that the calling shell has claimed.
 
+    A MESSAGE is a name, as `sej tq list` prints it. Or a short form that fits one queued message only: one of its
+    lines, or the begin of its hash (four digits) or of its text. What was marked by a short form is printed.
+
     A message that another process has claimed is left as it is, and the exit code is 1.
 
-    Example: sej tq done jobs.tq 0:9d1e27b4
+    Example: sej tq done jobs.tq 0:9d1e27b4 12 'call carol'
     """
     _mark(path, names, MessageStatus.cleared, None)
 
@@ -116,7 +121,8 @@ def done(path: Path, names: tuple[str, ...]) -> None:
 def fail(path: Path, names: tuple[str, ...], reason: str | None) -> None:
     """Mark messages as critical errors. Without a name: the message that the calling shell has claimed.
 
-    A message that another process has claimed is left as it is, and the exit code is 1.
+    A MESSAGE is a name or a short form, as for `sej tq done`. A message that another process has claimed is left as it
+    is, and the exit code is 1.
 
     Example: sej tq fail jobs.tq --reason 'no such order'
     """
@@ -145,20 +151,22 @@ def give_back(path: Path, names: tuple[str, ...], dead_host: tuple[str, ...]) ->
 
 @click.command
 @QUEUE
-@click.argument("names", metavar="POSITION:HASH...", nargs=-1, required=True)
+@click.argument("names", metavar="MESSAGE...", nargs=-1, required=True)
 def reopen(path: Path, names: tuple[str, ...]) -> None:
     """Queue messages again that are cleared, or critical errors. Their variables remain as they are.
 
+    A MESSAGE is a name or a short form, as for `sej tq done`.
+
     Example: sej tq reopen jobs.tq 0:9d1e27b4
     """
-    require_names(names)
     with opened(path) as queue:
-        there = named(queue, path, names)
+        there = named(queue, path, names, _FINISHED)
         for message in there:
-            if message.status not in (MessageStatus.cleared, MessageStatus.critical):
+            if message.status not in _FINISHED:
                 what = f"message {name_of(message, path)} is {message.status.name}, so none was reopened"
                 refuse(path, what, Exit.WRONG)
         _edit(there, MessageStatus.queued, None, "reopen")
+        _show_short(there, path, names, MessageStatus.queued)
 
 
 @click.command
@@ -182,7 +190,6 @@ def undo(path: Path, count: int) -> None:
 
 
 def _mark(path: Path, names: tuple[str, ...], status: MessageStatus, reason: str | None) -> None:
-    require_names(names)
     with opened(path) as queue:
         held = queue.held_by(shell())
         if not names:
@@ -192,29 +199,36 @@ def _mark(path: Path, names: tuple[str, ...], status: MessageStatus, reason: str
             known = ", ".join(name_of(claim.message, path) for claim in held)
             what = f"{len(held)} messages; name one of them: {known}"
             refuse(path, f"this shell has claimed {what if held else 'no message; `sej tq claim` claims one'}")
-        there = named(queue, path, names)
-        ours = {name_of(claim.message, path): claim for claim in held}
-        claims = [ours.get(name_of(message, path)) for message in there]
-        free = [message for message, claim in zip(there, claims, strict=True) if claim is None]
+        there = named(queue, path, names, {MessageStatus.queued})
+        ours = {claim.message: claim for claim in held}
+        free = [message for message in there if message not in ours]
         if free and status is MessageStatus.queued:
             _refuse_claim(free[0], path)
         _edit(free, status, reason, f"mark as {status.name}")
-        for claim in filter(None, claims):
-            _end(claim, status, reason)
+        for message in there:
+            if message in ours:
+                _end(ours[message], status, reason)
+        _show_short(there, path, names, status)
+
+
+def _show_short(messages: Iterable[Message], path: Path, names: tuple[str, ...], status: MessageStatus) -> None:
+    """Print which messages were marked if a person named them by short forms."""
+    for message in messages if not are_names(names) else ():
+        print_line(name_of(message, path), status.name, shown(message.value_bytes))
 
 
 def _end_claims(path: Path, hosts: tuple[str, ...]) -> None:
     """Put back the messages that processes of some hosts have claimed, and print their names."""
     done = False
     with opened(path) as queue:
-        for message, _, _, holder in list(details(queue.messages(), now_ns=time.time_ns())):
+        for message, _, _, holder in list(details(queue.messages(), now_ns=0)):
             owner = (holder or "").encode("utf-8", "surrogateescape")
             host = host_of(owner)
             if host and (host in hosts or host.partition("#")[0] in hosts):
                 source, place = message.source, message.place
                 change = marking(source, message.raw, message.position, MessageStatus.queued, None, owner)
                 message.moved_to(*source.edit(place, change, "end a claim"))
-                print_line(name_of(message, path), holder or "")
+                print_line(name_of(message, path), owner)
                 done = True
     if not done:
         refuse(path, f"no process of {' or '.join(hosts)} has claimed a message")

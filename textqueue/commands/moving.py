@@ -27,10 +27,10 @@ from textqueue.commands.opening import (
     opened,
     opened_files,
     print_line,
+    readable,
     refuse,
     refuse_foreign,
     require,
-    shown,
 )
 from textqueue.editing.merge import save
 from textqueue.editing.message import Message
@@ -166,10 +166,8 @@ def edit(path: Path) -> None:
             if new == old:
                 continue
             for raw in save(source, old, new):
-                text = shown(value_of(raw)).decode(errors="backslashreplace")
-                click.echo(
-                    f"sej: {source.path}: {text}: a program changed this message; your version was saved", err=True
-                )
+                what = "a program changed this message; your version was saved"
+                click.echo(f"sej: {source.path}: {readable(value_of(raw))}: {what}", err=True)
 
 
 def _run_editor(path: Path, files: list[Path]) -> None:

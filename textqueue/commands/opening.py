@@ -2,7 +2,8 @@
 
 **Names.** The name of a message is its position, which is the byte at which it begins, and a hash of its text and
 variables: ``7:0c3f90a1``. A mark changes neither. If a user inserts a line above, the position alone would name
-another message. In a queue of several files, the name begins with the file: ``ann.tq:7:0c3f90a1``.
+another message. In a queue of several files, the name begins with the file: ``ann.tq:7:0c3f90a1``. People may write a
+short form, if only one message fits it: a command never guesses.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
@@ -33,6 +34,7 @@ from textqueue.format.grammar import BOM, CONTROL_OF, CONTROLS, MessageStatus
 from textqueue.format.parser import digest, essence
 from textqueue.ledger.sidecar import real_path, sidecar_path
 from textqueue.queue import TextQueue
+from textqueue.reading.details import Detail, details
 from textqueue.reading.files import SUFFIX, files_of
 
 _LINE: Final = ".*.tq.*"
@@ -56,14 +58,11 @@ def _work_tree(ledger: str) -> Path | None:
     """Return the git work tree of a file that git does not ignore; None if it is in none."""
     folder = Path(ledger).absolute().parent
     root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
-    if root is None:
-        return None
     command = ["git", "-C", str(folder), "check-ignore", "-q", "--no-index", os.path.basename(ledger)]
-    try:
-        code = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False).returncode
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return root if code == 1 else None
+    with suppress(OSError, subprocess.TimeoutExpired):
+        if root and subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False).returncode == 1:
+            return root
+    return None
 
 
 JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
@@ -75,6 +74,11 @@ _ESCAPED: Final = {b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t", b"\\": b"\\\\"}
 def shown(text: bytes) -> bytes:
     """Return a text with its control characters escaped."""
     return _CONTROL.sub(lambda found: _ESCAPED.get(found[0]) or b"\\x%02x" % found[0][0], text)
+
+
+def readable(text: bytes) -> str:
+    """Return a text as it is shown on a screen."""
+    return shown(text).decode(errors="backslashreplace")
 
 
 def print_json(fields: Mapping[str, Any]) -> None:
@@ -146,7 +150,7 @@ def reporting(queue: TextQueue) -> Iterator[TextQueue]:
         with advising(queue.input_files), queue:
             yield queue
     finally:
-        report(queue)
+        report(queue.conflicts)
 
 
 @contextmanager
@@ -163,18 +167,14 @@ def opened_files(path: Path) -> Iterator[list[Source]]:
     finally:
         for source in sources:
             source.file.close()
-        _print(conflicts)
+        report(conflicts)
 
 
-def report(queue: TextQueue) -> None:
+def report(conflicts: list[Conflict]) -> None:
     """Print the conflicts that were found since the last call."""
-    _print(queue.conflicts)
-
-
-def _print(conflicts: list[Conflict]) -> None:
     while conflicts:
         path, position, text, kind, action = conflicts.pop(0)
-        value = shown(text.encode("utf-8", "surrogateescape")).decode(errors="backslashreplace")
+        value = readable(text.encode("utf-8", "surrogateescape"))
         click.echo(f"sej: {path}: position {position}: {value}: {kind}: {action}", err=True)
 
 
@@ -215,14 +215,12 @@ def note_if_foreign(queue: TextQueue, path: Path) -> None:
 
 def _skipped(path: str) -> int:
     """Return the number of lines that are not blank; 0 if one of them begins an entry."""
-    skipped, rest = 0, BOM
+    skipped = 0
     with open(path, "rb") as file:
         for line in file:
-            text = line.removeprefix(rest)
-            rest = b""
-            if text[:1] in _BEGINS:
+            if line.removeprefix(BOM)[:1] in _BEGINS:
                 return 0
-            skipped += bool(text.strip())
+            skipped += bool(line.strip())
     return skipped
 
 
@@ -238,8 +236,10 @@ def directories(queue: TextQueue, path: Path) -> set[str]:
     return {os.fspath(own), *(os.path.dirname(os.path.realpath(file)) for file in queue.input_files)}
 
 
-NAMES: Final = click.argument("names", metavar="[POSITION:HASH]...", nargs=-1)
+NAMES: Final = click.argument("names", metavar="[MESSAGE]...", nargs=-1)
 _NAME: Final = re.compile(r"(?:.*:)?\d+:[0-9a-f]{8}")
+_HASH_LEAST: Final = 4
+_ALIKE_MAX: Final = 10
 
 
 def hash_of(message: Message) -> str:
@@ -253,39 +253,50 @@ def name_of(message: Message, path: Path) -> str:
     return f"{file}{message.position}:{hash_of(message)}"
 
 
-def require_names(names: Iterable[str]) -> None:
-    """Check the form of names.
+def are_names(words: Iterable[str]) -> bool:
+    """Return whether words are names of messages, and none has a short form."""
+    return all(_NAME.fullmatch(word) for word in words)
 
-    Raises:
-        click.UsageError: a name has another form.
+
+def named(queue: TextQueue, path: Path, words: Iterable[str], among: Collection[MessageStatus]) -> list[Message]:
+    """Return the messages that words name. If a word does not name exactly one, the command ends.
+
+    A word is the name of a message, or a short form: the number of one of its lines, or the begin of its hash or of its
+    text. Each may follow the name of its file and a colon.
+
+    Args:
+        queue: the queue.
+        path: its path.
+        words: the words.
+        among: a short form names a message of these statuses.
     """
-    for name in names:
-        if _NAME.fullmatch(name) is None:
-            raise click.UsageError(
-                f"expected POSITION:HASH, as `sej tq list` prints it, got {name!r}: a position alone would name"
-                " another message after a line was inserted above"
+    made: dict[Message, None] = {}
+    messages = details(queue.messages(list(MessageStatus)), now_ns=0)
+    there = [(one, digest(essence(one.message.raw)).decode()) for one in messages]
+    for word in words:
+        if not word.strip():
+            raise click.UsageError("expected a message: its name, a line, or the begin of its hash or text; got ''")
+        fits = [one for one, name in there if _fits(one, name, word)]
+        found = [one for one in fits if one.message.status in among or are_names([word])]
+        if len(found) != 1:
+            alike = found or fits or [one for one, name in there if word.endswith(f":{name[:8]}")]
+            known = "".join(
+                f"\n  {name_of(message, path)}  line {line}, {message.status.name}: {message.value[:60]!r}"
+                for message, line, *_ in alike[:_ALIKE_MAX]
             )
+            hint = f"choose by name:{known}" if known else "`sej tq list` prints the messages"
+            hint += f"\n  and {len(alike) - _ALIKE_MAX} others" if len(alike) > _ALIKE_MAX else ""
+            what = "" if are_names([word]) else " or ".join(sorted(status.name for status in among)) + " "
+            refuse(path, f"{len(found) or 'no'} {what}messages fit {word!r}, so none was changed; {hint}")
+        made[found[0].message] = None
+    return list(made)
 
 
-def named(queue: TextQueue, path: Path, names: Sequence[str]) -> list[Message]:
-    """Return the messages of some names. If one of them is missing or ambiguous, the command ends.
-
-    In a queue of several files, a name without a file is enough if only one message has it.
-    """
-    there: dict[str, list[Message]] = {}
-    for message in queue.messages(frozenset(MessageStatus)):
-        for name in {name_of(message, path), f"{message.position}:{hash_of(message)}"}:
-            there.setdefault(name, []).append(message)
-    for name in names:
-        found = there.get(name, [])
-        if len(found) > 1:
-            known = " or ".join(name_of(one, path) for one in found)
-            refuse(path, f"{len(found)} messages have the name {name}, so none was changed; choose {known}")
-        if not found:
-            end = name[name.rindex(":") :]
-            alike = dict.fromkeys(
-                name_of(one, path) for other, ones in there.items() if other.endswith(end) for one in ones
-            )
-            hint = f"it is {' or '.join(alike)} now" if alike else "`sej tq list` prints the messages"
-            refuse(path, f"no message {name} is in the file, so none was changed; {hint}")
-    return list(dict.fromkeys(there[name][0] for name in names))
+def _fits(one: Detail, name: str, word: str) -> bool:
+    message = one.message
+    word = word.removeprefix(f"{os.path.basename(message.path)}:")
+    if are_names([word]):
+        return word == f"{message.position}:{name[:8]}"
+    is_line = word.isdecimal() and one.line <= int(word) <= one.line + message.raw[:-1].count(b"\n")
+    is_hash = len(word) >= _HASH_LEAST and name.startswith(word)
+    return is_line or is_hash or message.value.lstrip().startswith(word)

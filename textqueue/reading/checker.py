@@ -215,4 +215,4 @@ def _entry(part: Entry) -> Iterator[_Finding]:
         what = f"{decode(mutex.holder)} claimed this message, and whether it has ended cannot be seen from this host"
         way = f"`sej tq give-back --dead-host {quote(host)}`"
         mend = f"no worker here takes it; if its process has ended, run {way} on this file"
-        yield _Finding(mutex.position, what, mend)
+        yield _Finding(mutex.position, what, mend, "hint")
