@@ -96,22 +96,29 @@ def check_certificates(ca: _PathLike | None, certificate: _PathLike | None, key:
                 ) from error
 
 
+def validity_of(certificate: _PathLike | None) -> list[datetime]:
+    """Return when a certificate, the first of its chain, begins and ends to be valid; nothing if there is none.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    first = certificate is not None and _FIRST.search(pem_of(certificate))
+    validity = first and _VALIDITY.search(b64decode(first[1]))
+    return [
+        datetime.strptime(time[2:].decode(), "%y%m%d%H%M%S" if len(time) == 14 else "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+        for time in (validity.groups() if validity else ())
+    ]
+
+
 def out_of_date(certificate: _PathLike | None) -> str | None:
     """Return why a certificate, the first of its chain, is not valid now; None if it is, or if there is none.
 
     Raises:
         OSError: the file cannot be read.
     """
-    if certificate is None:
+    if certificate is None or not (times := validity_of(certificate)):
         return None
-    first = _FIRST.search(pem_of(certificate))
-    validity = first and _VALIDITY.search(b64decode(first[1]))
-    if not validity:
-        return None
-    begin, end = (
-        datetime.strptime(time[2:].decode(), "%y%m%d%H%M%S" if len(time) == 14 else "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-        for time in validity.groups()
-    )
+    begin, end = times
     if datetime.now(UTC) < begin:
         return f"{_name_of(certificate)}: this certificate is valid from {begin:%Y-%m-%dT%H:%M:%SZ} on; check the clock"
     if datetime.now(UTC) >= end:

@@ -148,6 +148,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"not installed, so the editing storm ran without: {', '.join(MISSING)}")
         if "nvim" in MISSING:
             terminalreporter.write_line("tests/textqueue/test_neovim.py was not run: Neovim is not installed")
+    if any("promtool" in str(report.longrepr) for report in terminalreporter.getreports("skipped")):
+        terminalreporter.write_line("the alert rules were not run, promtool is missing: apt-get install prometheus")
 
 
 def left_behind() -> dict[int, str]:

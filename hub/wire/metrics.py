@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from hub.naming import source_path
 from hub.overview import stats
 from hub.store import LATENCY_BOUNDS_S
+from sej.cli.shared.readers import queues_of
 from sej.system.disk import OS
 
 if TYPE_CHECKING:
@@ -62,6 +64,9 @@ class _Collector:
             ("sej_hub_disk_free_bytes", "Free bytes of the root's disk.", OS.free_bytes(root)),
         ):
             yield GaugeMetricFamily(name, text, value=number)
+        for time in self._server.certificate_times[1:]:
+            text = "When the server's certificate expires, since the epoch."
+            yield GaugeMetricFamily("sej_hub_certificate_expires_seconds", text, value=time.timestamp())
         if self._journals:
             yield from _by_journal(GaugeMetricFamily, root)
 
@@ -85,6 +90,10 @@ def _by_journal(family: Any, root: str) -> Iterator[Metric]:
     )
     lag = family("sej_hub_reader_lag_messages", "Messages that a reader has not read.", labels=[*names, "reader"])
     damaged = family("sej_hub_journal_damaged", "1 if a journal cannot be read.", labels=names)
+    items = family("sej_hub_queue_items", "Items of a work queue, by state.", labels=[*names, "queue", "state"])
+    oldest = family(
+        "sej_hub_queue_oldest_seconds", "Seconds since the oldest ready item was put.", labels=[*names, "queue"]
+    )
     for journal in stats(root):
         where = [journal.source.client, journal.source.journal_dir]
         damaged.add_metric(where, 0 if journal.error is None else 1)
@@ -94,7 +103,11 @@ def _by_journal(family: Any, root: str) -> Iterator[Metric]:
             arrival.add_metric(where, journal.last_arrival_ns / 1e9)
         for reader, messages in journal.lag.items():
             lag.add_metric([*where, reader], messages)
-    yield from (size, end, arrival, lag, damaged)
+        for queue in queues_of(source_path(root, journal.source)):
+            oldest.add_metric([*where, queue.name], queue.oldest_s or 0)
+            for state in ("ready", "delayed", "leased", "dead"):
+                items.add_metric([*where, queue.name, state], queue.stats[state])
+    yield from (size, end, arrival, lag, damaged, items, oldest)
 
 
 def register(server: Server, registry: CollectorRegistry | None = None, *, journals: bool = True) -> CollectorRegistry:

@@ -18,7 +18,7 @@ from typing import Final, Self
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from hub.certificates import ServerTLS, absolute_address, is_loopback, keep_unused, use_grpc
+from hub.certificates import ServerTLS, absolute_address, is_loopback, keep_unused, use_grpc, validity_of
 from hub.store import Counts, Store
 from hub.tokens import Tokens
 from hub.wire.access import Guard
@@ -147,6 +147,7 @@ class Server:
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)
         credentials = None
+        self.certificate_times = validity_of(tls and tls.certificate)
         if tls is not None:
             key, certificate, ca = tls.pem()
             credentials = grpc.ssl_server_credentials([(key, certificate)], ca, ca is not None)

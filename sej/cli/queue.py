@@ -19,7 +19,7 @@ import click
 
 from sej.cli.queue_items import Place, cancel, ls, pause, peek, placed_command, requeue, resume, show, stats
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.options import MAX_ATTEMPTS, form_options, wait_option, waited_for
+from sej.cli.shared.options import MAX_ATTEMPTS, form_options, wait_option
 from sej.cli.shared.output import as_json, counted, print_messages, shown, text_or_b64
 from sej.cli.shared.parameters import AGE, DURATION, PATH, IntRange, ProgramCommand, ending, require_program
 from sej.errors import LeaseLostError, SejError
@@ -152,13 +152,9 @@ def get(
     Example: sej queue get --timeout 30s mails -- ./send-mail
     """
     require_program(command, json=json)
-    is_new = False
-    if wait:
-        if place.backend != "journal":
-            raise click.UsageError(f"--wait is for queues on journals, not for {place.backend}")
-        if not follow and not timeout:
-            raise click.UsageError("--wait needs --follow, or --timeout with the time to wait")
-        is_new = waited_for(place.path, None if follow else timeout)
+    if wait and not follow and not timeout:
+        raise click.UsageError("--wait needs --follow, or --timeout with the time to wait")
+    is_new = wait and place.wait(None if follow else timeout)
     taken, failed = 0, False
     limit = count if count is not None else sys.maxsize if command else 1
     until = _until_sigterm() if command else _until_reader_leaves()

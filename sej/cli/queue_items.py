@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.options import JSON
+from sej.cli.shared.options import JSON, waited_for
 from sej.cli.shared.output import as_json, as_text, shown
 from sej.cli.shared.parameters import PATH, IntRange
 from sej.cli.shared.units import iso_time
@@ -55,6 +55,12 @@ class Place(NamedTuple):
         if self.backend == "journal":
             Directory(self.path, OS).require()
         return self.open(**options)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until the journal exists; return whether it was created meanwhile."""
+        if self.backend != "journal":
+            raise click.UsageError(f"--wait is for queues on journals, not for {self.backend}")
+        return waited_for(self.path, timeout)
 
     def require(self) -> None:
         """Raise an error if the queue does not exist."""

@@ -23,7 +23,7 @@ from sej.cli.shared.findings import Finding, findings, package_findings
 from sej.cli.shared.options import JSON, good_end_of
 from sej.cli.shared.output import coloured, shown
 from sej.cli.shared.parameters import DURATION, PATH
-from sej.cli.shared.readers import Reader, holder_of, journals_below, lag_s, readers_of, stuck
+from sej.cli.shared.readers import Reader, holder_of, journals_below, lag_s, queues_of, readers_of, stuck
 from sej.cli.shared.terminal import progress_bar, quiet_keys, wait
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.cli.shared.watched import SORTS, Sample, Watched
@@ -39,19 +39,26 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _METRICS: Final = (
-    ("sej_first_offset", "gauge", "Offset of the first message that still exists.", "first_offset"),
-    ("sej_end_offset", "counter", "Offset of the next message to be appended.", "end_offset"),
-    ("sej_segments", "gauge", "Segments of the journal.", "segments"),
-    ("sej_bytes", "gauge", "Bytes of all segments.", "bytes"),
-    ("sej_writer_running", "gauge", "1 while a writer holds the journal.", "writer_running"),
+    ("", "sej_first_offset", "gauge", "Offset of the first message that still exists.", "first_offset"),
+    ("", "sej_end_offset", "counter", "Offset of the next message to be appended.", "end_offset"),
+    ("", "sej_segments", "gauge", "Segments of the journal.", "segments"),
+    ("", "sej_bytes", "gauge", "Bytes of all segments.", "bytes"),
+    ("", "sej_disk_free_bytes", "gauge", "Free bytes of the journal's disk.", "free_bytes"),
+    ("", "sej_writer_running", "gauge", "1 while a writer holds the journal.", "writer_running"),
+    ("", "sej_last_message_timestamp_seconds", "gauge", "Time of the last message, if it has one.", "last_s"),
+    ("reader", "sej_reader_offset", "gauge", "Next message that a reader wants.", "offset"),
+    ("reader", "sej_reader_behind", "gauge", "Messages that a reader has not read yet.", "behind"),
+    ("reader", "sej_reader_lag_seconds", "gauge", "Age of the message that a reader wants next.", "lag_s"),
+    ("reader", "sej_reader_running", "gauge", "1 while a process runs this reader.", "running"),
+    ("reader", "sej_reader_idle_seconds", "gauge", "Seconds since a reader's last commit.", "idle_s"),
+    ("queue", "sej_queue_ready", "gauge", "Items that a worker may take.", "ready"),
+    ("queue", "sej_queue_delayed", "gauge", "Items that wait for their time.", "delayed"),
+    ("queue", "sej_queue_leased", "gauge", "Items that workers hold.", "leased"),
+    ("queue", "sej_queue_dead", "gauge", "Dead letters.", "dead"),
+    ("queue", "sej_queue_oldest_seconds", "gauge", "Seconds since the oldest ready item was put.", "oldest_s"),
+    ("problem", "sej_problem", "gauge", "1 while sej doctor --quick finds this problem.", "found"),
 )
-_READER_METRICS: Final = (
-    ("sej_reader_offset", "gauge", "Next message that a reader wants.", "offset"),
-    ("sej_reader_behind", "gauge", "Messages that a reader has not read yet.", "behind"),
-    ("sej_reader_lag_seconds", "gauge", "Age of the message that a reader wants next.", "lag_s"),
-    ("sej_reader_running", "gauge", "1 while a process runs this reader.", "running"),
-    ("sej_reader_idle_seconds", "gauge", "Seconds since a reader's last commit.", "idle_s"),
-)
+"""Label of the part of a journal that has it, name, kind, help, and the field of the row."""
 
 
 @click.command
@@ -63,7 +70,7 @@ _READER_METRICS: Final = (
 @click.option("--health", is_flag=True, help="Print only problems; exit code 1 if a running reader is stuck.")
 @click.option("--stuck-after", type=DURATION, default="60s", show_default=True, help="How long a commit may take.")
 def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bool, stuck_after: float) -> None:
-    """Print the state of journals: offsets, bytes, times, the writer, the lag of each reader.
+    """Print the state of journals: offsets, bytes, times, the writer, the lag of each reader, the queues.
 
     DIR is a SEJ directory, or a directory of them (a sharded journal, a hub).
 
@@ -73,11 +80,12 @@ def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bo
     Example: sej stat --health orders || systemctl restart billing
     """
     paths = [path for directory in directories for path in journals_below(directory) or [str(directory)]]
-    rows = [journal_row(Journal(path)) for path in paths]
     if prometheus:
-        for line in _prometheus(rows):
+        for line in _prometheus([_metrics_row(path) for path in paths]):
             click.echo(line)
-    elif health:
+        return
+    rows = [journal_row(Journal(path)) for path in paths]
+    if health:
         stuck = [line for row in rows for line in _stuck(row, stuck_after)]
         for line in stuck:
             click.echo(shown(line))
@@ -112,16 +120,13 @@ def journal_row(journal: Journal) -> dict[str, Any]:
         "changed": iso_time(segments[-1].mtime_ns) if segments else None,
         "writer": (writer := holder_of(Directory(journal.path, OS).at("jnl.lck"))),
         "writer_running": writer is not None,
-        "readers": [_reader_row(journal, reader) for reader in readers_of(journal)],
+        "free_bytes": OS.free_bytes(journal.path),
+        "readers": [
+            one._asdict() | {"running": one.holder is not None, "lag_s": lag_s(journal.path, one, first)}
+            for one in readers_of(journal)
+        ],
+        "queues": [{"name": one.name, **one.stats, "oldest_s": one.oldest_s} for one in queues_of(journal.path)],
     }
-
-
-def _reader_row(journal: Journal, reader: Reader) -> dict[str, Any]:
-    try:
-        lag = lag_s(journal.path, reader, journal.first_offset)
-    except SejError:  # the journal is damaged there; `sej verify` reports where
-        lag = None
-    return reader._asdict() | {"running": reader.holder is not None, "lag_s": lag}
 
 
 def _page(row: dict[str, Any]) -> str:
@@ -140,25 +145,32 @@ def _page(row: dict[str, Any]) -> str:
         lines.append(f"  reader    {reader['name']} {place}, {reader['behind']} behind{lag}, {runs}")
         if reader["error"]:
             lines.append(f"            {reader['error']}")
+    for queue in row["queues"]:
+        counts = ", ".join(f"{queue[state]} {state}" for state in ("ready", "delayed", "leased", "dead"))
+        oldest = "" if queue["oldest_s"] is None else f", the oldest ready for {human_duration(queue['oldest_s'])}"
+        lines.append(f"  queue     {queue['name']}: {counts}{oldest}")
     return "\n".join(map(shown, lines))
 
 
+def _metrics_row(path: str) -> dict[str, Any]:
+    """Return a journal's row with its problems; without the rest if it cannot be read, which is a problem."""
+    wrong = {one.what for one in findings_of(path, quick=True) if one.level == "problem"}
+    row: dict[str, Any] = {"path": path, "problems": [{"name": what, "found": 1} for what in sorted(wrong)]}
+    try:
+        row |= journal_row(Journal(path))
+        return row | {"last_s": row["last_timestamp_ns"] and row["last_timestamp_ns"] / 1e9}
+    except (SejError, OSError):
+        return row
+
+
 def _prometheus(rows: list[dict[str, Any]]) -> Iterator[str]:
-    for name, kind, text, field in _METRICS:
+    for part, name, kind, text, field in _METRICS:
         yield from (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
         for row in rows:
-            yield f'{name}{{journal="{_label(row["path"])}"}} {int(row[field])}'
-    name = "sej_last_message_timestamp_seconds"
-    yield from (f"# HELP {name} Time of the last message, if it has one.", f"# TYPE {name} gauge")
-    for row in rows:
-        if row["last_timestamp_ns"] is not None:
-            yield f'{name}{{journal="{_label(row["path"])}"}} {row["last_timestamp_ns"] / 1e9:.9f}'
-    for name, kind, text, field in _READER_METRICS:
-        yield from (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
-        for row in rows:
-            for reader in row["readers"]:
-                labels = f'journal="{_label(row["path"])}",reader="{_label(reader["name"])}"'
-                yield f"{name}{{{labels}}} {float(reader[field] or 0):g}"
+            for one in row.get(f"{part}s", ()) if part else [row]:
+                if part or one.get(field) is not None:
+                    label = f',{part}="{_label(one["name"])}"' if part else ""
+                    yield f'{name}{{journal="{_label(row["path"])}"{label}}} {+(one[field] or 0)}'
 
 
 def _stuck(row: dict[str, Any], stuck_after: float) -> Iterator[str]:

@@ -23,8 +23,9 @@ import click
 
 from sej.checks import POSITIVE_SECONDS, handler_of
 from sej.cli.queue_items import Place, placed_command
-from sej.cli.shared.options import MAX_ATTEMPTS
+from sej.cli.shared.options import MAX_ATTEMPTS, wait_option
 from sej.cli.shared.parameters import DURATION, IntRange
+from sej.queue.interface.values import SERIALIZERS
 from sej.queue.work import MAX_THREADS, work
 from sej.system.process import set_from_handler
 
@@ -51,6 +52,8 @@ _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor 
     help="How long an item stays leased; renewed while the function runs.",
 )
 @MAX_ATTEMPTS
+@click.option("--serializer", type=click.Choice(SERIALIZERS), help="Decode values; pickle executes code in them.")
+@wait_option
 @click.option("--time-limit", type=DURATION, help="Retry an item, and start a new process, after this time, as in 5m.")
 @click.option(
     "--until-empty", is_flag=True, help="End when no item is ready, waits for its time or is held by a worker."
@@ -63,6 +66,8 @@ def worker(
     processes: int,
     lease: float,
     max_attempts: int | None,
+    serializer: str | None,
+    wait: bool,
     time_limit: float | None,
     until_empty: bool,
     reload: bool,
@@ -78,16 +83,16 @@ def worker(
     logging.basicConfig(format="sej: %(message)s", stream=sys.stderr)
     if time_limit is not None:
         POSITIVE_SECONDS("--time-limit", time_limit)  # here: a worker that refuses it would be started again and again
+    function = _function(target)  # a wrong name ends this command before it waits, and not each of its workers
+    is_new = wait and place.wait(None)
+    opened = place.open_existing(lease_s=lease, max_attempts=max_attempts, serializer=serializer, is_new=is_new)
     if (processes > 1 or reload or time_limit is not None) and _SUPERVISED not in os.environ:
-        _function(target)  # a wrong name ends this command, not each of its workers
-        with place.open_existing(lease_s=lease, max_attempts=max_attempts):
-            pass  # and so does a queue that cannot be opened
+        opened.close()
         raise SystemExit(supervise(processes, reload=reload))
-    function = _function(target)
     pipe = os.environ.pop(_SUPERVISED, None)  # not for the commands that this process starts
     if pipe is not None:
         threading.Thread(target=_end_with, args=(int(pipe),), daemon=True).start()
-    with place.open_existing(lease_s=lease, max_attempts=max_attempts) as opened:
+    with opened:
         work(
             opened,
             function,

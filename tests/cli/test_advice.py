@@ -116,6 +116,13 @@ def delete_items(path: Path) -> None:
     library.Journal(path).clean(max_bytes=0, ignore_readers=["r"])
 
 
+def fail_an_item(path: Path) -> None:
+    with library.open_queue(path, "r", max_attempts=1) as queue:
+        item = queue.get(timeout=0)
+        assert item is not None
+        item.fail("no such user")
+
+
 def work(path: Path) -> None:
     with library.open_queue(path, "r") as queue:
         with pytest.warns(RuntimeWarning, match="retention removed"):
@@ -155,6 +162,7 @@ CASES = {
     "queue log": Case(damage_a_queue_log, "queue r", open_the_queue),
     "deleted messages": Case(delete_unread, "reader r"),
     "not copied": Case(delete_uncopied, "reader hub"),
+    "dead letters": Case(fail_an_item, "queue r"),
     "deleted items": Case(delete_items, "reader r", work),
     "idle reader": Case(lambda path: kept_at(path, 7), "reader r"),
     "idle queue": Case(lambda path: library.open_queue(path, "r").close(), "reader r"),

@@ -27,6 +27,9 @@ def hang(item):
     if item.attempts == 1:
         threading.Event().wait()
 
+def send(item):
+    open(item.value["to"], "w").close()
+
 async def later(item):
     pass
 
@@ -113,6 +116,14 @@ def test_a_missing_queue_ends_the_command(folder: Path, words: tuple[str, ...]) 
     done = sej("worker", "nowhere", "my_tasks:write", *words)
     assert done.returncode == 4 and b"nowhere: the queue does not exist" in done.stderr
     assert not (folder / "nowhere").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("--processes", "2")])
+def test_it_waits_for_a_journal_and_decodes_its_values(folder: Path, words: tuple[str, ...]) -> None:
+    with running("worker", "mails", "my_tasks:send", "--wait", "--serializer", "json", *words):
+        sej("queue", "put", "mails", '{"to": "alice"}')
+        until(lambda: (folder / "alice").exists())
+    assert sej("worker", "jobs.tq", "my_tasks:send", "--wait").returncode == 2
 
 
 def test_a_worker_that_fails_is_started_again(folder: Path) -> None:

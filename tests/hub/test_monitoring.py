@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,14 @@ from prometheus_client import generate_latest
 
 import hub
 import sej
-from hub.wire import Client, Copier, status
+from hub.wire import Client, Copier, ServerTLS, status
 from hub.wire.metrics import register
 from tests.cli.command import sej as run
 from tests.hub.support import at, fill, serving
-from tests.sej.support import commit, sample, write
+from tests.sej.support import sample, write
 
 MONITORING = Path(__file__).resolve().parents[2] / "docs" / "monitoring"
+CERTIFICATES = Path(__file__).parent / "certificates"
 FOREIGN = {"node_textfile_mtime_seconds": {"file"}}
 """What the node exporter exports."""
 ADDED = {"le"}
@@ -32,10 +35,15 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The labels of every metric, by its name, as a server and the command print them."""
     root = tmp_path_factory.mktemp("exported")
     write(root / "orders", [b"x"])
-    commit(root / "orders", "billing", 0)
-    text = run("stat", "--prometheus", root / "orders").stdout.decode()
-    with serving(root / "hub") as (store, server):
+    sej.open_queue(root / "orders", "billing", create=True).close()
+    sej.Writer(root / "damaged").close()
+    (root / "damaged" / "id").write_bytes(b"")
+    text = run("stat", "--prometheus", root).stdout.decode()
+    assert f'sej_problem{{journal="{root / "damaged"}",problem="identity"}} 1' in text, "and the others are reported"
+    tls = ServerTLS(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    with serving(root / "hub", tls=tls) as (store, server):
         store.put("EWR", "flights", [at(0, 5)])
+        sej.open_queue(root / "hub" / "EWR.flights", "mails", create=True).close()
         with hub.Merge(root / "hub", "report") as merged:
             next(iter(merged))
             merged.commit()
@@ -56,8 +64,13 @@ def expressions() -> dict[str, str]:
         for target in panel.get("targets", ())
     }
     found |= {one["name"]: one["definition"] for one in dashboard["templating"]["list"] if one["type"] == "query"}
+    return found | {name: rule["expr"] for name, rule in alerts().items()}
+
+
+def alerts() -> dict[str, Any]:
+    """The rules by the names of their alerts."""
     rules: dict[str, Any] = yaml.safe_load((MONITORING / "sej-alerts.yaml").read_text())
-    return found | {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
+    return {rule["alert"]: rule for group in rules["groups"] for rule in group["rules"]}
 
 
 def test_every_name_is_exported(exported: dict[str, set[str]]) -> None:
@@ -98,8 +111,7 @@ def test_what_a_copier_finds_fires_the_alert_and_is_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The copier sends no messages then, so it reports the gap or the conflict."""
-    rules: dict[str, Any] = yaml.safe_load((MONITORING / "sej-alerts.yaml").read_text())
-    alert = {rule["alert"]: rule for group in rules["groups"] for rule in group["rules"]}["SejHubRefuses"]
+    alert = alerts()["SejHubRefuses"]
     assert "The hub's log names it" in alert["annotations"]["description"]
     reasons = alert["expr"].partition('reason=~"')[2].partition('"')[0]
     own = tmp_path / "own"
@@ -121,6 +133,21 @@ def test_what_a_copier_finds_fires_the_alert_and_is_in_the_log(
     assert "EWR.flights: the client's journal ends with 2, and messages up to 9 are here" in lines[1]
 
 
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: apt-get install prometheus")
+@pytest.mark.parametrize("words", ["check rules sej-alerts.yaml", "test rules sej-alerts-test.yaml"])
+def test_prometheus_takes_and_runs_the_rules(words: str) -> None:
+    done = subprocess.run(["promtool", *words.split()], cwd=MONITORING, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_a_test_and_a_row_of_the_table() -> None:
+    """And each is tested to fire."""
+    tests = (MONITORING / "sej-alerts-test.yaml").read_text()
+    page = (MONITORING.parent / "howto" / "alerts.md").read_text()
+    for name in alerts():
+        assert f'alertname="{name}"' in tests and f"`{name}`" in page, name
+
+
 def test_every_reason_exists() -> None:
     reasons = {name for *_, name in status._CODES}
     for what, expression in expressions().items():
@@ -138,8 +165,6 @@ def test_legends_use_labels_that_exist(exported: dict[str, set[str]]) -> None:
 
 
 def test_alerts_have_what_people_read() -> None:
-    rules: dict[str, Any] = yaml.safe_load((MONITORING / "sej-alerts.yaml").read_text())
-    for group in rules["groups"]:
-        for rule in group["rules"]:
-            assert rule["labels"]["severity"] in ("warning", "critical")
-            assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]
+    for name, rule in alerts().items():
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert set(rule["annotations"]) == {"summary", "description"}, name

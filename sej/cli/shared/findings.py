@@ -19,7 +19,7 @@ import sej
 from sej.cli.shared.exits import text_of
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import counted
-from sej.cli.shared.readers import holder_of, readers_of, stuck
+from sej.cli.shared.readers import holder_of, queues_of, readers_of, stuck
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
@@ -82,6 +82,10 @@ ADVICE: Final = {
     "deleted messages": "`sej reset {at} {name} first`",
     "not copied": "copy the others: `sej hub push --accept-gaps --client CLIENT {at} ADDRESS` records a gap on the hub",
     "queue log": "nothing: the next opening keeps it in kept/, and delivers again what was done after the damage",
+    "dead letters": (
+        "`sej queue redrive --name {name} {at}` puts them back once the cause is gone; `sej queue dead --name {name}"
+        " {at}` prints the reasons"
+    ),
     "deleted items": "nothing: the queue reports them when it is opened, and continues",
     "idle reader": "start it, or if it is gone for good, `sej reset --remove {at} {name}`",
     "idle queue": "start a worker: `sej queue get --name {name} {at} -- PROGRAM`",
@@ -123,26 +127,25 @@ class Finding(NamedTuple):
     values: Mapping[str, float] = _NO_VALUES
 
 
+class _Look(NamedTuple):
+    """What all checks of a journal get; quick: without reading every message."""
+
+    journal: Journal
+    places: Directory
+    quick: bool
+    progress: Callable[[int, int], object] | None
+
+
 def findings(
     journal: Journal, *, quick: bool, progress: Callable[[int, int], object] | None = None
 ) -> Iterator[Finding]:
     """Yield everything about one journal; quick: without reading every message."""
-    places = Directory(journal.path, OS)
-    yield from _permissions(places)
-    looks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        lambda: _locks(places),
-        lambda: _disk(places),
-        lambda: _left_behind(places),
-        lambda: _identity(places),
-        lambda: _messages(journal, places, quick=quick, progress=progress),
-        lambda: _clock(journal, places, quick=quick),
-        lambda: _readers(journal),
-        lambda: _queue_logs(places),
-    )
+    look = _Look(journal, places := Directory(journal.path, OS), quick, progress)
+    yield from _permissions(look)
     failed = set()
-    for look in looks:
+    for check in (_locks, _disk, _left_behind, _identity, _messages, _clock, _readers, _queues):
         try:
-            yield from look()
+            yield from check(look)
         except (SejError, OSError, ValueError) as error:
             if is_scarce(error):
                 raise
@@ -156,8 +159,9 @@ def findings(
             failed.add(text)
 
 
-def _locks(places: Directory) -> Iterator[Finding]:
+def _locks(look: _Look) -> Iterator[Finding]:
     """Report the writer's lock, then those of readers and queues."""
+    places = look.places
     writer = holder_of(places.at("jnl.lck"))
     yield Finding("writer", "ok", f"held by {writer}" if writer else "no writer")
     locks = sorted(glob.glob(glob.escape(places.at("ofs")) + "/**/*.lck", recursive=True))
@@ -166,7 +170,8 @@ def _locks(places: Directory) -> Iterator[Finding]:
         yield Finding("locks", "ok", "; ".join(held))
 
 
-def _permissions(places: Directory) -> Iterator[Finding]:
+def _permissions(look: _Look) -> Iterator[Finding]:
+    places = look.places
     if os.statvfs(places.path).f_flag & os.ST_RDONLY:
         found = "the file system is read-only; only commands that read work"
         yield Finding("permissions", "problem", found)
@@ -184,7 +189,8 @@ def _permissions(places: Directory) -> Iterator[Finding]:
         yield Finding("permissions", "ok", "this user can read and write all files")
 
 
-def _disk(places: Directory) -> Iterator[Finding]:
+def _disk(look: _Look) -> Iterator[Finding]:
+    places = look.places
     kind = network_file_system(places.path)
     if kind is not None:
         found = f"{kind}: locks and syncs may not be reliable there; expected a local disk"
@@ -208,11 +214,15 @@ def _disk(places: Directory) -> Iterator[Finding]:
         yield Finding("kept bytes", "note", found, values={"files": len(kept), "bytes": size})
 
 
-def _left_behind(places: Directory) -> Iterator[Finding]:
+def _left_behind(look: _Look) -> Iterator[Finding]:
     """Report what a crash left unfinished. While a writer runs it may still be in use, so nothing is reported."""
+    places = look.places
     if holder_of(places.at("jnl.lck")):
         return
-    intents, staged = _names(places.at("txn")), _names(places.at("tmp"))
+    intents, staged = (
+        sorted(os.path.basename(path) for path in glob.glob(f"{glob.escape(places.at(folder))}/*"))
+        for folder in ("txn", "tmp")
+    )
     pending = [name for name in intents if not name.endswith(".done")]
     for name in pending:
         if name.endswith(".intent") and f"{name.removesuffix('.intent')}.rows" not in staged:
@@ -226,14 +236,8 @@ def _left_behind(places: Directory) -> Iterator[Finding]:
         yield Finding("leftovers", "note", found, advice("leftovers", places))
 
 
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _identity(places: Directory) -> Iterator[Finding]:
+def _identity(look: _Look) -> Iterator[Finding]:
+    places = look.places
     try:
         journal_id(places)
     except CorruptionError:
@@ -242,13 +246,8 @@ def _identity(places: Directory) -> Iterator[Finding]:
         yield Finding("identity", "problem", found, advice("identity", places, path))
 
 
-def _messages(
-    journal: Journal,
-    places: Directory,
-    *,
-    quick: bool,
-    progress: Callable[[int, int], object] | None,
-) -> Iterator[Finding]:
+def _messages(look: _Look) -> Iterator[Finding]:
+    journal, places, quick, progress = look
     writing = holder_of(places.at("jnl.lck")) is not None
     segments = journal.segments
     size = sum(segment.size for segment in segments)
@@ -315,8 +314,9 @@ def _lost(journal: Journal, places: Directory, end: int) -> Iterator[Finding]:
         yield Finding("lost messages", "problem" if lost > 1 else "note", found, do, {"messages": lost})
 
 
-def _clock(journal: Journal, places: Directory, *, quick: bool) -> Iterator[Finding]:
+def _clock(look: _Look) -> Iterator[Finding]:
     """Compare the newest timestamp, and the last change of a segment, with this machine's clock."""
+    journal, places, quick, _ = look
     newest, unindexed = NO_TIMESTAMP, 0
     for segment in places.segments():
         try:
@@ -355,10 +355,10 @@ def _apart(later: int, earlier: int) -> str:
     return human_duration((later - earlier) / 1e9)
 
 
-def _readers(journal: Journal) -> Iterator[Finding]:
+def _readers(look: _Look) -> Iterator[Finding]:
     from sej.queue.log.file import queue_names
 
-    places = Directory(journal.path, OS)
+    journal, places = look.journal, look.places
     tail, queues = Tail(places), queue_names(places)
     for reader in readers_of(journal):
         name, is_queue = reader.name, reader.name in queues
@@ -390,10 +390,15 @@ def _readers(journal: Journal) -> Iterator[Finding]:
         yield Finding(f"reader {name}", level, found, do, values)
 
 
-def _queue_logs(places: Directory) -> Iterator[Finding]:
-    """Report what an opening would: good records after bad bytes, which are not a torn tail."""
+def _queues(look: _Look) -> Iterator[Finding]:
+    """Report dead letters, and what an opening would: good records after bad bytes, which are not a torn tail."""
     from sej.queue.log.file import queue_names
 
+    places = look.places
+    for name, stats, _ in queues_of(places.path):
+        if dead := stats["dead"]:
+            do = advice("dead letters", places, name=name)
+            yield Finding(f"queue {name}", "note", counted(dead, "dead letter"), do, {"dead": dead})
     for name in sorted(queue_names(places)):
         path = places.at("ofs", f"{name}.queue")
         file = OS.open(path, "read")

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -23,6 +24,9 @@ from sej.journal.view import Journal
 from sej.reading.offset import read_offset
 from sej.system.disk import OS, is_scarce
 from sej.system.locks import FIRST_PID_NAMESPACE, pid_namespace
+
+if TYPE_CHECKING:
+    from sej.queue.interface.values import Stats
 
 
 class Reader(NamedTuple):
@@ -43,6 +47,40 @@ class Reader(NamedTuple):
     idle_s: float
     holder: str | None
     error: str | None
+
+
+class Queued(NamedTuple):
+    """One work queue on a journal.
+
+    Attributes:
+        name: the queue's name.
+        stats: its items by state.
+        oldest_ns: when the oldest ready item was put; NO_TIMESTAMP: no item is ready, or its message has no time.
+    """
+
+    name: str
+    stats: Stats
+    oldest_ns: int
+
+    @property
+    def oldest_s(self) -> float | None:
+        """How long the oldest ready item has waited."""
+        return _age_s(self.oldest_ns)
+
+
+def queues_of(path: str) -> list[Queued]:
+    """Return the queues of a journal, by name, without those that cannot be read: ``sej doctor`` reports them."""
+    from sej.queue.log.file import queue_names
+    from sej.queue.look import QueueLook
+
+    found = []
+    for name in sorted(queue_names(Directory(path, OS))):
+        with suppress(SejError, OSError):
+            look = QueueLook(path, name)
+            stats = look.stats()
+            ready = look.items("ready", limit=1) if stats.ready else []
+            found.append(Queued(name, stats, ready[0].message.timestamp if ready else NO_TIMESTAMP))
+    return found
 
 
 def holder_of(path: str) -> str | None:
@@ -192,10 +230,7 @@ def stuck(path: str, reader: Reader, after_s: float, first_offset: int) -> str |
     if reader.holder is None or not reader.behind or reader.idle_s <= after_s:
         return None
     due = max(reader.offset or 0, first_offset)
-    try:
-        waits_s = lag_s(path, reader, first_offset)
-    except SejError:  # the journal is damaged there
-        waits_s = None
+    waits_s = lag_s(path, reader, first_offset)
     if (reader.idle_s if waits_s is None else waits_s) <= after_s:
         return None
     return (
@@ -205,13 +240,14 @@ def stuck(path: str, reader: Reader, after_s: float, first_offset: int) -> str |
 
 
 def lag_s(path: str, reader: Reader, first_offset: int) -> float | None:
-    """Return how long a reader's next message has existed, in seconds; None if it has no time or does not exist."""
+    """Return how long a reader's next message has existed, in seconds; None if it has no time or cannot be read."""
     from sej.reading.scanner import Scanner
 
-    if not reader.behind:
-        return None
-    with Scanner(path, max(reader.offset or 0, first_offset)) as scanner:
-        for message in scanner.read(1):
-            if message.timestamp != NO_TIMESTAMP:
-                return max(time.time() - message.timestamp / 1e9, 0.0)
+    if reader.behind:
+        with suppress(SejError, PermissionError), Scanner(path, max(reader.offset or 0, first_offset)) as scanner:
+            return next((_age_s(message.timestamp) for message in scanner.read(1)), None)
     return None
+
+
+def _age_s(timestamp: int) -> float | None:
+    return None if timestamp == NO_TIMESTAMP else max(time.time() - timestamp / 1e9, 0.0)
