@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, get_args
@@ -12,13 +13,14 @@ from typing import Final, get_args
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.options import DIRECTORY, JSON, require_limit, retention_options
+from sej.cli.shared.options import DIRECTORY, JSON, reader_limit_options, require_limit, retention_options
 from sej.cli.shared.output import counted, shown
 from sej.cli.shared.parameters import PATH, IntRange
 from sej.cli.shared.readers import find_reader, holder_of, no_reader, readers_of
 from sej.cli.shared.terminal import progress_bar
 from sej.cli.shared.units import human_size
 from sej.journal.directory import Directory
+from sej.journal.reader_limits import at_risk
 from sej.journal.repair import Repair
 from sej.journal.verify import Problem
 from sej.journal.view import Journal
@@ -161,6 +163,7 @@ def repair(directory: Path, json: bool, dry_run: bool, yes: bool) -> None:
 @click.command
 @DIRECTORY
 @retention_options
+@reader_limit_options
 @click.option(
     "--ignore-reader", multiple=True, help="Remove segments even if this reader still needs them; may be repeated."
 )
@@ -169,14 +172,18 @@ def clean(
     max_age: float | None,
     max_bytes: int | None,
     keep_segments: int,
+    reader_max_age: float | None,
+    reader_max_lag_bytes: int | None,
     ignore_reader: tuple[str, ...],
     dry_run: bool,
 ) -> None:
     """Remove the oldest segments beyond a limit that no reader with a kept offset needs; prints their paths.
 
-    A reader that keeps segments from being removed is named on standard error, with its lag.
+    A reader that keeps segments from being removed is named on standard error, with its lag. With a limit for
+    readers, one that no program uses holds segments no longer than that. A reader that is beyond it, or soon will be,
+    is named too; `sej stat --health` and `sej doctor` also report it. The limits do not apply to work queues.
 
-    Example: sej clean --max-age 7d --max-bytes 10G orders
+    Example: sej clean --max-age 7d --max-bytes 10G --reader-max-age 30d orders
     """
     require_limit(max_age, max_bytes)
     journal = Journal(directory)
@@ -184,9 +191,19 @@ def clean(
         if find_reader(journal, name) is None:
             no_reader(journal, name)
             raise SystemExit(Exit.USAGE)
-    removed = journal.clean(max_age, max_bytes, keep_segments, dry_run, ignore_readers=ignore_reader)
+    removed = journal.clean(
+        max_age,
+        max_bytes,
+        keep_segments,
+        dry_run,
+        ignore_readers=ignore_reader,
+        reader_max_age=reader_max_age,
+        reader_max_lag_bytes=reader_max_lag_bytes,
+    )
     for path in removed:
         click.echo(path)
+    for name, why in at_risk(Directory(journal.path, OS), time.time_ns()).items():
+        click.echo(f"sej: {journal.path}: reader {name!r}: {why}", err=True)
     readers = [reader for reader in readers_of(journal) if reader.name not in ignore_reader]
     everyone = [*ignore_reader, *(reader.name for reader in readers)]
     kept = journal.clean(max_age, max_bytes, keep_segments, True, ignore_readers=everyone)

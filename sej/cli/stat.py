@@ -10,6 +10,7 @@ from __future__ import annotations
 import json as jsonlib
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from sej.errors import CorruptionError, NotAJournalError, SejError
 from sej.imports import PACKAGES
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
+from sej.journal.reader_limits import at_risk
 from sej.journal.view import Journal
 from sej.system.disk import OS, is_scarce
 
@@ -67,7 +69,7 @@ _METRICS: Final = (
 @click.option(
     "--prometheus", is_flag=True, help="In the Prometheus text format, for the node exporter's textfile collector."
 )
-@click.option("--health", is_flag=True, help="Print only problems; exit code 1 if a running reader is stuck.")
+@click.option("--health", is_flag=True, help="Print only problems of readers; exit code 1 if there are any.")
 @click.option("--stuck-after", type=DURATION, default="60s", show_default=True, help="How long a commit may take.")
 def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bool, stuck_after: float) -> None:
     """Print the state of journals: offsets, bytes, times, the writer, the lag of each reader, the queues.
@@ -75,7 +77,8 @@ def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bo
     DIR is a SEJ directory, or a directory of them (a sharded journal, a hub).
 
     A reader is stuck if it runs and has messages to read, but committed nothing for --stuck-after, while its next
-    message is older than that. A reader whose kept offset cannot be right is stuck too.
+    message is older than that. A reader whose kept offset cannot be right is stuck too. --health also reports a reader
+    that has used four fifths of a limit for readers (sej clean --reader-max-age), before it loses messages.
 
     Example: sej stat --health orders || systemctl restart billing
     """
@@ -174,11 +177,14 @@ def _prometheus(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _stuck(row: dict[str, Any], stuck_after: float) -> Iterator[str]:
+    risks = at_risk(Directory(row["path"], OS), time.time_ns())
     for found in row["readers"]:
         reader = Reader(**{name: found[name] for name in Reader._fields})
         wrong = reader.error or stuck(row["path"], reader, stuck_after, row["first_offset"])
-        if wrong is not None:
-            yield f"{row['path']}: reader {reader.name!r}: {wrong}"
+        risk = risks.get(reader.name)
+        for text in (wrong, risk):
+            if text is not None:
+                yield f"{row['path']}: reader {reader.name!r}: {text}"
 
 
 def _label(text: str) -> str:

@@ -9,5 +9,5 @@ The modules, in the order in which they are best read::
     recovery, medium                     sound, torn or corrupt; what is on the medium
     verify, salvage, repair, gaps        find damage, decide what is good, repair, and record what is lost
     twin                                 where readers are, and the checksums of their offsets
-    retention                            remove old segments
+    reader_limits, retention             which readers hold segments; remove old ones
 """

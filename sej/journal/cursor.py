@@ -39,6 +39,7 @@ from sej.journal.index import (
     is_content,
     verify_block,
 )
+from sej.journal.reader_limits import why_removed
 from sej.journal.recovery import Damage, find_damage, frame_end, is_torn, what_is_wrong
 from sej.journal.salvage import Run, plan_between
 from sej.journal.segment import CHUNK_BYTES, Place, Room, SegmentReader
@@ -415,7 +416,8 @@ class Cursor:
     def _too_small(self, first_available: int) -> NoReturn:
         raise OffsetTooSmallError(
             f"message {self.due} was deleted; the first existing one is {first_available}: continue there (`sej reset"
-            " DIR NAME first` moves a reader); retention waits only for readers with a kept offset",
+            " DIR NAME first` moves a reader); retention waits only for readers with a kept offset"
+            f"{why_removed(self._directory, self.due)}",
             first_available=first_available,
             path=self._directory.path,
             offset=self.due,

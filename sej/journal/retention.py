@@ -19,12 +19,12 @@ from typing import Final, NamedTuple, Self
 from sej.checks import COUNT, POSITIVE, SECONDS, optional, require
 from sej.codec.format import OFFSET, OFFSET_SIZE
 from sej.durations import Seconds, seconds
-from sej.errors import BadOffsetFileError, InvalidNameError
+from sej.errors import InvalidNameError
 from sej.journal.directory import Directory, Segment, containing
 from sej.journal.index import IndexFile
+from sej.journal.reader_limits import KeptReader, ReaderLimits, kept_readers
 from sej.journal.recovery import good_end, last_message_start
-from sej.journal.twin import read_kept
-from sej.system.disk import Disk, of_system
+from sej.system.disk import Disk, is_full, of_system
 from sej.system.logs import INFO, record
 
 _COPY_BYTES: Final = 1 << 20
@@ -34,6 +34,8 @@ class _Limits(NamedTuple):
     max_age_s: float | None
     max_bytes: int | None
     keep_segments: int
+    reader_max_age: float | None
+    reader_max_lag_bytes: int | None
 
 
 class Retention(_Limits):
@@ -43,24 +45,36 @@ class Retention(_Limits):
         max_age_s: seconds since a segment's last append.
         max_bytes: size of all segments together.
         keep_segments: at least this many of the newest are kept, whatever the limits; at least 1.
+        reader_max_age: seconds without a commit after which a reader does not hold the segments that it needs any more.
+        reader_max_lag_bytes: bytes of the segments after the one that a reader needs next, beyond which it holds none.
     """
 
     __slots__ = ()
 
-    def __new__(cls, max_age_s: Seconds | None = None, max_bytes: int | None = None, keep_segments: int = 1) -> Self:
+    def __new__(
+        cls,
+        max_age_s: Seconds | None = None,
+        max_bytes: int | None = None,
+        keep_segments: int = 1,
+        *,
+        reader_max_age: Seconds | None = None,
+        reader_max_lag_bytes: int | None = None,
+    ) -> Self:
         """Set the limits; None: no limit.
 
         Raises:
             TypeError: a limit is not a number.
             ValueError: a limit is below 0, or keep_segments is below 1: the last segment is always kept.
         """
-        max_age_s = seconds("max_age_s", max_age_s)
+        max_age_s, reader_max_age = seconds("max_age_s", max_age_s), seconds("reader_max_age", reader_max_age)
         require(
             max_age_s=(max_age_s, optional(SECONDS)),
             max_bytes=(max_bytes, optional(COUNT)),
             keep_segments=(keep_segments, POSITIVE),
+            reader_max_age=(reader_max_age, optional(SECONDS)),
+            reader_max_lag_bytes=(reader_max_lag_bytes, optional(COUNT)),
         )
-        return super().__new__(cls, max_age_s, max_bytes, keep_segments)
+        return super().__new__(cls, max_age_s, max_bytes, keep_segments, reader_max_age, reader_max_lag_bytes)
 
 
 def readers_lock(directory: Directory) -> AbstractContextManager[object]:
@@ -85,23 +99,6 @@ def _readers_lock(directory: Directory, *, wait: bool) -> AbstractContextManager
         raise
     file.close()
     return None
-
-
-def slowest_reader(directory: Directory, ignore_readers: Collection[str] = ()) -> tuple[int, str] | None:
-    """Return the lowest kept offset and its reader; None without readers.
-
-    One that never committed counts as offset 0.
-    """
-    kept = []
-    for entry in directory.disk.list(directory.at("ofs")):
-        name, dot, end = entry.rpartition(".")
-        if dot and end == "ofs" and name and name not in ignore_readers:
-            try:
-                offset = read_kept(directory, name)
-            except BadOffsetFileError:  # its reader's offset is unknown: it protects everything
-                offset = None
-            kept.append((offset or 0, name))
-    return min(kept, default=None)
 
 
 def clean(
@@ -131,7 +128,7 @@ def clean(
         InvalidNameError: a reader to ignore does not exist.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
-    removed: list[str] = []
+    going: list[Segment] = []
     lock = _readers_lock(directory, wait=wait)
     if lock is None:
         return []
@@ -145,7 +142,8 @@ def clean(
                     f" {', '.join(map(repr, readers)) or 'none'}",
                     path=directory.at("ofs"),
                 )
-        slowest = slowest_reader(directory, ignore_readers)
+        kept = kept_readers(directory, ignore_readers)
+        limits = ReaderLimits(directory, policy.reader_max_age, policy.reader_max_lag_bytes)
         segments = directory.segments()
         status = [directory.disk.status(segment.path) for segment in segments]
         left = sum(there.size for there in status if there is not None)
@@ -155,18 +153,33 @@ def clean(
                 continue
             old = policy.max_age_s is not None and now_ns - there.mtime_ns > policy.max_age_s * 1e9
             much = policy.max_bytes is not None and left > policy.max_bytes
-            needed = slowest is not None and slowest[0] < segments[at + 1].first_offset
-            if needed or not (old or much):
+            if not (old or much) or limits.hold(kept, at, segments, status, now_ns):
                 break
             left -= there.size
-            if not dry_run and not removed:
+            going.append(segment)
+        if not dry_run:
+            stored = _stored(limits, kept)
+            if going:
                 directory.disk.sync_dir(directory.at("ofs"))  # a reader's kept offset must not go back after this
-            removed.append(segment.path)
-            if not dry_run:
+            for segment in going:
                 _remove(directory, segment)
+            if not stored:
+                limits.store(kept)
+    removed = [segment.path for segment in going]
     if removed and not dry_run:
         record(__name__, INFO, "%s: removed %d segments, up to %s", directory.path, len(removed), removed[-1])
     return removed
+
+
+def _stored(limits: ReaderLimits, kept: list[KeptReader]) -> bool:
+    """Store what was decided about readers; return False if the disk is full, which removing segments may end."""
+    try:
+        limits.store(kept)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        return False
+    return True
 
 
 def _remove(directory: Directory, segment: Segment) -> None:

@@ -209,8 +209,14 @@ class Journal:
         dry_run: bool = False,
         *,
         ignore_readers: Collection[str] = (),
+        reader_max_age: Seconds | None = None,
+        reader_max_lag_bytes: int | None = None,
     ) -> list[str]:
         """Remove the oldest segments that exceed a limit, never one that a reader with a kept offset still needs.
+
+        With a limit for readers, a reader that is beyond it holds no segment any more. Its next read raises
+        :class:`~sej.OffsetTooSmallError`, which says why. ``sej stat --health`` reports it before. The limits do not
+        apply to work queues.
 
         Args:
             max_age_s: seconds since a segment's last append.
@@ -218,11 +224,19 @@ class Journal:
             keep_segments: at least this many of the newest are kept.
             dry_run: only return what would be removed.
             ignore_readers: readers, by name, whose kept offsets do not count.
+            reader_max_age: the most seconds since a reader's last commit, if the segment that it needs next is as old.
+            reader_max_lag_bytes: the most bytes of the segments after the one that a reader needs next.
 
         Returns:
             The paths that were removed, or would be.
         """
-        policy = Retention(max_age_s, max_bytes, keep_segments)
+        policy = Retention(
+            max_age_s,
+            max_bytes,
+            keep_segments,
+            reader_max_age=reader_max_age,
+            reader_max_lag_bytes=reader_max_lag_bytes,
+        )
         require(dry_run=(dry_run, FLAG), ignore_readers=(ignore_readers, a(list, tuple, set, frozenset)))
         return clean(self._directory, policy, dry_run=dry_run, ignore_readers=ignore_readers)
 

@@ -166,3 +166,27 @@ def test_long_work_says_how_far_it_is(journal: Path) -> None:
     repaired: list[tuple[int, int]] = []
     library.Journal(journal).repair(dry_run=True, progress=lambda done, total: repaired.append((done, total)))
     assert verified == repaired == due
+
+
+def test_a_reader_beyond_its_limit_is_named_before_and_after(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with library.Offset(journal, "old") as kept:
+        kept.commit(10)
+    health = ("stat", "--health", journal)
+    assert inside(monkeypatch, *health).code == 0
+    size = sum(map(len, files(journal).values()))
+    behind = size - (journal / "jnl" / f"{0:016x}.jnl").stat().st_size
+    clean = ("clean", "--max-bytes", "0", "--reader-max-lag-bytes")
+    soon = inside(monkeypatch, *clean, str(behind), journal)
+    assert soon.out == b""
+    assert "reader 'old': retention will soon remove messages that it has not read" in soon.err
+    assert f"{behind} bytes behind, and reader_max_lag_bytes is {behind}" in soon.err
+    told = inside(monkeypatch, *health)
+    assert told.code == 1 and b"will soon remove" in told.out
+    assert b"will soon remove" in inside(monkeypatch, "doctor", journal).out
+    done = inside(monkeypatch, *clean, str(behind - 1), journal)
+    assert len(done.out.splitlines()) >= 3
+    assert "reader 'old' does not hold messages any more, since" in done.err
+    told = inside(monkeypatch, *health)
+    assert told.code == 1 and b"were deleted before it read them" in told.out
+    looked = inside(monkeypatch, "doctor", journal)
+    assert b"reader_max_lag_bytes" in looked.out and f"sej reset {journal} old first".encode() in looked.out

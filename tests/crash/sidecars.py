@@ -171,6 +171,7 @@ class Journal(World):
         self.consume(path, die_at=33)
         self.end = sej.Journal(j).end_offset
         sej.SharedWriter(j, token=5).close()
+        sej.Journal(j).clean(max_bytes=1 << 30, reader_max_age="999d")
 
     def consume(self, path: Path, *, die_at: int = -1, start: int | None = None) -> list[int]:
         handled = []

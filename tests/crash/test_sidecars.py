@@ -155,6 +155,7 @@ READERS = [
     ),
     Reader(Journal, "j/txn/one.done", lambda path: Batches(_at(path)).find("one", 1)),
     Reader(Journal, "j/id", _identity),
+    Reader(Journal, "j/ofs/.limits", lambda path: _sealed(path / "j" / "ofs" / ".limits")),
     Reader(Journal, "j/token", lambda path: Fence(_at(path), 0)._load()),
     Reader(Journal, "j/idx/*.idx", _index, lambda found, sound: {*found} <= {*sound, None}),
     Reader(Pending, "batch/txn/load.intent", lambda path: _sealed(path / "batch" / "txn" / "load.intent")),

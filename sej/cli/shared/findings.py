@@ -30,6 +30,7 @@ from sej.journal.gaps import read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import BLOCK_BYTES, IndexFile, read_blocks
 from sej.journal.medium import kept_position
+from sej.journal.reader_limits import at_risk
 from sej.journal.tail import Tail
 from sej.journal.verify import Problem
 from sej.journal.view import Journal
@@ -360,6 +361,7 @@ def _readers(look: _Look) -> Iterator[Finding]:
 
     journal, places = look.journal, look.places
     tail, queues = Tail(places), queue_names(places)
+    risks = at_risk(places, time.time_ns())
     for reader in readers_of(journal):
         name, is_queue = reader.name, reader.name in queues
         values = {"behind": reader.behind, "idle_s": reader.idle_s}
@@ -377,9 +379,13 @@ def _readers(look: _Look) -> Iterator[Finding]:
             do = advice("wrong offset", places, name=name, unread=str(wrong.unread), why=why)
         elif reader.error is not None:
             found = reader.error
+            if name in risks:
+                found += f"; {risks[name]}"
             if reader.offset is not None:
                 kind = "not copied" if name == _COPIER else "deleted messages"
                 do = advice("deleted items" if is_queue else kind, places, name=name)
+        elif name in risks:
+            found, do = risks[name], advice("idle reader", places, name=name)
         elif halted is not None:
             found = halted
         elif reader.holder is None and reader.behind:

@@ -60,6 +60,19 @@ def retention_options(command: _Command) -> _Command:
     return age(size(keep(dry(command))))
 
 
+def reader_limit_options(command: _Command) -> _Command:
+    """Add ``--reader-max-age`` and ``--reader-max-lag-bytes``."""
+    age = click.option(
+        "--reader-max-age",
+        type=AGE,
+        help="A reader that committed nothing for this long holds no segments any more, as in 30d.",
+    )
+    size = click.option(
+        "--reader-max-lag-bytes", type=SIZE, help="A reader that is so far behind holds none, as in 50G."
+    )
+    return age(size(command))
+
+
 def require_limit(max_age: float | None, max_bytes: int | None) -> None:
     """Refuse to clean without a limit.
 
