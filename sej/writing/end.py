@@ -85,6 +85,7 @@ from sej.writing.opening import JournalEnd, find_end, open_end, start_segment
 if TYPE_CHECKING:
     from sej.journal.retention import Retention
     from sej.writing.exactly_once import Batches
+    from sej.writing.fencing import Fence
 
 _T = TypeVar("_T")
 Durability = Literal["buffer", "os", "interval", "disk"]
@@ -120,6 +121,7 @@ class End:
         last: the last segment; missing until the end was found.
         syncer: syncs, and has the durable offset.
         entered: whether a turn of a shared writer is under way.
+        fence: the fencing token of a shared writer; None: it has none.
     """
 
     last: LastSegment
@@ -144,6 +146,7 @@ class End:
         self.buffer = Buffer(0, self._drain, self.life.mutex)
         self.buffer.path = directory.path
         self.entered = False
+        self.fence: Fence | None = None
         self._turns = lock if isinstance(lock, TurnLock) else None
         """The lock of a shared writer; None: this one keeps its turn."""
         self._segment_bytes = segment_bytes
@@ -534,6 +537,8 @@ class End:
             if error.errno in _BROKEN:
                 raise self._failing(error) from error
             raise
+        if self.fence is not None:
+            self.fence.check()
         self.entered = True
 
     def _settle(self) -> None:

@@ -15,8 +15,7 @@ inode: while the path is still this file, the number is the same. This costs one
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from sej.checks import COUNT
 from sej.errors import ConflictError, CorruptionError
@@ -26,7 +25,6 @@ from sej.system.locks import is_current
 from sej.system.sealed import SealedFile, whole
 
 NEXT: Final = "next"
-_T = TypeVar("_T")
 
 
 class Fence:
@@ -70,8 +68,8 @@ class Fence:
             self._file.store({"token": self.token})
         self._keep()
 
-    def checked(self, act: Callable[..., _T], *arguments: object) -> _T:
-        """Call a function that appends, if no writer has stored a higher number.
+    def check(self) -> None:
+        """Check that no writer has stored a higher number.
 
         Raises:
             ConflictError: one has; nothing was appended.
@@ -88,7 +86,6 @@ class Fence:
             if found > self.token:
                 raise self._conflict(found)
             self._keep()
-        return act(*arguments)
 
     def close(self) -> None:
         """Close the file; a second time does nothing."""

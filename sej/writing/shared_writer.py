@@ -161,6 +161,7 @@ class SharedWriter:
         if self._fence is not None:
             try:
                 self._end.alone(self._fence.take)
+                self._end.fence = self._fence
             except BaseException:
                 self._end.abandon()
                 raise
@@ -215,8 +216,6 @@ class SharedWriter:
         """
         if self._is_inside():
             return act(*arguments)
-        if self._fence is not None:
-            act, arguments = self._fence.checked, (act, *arguments)
         return self._end.alone(act, *arguments)
 
     def _is_inside(self) -> bool:
