@@ -54,10 +54,10 @@ class WriterLock(Lock):
 
     def hold(self) -> None:
         """Take the lock; if it is held, check that it is still valid."""
-        if self.held:
-            self.check()
-        else:
+        if self._file is None:
             self.acquire(timeout=self._timeout)
+        else:
+            self.check()
 
     def lock_segment(self, file: File) -> None:
         """Take a segment's lock too; see :func:`lock_segment`."""

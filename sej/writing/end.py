@@ -161,13 +161,17 @@ class End:
         self._opened = self._abandoned = False
         self.syncer = Syncer(self, interval_s=sync_interval_s if durability == "interval" else None)
 
-    def open(self, first_offset: int) -> None:
+    def open(self, first_offset: int, has_id: bool) -> None:
         """Take the lock for good, find the end, and finish the batches that earlier writers have promised.
 
-        If this raises, the caller calls :meth:`abandon`. Arguments and errors as for :class:`sej.Writer`.
+        If this raises, the caller calls :meth:`abandon`. Errors as for :class:`sej.Writer`.
+
+        Args:
+            first_offset: where a journal without segments starts.
+            has_id: whether the journal has an ``id``.
         """
         self.buffer.forgotten = self._forget
-        end = find_end(self.directory, self._kept, self.lock, first_offset)
+        end = find_end(self.directory, self._kept, self.lock, first_offset, has_id=has_id)
         self.recovery = end.recovery
         self._continue_at(end)
         self._look_at = time.monotonic() + _LOOK_S

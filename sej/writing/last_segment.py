@@ -52,10 +52,9 @@ class Blocks:
         self._partial_known = False
         """Whether the index has that block too."""
 
-    def load(self, file: File) -> tuple[int, int]:
-        """Continue after the good messages of the segment; return where they end, and the offset there."""
+    def load(self, file: File, size: int) -> tuple[int, int]:
+        """Continue after the good messages of a segment of this size; return where they end, and the offset there."""
         self._indexed, index = self._index_file.load_end(file, self._offset, to_write=True)
-        size = file.size()
         self._partial = index.open_block(size)
         self._partial_known = self._partial is not None
         self._indexed -= self._partial_known

@@ -44,8 +44,8 @@ _SYNC_BYTES: Final = 1 << 20
 """Up to this many bytes are synced while a writer opens. More is synced later, so that opening does not wait for it."""
 
 
-def prepare(directory: Directory, *, allow_network_fs: bool) -> None:
-    """Create the directories of a journal if they are missing, and nothing else.
+def prepare(directory: Directory, *, allow_network_fs: bool) -> bool:
+    """Create the directories of a journal if they are missing, and nothing else. Return whether it has an ``id``.
 
     Raises:
         NotAJournalError: the path is a file, or a directory that holds something else, or its ``id`` is not a
@@ -69,15 +69,14 @@ def prepare(directory: Directory, *, allow_network_fs: bool) -> None:
                 " risk",
                 path=directory.path,
             )
+    if is_new and there is not None:
+        _refuse_foreign(directory)
+    has_id = there is not None and _has_id(directory)
     if is_new:
-        if there is not None:
-            _refuse_foreign(directory)
-            _has_id(directory)
         disk.mkdir(directory.jnl, parents=True)
-    else:
-        _has_id(directory)
     if disk.status(directory.prefix + "ofs") is None:
         disk.mkdir(directory.prefix + "ofs")
+    return has_id
 
 
 def _refuse_foreign(directory: Directory) -> None:
@@ -133,6 +132,7 @@ def find_end(
     lock: WriterLock | TurnLock,
     first_offset: int = 0,
     *,
+    has_id: bool = False,
     before: LastSegment | None = None,
 ) -> JournalEnd:
     """Take the lock, finish what an earlier process left unfinished, and open the end.
@@ -145,12 +145,13 @@ def find_end(
         kept: its kept position.
         lock: its lock.
         first_offset: where a journal without segments starts.
+        has_id: the caller has seen the journal's ``id``.
         before: as for :func:`open_end`.
     """
     recovery = None
     while True:
         lock.hold()
-        ours = _has_id(directory)
+        has_id = has_id or _has_id(directory)
         pending = directory.names("txn")
         segments = _finished(directory, pending)
         _sweep(directory)
@@ -159,7 +160,7 @@ def find_end(
             segments = directory.segments()  # an original may just have added one
         end = open_end(directory, kept, lock, first_offset=first_offset, before=before, segments=segments)
         recovery = end.recovery or recovery
-        if not ours:
+        if not has_id:
             journal_id(directory, create=True)
         if lock.original is None or lock.is_current():
             promised = bool(pending) and any(name.endswith(".intent") for name in pending)
@@ -242,8 +243,9 @@ def _open_end(
     alone: bool,
 ) -> JournalEnd:
     blocks = Blocks(IndexFile(directory, segment), segment.first_offset)
-    position, offset = blocks.load(file)
-    damage = find_damage(file, position, offset) if file.size() > position else None
+    size = file.size()
+    position, offset = blocks.load(file, size)
+    damage = find_damage(file, position, offset) if size > position else None
     recovery = gone = None
     if damage is not None:
         if damage.follower is not None:

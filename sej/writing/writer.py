@@ -157,7 +157,7 @@ class Writer:
             lock_timeout = seconds("lock_timeout", lock_timeout)
         directory = Directory(path, disk)
         self.path = directory.path
-        prepare(directory, allow_network_fs=allow_network_fs)
+        has_id = prepare(directory, allow_network_fs=allow_network_fs)
         self.end = End(
             directory,
             WriterLock(directory, lock_timeout),
@@ -170,7 +170,7 @@ class Writer:
         self._handle = self._buffer.handle()  # closes the end when this writer is gone
         self._waits = durability == "disk"
         try:
-            self.end.open(first_offset)
+            self.end.open(first_offset, has_id)
             self.recovery = self.end.recovery
             if not self._waits and not TYPE_CHECKING:
                 self.append = self._handle.append  # the codec's own method saves a call per message
