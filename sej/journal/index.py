@@ -471,9 +471,10 @@ class IndexFile:
         A short block's entry is overwritten in place: it is never missing.
         """
         file = self._file
-        if file is None or not file.extent()[1]:
+        size, names = (0, 0) if file is None else file.extent()
+        if file is None or not names:
             file = self._file = self._open()
-        size = file.size()
+            size = file.size()
         data, position = b"".join([block.pack() for block in blocks]), HEAD_SIZE + keep * ENTRY_SIZE
         if not keep or size < HEAD_SIZE:
             data, position = HEAD.ljust(position, b"\0") + data, 0
