@@ -18,11 +18,11 @@ SIZES = {
     "tests": (49_321, 329, 0, 0, 123),
 }
 CALLS = {
-    "open a clean journal": (153, 18),
+    "open a clean journal": (122, 18),
     "queue get": (31, 16),
     "claim in a .tq file": (155, 20),
 }
-"""Python calls, and the files that they are in. In memory (tmpfs), opening makes 25 calls more than on a disk."""
+"""Python calls, and the files that they are in."""
 
 
 @pytest.fixture(scope="module")
