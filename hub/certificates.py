@@ -261,8 +261,8 @@ class _Use:
         notice_fork()
         if self._lost:
             raise ClosedError(
-                f"{what} cannot be used in this process: it was forked from one that used gRPC, which does not work"
-                ' after that; start it with the method "spawn" or "forkserver" of multiprocessing, or as a program'
+                f"{what} cannot be used here: this process was forked from one that used gRPC, and gRPC does not work"
+                ' after a fork; start the process with the method "spawn" or "forkserver" of multiprocessing'
             )
         if not self._started:
             self._started = True

@@ -308,7 +308,7 @@ def _follow_as(
         hub, name, client_id, journal, start=start, wait=not until_end, verify=verify, on_retry=_report
     ) as reader:
         if start is not None and not reader.is_new:
-            raise click.UsageError(f"--start is for the first run: reader {name!r} is at offset {reader.offset}")
+            raise click.UsageError(f"leave --start out: reader {name!r} continues at offset {reader.offset}")
         for messages in reader:
             print_messages(messages, form)
             sys.stdout.buffer.flush()

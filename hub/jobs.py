@@ -175,7 +175,7 @@ class Jobs:
             size = 0 if there is None else there.size
             if position > size:
                 raise GapError(
-                    f"the hub has {size} bytes of these rows, and the next begin at {position}; run the task again",
+                    f"the hub has {size} bytes of these rows, but these begin at byte {position}; run the task again",
                     expected=size,
                 )
             new = memoryview(data)[size - position :]

@@ -520,8 +520,8 @@ class Store:
                 new = entry.writer is None and not self._has(source)
                 if new and not create:
                     raise GapError(
-                        f"{source}: the hub does not have this journal, and the batch is not its beginning;"
-                        " send its first messages before",
+                        f"{source}: the hub does not have this journal, and this batch is not its beginning;"
+                        " send the journal's first messages before this batch",
                         expected=0,
                         offset=batch.first,
                     )

@@ -220,7 +220,7 @@ def _segmented(directory: Path, name: str, *, three: bool) -> bool:
         return True
     if len(formats) > 1:
         raise click.UsageError(
-            f"{directory}: only some files of {name!r} begin as Kestrel 3's; pass --segmented if all of them are"
+            f"{directory}: only some files of {name!r} look like Kestrel 3's; pass --segmented if all of them are"
         )
     return True in formats
 

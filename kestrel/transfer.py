@@ -149,8 +149,8 @@ def compare(moved: Moved, messages: Iterable[MessageLike], path: str) -> None:
     count, found = checksum(messages)
     if (count, found) != (moved.count, moved.checksum):
         raise MoveError(
-            f"{moved.count} items with checksum {moved.checksum:08x} were written, {count} with {found:08x} were read"
-            " back; check the disk, and do not remove the source",
+            f"the {moved.count} items that were written have checksum {moved.checksum:08x}, but {count} items with"
+            f" checksum {found:08x} were read back; check the disk, and do not remove the source",
             path=path,
         )
 
@@ -191,8 +191,8 @@ def export_items(
         plan.store(decided)
     elif decided["holds"] != holds:
         raise MoveError(
-            "the queue was changed since an export that was cut short; to start again remove this file, and the"
-            f" messages that were appended from offset {decided['start']} on",
+            "the queue was changed after an interrupted export; to start again, remove this file and the messages"
+            f" that were appended from offset {decided['start']} on",
             path=plan.path,
         )
     start = decided["start"]
@@ -202,8 +202,8 @@ def export_items(
         source.check()
         if found != (decided["count"], decided["checksum"]):
             raise MoveError(
-                f"this queue was exported from offset {start} on, with other options or another time; remove this file"
-                " to export it again",
+                f"an earlier export wrote this queue to offset {start} and later ones, with other options; to export it"
+                " again, remove this file",
                 path=plan.path,
             )
         return Moved(*found, start, source.damage)
@@ -211,14 +211,14 @@ def export_items(
     count, found_sum = checksum(islice(rows, there)) if there >= 0 else (0, 0)
     if count != there:
         raise MoveError(
-            f"the SEJ journal has {there} messages since an export that was cut short began, and the queue has {count}"
-            " items: another program wrote to the journal; remove this file to export all items after its messages",
+            f"another program wrote to the SEJ journal: it has {there} messages since an interrupted export began, but"
+            f" the queue has {count} items; remove this file to export all items again, after these messages",
             path=plan.path,
         )
     if read_back is not None and checksum(islice(read_back(start), there)) != (count, found_sum):
         raise MoveError(
-            f"the {there} messages from offset {start} on are not the items of the queue; another program wrote to the"
-            " SEJ journal; remove this file to export all items after them",
+            f"another program wrote to the SEJ journal: its {there} messages from offset {start} on are not the items"
+            " of the queue; remove this file to export all items again, after these messages",
             path=plan.path,
         )
     while batch := list(islice(rows, BATCH)):

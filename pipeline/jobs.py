@@ -93,7 +93,7 @@ class _Origin(NamedTuple):
             if first != place.name:
                 raise OptionError(
                     f"this job cannot tell {first!r} and {place.name!r} apart: they have the same client, prefix and"
-                    " shard; run it for one of them, or for some other part of these journals, at a time"
+                    " shard; run it for each of them alone"
                 )
 
 
@@ -220,8 +220,8 @@ def restore(
     before = last_number(Target.of(root, parse(WRITE, options)), name)
     if before not in (None, number):
         raise OptionError(
-            f"{before - 1} messages of this archive were restored into {root} before, and it has {messages} now;"
-            " restore it into another directory, or only the new messages with where"
+            f"an earlier run restored {before - 1} messages of this archive into {root}, and the archive has {messages}"
+            " now; restore it into another directory, or restore only the new messages with where"
         )
     options |= {"txnAppId": name, "txnVersion": str(number)}
     rows = ordered.select("key", "value", "type", "timestamp_ns")

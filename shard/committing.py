@@ -354,8 +354,8 @@ def _finish(target: Target, name: str) -> None:
         check_rows(job.rows)
     except StagedRowsError as error:
         raise StagedRowsError(
-            f"job {name} of {job.name!r} is decided but cannot be finished: {error.reason}. To remove it, run `sej"
-            f" spark finish --discard {target.root}`, and then run its job again",
+            f"job {name} of {job.name!r} is decided but cannot be finished: {error.reason}. Remove it with `sej spark"
+            f" finish --discard {target.root}`, then run the job again",
             path=error.path,
         ) from error
     with _writers(its, job) as writers:

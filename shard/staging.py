@@ -233,9 +233,9 @@ def _check(rows: Rows) -> None:
         reader.close()
     if (messages, size, crc) != (rows.messages, rows.size, rows.crc32c):
         raise StagedRowsError(
-            f"the rows of task {rows.task} are not the {rows.messages} messages that it reported: expected {rows.size}"
-            f" bytes with checksum {rows.crc32c:08x}, got {messages} messages in {size} bytes with {crc:08x}; check"
-            " the disk, and the program that staged them, and run the job again",
+            f"the staged rows of task {rows.task} differ from what it reported: expected {rows.messages} messages in"
+            f" {rows.size} bytes with checksum {rows.crc32c:08x}, got {messages} in {size} bytes with {crc:08x}; check"
+            " the disk, then run the job again",
             path=rows.path,
         )
 

@@ -161,7 +161,7 @@ class Guard:
         if not any(grant.allows(role, client_id) for role in roles):
             what = " or ".join(_ALLOWS.get(role, role) for role in roles)
             raise AccessError(
-                f"the token does not allow to {what} for {client_id!r}; use one that does, from the hub's operator",
+                f"the token does not allow to {what} for {client_id!r}; ask the hub's operator for another token",
                 known=True,
             )
 

@@ -238,8 +238,8 @@ class Feed:
             kept.commit(self.acknowledged)
         if self.acknowledged < self._cursor.due:
             raise GapError(
-                f"{self.name}: the hub acknowledged only up to offset {self.acknowledged}, {self._cursor.due} were"
-                " sent; copy again, which sends the rest",
+                f"{self.name}: the hub acknowledged the messages before offset {self.acknowledged}, but those before"
+                f" {self._cursor.due} were sent; copy again to send the rest",
                 expected=self.acknowledged,
                 path=self.path,
             )

@@ -128,8 +128,8 @@ def open_copy_request(data: bytes) -> tuple[pb.CopyRequest, bytes | memoryview]:
     request, encoded = _open(pb.CopyRequest, data)
     if request.HasField("Checksum") and request.Checksum != crc32c(encoded):
         raise UnavailableError(
-            "the messages changed on the way to the hub: their checksum is another one than the client sent; nothing of"
-            " them was stored, send them again. If this happens again, check the network, or use TLS"
+            "the messages changed on the way to the hub: their checksum is not the one that the client sent. None was"
+            " stored; send them again. If this happens again, check the network, or use TLS"
         )
     return request, encoded
 
@@ -338,7 +338,8 @@ def open_rows(data: bytes, stop: int, bits: int, *, keys: bool, values: bool) ->
         )
         if not (rows.Begin <= rows.First <= rows.First + rows.Count <= rows.Stop <= MAX_OFFSET + 1):
             raise InvalidMessageError(
-                f"the hub's answer has {rows.Count} messages from {rows.First} on, in {rows.Begin} to {rows.Stop}"
+                f"the hub's answer covers offsets {rows.Begin} to {rows.Stop}, but has {rows.Count} messages from"
+                f" {rows.First} on; update the hub"
             )
         for column, wrong in _wrong(found).items():
             if bits & COLUMNS[column] and wrong:

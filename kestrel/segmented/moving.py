@@ -152,8 +152,8 @@ def import_(
             there = checksum_of(_items_after(queue, start))
             if there != checksum_of(islice(items, there[0])):
                 raise MoveError(
-                    f"the items from {start + 1} on are not those that an import that was cut short has added; remove"
-                    " this file to import all of them",
+                    f"the items from id {start + 1} on are not those that an interrupted import added; remove this file"
+                    " to import all of them",
                     path=plan.path,
                 )
             while batch := list(islice(items, BATCH)):

@@ -45,8 +45,8 @@ def refuse_kestrel_2(directory: str | os.PathLike[str], name: str, disk: Disk) -
     journal = disk.status(path)
     if journal is not None and journal.size and not journal.is_dir:
         raise DamageError(
-            "a file with just the queue's name is a journal of Kestrel 2, whose rotated files are named like writer"
-            " files; open it as a queue of Kestrel 2, or choose another name; nothing was changed",
+            "this file has the name of the queue, so it is a journal of Kestrel 2; open it with kestrel.Queue, or"
+            " choose another name; nothing was changed",
             path=path,
             position=0,
         )

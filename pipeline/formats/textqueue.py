@@ -94,8 +94,8 @@ class _Writer:
         foreign = [field.name for field in schema.fields if field.name != "value"]
         if foreign:
             raise OptionError(
-                f"a row becomes one queued message, its value: column {foreign[0]!r} cannot be written; select"
-                " value, and include in its text what people need to see"
+                f"column {foreign[0]!r} cannot be written: a row becomes one queued message, whose text is its value;"
+                " select the column value only"
             )
         if "value" not in schema.names:
             raise OptionError("there is no column 'value'; a message is its text")

@@ -481,7 +481,7 @@ def way_of(
 def paths_of(paths: PathLike | Sequence[PathLike] | None, remote: Remote | None) -> list[str]:
     """Check the argument ``paths``, and return it as a list."""
     if paths is None and remote is None:
-        raise TypeError("paths must be a path or a list of paths, got None; only a hub is read without")
+        raise TypeError("paths must be a path or a list of paths, got None, which is allowed only with hub=")
     if paths is not None and not isinstance(paths, str | os.PathLike):
         ITERABLE("paths", paths)
     given = [] if paths is None else [paths] if isinstance(paths, str | os.PathLike) else list(paths)

@@ -64,9 +64,8 @@ def prepare(directory: Directory, *, allow_network_fs: bool) -> bool:
         kind = network_file_system(directory.jnl, there)
         if kind is not None:
             raise NetworkFileSystemError(
-                f"this is on {kind}, which is not known as a local file system, and locks and syncs of others cannot be"
-                f" trusted: use a local disk, or pass allow_network_fs=True or set SEJ_LOCAL_FS={kind} and accept the"
-                " risk",
+                f"the file system {kind} is not known as a local one, so its locks and syncs cannot be trusted: use a"
+                f" local disk, or accept the risk with allow_network_fs=True or SEJ_LOCAL_FS={kind}",
                 path=directory.path,
             )
     if is_new and there is not None:

@@ -73,7 +73,7 @@ def run(program: str, *words: object) -> str:
 
 def test_a_child_of_a_program_that_uses_a_hub_works_without_it(tmp_path: Path) -> None:
     printed = run(PROGRAM, tmp_path / "root").splitlines()
-    refused = "cannot be used in this process: it was forked from one that used gRPC"
+    refused = "cannot be used here: this process was forked from one that used gRPC"
     assert [refused in line for line in printed] == [True, True, False]
     assert printed[2] == "['a']"
 

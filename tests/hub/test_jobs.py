@@ -139,13 +139,13 @@ def test_a_hub_that_lost_bytes_makes_the_task_start_again(tmp_path: Path) -> Non
         client.stage("01", "02", 0, 0, data[:100])
         (path,) = (tmp_path / ".staging").glob("task-*/000.rows")
         path.write_bytes(data[:60])
-        with pytest.raises(hub.GapError, match="the hub has 60 bytes of these rows, and the next begin at 100"):
+        with pytest.raises(hub.GapError, match="the hub has 60 bytes of these rows, but these begin at byte 100"):
             client.stage("01", "02", 0, 100, data[100:])
         path.write_bytes(data[:60] + b"x" * 40)
         client.stage("01", "02", 0, 100, data[100:])
         file = Staged("02", 0, 20, len(data), crc32c(data))
         for attempt in (lambda: client.seal("01", [file]), lambda: client.commit("01", "log", 0, [file])):
-            with pytest.raises(StagedRowsError, match="messages that it reported: expected"):
+            with pytest.raises(StagedRowsError, match="differ from what it reported: expected"):
                 attempt()
     assert contents(tmp_path) == {}
 
@@ -355,7 +355,7 @@ def test_rows_that_are_no_messages_are_refused_before_the_decision(tmp_path: Pat
                 lambda f: jobs.seal("a", "01", [f]),
                 lambda f: jobs.commit("a", "01", "log", 0, None, 0, [f]),
             ):
-                with pytest.raises(StagedRowsError, match=f"are not the {count} messages that it reported"):
+                with pytest.raises(StagedRowsError, match=f"differ from what it reported: expected {count} messages"):
                     attempt(file)
         assert not any(name.startswith("job-") for name in litter(tmp_path))
         assert jobs.commit("a", "02", "log", 0, None, 0, [staged(jobs, "02", 0, [b"x"])])

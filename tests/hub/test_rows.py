@@ -189,7 +189,7 @@ def test_columns_of_a_wrong_length_are_refused(wrong: dict[str, Any]) -> None:
 
     (rows,) = open_rows(answer(**GOOD), 0, ALL, keys=True, values=True)
     assert (rows.begin, rows.stop, rows.first, rows.found.messages) == (5, 9, 6, 2)
-    with pytest.raises(sej.InvalidMessageError, match=r"the hub's answer has .* (rows|messages)"):
+    with pytest.raises(sej.InvalidMessageError, match=r"the hub's answer .* (rows|messages)"):
         list(open_rows(answer(**GOOD | wrong), 0, ALL, keys=True, values=True))
 
 

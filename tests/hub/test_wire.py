@@ -117,7 +117,7 @@ def test_copy_acknowledges_what_came_before_a_wrong_chunk(tmp_path: Path) -> Non
 
 def test_what_is_not_the_beginning_does_not_become_one(tmp_path: Path) -> None:
     with connected(tmp_path) as (store, client):
-        with pytest.raises(hub.GapError, match="not its beginning; send its first messages before"):
+        with pytest.raises(hub.GapError, match="not its beginning; send the journal's first messages before"):
             list(client.copy("j", [packed(sample(5, 10))], create=False))
         assert store.sources() == []
         assert list(client.copy("j", [packed(sample(5, 10))])) == [15]
@@ -522,7 +522,8 @@ def test_an_unread_stream_ends_with_its_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "said"), [("known", "does not allow to write for 'b'; use one that does"), ("secret", "unknown token")]
+    ("token", "said"),
+    [("known", "does not allow to write for 'b'; ask the hub's operator"), ("secret", "unknown token")],
 )
 def test_a_refused_token_is_logged_with_the_peers_address(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, token: str, said: str

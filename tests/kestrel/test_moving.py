@@ -179,7 +179,9 @@ def test_an_export_is_made_again_if_the_queue_has_changed_or_its_record_is_remov
         queue.put(b"a")
     with sej.Writer(tmp_path / "sej") as writer:
         kestrel.export(tmp_path / "from", "cars", writer)
-        with pytest.raises(MoveError, match="exported from offset 0 on, with other options") as caught:
+        with pytest.raises(
+            MoveError, match="wrote this queue to offset 0 and later ones, with other options"
+        ) as caught:
             kestrel.export(tmp_path / "from", "cars", writer, expired="leave")
         assert caught.value.path is not None
         Path(caught.value.path).unlink()
@@ -228,7 +230,7 @@ def test_an_export_is_not_finished_on_another_queue_or_journal(tmp_path: Path) -
             kestrel.export(tmp_path / "kestrel", "cars", writer)
         with kestrel.Queue(tmp_path / "kestrel", "cars") as queue:
             queue.get()
-        with pytest.raises(MoveError, match="changed since"):
+        with pytest.raises(MoveError, match="changed after an interrupted export"):
             kestrel.export(tmp_path / "kestrel", "cars", writer)
 
 
@@ -245,7 +247,7 @@ def test_messages_of_another_program_are_not_taken_for_items(after: bool, tmp_pa
             kestrel.export(tmp_path / "kestrel", "cars", TornWriter(writer, 1, after=after), read_back=read_back)
         if not after:
             writer.append_many([b"foreign"] * 600)
-            with pytest.raises(MoveError, match="the 1600 messages from offset 0 on are not the items"):
+            with pytest.raises(MoveError, match="its 1600 messages from offset 0 on are not the items"):
                 kestrel.export(tmp_path / "kestrel", "cars", writer, read_back=read_back)
             assert writer.offset == 1600
             (tmp_path / "sej" / "cars.exported").unlink()

@@ -87,7 +87,7 @@ def test_staged_rows_that_were_damaged_stop_the_job_that_needs_them(target: Targ
     file.write_bytes(whole[:-3] if change is None else whole[:20] + change * (len(whole) - 20))
     done = CliRunner().invoke(app, ["finish", target.root])
     assert isinstance(done.exception, StagedRowsError)
-    assert "messages that it reported: expected" in str(done.exception)
+    assert "differ from what it reported: expected" in str(done.exception)
     assert sej.Journal(target.directory(0).path).end_offset == 1
     _, level, _, do = next(look(target.root))
     assert level == "problem"

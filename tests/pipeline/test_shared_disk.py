@@ -79,7 +79,7 @@ def test_rows_that_changed_after_their_task_are_not_written(target: Target, chan
     staged = rows(target, "first")
     file = Path(staged[1].path)
     file.write_bytes(file.read_bytes()[:-1] + change)
-    with pytest.raises(StagedRowsError, match=r"task 1 on host far are not the .* messages that it reported: expected"):
+    with pytest.raises(StagedRowsError, match=r"task 1 on host far differ from what it reported: expected"):
         commit(target, Job("first", "app", 0, staged))
     assert target.existing() == []
     assert decisions(target) == []
@@ -112,7 +112,7 @@ def test_a_decided_job_whose_rows_were_lost_is_reported_and_can_be_discarded(tar
     found = [row for row in look(target.root) if row[1] == "problem"]
     assert [LOST in row[2] and staged[1].path in row[2] for row in found] == [True], found
     assert found[0][3].startswith(f"`sej spark finish --discard {target.root}`")
-    with pytest.raises(StagedRowsError, match=rf"{LOST}\. To remove it, run `sej spark finish --discard "):
+    with pytest.raises(StagedRowsError, match=rf"{LOST}\. Remove it with `sej spark finish --discard "):
         finish_dead_jobs(target)
     with pytest.raises(StagedRowsError, match="job first of 'app' is decided but cannot be finished"):
         commit(target, Job("next", "third", 0, rows(target, "next")))

@@ -357,7 +357,7 @@ def test_wrong_arguments_say_what_was_expected(journal: Path, hub_root: Path, tm
     assert "unknown client 'paris'; the clients are berlin, tokyo" in error(paths=hub_root, clients=["paris"])
     assert "unknown client 'paris'; only a hub's root has clients" in error(clients="paris")
     assert "paths must name at least one path" in error(paths=[])
-    assert "only a hub is read without" in error(paths=None)
+    assert "allowed only with hub=" in error(paths=None)
     assert "hub must be an address" in error(hub="")
     assert "are for a hub" in error(token="t")
     assert "the path does not exist" in error(paths=tmp_path / "missing")

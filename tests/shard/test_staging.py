@@ -36,15 +36,15 @@ def test_messages_of_any_size_are_checked_and_renumbered(tmp_path: Path, sizes: 
     assert decode_many(found, 0, len(found), 5, len(expected))[0] == expected
 
     for wrong in (data[:-1], data + data[:7], data + b"\0" * 30, b"\xff" * 8 + data[8:]):
-        with pytest.raises(StagedRowsError, match=f"are not the {len(sizes)} messages that it reported"):
+        with pytest.raises(StagedRowsError, match=f"differ from what it reported: expected {len(sizes)} messages"):
             check_rows([staged(tmp_path / "wrong", wrong, len(sizes))])
     for count in (len(sizes) - 1, len(sizes) + 1):
-        with pytest.raises(StagedRowsError, match=f"are not the {count} messages that it reported"):
+        with pytest.raises(StagedRowsError, match=f"differ from what it reported: expected {count} messages"):
             check_rows([rows._replace(messages=count)])
         with pytest.raises(sej.CorruptionError, match=f"{count} messages were staged here"):
             for _ in renumbered([rows._replace(messages=count)], 0):
                 pass
-    with pytest.raises(StagedRowsError, match=r"messages that it reported: expected .* checksum 00000000"):
+    with pytest.raises(StagedRowsError, match=r"differ from what it reported: expected .* checksum 00000000"):
         check_rows([rows._replace(crc32c=0)])
 
 

@@ -102,7 +102,7 @@ def test_no_worker_takes_a_message_of_a_conflict_copy(tmp_path: Path, name: str)
     copy = tmp_path / name
     copy.write_bytes(b"-one\n-two\n-three\n")
     with TextQueue(copy) as q:
-        refused(q, "a conflict copy, so its messages may be in 'web.tq' as well")
+        refused(q, "a conflict copy of 'web.tq', so none of its messages is delivered")
         assert [problem.severity for problem in textqueue.check(copy)] == ["error"]
     (tmp_path / "web.tq").write_bytes(b"=one\n-two\n-three\n")
     copy.unlink()

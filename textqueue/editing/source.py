@@ -257,7 +257,7 @@ class Replaced:
         passed = time.monotonic() - self._start
         if self._times >= _REPLACED_MOST and passed >= _REPLACED_S:
             raise TextQueueError(
-                f"cannot {self._what}: another program has replaced the file or is saving it, for {passed:.0f} seconds;"
+                f"cannot {self._what}: for {passed:.0f} seconds, another program has been saving or replacing the file;"
                 " end that program, then try again",
                 path=self._path,
             )

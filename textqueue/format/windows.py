@@ -80,8 +80,8 @@ def require_resolved(file: File, window: Window) -> None:
     if CONFLICT_COPY.search(name):
         original = CONFLICT_COPY.sub("", name)
         raise TextQueueError(
-            f"this is a conflict copy, so its messages may be in {original!r} as well, and none is delivered: add what"
-            " is missing there (diff shows it), then remove this file",
+            f"this is a conflict copy of {original!r}, so none of its messages is delivered: add to {original!r} what"
+            " it lacks (diff shows it), then remove this file",
             path=file.path,
         )
     data, end = window.data, window.position + len(window.data)
