@@ -12,7 +12,7 @@ import pytest
 import sej as library
 from tests.cli.command import COMMAND, ENV, sej, start
 from tests.cli.inside import inside
-from tests.textqueue.claiming import plain
+from tests.textqueue.claiming import plain, taken
 from textqueue import TextQueue
 
 CAT = [sys.executable, "-S", "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read().upper())"]
@@ -203,8 +203,7 @@ def test_a_name_of_another_process_claim_is_refused(tmp_path: Path, variables: l
     jobs = tmp_path / "jobs.tq"
     with TextQueue(jobs) as q:
         q.append_many(["one", "two", "one"], variables)
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         name, free = (f"{row[0]}:{row[1]}" for row in positions(jobs)[:2])
         for above in (b"", b"-urgent\n"):
             jobs.write_bytes(above + jobs.read_bytes())

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.command import COMMAND, ENV, sej, start
 from tests.cli.terminal import ended, terminal
-from tests.textqueue.claiming import plain
+from tests.textqueue.claiming import plain, taken
 from textqueue import MessageStatus, TextQueue
 
 SHELL = " ".join(COMMAND)
@@ -65,8 +65,7 @@ def test_list_has_lines_and_filters(jobs: Path) -> None:
 
 def test_list_shows_who_has_claimed_a_message_and_since_when(jobs: Path) -> None:
     with TextQueue(jobs) as q:
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         jobs.write_bytes(b"-urgent\n" + jobs.read_bytes())  # a save does not make the claim younger
         first, *others = rows(jobs, "--claimed")
         assert (first["value"], first["line"], first["holder"], others) == ("one", 5, claim.owner, [])
@@ -334,8 +333,7 @@ def test_split_by_number_and_by_variable(tmp_path: Path) -> None:
     with TextQueue(path) as q:
         for number in range(5):
             q.append(f"m{number}", variables=[f"writer={'ab/'[number % 3]}"] if number < 4 else [])
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         assert claim.message.value == "m0"
         sej("tq", "split", path, tmp_path / "v", "--variable", "writer")
         found = {one.name: one.read_bytes() for one in (tmp_path / "v").iterdir()}

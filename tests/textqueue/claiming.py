@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import textqueue
+from textqueue.claims.claim import Claim
 
 MUTEX = "mutex=" + " " * 24
 CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
@@ -20,6 +21,13 @@ def takes_lines(q: textqueue.TextQueue) -> textqueue.TextQueue:
     for one in q._inputs.found:
         one.source.settled = lambda position, raw: raw.endswith(b"\n")  # type: ignore[method-assign]
     return q
+
+
+def taken(q: textqueue.TextQueue, owner: str | None = None) -> Claim:
+    """Take the next message, which there must be."""
+    claim = q.take(owner)
+    assert claim is not None
+    return claim
 
 
 def claim_elsewhere(path: Path, then: str, options: str = "", before: Sequence[str] = ()) -> "subprocess.Popen[str]":

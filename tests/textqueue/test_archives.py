@@ -9,7 +9,7 @@ import pytest
 
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 from tests.crash.disk import CrashDisk
-from tests.textqueue.claiming import plain
+from tests.textqueue.claiming import plain, taken
 from textqueue import TextQueue, TextQueueError
 
 EVERY = ["write", "half", "sync", "rename"]
@@ -244,8 +244,7 @@ def test_what_a_stale_save_brings_back_is_removed_again_and_not_archived_twice(t
         archived = target.read_bytes()
         for buffer in (queued, done, b"-a line above\n" + queued):
             path.write_bytes(buffer)
-            claim = q.take()
-            assert claim is not None
+            claim = taken(q)
             assert claim.message.value in {"rest", "a line above"}
             claim.give_back()
             assert q.archive(target) == 0
@@ -261,13 +260,11 @@ def test_what_a_person_marked_and_an_archive_run_moved_is_not_delivered_again(tm
     path.write_bytes(b"# jobs\n" + b"".join(b"-job %d\n\\state=    \n" % n for n in range(4)))
     first = path.read_bytes()
     with TextQueue(path) as q:
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         claim.message["state"] = "s1"
         claim.give_back()
         buffer = path.read_bytes()
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         claim.message["state"] = "s2"
         assert claim.done()
         path.write_bytes(buffer.replace(b"-", b"="))

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from sej.system.disk import File
-from tests.textqueue.claiming import MUTEX, claim_elsewhere, lined, plain, rewrite
+from tests.textqueue.claiming import MUTEX, claim_elsewhere, lined, plain, rewrite, taken
 from textqueue import MessageStatus, TextQueue
 from textqueue.format.windows import Window, read_window, scan
 
@@ -20,8 +20,7 @@ def path(tmp_path: Path) -> Path:
 def test_claims_move_with_their_messages(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "b", "c"])
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         path.write_bytes(b"-new\n" + path.read_bytes())
         found = [other.take(), other.take(), other.take()]
         assert [each.message.value for each in found if each] == ["new", "b", "c"]
@@ -34,8 +33,7 @@ def test_a_claim_that_a_stale_buffer_blanked_is_written_again(path: Path) -> Non
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", variables=[MUTEX])
         buffer = path.read_bytes()
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         path.write_bytes(b"# hello\n" + buffer)
         assert other.take() is None
         assert [conflict.kind for conflict in other.conflicts] == ["claim"]
@@ -60,8 +58,7 @@ def test_a_stale_buffer_does_not_restore_an_ended_claim(path: Path, mode: Litera
 def test_a_stale_buffer_does_not_restore_a_claim_that_was_given_back(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", variables=["retries=3 ", MUTEX])
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         buffer = path.read_bytes()
         claim.failed()
         path.write_bytes(b"# hello\n" + buffer)
@@ -76,8 +73,7 @@ def test_a_reverted_mark_does_not_free_an_equal_message_that_is_claimed(path: Pa
         q.append_many(["a", "a"], variables=[MUTEX])
         with q.claim():
             pass
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         rewrite(path, b"# hello\n" + plain(path).partition(b"=")[2].partition(b"\n")[2].partition(b"\n")[2])
         assert other.take() is None
         assert claim.done()
@@ -111,8 +107,7 @@ def test_a_claimed_message_that_a_user_deletes_and_restores_is_delivered_again(
         path.write_bytes(b"# a note\n-b\n")
         assert [m.value for m in other.messages()] == ["b"]
         path.write_bytes(buffer)
-        again = other.take()
-        assert again is not None
+        again = taken(other)
         assert again.message.value == "a"
         assert q.take() is not None, "b"
         assert q.take() is None
@@ -159,14 +154,12 @@ class Saving:
 def test_a_save_while_a_claim_looks_for_a_message_moves_no_claim(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "b"])
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         monkeypatch.setattr("textqueue.editing.queue_file.SAVING_S", 0.0)
         saving = Saving(path, 1, path.read_bytes()[: len(lined(b""))] + b"#x\n-a\n-b\n")
         monkeypatch.setattr("textqueue.claims.claim.read_window", saving.read_window)
         with path.open("rb"):  # another program has it open: no lease
-            found = other.take()
-            assert found is not None
+            found = taken(other)
             assert found.message.value == "b"
             assert other.take() is None
         assert found.done()
@@ -178,16 +171,14 @@ def test_a_save_while_a_claim_looks_for_a_message_moves_no_claim(path: Path, mon
 def test_a_save_while_an_earlier_save_is_reconciled(path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "b", "c"])
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         list(q.messages())[-1].mark_as_cleared()
         monkeypatch.setattr("textqueue.editing.queue_file.SAVING_S", 0.0)
         path.write_bytes(lined(b"# one\n-a\n-b\n-c\n"))
         saving = Saving(path, at, lined(b"-c\n# a line above\n-a\n-b\n"))
         monkeypatch.setattr("textqueue.editing.reconcile.scan", saving.scan)
         with path.open("rb"):
-            found = other.take()
-            assert found is not None
+            found = taken(other)
             assert found.message.value == "b"
             assert other.take() is None
             assert found.done()
@@ -216,8 +207,7 @@ def test_a_claim_stays_with_a_message_whose_variable_is_set(path: Path, variable
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", variables=variables)
         stale = path.read_bytes()
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         claim.message["state"] = "2"
         claim.message["state"] = "3"
         path.write_bytes(b"# above\n" + path.read_bytes())
@@ -235,8 +225,7 @@ def test_a_message_whose_dead_owner_set_a_variable_is_taken_over(path: Path) -> 
         q.append("a", variables=["state=1 "])
         worker = claim_elsewhere(path, "claim.message['state'] = '2'\n")
         assert worker.communicate()[0] == "a\n"
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         assert claim.message["state"] == "2"
 
 
@@ -247,12 +236,10 @@ def test_each_worker_ends_its_own_claim_when_equal_messages_move(path: Path) -> 
         worker = claim_elsewhere(path, "sys.stdin.readline()\nprint(claim.done(), q.conflicts)\n")
         assert worker.stdout is not None
         assert worker.stdout.readline() == "a\n"
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         path.write_bytes(first + path.read_bytes())
         assert claim.done()
-        third = other.take()
-        assert third is not None
+        third = taken(other)
         assert third.message.position == 0
         assert worker.communicate("\n")[0] == "True []\n"
         assert third.done()

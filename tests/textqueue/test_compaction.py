@@ -9,7 +9,7 @@ import pytest
 
 from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
-from tests.textqueue.claiming import lined, plain
+from tests.textqueue.claiming import lined, plain, taken
 from tests.ticks import next_tick
 from textqueue import MessageStatus, TextQueue
 from textqueue.ledger import log
@@ -25,8 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def work(q: TextQueue, text: str, done: list[str]) -> None:
     q.append(text, [MUTEX] if len(done) % 2 else [])
-    claim = q.take()
-    assert claim is not None
+    claim = taken(q)
     assert claim.done()
     done.append(text)
 
@@ -56,8 +55,7 @@ def test_saves_of_a_person_do_not_make_it_long(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     with TextQueue(path) as q:
         q.append("held")
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         for number in range(100):
             path.write_bytes(b"# save %d\n" % number + path.read_bytes())
             q.append(f"m{number % 5}").mark_as_cleared()
@@ -113,8 +111,7 @@ def test_a_compaction_forgets_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
         q.append("taken and given back")  # a ledger of several epochs is reconciled instead
         monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger: False)
         for _ in range(100):  # most of the ledger
-            claim = q.take()
-            assert claim is not None
+            claim = taken(q)
             assert claim.give_back()
         before = dict(counts)
         monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger: True)

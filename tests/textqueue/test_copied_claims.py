@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.textqueue.claiming import MUTEX, claim_elsewhere, plain
+from tests.textqueue.claiming import MUTEX, claim_elsewhere, plain, taken
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing.message import marking
 from textqueue.editing.source import ClaimLostError
@@ -68,8 +68,7 @@ def test_a_copy_of_a_claimed_message_is_delivered_once(
 def test_a_reader_that_claims_nothing_gets_the_copy_once(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as reader:
         q.append("a", [MUTEX])
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         assert reader.get_next() is None
         path.write_bytes(path.read_bytes() * 2)
         found = list(itertools.islice(iter(reader.get_next, None), 3))
@@ -83,17 +82,14 @@ def test_a_reader_that_claims_nothing_gets_the_copy_once(path: Path) -> None:
 def test_the_process_that_has_the_message_gets_the_copy_as_well(path: Path) -> None:
     with TextQueue(path) as q:
         q.append("a", ["retries=3 ", MUTEX])
-        first = q.take()
-        assert first is not None
+        first = taken(q)
         path.write_bytes(b"# above\n" + path.read_bytes() * 2)
-        second = q.take()
-        assert second is not None
+        second = taken(q)
         assert q.take() is None
         assert first.done()
         assert second.failed()
         assert plain(path).count(b"=a") == plain(path).count(b"-a") == 1
-        third = q.take()
-        assert third is not None
+        third = taken(q)
         assert third.done()
         assert q.take() is None
         assert not q.conflicts
@@ -102,8 +98,7 @@ def test_the_process_that_has_the_message_gets_the_copy_as_well(path: Path) -> N
 def test_a_copy_is_listed_as_free_and_can_be_marked(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", [MUTEX])
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         path.write_bytes(b"# above\n" + path.read_bytes() * 2)
         found = list(details(other.messages(), now_ns=time.time_ns()))
         assert sorted(one.holder or "" for one in found) == ["", claim.owner]
@@ -122,13 +117,11 @@ def test_a_copy_is_listed_as_free_and_can_be_marked(path: Path) -> None:
 def test_a_copy_made_before_or_after_a_variable_was_set(path: Path, *, set_before: bool) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", ["state=1 ", MUTEX])
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         text = plain(path)
         claim.message["state"] = "2"
         path.write_bytes(path.read_bytes() + (plain(path) if set_before else text))
-        found = other.take()
-        assert found is not None
+        found = taken(other)
         assert found.message["state"] == ("2" if set_before else "1")
         assert other.take() is None
         assert claim.done()
@@ -142,11 +135,9 @@ def test_a_copy_of_a_message_that_another_worker_took_over(path: Path) -> None:
         assert worker.stdout is not None
         assert worker.stdout.readline() + worker.stdout.readline() == "a\nTrue\n"
         copied = path.read_bytes()
-        first = q.take()
-        assert first is not None
+        first = taken(q)
         path.write_bytes(path.read_bytes() + copied)
-        second = q.take()
-        assert second is not None
+        second = taken(q)
         assert q.take() is None
         assert first.done()
         assert second.done()
@@ -156,11 +147,9 @@ def test_a_copy_of_a_message_that_another_worker_took_over(path: Path) -> None:
 def test_a_copy_on_its_last_attempt_is_tried(path: Path) -> None:
     with TextQueue(path) as q:
         q.append("a", ["retries=1", MUTEX])
-        first = q.take()
-        assert first is not None
+        taken(q)
         path.write_bytes(path.read_bytes() * 2)
-        second = q.take()
-        assert second is not None
+        second = taken(q)
         assert second.message["retries"] == "0"
 
 
@@ -168,8 +157,7 @@ def test_a_copy_on_its_last_attempt_is_tried(path: Path) -> None:
 def test_a_claim_of_a_user_or_of_another_host_is_respected(path: Path, text: bytes) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", [MUTEX])
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         path.write_bytes(path.read_bytes() + text)
         assert other.take() is None
         assert other.get_next() is None
@@ -184,8 +172,7 @@ def test_claims_survive_the_loss_of_the_ledger(path: Path) -> None:
         claims = [q.take(), q.take()]
         (path.parent / ".jobs.tq.log").unlink()
         with TextQueue(path) as other:
-            found = other.take()
-            assert found is not None
+            found = taken(other)
             assert found.message.value == "b"
             assert other.take() is None
             assert other.get_next() is None
@@ -198,8 +185,7 @@ def test_a_claim_moved_while_another_program_writes_all_the_time_is_kept(
     """The ledger could not be brought in line with the file: its positions are not used."""
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a")
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         path.write_bytes(b"# above\n" + path.read_bytes())
         looks = iter([0])
         monkeypatch.setattr("textqueue.editing.queue_file._LOOKS", next(looks))

@@ -6,7 +6,7 @@ import pytest
 
 import sej
 from tests.queue.support import FakeClock
-from tests.textqueue.claiming import MUTEX
+from tests.textqueue.claiming import MUTEX, taken
 from textqueue import Claim, TextQueue
 from textqueue.backend import TextWorkQueue
 
@@ -17,8 +17,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def take(q: TextQueue, text: str) -> Claim:
-    claim = q.take()
-    assert claim is not None
+    claim = taken(q)
     assert claim.message.value == text
     return claim
 

@@ -14,7 +14,7 @@ from sej.system.disk import OS
 from sej.system.locks import process_host
 from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk, FaultyDisk
-from tests.textqueue.claiming import plain
+from tests.textqueue.claiming import plain, taken
 from textqueue import TextQueue, TextQueueError
 from textqueue.format.mutex import owner_text
 
@@ -51,8 +51,7 @@ def test_messages_are_marked_after_the_journal_has_them(path: Path, tmp_path: Pa
 
 def test_a_drain_leaves_claimed_messages_to_their_workers(path: Path, tmp_path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as worker, sej.Writer(tmp_path / "j") as w:
-        claim = worker.take()
-        assert claim is not None
+        claim = taken(worker)
         assert q.drain_to(w) == 2
         assert claim.done()
     assert journal(tmp_path / "j") == [b"b\nlines", b"a"]
@@ -123,8 +122,7 @@ def test_the_batch_of_a_dead_drain_is_parsed_once(path: Path, tmp_path: Path, mo
         with sej.Writer(tmp_path / "j") as w:
             assert q.drain_to(w) == 50
         q.append("new")
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         assert claim.message.value == "new"
 
 

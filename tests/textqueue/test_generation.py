@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.textqueue.claiming import MUTEX, claim_elsewhere, lined, plain, rewrite
+from tests.textqueue.claiming import MUTEX, claim_elsewhere, lined, plain, rewrite, taken
 from textqueue import MessageStatus, TextQueue, check
 
 TEXTS = [b"a", b"b", b"c"]
@@ -58,8 +58,7 @@ def test_only_a_claim_adds_the_line(path: Path) -> None:
         assert q.get_next() is not None
         assert not check(path)
         assert numbers(path) == []
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         assert numbers(path) == [4]
         assert claim.done()
         assert numbers(path) == [5]

@@ -1,11 +1,24 @@
-"""Edits of a user in an editor, and the reactions of the queue: the user has precedence."""
+"""Edits of a person in Vim, and the reactions of the queue: each row of docs/text-queue.md, and more.
 
+The person has precedence.
+"""
+
+import os
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.textqueue.claiming import lined, plain, rewrite
+import textqueue
+from sej.system.disk import OsFile
+from tests.textqueue.claiming import lined, plain, rewrite, taken
+from tests.textqueue.saving import SAVERS
 from textqueue import MessageStatus, TextQueue
+
+VIM = shutil.which("vim")
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "text-queue.md").read_text("utf-8")
 
 
 @pytest.fixture
@@ -25,18 +38,160 @@ def work(path: Path) -> list[str]:
         return found
 
 
-# A text that is written again
+def vim(path: Path, *commands: str) -> None:
+    """Open a file in Vim, run commands as a person types them after a colon, and save it."""
+    assert VIM is not None, "this test needs Vim: apt-get install vim"
+    words = [word for command in (*commands, "w!", "q!") for word in ("-c", command)]
+    subprocess.run([VIM, "-u", "NONE", "-i", "NONE", "-nNes", path, *words], check=True, timeout=60)
+
+
+def test_each_row_of_the_page_has_a_test() -> None:
+    part = PAGE.partition("## Every gesture")[2]
+    rows = re.findall(r"^\| (?!you)(.*?) \|", part, re.MULTILINE)
+    assert rows == list(dict.fromkeys(test.__doc__ for name, test in globals().items() if name.startswith("test_on_")))
+
+
+def test_on_lines_that_move(path: Path) -> None:
+    """insert, delete, sort or change lines below the first two"""
+    path.write_bytes(b"-water the plants\n-other\n-old\n")
+    with TextQueue(path) as q:
+        claim = taken(q)
+        vim(path, "g/^-old/d", "$put ='-new'", "3,$sort", "%s/other/others/")
+        assert plain(path) == b"-new\n-others\n-water the plants\n"
+        assert work(path) == ["new", "others"]
+        assert claim.done()
+        assert (plain(path), q.conflicts) == (b"=new\n=others\n=water the plants\n", [])
+
+
+def test_on_a_message_that_is_reopened(path: Path) -> None:
+    """change `=` or `!` to `-`, or copy a message"""
+    with TextQueue(path) as q:
+        assert taken(q).done()
+        assert taken(q).give_up()
+        vim(path, "%s/^[=!]/-/")
+        assert work(path) == ["water the plants", "other"]
+        assert q.conflicts == []
+
+
+@pytest.mark.parametrize("room", ["", "\\mutex=" + " " * 40 + "\n"])
+def test_on_a_copy(path: Path, room: str) -> None:
+    """change `=` or `!` to `-`, or copy a message"""
+    path.write_text(f"-water the plants\n{room}-other\n")
+    with TextQueue(path) as q:
+        claim = taken(q)
+        vim(path, f"g/water/,+{len(room) and 1}copy $")
+        assert work(path) == ["other", "water the plants"]
+        assert claim.done()
+    assert work(path) == []
+
+
+@pytest.mark.parametrize("control", ["=", "!", "#"])
+def test_on_a_message_that_is_marked(path: Path, control: str) -> None:
+    """change `-` to `=`, `!` or `#`"""
+    with TextQueue(path) as q:
+        claim = taken(q)
+        vim(path, f"%s/^-/{control}/")
+        assert not claim.done()
+        assert [one.kind for one in q.conflicts] == ["changed"]
+    assert work(path) == []
+    assert plain(path) == b"-water the plants\n-other\n".replace(b"-", control.encode())
+
+
+@pytest.mark.parametrize("saver", SAVERS)
+def test_on_any_save(path: Path, saver: str) -> None:
+    """save in place, or by a rename (`sed -i`, `rsync`, `git`)"""
+    with TextQueue(path) as q:
+        claim = taken(q)
+        with SAVERS[saver](path) as save:
+            save(path.read_bytes() + b"-third\n")
+        assert claim.done()
+        assert work(path) == ["other", "third"]
+        assert q.conflicts == []
+
+
+def test_on_an_old_version(path: Path) -> None:
+    """save an old version"""
+    with TextQueue(path) as q:
+        claim = taken(q)
+        with SAVERS["vim"](path) as save:
+            old = path.read_bytes()
+            assert claim.done()
+            q.append("late")
+            save(old + b"-mine\n")
+        assert [one.value for one in q.messages()] == ["other", "mine"]
+        assert [(one.text, one.kind) for one in q.conflicts] == [("water the plants", "reverted"), ("late", "removed")]
+        assert q.conflicts[0].action == "marked again as cleared"
+
+
+def test_on_conflict_markers(path: Path) -> None:
+    """leave conflict markers of Git, or a conflict copy of a sync service"""
+
+    def git(*words: str) -> int:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        return subprocess.run(["git", "-C", path.parent, *who, *words], capture_output=True, check=False).returncode
+
+    git("init", "-q", "-b", "main")
+    git("add", path.name)
+    git("commit", "-qm", "first")
+    git("checkout", "-qb", "mine")
+    vim(path, "%s/other/others/")
+    git("commit", "-qam", "mine")
+    git("checkout", "-q", "main")
+    vim(path, "%s/other/another/")
+    git("commit", "-qam", "theirs")
+    assert git("merge", "-q", "mine") == 1
+    with TextQueue(path) as q, pytest.raises(textqueue.TextQueueError, match="line 2 is a conflict marker"):
+        q.take()
+    vim(path, r"g/^[<=>]\{7}/d")
+    assert work(path) == ["water the plants", "another", "others"]
+
+
+def test_on_a_conflict_copy(path: Path) -> None:
+    """leave conflict markers of Git, or a conflict copy of a sync service"""
+    copy = path.with_name("jobs.sync-conflict-20261128-101500-ABCDEFG.tq")
+    copy.write_bytes(b"-water the plants\n-third\n")
+    with TextQueue(copy) as q, pytest.raises(textqueue.TextQueueError, match="is a conflict copy"):
+        q.take()
+    vim(copy, "1d", f"w! >> {path}", "%d")
+    copy.unlink()
+    assert work(path.parent) == ["water the plants", "other", "third"]
+
+
+def test_on_a_wrong_line(path: Path) -> None:
+    """write a wrong line"""
+    vim(path, "1put ='water the cat'")
+    assert [(one.line, one.severity) for one in textqueue.check(path)] == [(2, "error")]
+    assert work(path) == ["water the plants", "other"]
+    assert plain(path) == b"=water the plants\nwater the cat\n=other\n"
+
+
+# More
 
 
 @pytest.mark.parametrize("looked", [False, True], ids=["no worker looked", "a worker looked"])
-@pytest.mark.parametrize("again", [b"=other\n-water the plants\n", b"-water the plants\n=other\n"])
-def test_a_text_that_a_user_deletes_and_writes_again_is_delivered(path: Path, looked: bool, again: bytes) -> None:
+@pytest.mark.parametrize("where", ["2", "$"])
+def test_a_text_that_a_person_deletes_and_writes_again_is_delivered(path: Path, looked: bool, where: str) -> None:
     assert work(path) == ["water the plants", "other"]
-    rewrite(path, b"=other\n")
-    if looked:
-        assert work(path) == []
-    rewrite(path, again)
+    vim(path, "g/water/d")
+    assert not looked or work(path) == []
+    vim(path, f"{where}put ='-water the plants'")
     assert work(path) == ["water the plants"]
+
+
+def test_a_save_at_the_moment_of_a_write_is_a_collision(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    with path.open("rb"), path.open("r+b"), TextQueue(path) as q:  # so an edit gets no lease
+        os.utime(path, (0, 0))
+        message, write = q.get_next(), OsFile.write_at
+        assert message is not None
+
+        def then_save(file: OsFile, data: bytes, position: int) -> None:
+            write(file, data, position)
+            vim(path, "set backupcopy=yes nowritebackup", "1s/.*/-new/")
+
+        monkeypatch.setattr(OsFile, "write_at", then_save)
+        message.mark_as_cleared()
+        assert "collision" in [one.kind for one in q.conflicts]
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -58,8 +213,7 @@ def test_a_stale_save_after_a_variable_was_set_repeats_nothing(path: Path, above
     stale = b"-pay invoice 17\n" + room + b"\\step=  \n-other\n"
     path.write_bytes(stale)
     with TextQueue(path) as q:
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         claim.message["step"] = "1"
         claim.done()
         path.write_bytes(above + stale)
@@ -95,8 +249,7 @@ def test_the_mark_of_a_user_on_a_claimed_message_has_precedence(
 ) -> None:
     path.write_bytes(b"-pay 17\n" + room + b"\\step=  \n")
     with TextQueue(path) as q:
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         path.write_bytes(path.read_bytes().replace(b"-pay", to + b"pay"))
         if setting:
             claim.message["step"] = "1"
@@ -161,12 +314,10 @@ def test_a_claim_outlives_an_editor_that_trims_blanks(path: Path, variables: str
     with TextQueue(path) as q, TextQueue(path) as other:
         given = [q.get_next(), q.get_next()]
         assert [m and m.value for m in given] == ["pay 17  ", "pay 18"]
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         trim()
         assert q.get_next() is None, "what was given out is not given out again"
-        second = other.take()
-        assert second is not None
+        second = taken(other)
         assert second.message.value == "pay 18"
         assert getattr(claim, end)()
         assert second.done()
@@ -190,14 +341,12 @@ def test_a_stale_save_after_a_reopened_message_was_done_again_repeats_nothing(pa
     path.write_bytes(b"-a\n-b\n")
     with TextQueue(path) as q:
         for _ in range(2):
-            claim = q.take()
-            assert claim is not None
+            claim = taken(q)
             assert claim.done()
         rewrite(path, b"-a\n=b\n")  # a user reopens the older one
         q.append("c")
         stale = path.read_bytes()
-        again = q.take()
-        assert again is not None
+        again = taken(q)
         assert (again.message.value, again.done()) == ("a", True)
         path.write_bytes(stale)
         assert [m.value for m in q.messages()] == ["c"]

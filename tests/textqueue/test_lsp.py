@@ -18,6 +18,7 @@ from pygls.lsp.client import LanguageClient
 
 from tests.cli.command import COMMAND, ENV
 from tests.forking import Forkserver, Program
+from tests.textqueue.claiming import taken
 from textqueue import TextQueue
 from textqueue.lsp.document import Document
 
@@ -268,8 +269,7 @@ def test_hover_tells_age_attempts_reason_and_last_change(path: Path) -> None:
         with TextQueue(path) as q:
             added = q.append("late", ["reason=" + " " * 20])
             added.mark_as_critical_error("no such order")
-            claim = q.take()
-            assert claim is not None
+            claim = taken(q)
             assert claim.failed("timeout")
         there = {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in path.parent.iterdir()}
         assert await editor.hover(2) == [
@@ -289,8 +289,7 @@ def test_what_is_queued_again_and_saved_is_delivered(path: Path, control: str) -
     path.write_bytes(b"-one\n-two\n")
     with TextQueue(path) as q:
         for _ in range(2):
-            claim = q.take()
-            assert claim is not None
+            claim = taken(q)
             assert claim.done() if control == "=" else claim.give_up()
 
     async def use(editor: Editor) -> None:

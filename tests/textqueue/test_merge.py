@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sej.system.disk import OS
-from tests.textqueue.claiming import lined, plain
+from tests.textqueue.claiming import lined, plain, taken
 from textqueue import TextQueue
 from textqueue.editing.merge import entries, merge, new_positions, save
 from textqueue.editing.source import Source
@@ -160,8 +160,7 @@ def test_a_line_above_frees_no_claimed_message(
         for _ in range(done):
             with q.claim():
                 pass
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
         assert save(source, old, mine) == []
         assert plain(path) == saved

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.textqueue.claiming import MUTEX, plain, rewrite
+from tests.textqueue.claiming import MUTEX, plain, rewrite, taken
 from tests.textqueue.histories import steady
 from textqueue import Claim, TextQueue
 
@@ -34,8 +34,7 @@ def saving(path: Path, data: bytes, at: int) -> Iterator[None]:
 
 
 def take(q: TextQueue, text: str) -> Claim:
-    claim = q.take()
-    assert claim is not None
+    claim = taken(q)
     assert claim.message.value.split("\n")[0] == text
     return claim
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sej.system.locks import lease
-from tests.textqueue.claiming import MUTEX, plain
+from tests.textqueue.claiming import MUTEX, plain, taken
 from textqueue import TextQueue
 
 
@@ -65,8 +65,7 @@ def test_the_mark_of_a_user_in_an_old_buffer_does_not_hide_a_removed_message(pat
     buffer = path.read_bytes()
     with TextQueue(path) as q:
         q.append("new")
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         assert (claim.message.value, claim.done()) == ("old", True)
     path.write_bytes(buffer.replace(b"-old", b"#old"))
     assert [(one.text, one.kind) for one in look(path).conflicts] == [("new", "removed")]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.textqueue.claiming import lined, plain, rewrite
+from tests.textqueue.claiming import lined, plain, rewrite, taken
 from textqueue import MessageStatus, TextQueue
 from textqueue.claims.claim import Claim
 from textqueue.editing import reconcile
@@ -18,8 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def finish(q: TextQueue) -> str:
-    claim = q.take()
-    assert claim is not None
+    claim = taken(q)
     assert claim.done()
     return claim.message.value
 
@@ -179,8 +178,7 @@ def test_the_end_of_a_claim_while_the_file_cannot_be_examined(path: Path, restle
         finish(q)
         buffer = path.read_bytes()
         finish(q)
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         path.write_bytes(buffer)
         restless[:] = [8]
         assert claim.done()
@@ -209,8 +207,7 @@ def test_a_claim_that_began_between_two_steps_of_a_read_and_was_made_again(
         with path.open("rb", buffering=0) as editor:
             buffer = editor.read(len(lined(b"-a\n")))
             assert finish(other) == "a"
-            claim = q.take()
-            assert claim is not None
+            claim = taken(q)
             buffer += editor.read()
         again(q, claim)
         path.write_bytes(b"# a note\n" + buffer)
@@ -263,8 +260,7 @@ def test_a_save_within_one_tick_of_edits_that_another_worker_reads_at_one_time(p
         assert finish(q) == "first"
         buffer = path.read_bytes()
         assert finish(other) == "a"
-        claim = other.take()
-        assert claim is not None
+        taken(other)
         tick(path, buffer)
         assert waiting(q) == ["b", "c"]
         assert [conflict.text for conflict in q.conflicts if conflict.kind == "reverted"] == ["a"]

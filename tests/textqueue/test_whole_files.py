@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import sej.system.disk
 import textqueue
 from sej.system.disk import File
-from tests.textqueue.claiming import lined, plain
+from tests.textqueue.claiming import lined, plain, taken
 from textqueue import FileInUseError, InvalidTextError, Message, MessageStatus, TextQueue, TextQueueError, check
 from textqueue.commands import app
 from textqueue.editing.queue_file import QueueFile
@@ -228,8 +228,7 @@ def test_a_link_to_a_queue_is_the_queue(tmp_path: Path) -> None:
     path.write_bytes(b"=x\n-a\n")
     link.symlink_to(path)
     with TextQueue(path) as q, TextQueue(link) as other:
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         assert other.take() is None
         assert other.archive(tmp_path / "done.txt") == 1
         assert link.is_symlink()
@@ -246,8 +245,7 @@ def test_a_link_that_leads_to_another_file_now_has_the_claims_of_that_file(tmp_p
     (tmp_path / "tuesday.tq").write_bytes(b"-a\n-b\n-c\n")
     link.symlink_to("monday.tq")
     with TextQueue(link) as q:
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         new.symlink_to("tuesday.tq")
         new.replace(link)
         with TextQueue(link) as other:
@@ -282,8 +280,7 @@ def test_an_archive_within_the_queue_is_refused_before_anything_is_moved(tmp_pat
 def test_a_pattern_does_not_match_sidecars(tmp_path: Path) -> None:
     with TextQueue(tmp_path / "jobs.tq") as q:
         q.append_many(["a", "b"])
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         claim.give_back()
     (tmp_path / "jobs.tq~").write_bytes(b"-old\n")
     for name in (
@@ -384,11 +381,9 @@ def test_claims_survive_an_archive(tmp_path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "b", "c"])
         next(q.messages()).mark_as_cleared()
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         assert other.archive(tmp_path / "done.tq") == 1
-        found = other.take()
-        assert found is not None
+        found = taken(other)
         assert found.message.value == "c"
         assert claim.done()
     assert plain(path) == b"=b\n-c\n"
