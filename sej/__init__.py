@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         FileTypeError,
         InvalidMessageError,
         InvalidNameError,
+        ItemFailedError,
         JournalNotFoundError,
         LeaseLostError,
         LockedError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         OffsetTooSmallError,
         QueueFullError,
         QueueNotFoundError,
+        ResultGoneError,
         RetriesExhaustedError,
         SejError,
         TruncatedError,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from sej.journal.view import Journal
     from sej.message import FIRST, LAST, NO_TIMESTAMP, Message
     from sej.queue.adapter import AsyncQueue, QueueAdapter
-    from sej.queue.interface.queue import Item, WorkQueue, open_queue
+    from sej.queue.interface.queue import Item, ResultHandle, WorkQueue, open_queue
     from sej.queue.interface.values import QueuedItem, Stats
     from sej.queue.work import work
     from sej.reading.consumer import Consumer
@@ -61,10 +63,11 @@ else:
         "sej.reading.dead_letters": ("DeadLetter", "dead_letters"),
         "sej.errors": (
             "BadOffsetFileError", "BatchConflictError", "ClosedError", "ConflictError", "CorruptionError",
-            "DecodeError", "FileTypeError", "InvalidMessageError", "InvalidNameError", "JournalNotFoundError",
-            "LeaseLostError", "LockLostError", "LockedError", "NetworkFileSystemError", "NotAJournalError",
-            "OffsetBeyondEndError", "OffsetGapError", "OffsetTooSmallError", "QueueFullError", "QueueNotFoundError",
-            "RetriesExhaustedError", "SejError", "TruncatedError", "UnsupportedError", "WriterFailedError",
+            "DecodeError", "FileTypeError", "InvalidMessageError", "InvalidNameError", "ItemFailedError",
+            "JournalNotFoundError", "LeaseLostError", "LockLostError", "LockedError", "NetworkFileSystemError",
+            "NotAJournalError", "OffsetBeyondEndError", "OffsetGapError", "OffsetTooSmallError", "QueueFullError",
+            "QueueNotFoundError", "ResultGoneError", "RetriesExhaustedError", "SejError", "TruncatedError",
+            "UnsupportedError", "WriterFailedError",
         ),
         "sej.journal.gaps": ("Gap",),
         "sej.journal.view": ("Journal",),
@@ -77,7 +80,7 @@ else:
         "sej.reading.scanner": ("Scanner",),
         "sej.writing.shared_writer": ("SharedWriter",),
         "sej.journal.verify": ("Problem",),
-        "sej.queue.interface.queue": ("Item", "WorkQueue", "open_queue"),
+        "sej.queue.interface.queue": ("Item", "ResultHandle", "WorkQueue", "open_queue"),
         "sej.queue.interface.values": ("QueuedItem", "Stats"),
         "sej.writing.writer": ("Writer",),
         "sej.queue.work": ("work",),
@@ -103,6 +106,7 @@ __all__ = [
     "InvalidMessageError",
     "InvalidNameError",
     "Item",
+    "ItemFailedError",
     "Journal",
     "JournalNotFoundError",
     "LeaseLostError",
@@ -122,6 +126,8 @@ __all__ = [
     "QueuedItem",
     "Recovery",
     "Repair",
+    "ResultGoneError",
+    "ResultHandle",
     "Retention",
     "RetriesExhaustedError",
     "Scanner",

@@ -25,6 +25,8 @@
     ├── RetriesExhaustedError      a handler failed too often and there is no dead-letter journal
     ├── LeaseLostError             the lease ran out; another worker may hold the item
     ├── QueueFullError             put would exceed maxsize
+    ├── ItemFailedError            the result of an item that became a dead letter
+    ├── ResultGoneError            no result of this item is kept
     ├── QueueNotFoundError         there is no queue of this name, and create was not set    .names
     └── UnsupportedError           this queue backend or system does not support the operation
 
@@ -231,6 +233,14 @@ class QueueFullError(SejError):
     """
 
     never = False
+
+
+class ItemFailedError(SejError):
+    """An item whose result was waited for became a dead letter; the reason is that of its last failure."""
+
+
+class ResultGoneError(SejError):
+    """No result of this item is kept: it never was, its time is over, or the item was removed before it ended."""
 
 
 class QueueNotFoundError(SejError):

@@ -17,9 +17,9 @@ from typing import Final
 
 import click
 
-from sej.cli.queue_items import Place, cancel, ls, pause, peek, placed_command, requeue, resume, show, stats
+from sej.cli.queue_items import OFFSET, Place, cancel, ls, pause, peek, placed_command, requeue, resume, show, stats
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.options import MAX_ATTEMPTS, form_options, wait_option
+from sej.cli.shared.options import JSON, MAX_ATTEMPTS, form_options, wait_option
 from sej.cli.shared.output import as_json, counted, print_messages, shown, text_or_b64
 from sej.cli.shared.parameters import AGE, DURATION, PATH, IntRange, ProgramCommand, ending, require_program
 from sej.errors import LeaseLostError, SejError
@@ -74,6 +74,7 @@ _CREATE: Final = click.option(
 @click.option(
     "--dedupe-key", help="Skip the item if one with this key was put within the last hour; only for a single item."
 )
+@click.option("--keep-result", type=AGE, help="Keep each result this long, as in 1h, and print the items' numbers.")
 def put(
     place: Place,
     create: bool,
@@ -84,6 +85,7 @@ def put(
     expire: float | None,
     headers: tuple[str, ...],
     dedupe_key: str | None,
+    keep_result: float | None,
 ) -> None:
     r"""Put items: the given values, or each line of standard input.
 
@@ -94,7 +96,7 @@ def put(
         raise click.UsageError(f"--dedupe-key needs exactly one item, got {len(items)}")
     with place.open(create=create or None) as opened:
         if items:
-            opened.put_many(
+            numbers = opened.put_many(
                 items,
                 [os.fsencode(key)] * len(items) if key else None,
                 delay_s=delay,
@@ -102,7 +104,10 @@ def put(
                 expire_s=expire,
                 headers=_headers(headers),
                 dedupe_keys=None if dedupe_key is None else [os.fsencode(dedupe_key)],
+                keep_result=keep_result,
             )
+            for number in numbers if keep_result is not None else ():
+                click.echo(number)
     if sys.stderr.isatty():
         click.echo(f"put {len(items)}", err=True)
 
@@ -280,6 +285,31 @@ def purge(place: Place, yes: bool) -> None:
         if not yes:
             click.confirm(f"Remove {len(opened)} items?", abort=True)
         click.echo(opened.purge())
+
+
+@queue.command
+@placed_command
+@OFFSET
+@click.option("--timeout", type=DURATION, default=0.0, help="How long to wait for the item, as in 30s.")
+@JSON
+def result(place: Place, offset: int, timeout: float, json: bool) -> None:
+    """Print the result of an item that was put with --keep-result, as the worker's done(result=...) has it.
+
+    Exit code 1: the item failed; 3: it has not ended in time; 4: no result of it is kept.
+
+    Example: sej queue result --timeout 30s thumbnails 17
+    """
+    with place.open_existing(create=False) as opened:
+        try:
+            data = opened.result(offset, timeout)
+        except TimeoutError as error:
+            click.echo(f"sej: {error}", err=True)
+            raise SystemExit(Exit.BUSY) from None
+    if json:
+        row = {"result": None} if data is None else text_or_b64("result", data)
+        click.echo(jsonlib.dumps({"offset": offset, **row}, ensure_ascii=False))
+    elif data is not None:
+        sys.stdout.buffer.write(data)
 
 
 def _headers(words: tuple[str, ...]) -> dict[str, str] | None:

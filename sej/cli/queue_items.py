@@ -102,7 +102,7 @@ def placed_command(command: Callable[..., None]) -> Callable[..., None]:
     return placed
 
 
-_OFFSET: Final = click.argument("offset", type=IntRange(min=0))
+OFFSET: Final = click.argument("offset", type=IntRange(min=0))
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def ls(place: Place, state: str | None, limit: int | None, after: int | None, js
 
 @click.command
 @placed_command
-@_OFFSET
+@OFFSET
 @JSON
 def show(place: Place, offset: int, json: bool) -> None:
     """Show one item that is not done. Exit code 4: there is none with this number.
@@ -200,7 +200,7 @@ def stats(place: Place, json: bool) -> None:
 
 @click.command
 @placed_command
-@_OFFSET
+@OFFSET
 def cancel(place: Place, offset: int) -> None:
     """Remove one item; a worker that holds it loses its lease. Exit code 4: there is none with this number.
 
@@ -235,7 +235,7 @@ def resume(place: Place) -> None:
 
 @click.command
 @placed_command
-@_OFFSET
+@OFFSET
 def requeue(place: Place, offset: int) -> None:
     """Put one dead letter back as a new item, and print its number. Exit code 4: the item has no dead letter.
 

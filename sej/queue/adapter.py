@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,8 +19,9 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from sej.checks import FLAG, WAIT, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidMessageError, LeaseLostError, QueueFullError
-from sej.queue.interface.queue import Item, WorkQueue, require_queue
+from sej.queue.interface.queue import LOOK_S, Item, WorkQueue, require_queue
 from sej.queue.interface.values import Stats
+from sej.system.watch import Watch
 
 _SLICE_S: Final = 0.5
 _PAUSE_S: Final = 0.001
@@ -215,6 +217,11 @@ class AsyncQueue:
         self.work = work
         # Its thread is started by the first wait, and ended by close. Later calls raise in a thread of the loop.
         self._waiting: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "sej-queue")
+        self._watching: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "sej-results")
+        self._watch: Watch | None = None
+        self._awaited: Counter[int] = Counter()
+        self._look_at = 0.0
+        self._look: asyncio.Future[set[int]] | None = None
         self._last_turns: _Turns | None = None
 
     async def put(self, value: Any, key: bytes = b"", *, timeout: Seconds | None = None, **options: Any) -> int:  # noqa: ASYNC109
@@ -300,9 +307,44 @@ class AsyncQueue:
             self._last_turns = _Turns(loop, asyncio.Lock(), asyncio.Lock())
         return self._last_turns
 
-    async def done(self, item: Item) -> None:
+    async def done(self, item: Item, result: Any = None) -> None:
         """End an item, like :meth:`sej.Item.done`."""
-        await asyncio.to_thread(item.done)
+        await asyncio.to_thread(item.done, result)
+
+    async def result(self, offset: int, timeout: Seconds | None = None) -> Any:  # noqa: ASYNC109
+        """Wait for the result of an item, like :meth:`sej.WorkQueue.result`; all tasks that wait use one thread."""
+        timeout = seconds("timeout", timeout)
+        loop = asyncio.get_running_loop()
+        end = None if timeout is None else loop.time() + timeout
+        self._awaited[offset] += 1  # before the look, so that no end is missed
+        try:
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.to_thread(self.work.result, offset, 0.0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(end):
+                    while offset not in await asyncio.shield(self._next_look()):
+                        pass
+            return await asyncio.to_thread(self.work.result, offset, 0.0)
+        finally:
+            self._awaited -= Counter((offset,))
+
+    def _next_look(self) -> asyncio.Future[set[int]]:
+        """Return the look that all waiting tasks share."""
+        loop, look = asyncio.get_running_loop(), self._look
+        if look is None or look.done() or look.get_loop() is not loop:
+            self._look = look = loop.run_in_executor(self._watching, self._ended)
+        return look
+
+    def _ended(self) -> set[int]:
+        """Return which of the awaited items have ended; if none has, wait for a change of the queue."""
+        if self._watch is None:
+            self._watch = self.work._result_watch()
+        found = {offset for offset in list(self._awaited) if self.work._outcome(offset) is not None}
+        if not found:
+            time.sleep(max(self._look_at - time.monotonic(), 0.0))
+            self._look_at = time.monotonic() + LOOK_S
+            self._watch.wait(_SLICE_S)
+        return found
 
     async def retry(self, item: Item, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Return an item to the queue, like :meth:`sej.Item.retry`."""
@@ -327,9 +369,13 @@ class AsyncQueue:
     async def close(self) -> None:
         """Close the queue, and end the thread that waits for items."""
         await asyncio.to_thread(self.work.close)
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.shutdown(wait=False)
+        threads = self._waiting, self._watching
+        self._waiting = self._watching = None
+        for thread in threads:
+            if thread is not None:
+                thread.shutdown(wait=False)
+        if self._watch is not None:
+            self._watch.close()
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         """Yield items, waiting for each, without an end."""

@@ -13,7 +13,17 @@ from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.queue.log.file import QueueLog
-from sej.queue.log.format import BACK, DEAD, PICK, exhausted, headers_of, message_check, stamp_of
+from sej.queue.log.format import (
+    BACK,
+    DEAD,
+    FAILED,
+    MAX_REASON_BYTES,
+    PICK,
+    exhausted,
+    headers_of,
+    message_check,
+    stamp_of,
+)
 from sej.queue.log.state import QueueState
 from sej.reading.dead_letters import DeadLetter, append_dead_letter, dead_letters, source_of, sync_dead_letters
 from sej.reading.offset import Offset, read_offset
@@ -143,7 +153,8 @@ class DeadLetterJournal:
             if refused and held is not None:  # another process may write it later
                 log.append(PICK(offset, attempts, held.holder, held.deadline_ns, priority))
             raise
-        log.append(DEAD(offset, attempts, stamp))
+        failure = reason.encode(errors="backslashreplace")[:MAX_REASON_BYTES]
+        log.append(log.result(message, FAILED, failure) if log.state.keeps else b"", DEAD(offset, attempts, stamp))
 
     def _append(self, message: Message, attempts: int, reason: str, priority: int, *, perhaps_there: bool) -> None:
         first = 0

@@ -8,6 +8,7 @@ exception under the lock makes the queue read its log again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from sej.checks import POSITIVE_SECONDS, SECONDS, a, reason_of
 from sej.durations import Seconds, seconds
@@ -15,7 +16,7 @@ from sej.errors import LeaseLostError
 from sej.message import Message
 from sej.queue.core import QueueCore
 from sej.queue.interface.queue import Item, WorkQueue
-from sej.queue.log.format import DONE, EXTEND, WAIT, one_done, reason_kept, stamp_of
+from sej.queue.log.format import DONE, EXTEND, NO_RESULT, RESULT_KEPT, WAIT, one_done, reason_kept, stamp_of
 from sej.system.clock import span_ns
 
 
@@ -52,9 +53,10 @@ class JournalItem(Item):
         """The headers that were put, a new dict at each access; empty if there are none."""
         return dict(self._headers or {})
 
-    def done(self) -> None:
-        """Mark the item done: it is not delivered again."""
-        if not self._core.end(self._done):
+    def done(self, result: Any = None) -> None:
+        """Mark the item done: it is not delivered again; see :meth:`sej.Item.done`."""
+        data = None if result is None else self._queue.result_data(result)
+        if not self._core.end(self._done, data):
             raise self.lost()
 
     def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
@@ -119,11 +121,13 @@ class JournalItem(Item):
             and not self.ended
         )
 
-    def _done(self) -> bool:
+    def _done(self, result: bytes | None) -> bool:
         if not self.is_held():
             return False
         log, message = self._core.log, self.message
         offset, stamp = message.offset, message.timestamp & 0xFFFFFFFF
+        if log.state.keeps:  # before the record that ends the item: a crash between them delivers it again
+            log.append(log.result(message, NO_RESULT if result is None else RESULT_KEPT, result or b""))
         log.write(one_done(offset, stamp))
         log.state.end(offset, offset + 1, stamp)
         self.ended = True
@@ -169,7 +173,8 @@ def end_all(core: QueueCore, items: list[Item]) -> LeaseLostError | None:
         else:
             lost = lost or item.lost()
     if good:
-        core.log.append(*_runs(sorted([item.message for item in good])))
+        found = [core.log.result(item.message, NO_RESULT) for item in good] if core.log.state.keeps else ()
+        core.log.append(*found, *_runs(sorted([item.message for item in good])))
     for item in good:
         item.ended = True
     return lost

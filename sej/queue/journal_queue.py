@@ -38,14 +38,14 @@ from sej.checks import (
     with_methods,
 )
 from sej.durations import Seconds, seconds
-from sej.errors import QueueFullError
+from sej.errors import ItemFailedError, QueueFullError, ResultGoneError
 from sej.journal.directory import Directory
 from sej.message import FIRST, Start
 from sej.queue.core import ON_DEAD, ORDERS, Delivery, Opening, QueueCore
-from sej.queue.interface.queue import CAPABILITIES, OPENING, Item, WorkQueue, require_listing
+from sej.queue.interface.queue import CAPABILITIES, OPENING, Item, Outcome, WorkQueue, require_listing
 from sej.queue.interface.values import Backoff, PutOptions, QueuedItem, Stats
 from sej.queue.item import JournalItem, end_all
-from sej.queue.log.format import MAX_ATTEMPT, PAUSE, headers_of
+from sej.queue.log.format import FAILED, MAX_ATTEMPT, PAUSE, RESULT_KEPT, headers_of, result_of
 from sej.queue.look import QueueLook, counted
 from sej.queue.put import Putter
 from sej.queue.take import PROBE_NS, Flow, Taker, parse_rate, require_rate
@@ -286,6 +286,30 @@ class JournalQueue(WorkQueue):
         lost = self._core.end(end_all, self._core, list(items))  # the iterable must not run under the lock
         if lost is not None:
             raise lost
+
+    # --- results
+
+    def _outcome(self, offset: int) -> Outcome | None:
+        return self._core.locked(self._outcome_now, offset)
+
+    def _outcome_now(self, offset: int) -> Outcome | None:
+        state = self._core.log.state
+        if offset in state.keeps:
+            return None
+        found = result_of(state.results.get(offset))
+        if found is None:
+            why = "it was put without keep_result, it was removed before it ended, or keep_result's time is over"
+        elif found.until_ns <= self._clock.boot_ns():
+            why = "keep_result's time is over"
+        elif found.outcome == FAILED:
+            text = found.data.decode(errors="ignore")
+            return Outcome(None, ItemFailedError(f"the item failed: {text}", path=self.path, offset=offset))
+        else:
+            return Outcome(found.data if found.outcome == RESULT_KEPT else None)
+        return Outcome(None, ResultGoneError(f"the item has no result: {why}", path=self.path, offset=offset))
+
+    def _result_watch(self) -> Watch:
+        return Watch(self._core.directory.at("ofs"))
 
     # --- the whole
 

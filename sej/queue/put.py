@@ -275,7 +275,7 @@ class Putter:
         return _Batch([values[index] for index in new.values()], picked, hashes, list(new), known)
 
     def _put(self, batch: _Batch, options: PutOptions) -> Sequence[int]:
-        delay_s, priority, expire_s, _, _, headers = options
+        delay_s, priority, expire_s, _, _, headers, keep_s = options
         now = self._clock.boot_ns()
         span: range = range(0)
         if batch.values:
@@ -284,7 +284,7 @@ class Putter:
             messages, _ = decode_many(data, 0, len(data), span.start, len(span))
             before: list[bytes] = []
             for message in messages:
-                before += self._records_before(message, now, delay_s, int(priority), expire_s, headers)
+                before += self._records_before(message, now, delay_s, int(priority), expire_s, headers, keep_s)
             for key, message in zip(batch.new, messages, strict=False):
                 before.append(_dedupe(key, message, now + self._window_ns))
             if before:
@@ -307,9 +307,10 @@ class Putter:
         priority: int,
         expire_s: float | None,
         headers: Mapping[str, str] | None,
+        keep_s: float | None = None,
     ) -> list[bytes]:
         """Return the records that must precede a message with these options; none without options."""
-        if not (delay_s or priority or expire_s is not None or headers):
+        if not (delay_s or priority or headers) and expire_s is None and keep_s is None:
             return []
         found = []
         check = records.message_check(message)
@@ -320,6 +321,8 @@ class Putter:
                 found.append(records.KEY(message.offset, key_hash(message.key)))
         if expire_s is not None:
             found.append(records.expires(message.offset, message.timestamp, check, max(now + span_ns(expire_s), 0)))
+        if keep_s is not None:
+            found.append(records.result_wanted(message.offset, message.timestamp, check, span_ns(keep_s)))
         if headers:
             text = records.packed_headers(headers, message.timestamp, check)
             found += records.in_parts(records.HEADERS, message.offset, text)

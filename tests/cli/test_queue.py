@@ -205,7 +205,7 @@ class Held(library.Item):
         if self.times <= 2:
             raise OSError("too many open files") if self.times == 1 else library.LockedError("locked")
 
-    def done(self) -> None:
+    def done(self, result: object = None) -> None:
         """Not here."""
 
     def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:

@@ -25,11 +25,14 @@ DELAYS = [0, 0, 5, 70]
 ENDS = ["done", "retry", "delay", "fail", "extend", "back"]
 MOVES = [1, 20, 61, 1000]
 PICK = st.integers(0, 100)
+KEEPS = st.sampled_from([None, None, 60, 1000])
 HEADERS = st.none() | st.none() | st.dictionaries(st.text("aé", min_size=1, max_size=2), st.text("b\0", max_size=30))
 
 
 class Entry:
     """An item: ``at`` is when it is ready, or when its lease ends; ``begun``: it was delivered and has not ended."""
+
+    keep_s: int | None = None
 
     def __init__(self, offset: int, key: bytes, band: int, at: int, value: bytes, headers: dict[str, str]) -> None:
         self.offset, self.key, self.band, self.at, self.value = offset, key, band, at, value
@@ -46,6 +49,7 @@ class Model:
         self.order, self.per_key, self.block = order, per_key, block
         self.entries: list[Entry] = []
         self.dead: list[Entry] = []
+        self.results: dict[int, tuple[object, int]] = {}
         self.end = self.done = 0
 
     def put(
@@ -79,7 +83,7 @@ class Model:
         while ready := self.coming(now):
             best = max(ready, key=lambda entry: (entry.band, -entry.offset))
             if best.tries == ATTEMPTS:
-                self.kill(best)
+                self.kill(best, now)
                 continue
             best.tries += 1
             best.who, best.at, best.begun = who, now + int(LEASE_S * NS), True
@@ -89,9 +93,20 @@ class Model:
     def find(self, offset: int) -> Entry | None:
         return next((entry for entry in self.entries if entry.offset == offset), None)
 
-    def kill(self, entry: Entry) -> None:
-        self.entries.remove(entry)
+    def kill(self, entry: Entry, now: int) -> None:
+        self.end_with(entry, sej.ItemFailedError, now)
         self.dead.append(entry)
+
+    def end_with(self, entry: Entry, result: object, now: int) -> None:
+        self.entries.remove(entry)
+        if entry.keep_s is not None:
+            self.results[entry.offset] = result, now + entry.keep_s * NS
+
+    def result(self, offset: int, now: int) -> object:
+        entry, (result, until) = self.find(offset), self.results.get(offset, (None, 0))
+        if entry is not None and entry.keep_s is not None:
+            return TimeoutError
+        return result if until > now else sej.ResultGoneError
 
     def redrive(self, letters: list[Entry]) -> None:
         for letter in letters:
@@ -132,11 +147,15 @@ class Machine(RuleBasedStateMachine):
         band=st.sampled_from(BANDS),
         delay=st.sampled_from(DELAYS),
         headers=HEADERS,
+        keep=KEEPS,
     )
-    def put(self, who: int, key: bytes, band: int, delay: int, headers: dict[str, str] | None = None) -> None:
+    def put(
+        self, who: int, key: bytes, band: int, delay: int, headers: dict[str, str] | None = None, keep: int | None = 60
+    ) -> None:
         expected = self.model.put(key, band, self.clock.boot + delay * NS if delay else 0, headers=headers)
         put = self.queues[who].put
-        assert put(b"%d" % expected, key, priority=band, delay_s=delay, headers=headers) == expected
+        self.model.entries[-1].keep_s = keep
+        assert put(b"%d" % expected, key, priority=band, delay_s=delay, headers=headers, keep_result=keep) == expected
 
     @rule(who=st.integers(0, 1), keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6), headers=HEADERS)
     def put_many(self, who: int, keys: list[bytes], headers: dict[str, str] | None = None) -> None:
@@ -162,8 +181,9 @@ class Machine(RuleBasedStateMachine):
         who, item = self.held[pick % len(self.held)]
         now, entry = self.clock.boot, self.model.find(item.message.offset)
         good = entry is not None and (entry.who, entry.tries) == (who, item.attempts) and not item.ended
+        result = None if pick % 3 == 0 else bytes(pick) * (pick % 5)
         call = {
-            "done": item.done,
+            "done": lambda: item.done(result),
             "retry": lambda: item.retry(0),
             "delay": lambda: item.retry(30),
             "fail": item.fail,
@@ -182,10 +202,10 @@ class Machine(RuleBasedStateMachine):
             return
         self.held.remove((who, item))
         if how == "done":
-            self.model.entries.remove(entry)
+            self.model.end_with(entry, result, now)
             self.model.done += 1
         elif how == "fail" or (item.attempts == ATTEMPTS and how != "back"):
-            self.model.kill(entry)
+            self.model.kill(entry, now)
         else:
             entry.who, entry.at = None, now + 30 * NS if how == "delay" else 0
             entry.tries -= how == "back"
@@ -243,6 +263,12 @@ class Machine(RuleBasedStateMachine):
             head = queue._core.log.state.head()
             assert head <= low and (self.model.order == "key" or head == low)
             assert set(queue._core.log.state.headers) == {e.offset for e in self.model.entries if e.headers}
+            for offset in range(self.model.end):
+                try:
+                    found = queue.result(offset, 0)
+                except (sej.ItemFailedError, sej.ResultGoneError, TimeoutError) as error:
+                    found = type(error)
+                assert found == self.model.result(offset, self.clock.boot)
             assert [item.offset for item in queue.items()] == sorted(entry.offset for entry in self.model.entries)
 
     def teardown(self) -> None:

@@ -15,6 +15,7 @@ from sej.errors import (
     NotAJournalError,
     OffsetTooSmallError,
     QueueNotFoundError,
+    ResultGoneError,
     SejError,
 )
 
@@ -50,6 +51,7 @@ _BY_ERROR: tuple[tuple[type[BaseException], Exit], ...] = (
     (OffsetTooSmallError, Exit.MISSING),
     (FileNotFoundError, Exit.MISSING),
     (QueueNotFoundError, Exit.MISSING),
+    (ResultGoneError, Exit.MISSING),
     (InvalidMessageError, Exit.USAGE),
     (InvalidNameError, Exit.USAGE),
     (ValueError, Exit.USAGE),

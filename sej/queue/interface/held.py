@@ -70,8 +70,9 @@ class HeldItem(Item):
     def _data(self) -> bytes:
         return self._bytes
 
-    def done(self) -> None:
+    def done(self, result: Any = None) -> None:
         """Mark the item done: it is not delivered again."""
+        self._queue._require(("results", result is not None))
         with self._queue.guard:
             self._end(self._is_held() and self._hold.done())
 

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from sys import modules
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from sej.checks import (
     ANY_SECONDS,
@@ -30,6 +30,7 @@ from sej.checks import (
     OFFSET,
     PATH,
     POSITIVE,
+    POSITIVE_SECONDS,
     SECONDS,
     TEXT,
     WAIT,
@@ -42,8 +43,16 @@ from sej.checks import (
     require,
 )
 from sej.durations import Seconds, seconds
-from sej.errors import LeaseLostError, QueueNotFoundError, UnsupportedError
+from sej.errors import (
+    InvalidMessageError,
+    ItemFailedError,
+    LeaseLostError,
+    QueueNotFoundError,
+    ResultGoneError,
+    UnsupportedError,
+)
 from sej.queue.interface.values import (
+    MAX_RESULT_BYTES,
     PLAIN,
     STATES,
     TRACED,
@@ -113,8 +122,16 @@ class Item(ABC):
         return {}
 
     @abstractmethod
-    def done(self) -> None:
-        """Mark the item done: it is not delivered again."""
+    def done(self, result: Any = None) -> None:
+        """Mark the item done: it is not delivered again.
+
+        Args:
+            result: for :meth:`WorkQueue.result`: bytes, or a value for the queue's serializer, of at most 16,384 bytes.
+                It is kept if the item was put with ``keep_result``, and dropped otherwise.
+
+        Raises:
+            InvalidMessageError: the result is too large, and the item stays leased. Store it elsewhere, and pass where.
+        """
 
     @abstractmethod
     def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
@@ -189,13 +206,18 @@ CAPABILITIES: Final = (
     "order",
     "concurrency",
     "rate",
+    "results",
 )
 """The features of backends: message keys; headers; put and retry with a delay; priorities; items that expire;
 idempotent puts; a bound; extended leases; leases that end at a deadline and not only with their process; several
 concurrent processes; dead letters, putting all of them back, or one; purging; removing one item; listing items without
 taking them; pausing; a limit of the bytes of a batch; the order of keys; a limit of leased items; a limit of items in a
-time.
+time; results of items.
 """
+LOOK_S: Final = 0.002
+"""Between two looks of one that waits for a result: a busy queue changes more often, and each look takes its lock."""
+_LOOKS: Final = 8
+"""So many looks come immediately: most items end soon."""
 _PAUSE_S: Final = 0.001
 _PAUSE_MAX_S: Final = 0.05
 
@@ -231,6 +253,38 @@ def require_known(name: str, known: Collection[str], create: bool | None, path: 
     raise QueueNotFoundError(what, path=path, names=names)
 
 
+class Outcome(NamedTuple):
+    """How an item ended.
+
+    Attributes:
+        data: its result; None: it was done without one.
+        error: what to raise instead: it failed, or its result is gone.
+    """
+
+    data: bytes | None
+    error: ItemFailedError | ResultGoneError | None = None
+
+
+class ResultHandle(int):
+    """The number of an item whose result is kept; another process passes the number to :meth:`WorkQueue.result`."""
+
+    _queue: WorkQueue
+
+    def __new__(cls, queue: WorkQueue, number: int) -> Self:
+        """Create the handle of an item of a queue."""
+        handle = super().__new__(cls, number)
+        handle._queue = queue
+        return handle
+
+    def result(self, timeout: Seconds | None = None) -> Any:
+        """Wait for the item's result, as :meth:`WorkQueue.result` does."""
+        return self._queue.result(int(self), timeout)
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        """Pickle the number."""
+        return int, (int(self),)
+
+
 _PRIORITY: Final = between(-3, 3)
 _BYTES: Final = a(bytes)
 
@@ -243,8 +297,8 @@ class WorkQueue(ABC):
         name: the queue's name.
         can: the features of this backend, of ``keys``, ``headers``, ``delay``, ``priority``, ``expire``, ``dedupe``,
             ``maxsize``, ``retry_delay``, ``extend``, ``deadline``, ``processes``, ``dead_letters``, ``redrive``,
-            ``requeue``, ``purge``, ``cancel``, ``look``, ``pause``, ``max_bytes``, ``order``, ``concurrency`` and
-            ``rate``.
+            ``requeue``, ``purge``, ``cancel``, ``look``, ``pause``, ``max_bytes``, ``order``, ``concurrency``,
+            ``rate`` and ``results``.
         serializer: turns values into bytes and back; None: values are bytes.
     """
 
@@ -281,6 +335,14 @@ class WorkQueue(ABC):
     def _due_s(self) -> float | None:
         """Return in how many seconds an item may become ready on its own; None: never."""
         return None
+
+    def _outcome(self, offset: int) -> Outcome | None:
+        """Return how an item ended; None: it has not ended."""
+        raise self._unsupported("results")
+
+    def _result_watch(self) -> Watch:
+        """Return a new watch that wakes when an item may have ended."""
+        raise self._unsupported("results")
 
     def purge(self) -> int:
         """Remove every item that is not leased; return how many."""
@@ -376,6 +438,7 @@ class WorkQueue(ABC):
         dedupe_key: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
+        keep_result: Seconds | None = None,
     ) -> int:
         """Put an item.
 
@@ -392,18 +455,20 @@ class WorkQueue(ABC):
                 most 8,192 bytes as JSON. If the program uses OpenTelemetry, ``traceparent`` of the current span is
                 added.
             timeout: seconds to wait for room if the queue has a maxsize; None: without a limit.
+            keep_result: how long its result is kept after it has ended, as in ``"1h"``; None: it has no result.
 
         Returns:
-            Its number, the offset on a journal.
+            Its number, the offset on a journal; with ``keep_result`` a :class:`sej.ResultHandle`, which is that number
+            and has a method ``result()``.
 
         Raises:
             QueueFullError: there was no room within the timeout.
             InvalidMessageError: the item does not fit the format.
         """
-        plain = delay_s == priority == 0 and (expire_s, dedupe_key, headers, timeout) == (None,) * 4
+        plain = delay_s == priority == 0 and (expire_s, dedupe_key, headers, timeout, keep_result) == (None,) * 5
         if not plain or TRACED in modules:
             dedupe_keys = None if dedupe_key is None else (dedupe_key,)
-            return self.put_many(
+            number = self.put_many(
                 (value,),
                 (key,) if key else None,
                 delay_s=delay_s,
@@ -412,7 +477,9 @@ class WorkQueue(ABC):
                 dedupe_keys=dedupe_keys,
                 headers=headers,
                 timeout=timeout,
+                keep_result=keep_result,
             )[0]
+            return number if keep_result is None else ResultHandle(self, number)
         if key:
             self._require(("keys", True))
         if self.serializer is not None:
@@ -433,16 +500,17 @@ class WorkQueue(ABC):
         dedupe_keys: Sequence[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
+        keep_result: Seconds | None = None,
     ) -> Sequence[int]:
         """Put many items; all of them or, if one is invalid, none. See :meth:`put`; return their numbers.
 
-        Each item has the same delay, priority, expiry and headers.
+        Each item has the same delay, priority, expiry, headers and time for which its result is kept.
 
         Raises:
             QueueFullError: there was no room for all of them within the timeout.
         """
         delay_s, expire_s = seconds("delay_s", delay_s), seconds("expire_s", expire_s)
-        timeout = seconds("timeout", timeout)
+        timeout, keep_s = seconds("timeout", timeout), seconds("keep_result", keep_result)
         require(
             values=(values, ITERABLE),
             keys=(keys, optional(ITERABLE)),
@@ -452,6 +520,7 @@ class WorkQueue(ABC):
             expire_s=(expire_s, optional(ANY_SECONDS)),
             headers=(headers, optional(check_headers)),
             timeout=(timeout, WAIT),
+            keep_result=(keep_s, optional(POSITIVE_SECONDS)),
         )
         if dedupe_keys is not None:
             dedupe_keys = list(dedupe_keys)
@@ -459,15 +528,83 @@ class WorkQueue(ABC):
                 _BYTES("dedupe_key", dedupe_key)
         self._require(("keys", keys is not None), ("delay", delay_s), ("priority", priority))
         self._require(("expire", expire_s is not None), ("dedupe", dedupe_keys is not None), ("headers", headers))
+        self._require(("results", keep_s is not None))
         if TRACED in modules and "headers" in self.can:
             headers = with_trace(headers)
         if self.serializer is not None:
             values = map(self.serializer.encode, values)
         values = list(values)
         try:
-            return self._put(values, keys, PutOptions(delay_s, priority, expire_s, dedupe_keys, timeout, headers))
+            options = PutOptions(delay_s, priority, expire_s, dedupe_keys, timeout, headers, keep_s)
+            return self._put(values, keys, options)
         except TypeError as error:
             raise next(filter(None, map(self._not_bytes, values)), error) from None
+
+    def result(self, offset: int, timeout: Seconds | None = None) -> Any:
+        """Wait until an item that was put with ``keep_result`` has ended, in any process, and return its result.
+
+        It waits through retries. An item that expired is removed only when it would be delivered: give a timeout.
+
+        Args:
+            offset: the number of the item.
+            timeout: seconds to wait; 0 does not wait, None waits without a limit.
+
+        Returns:
+            What ``done(result=...)`` was called with, as bytes or as a value of the queue's serializer; None if it was
+            called without one.
+
+        Raises:
+            ItemFailedError: the item became a dead letter.
+            ResultGoneError: no result of this item is kept.
+            TimeoutError: the item has not ended in time.
+            InvalidMessageError: the serializer cannot decode the result.
+
+        Example:
+            >>> import tempfile, sej
+            >>> with sej.open_queue(tempfile.mkdtemp(), "worker") as q:
+            ...     handle = q.put(b"6 * 7", keep_result="1h")
+            ...     q.get().done(result=b"42")
+            ...     handle.result(timeout=10), q.result(0)
+            (b'42', b'42')
+        """
+        timeout = seconds("timeout", timeout)
+        require(offset=(offset, OFFSET), timeout=(timeout, WAIT))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        found = self._outcome(offset)
+        if found is None and timeout != 0:
+            with self._result_watch() as watch:  # its own: a shared one would take the events of a thread in get()
+                look_at, looks = 0.0, 0
+                while (found := self._outcome(offset)) is None:
+                    now, looks = time.monotonic(), looks + 1
+                    left = None if deadline is None else deadline - now
+                    if left is not None and left <= 0:
+                        break
+                    if looks > _LOOKS:
+                        time.sleep(max(look_at - now, 0.0))
+                    look_at = now + LOOK_S
+                    watch.wait(left)
+        if found is None:
+            raise TimeoutError(f"item {offset} of queue {self.name!r} in {self.path} has not ended within {timeout} s")
+        if found.error is not None:
+            raise found.error
+        return None if found.data is None else decoded(self.serializer, found.data, self.path, offset)
+
+    def result_data(self, result: Any) -> bytes:
+        """Return a result as it is kept; see :meth:`Item.done`."""
+        data = result if self.serializer is None else self.serializer.encode(result)
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"result must be bytes, got {type(result).__name__}; encode it, or open the queue with"
+                " serializer='json'"
+            )
+        data = bytes(data)
+        if len(data) > MAX_RESULT_BYTES:
+            raise InvalidMessageError(
+                f"result must have at most {MAX_RESULT_BYTES} bytes, got {len(data)}; store it elsewhere, and pass"
+                " its place",
+                path=self.path,
+            )
+        return data
 
     def get(self, timeout: Seconds | None = None) -> Item | None:
         """Take the next item.

@@ -89,6 +89,8 @@ def _json(value: Any) -> bytes:
 
 # --- headers
 
+MAX_RESULT_BYTES: Final = 16_384
+"""The most bytes of a result: the log keeps it, and every worker has it in memory."""
 MAX_HEADERS_BYTES: Final = 8192
 """The most bytes that the headers of an item have as JSON, in UTF-8."""
 TRACED: Final = "opentelemetry.context"
@@ -251,6 +253,7 @@ class PutOptions(NamedTuple):
         dedupe_keys: one for each value, or None.
         timeout: seconds to wait for room; None: without a limit.
         headers: of each item; None: none.
+        keep_s: seconds for which the result of each item is kept; None: it is not kept.
     """
 
     delay_s: float = 0.0
@@ -259,6 +262,7 @@ class PutOptions(NamedTuple):
     dedupe_keys: Sequence[bytes] | None = None
     timeout: float | None = None
     headers: Mapping[str, str] | None = None
+    keep_s: float | None = None
 
 
 PLAIN: Final = PutOptions()

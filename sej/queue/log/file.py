@@ -50,7 +50,7 @@ from sej.journal.retention import readers_lock
 from sej.journal.tail import Tail
 from sej.journal.twin import drop_twin, keep_offset, lowest_kept, may_have_twin, twin_path
 from sej.journal.view import Journal
-from sej.message import FIRST, Start
+from sej.message import FIRST, Message, Start
 from sej.queue.interface.queue import require_known
 from sej.queue.log import format as records
 from sej.queue.log.lock import QueueLock
@@ -239,6 +239,15 @@ class QueueLog:
             self._replace(self.epoch, self.state)
         except OSError as error:
             raise self._broken(error) from error
+
+    def result(self, message: Message, outcome: int, data: bytes = b"") -> bytes:
+        """Return the records of a result, which come before the one that ends the item; none if it is not kept."""
+        keep_ns, *link = self.state.keeps.get(message.offset, (0,))
+        if link != [message.timestamp, records.message_check(message)]:
+            return b""
+        until_ns = min(self._clock.boot_ns() + keep_ns, NEVER)
+        text = records.packed_result(outcome, until_ns, data)
+        return b"".join(records.in_parts(records.RESULT, message.offset, text))
 
     def purge(self, end: int) -> None:
         """Remove what waits below end: durably first, or messages put there after a power loss would be removed too."""

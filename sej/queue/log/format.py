@@ -13,10 +13,11 @@ Each kind of record is one row of the table below. Called with its fields, it ma
 :class:`sej.queue.log.state.QueueState` has a handler for each. :func:`good_bytes` says how far bytes are records. What
 follows is a torn tail if no good record is in it, else damage.
 
-Texts of an item (its headers, the reason of its last failure) are cut into parts of 24 bytes, one record for each. All
-parts of the headers together::
+Texts of an item (its headers, the reason of its last failure, its result) are cut into parts of 24 bytes, one record
+for each. All parts of the headers together, and those of a result::
 
     timestamp(i64) check(u32) size(u32) text(size)
+    outcome(u32) until_ns(u64) size(u32) data(size)
 
 The text is a JSON object. Timestamp and check name the message, as in INTENT and EXPIRE: the record is written before
 the message, so the message with this offset may be another one.
@@ -56,7 +57,10 @@ MAX_REASON_BYTES: Final = 4096
 """So much of the reason of an item's last failure is kept."""
 EXHAUSTED: Final = 1
 """In the last word of WAIT: a process began to give this item up; the next one that reaches it finishes that."""
+NO_RESULT, RESULT_KEPT, FAILED = range(3)
+"""The outcomes of an item: it was done without a result, it was done with one, it is a dead letter."""
 _HEADERS_HEAD: Final = struct.Struct(">qII")
+_RESULT_HEAD: Final = struct.Struct(">IQI")
 _PART: Final = struct.Struct(">IQQI")
 """The words of a record that hold a part of a text: holder, a, b and extra."""
 _U32, _U64 = 2**32, 2**64
@@ -154,6 +158,10 @@ RATE: Final = Kind(25, "RATE", "full_at_ns=b")
 HEADERS: Final = Kind(26, "HEADERS", "offset part=attempt text_1=holder text_2=a text_3=b text_4=extra")
 # 24 bytes of the reason for which the last attempt of offset failed; part: which ones, from 0
 REASON: Final = Kind(27, "REASON", "offset part=attempt text_1=holder text_2=a text_3=b text_4=extra")
+# the result of the message offset, with this timestamp and CRC32C, is kept for keep_ns after the item has ended
+KEEP: Final = Kind(28, "KEEP", "offset timestamp=a check=extra keep_ns=b")
+# 24 bytes of the result of offset, which counts once the item has ended; part: which ones, from 0
+RESULT: Final = Kind(29, "RESULT", "offset part=attempt text_1=holder text_2=a text_3=b text_4=extra")
 KINDS: Final = {kind.number: kind for kind in list(globals().values()) if isinstance(kind, Kind)}
 """Each kind of record by its number."""
 
@@ -194,6 +202,11 @@ def expires(offset: int, timestamp: int, check: int, at_ns: int) -> bytes:
     return EXPIRE(offset, timestamp % _U64, check, at_ns)
 
 
+def result_wanted(offset: int, timestamp: int, check: int, keep_ns: int) -> bytes:
+    """KEEP: the result of a message is kept so long."""
+    return KEEP(offset, timestamp % _U64, check, keep_ns)
+
+
 def deduped(key: bytes, offset: int, until_ns: int, check: int) -> bytes:
     """DEDUPE: the meaning of a key's 12 bytes until this time; until 0: none."""
     return DEDUPE(int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big"), offset, until_ns, check)
@@ -206,7 +219,7 @@ def booted(boot_id: bytes, began_ns: int, now_ns: int) -> bytes:
 
 
 def in_parts(kind: Kind, offset: int, text: bytes) -> Iterator[bytes]:
-    """HEADERS or REASON: yield the records of a text of an item; the last part ends with zeros."""
+    """HEADERS, REASON or RESULT: yield the records of a text of an item; the last part ends with zeros."""
     for part, at in enumerate(range(0, len(text), _PART.size)):
         yield kind(offset, part, *_PART.unpack(text[at : at + _PART.size].ljust(_PART.size, b"\0")))
 
@@ -227,7 +240,35 @@ def packed_headers(headers: Mapping[str, str], timestamp: int, check: int) -> by
     return _HEADERS_HEAD.pack(timestamp, check, len(text)) + text
 
 
+def packed_result(outcome: int, until_ns: int, data: bytes) -> bytes:
+    """Return the result of an item, as its parts hold it: kept until this time."""
+    return _RESULT_HEAD.pack(outcome, until_ns, len(data)) + data
+
+
 # --- reading
+
+
+class Result(NamedTuple):
+    """The result of an item.
+
+    Attributes:
+        outcome: NO_RESULT, RESULT_KEPT or FAILED.
+        until_ns: how long it is kept, on the boot-time clock.
+        data: the result, or why the item failed.
+    """
+
+    outcome: int
+    until_ns: int
+    data: bytes
+
+
+def result_of(text: bytes | None) -> Result | None:
+    """Return the result that the parts hold; None: there is none, or a part is missing."""
+    if not text:
+        return None
+    outcome, until_ns, size = _RESULT_HEAD.unpack_from(text)
+    data = text[_RESULT_HEAD.size : _RESULT_HEAD.size + size]
+    return Result(outcome, until_ns, data) if len(data) == size else None
 
 
 def headers_of(texts: Mapping[int, bytes], message: Message) -> dict[str, str]:

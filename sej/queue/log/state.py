@@ -154,6 +154,9 @@ class QueueState:
         expires: (when the item expires, timestamp, check): the message must match.
         headers: the headers of items, as :func:`sej.queue.log.format.packed_headers` packs them, by offset.
         reasons: why the last attempt of an item failed, in UTF-8, by offset.
+        keeps: (how long its result is kept, timestamp, check) of an item that has not ended: the message must match.
+        results: the results of items, as :func:`sej.queue.log.format.packed_result` packs them, by offset. That of an
+            item in ``keeps`` is of an attempt that did not end it.
         dedupe: the dedupe keys.
         done: how many items were done.
         dead: how many are dead letters.
@@ -184,6 +187,8 @@ class QueueState:
         self.expires: dict[int, tuple[int, int, int]] = {}
         self.headers: dict[int, bytes] = {}
         self.reasons: dict[int, bytes] = {}
+        self.keeps: dict[int, tuple[int, int, int]] = {}
+        self.results: dict[int, bytes] = {}
         self.dedupe = DedupeKeys()
         self.done = self.dead = self.lost = 0
         self.redriven: dict[int, int] = {}
@@ -317,6 +322,12 @@ class QueueState:
     def _on_reason(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
         _add_part(self.reasons, offset, part, records.part_of(text_1, text_2, text_3, text_4))
 
+    def _on_keep(self, offset: int, timestamp: int, check: int, keep_ns: int) -> None:
+        self.keeps[offset] = (keep_ns, _signed(timestamp), check)
+
+    def _on_result(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
+        _add_part(self.results, offset, part, records.part_of(text_1, text_2, text_3, text_4))
+
     def _on_dedupe(self, key_high: int, key_low: int, offset: int, until_ns: int, check: int) -> None:
         key = key_high.to_bytes(4, "big") + key_low.to_bytes(8, "big")
         if until_ns:
@@ -371,6 +382,9 @@ class QueueState:
         }
         keys = self.dedupe.known
         keys.update((key, there._replace(until_ns=carried(there.until_ns))) for key, there in keys.items())
+        for offset, data in list(self.results.items()):
+            if found := records.result_of(data):
+                self.results[offset] = records.packed_result(found.outcome, carried(found.until_ns), found.data)
         self.full_at_ns = carried(self.full_at_ns) if self.full_at_ns else 0
         self._give_back(list(self.leased))
         for offset, there in self.waiting.items():
@@ -399,6 +413,8 @@ class QueueState:
                 self.order.forget(offset)
             self._forget(offset)
             self.lost += 1
+        for offset in [number for number in self.keeps if first <= number < stop and number not in self.leased]:
+            self._forget(offset)
         if stop > self.frontier:
             fresh = max(first, self.frontier)
             self.lost += max(stop - fresh, 0) - sum(1 for _ in self.above.irange(fresh, stop, (True, False)))
@@ -523,8 +539,8 @@ class QueueState:
         return bool(self.waiting) and self._unwait(offset)
 
     def _forget(self, offset: int) -> None:
-        if self.expires or self.intents or self.headers or self.reasons:
-            for details in (self.expires, self.intents, self.headers, self.reasons):
+        if self.expires or self.intents or self.headers or self.reasons or self.keeps:
+            for details in (self.expires, self.intents, self.headers, self.reasons, self.keeps):
                 details.pop(offset, None)
 
     def _found(self, offset: int, timestamp: int) -> None:
@@ -549,6 +565,7 @@ class QueueState:
         self.above = SortedDict.fromkeys(number for number in self.above if number < stop)
         self.frontier = min(self.frontier, stop)
         self.anchor = self.ahead = None
+        self.results = {number: data for number, data in self.results.items() if number < stop}
         if self.order is not None:
             self.order.parked = {key: first for key, first in self.order.parked.items() if first < stop}
 
@@ -716,6 +733,13 @@ def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
     for offset, data in state.reasons.items():
         if state.has(offset):
             yield from records.in_parts(records.REASON, offset, data)
+    for offset, (keep_ns, timestamp, check) in state.keeps.items():
+        if offset < end and _may_be_item(state, offset, low):
+            yield records.result_wanted(offset, timestamp, check, keep_ns)
+    for offset, data in state.results.items():
+        found = records.result_of(data)
+        if found is not None and found.until_ns > now_ns and offset not in state.keeps:
+            yield from records.in_parts(records.RESULT, offset, data)
     for name, meaning in state.dedupe.known.items():
         if meaning.until_ns > now_ns and meaning.offset < end:
             yield records.deduped(name, *meaning)
