@@ -10,21 +10,17 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from hub.page.sampler import text_queues_of
 from hub.page.views import Context, MissingError, View, address, number_in
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import as_text
 from sej.cli.shared.units import Moment, parse_place
 from sej.cli.stat import journal_row
 from sej.errors import SejError
-from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.queue.interface.values import QueuedItem
-from sej.queue.log.file import queue_names
 from sej.queue.look import QueueLook
 from sej.reading.scanner import Scanner
-from sej.system.disk import OS
 from textqueue.format.grammar import CONTROLS, MessageStatus
 from textqueue.queue import TextQueue
 from textqueue.reading.checker import check
@@ -58,7 +54,6 @@ def journal(context: Context, query: Mapping[str, str]) -> View:
     values: dict[str, Any] = {
         "path": path,
         "row": row,
-        "queues": queue_names(Directory(path, OS)),
         "problems": [(path, problems)] if problems else [],
         "sample": taken.samples.get(path),
         "changes": context.allow_changes,
@@ -171,7 +166,9 @@ def damage(context: Context, query: Mapping[str, str]) -> View:
     """Show what ``sej doctor`` finds in a journal, and what to do about it."""
     path = context.require_journal(query.get("path", ""))
     found, full = context.sampler.check(path, full=query.get("full") == "1")
-    return View("damage.html", f"State of {path}", {"path": path, "findings": found, "full": full}, _trail(path))
+    problems = context.sampler.round.problems.get(path)
+    values = {"path": path, "findings": found, "full": full, "problems": [(path, problems)] if problems else []}
+    return View("damage.html", f"State of {path}", values, _trail(path))
 
 
 def cells(found: Message, value_bytes: int = PREVIEW_BYTES) -> dict[str, Any]:
@@ -215,20 +212,20 @@ def queue(context: Context, query: Mapping[str, str]) -> View:
     """Show a queue. It is looked at without a lock, and no item is taken."""
     path, name = context.require_journal(query.get("path", "")), query.get("name", "queue")
     look = QueueLook(path, name)
-    counts = look.stats()
+    counts, oldest = look.stats(), look.items("ready", limit=1)
     values: dict[str, Any] = {
         "path": path,
         "name": name,
         "changes": context.allow_changes,
         "paused": bool(counts.pop("paused", False)),
         "counts": counts,
+        "oldest": oldest[0].message.timestamp if oldest else None,
         "lists": [("ready", "Next to be taken", [_item(one) for one in look.peek(_NEXT)])],
     }
     for state in ("leased", "delayed", "dead"):
         items = [_item(one) for one in look.items(state, limit=_ITEMS)] if counts[state] else []
         values["lists"].append((state, state.capitalize(), items))
-    trail = [("/", "Overview"), (f"/journal?path={address(path)}", path)]
-    return View("queue.html", f"Queue {name} of {path}", values, trail, live=True)
+    return View("queue.html", f"Queue {name} of {path}", values, _trail(path), live=True)
 
 
 def _item(item: QueuedItem) -> dict[str, Any]:
@@ -246,7 +243,7 @@ def _item(item: QueuedItem) -> dict[str, Any]:
 def text_queue(context: Context, query: Mapping[str, str]) -> View:
     """Show the first messages of a file, and probable typing mistakes."""
     path = query.get("path", "")
-    if path not in (name for place in context.places for name in text_queues_of(place)):
+    if ("text queue", path) not in (part for place in context.places for part in place.parts()):
         raise MissingError("this page has no such text queue", path=path or None)
     with TextQueue(path) as queue:
         found = list(islice(details(queue.messages(frozenset(MessageStatus)), now_ns=time.time_ns()), _SHOWN + 1))

@@ -1,4 +1,4 @@
-"""The pages that list journals: the overview, a hub with its clients, and a sharded journal with its shards."""
+"""The page that lists journals: all of them, or those of a hub, of a sharded journal or of a directory."""
 
 from __future__ import annotations
 
@@ -8,134 +8,79 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hub.naming import parse_source
-from hub.page.sampler import Round, Shards, shards_of, text_queues_of
+from hub.page.sampler import Round
 from hub.page.views import Context, MissingError, View, number_in
 from sej.cli.shared.watched import SORTS, Sample
 from sej.system.disk import OS
 
 _ROWS: Final = 200
 """Journals on one page."""
-_SORT_NAMES: Final = {"name": "name", "rate": "messages/s", "lag": "lag", "bytes": "size"}
+_SORT_NAMES: Final = {"name": "name", "rate": "messages/s", "lag": "lag", "dead": "dead letters", "bytes": "size"}
 
 
 def overview(context: Context, query: Mapping[str, str]) -> View:
-    """Show all journals, those with problems in a list of their own."""
+    """Show journals, those with problems in a list of their own; with ``in``, the journals of one place.
+
+    The path of a journal in a hub or in a directory begins with the name of the place, and that of a shard too.
+    """
     taken = context.sampler.round
-    order = query.get("sort", "name")
+    order, group, wanted = query.get("sort", "name"), query.get("in", ""), query.get("filter", "")
     if order not in SORTS:
         raise ValueError(f"sort must be one of {', '.join(SORTS)}, got {order[:80]!r}")
-    wanted = query.get("filter", "")
-    samples = [sample for sample in taken.samples.values() if wanted.lower() in sample.path.lower()]
-    samples.sort(key=SORTS[order])
+    kind = next((kind for kind, name, _ in context.links() if name == group), None)
+    if group and kind is None:
+        raise MissingError("this page has no such hub, sharded journal or directory", path=group)
+    all_samples = taken.samples.values()
+    samples = [one for one in all_samples if group in ("", os.path.dirname(one.path), one.path.rpartition(".")[0])]
+    found = sorted((one for one in samples if wanted.lower() in one.path.lower()), key=SORTS[order])
     first = number_in(query, "first", 0)
-    shown = samples[first : first + _ROWS]
+    shown = found[first : first + _ROWS]
+    folders = {os.path.dirname(one.path) or "." for one in samples if one.error is None}
+    shards = 1 << int(group.rpartition(".")[2]) if kind == "sharded journal" else 0
+    sources = {one.path: parse_source(os.path.basename(one.path)) for one in samples if kind == "hub"}
     values: dict[str, Any] = {
-        "samples": taken.samples.values(),
-        "problems": sorted(taken.problems.items()),
-        "rows": [_row(taken, sample) for sample in shown],
+        "group": group,
+        "kind": kind,
+        "shards": shards,
+        "samples": samples,
+        "clients": len({source.client for source in sources.values() if source}),
+        "sources": sources,
+        "counts": context.hub.counts() if kind == "hub" and context.hub is not None else None,
+        "free": min(map(OS.free_bytes, folders), default=None),
+        "queues": any(one.queues for one in samples),
+        "problems": sorted((one.path, taken.problems[one.path]) for one in samples if one.path in taken.problems),
+        "readers": _readers(samples) if group else None,
+        "rows": [_row(taken, one) for one in shown],
         "sorts": _SORT_NAMES,
         "sort": order,
         "filter": wanted,
         "first": first,
         "last": first + len(shown),
-        "found": len(samples),
-        "page_rows": _ROWS,
-        "hubs": [place.text for place in context.places if place.kind == "hub"],
-        "shards": [one.name for place in context.places if place.kind == "shards" for one in shards_of(place.path)],
-        "text_queues": [path for place in context.places for path in text_queues_of(place)],
-    }
-    return View("overview.html", "Overview", values, live=True)
-
-
-def hub_root(context: Context, query: Mapping[str, str]) -> View:
-    """Show a hub: its clients and when their messages arrived, the disk, and what the hub refused."""
-    root = query.get("path", "")
-    if root not in (place.text for place in context.places if place.kind == "hub"):
-        raise MissingError("this page has no such hub", path=root or None)
-    taken = context.sampler.round
-    samples = [sample for sample in taken.samples.values() if os.path.dirname(sample.path) == root]
-    named = [(source, sample) for sample in samples if (source := parse_source(os.path.basename(sample.path)))]
-    wanted = query.get("filter", "").lower()
-    found = sorted((source, sample) for source, sample in named if wanted in str(source).lower())
-    first = number_in(query, "first", 0)
-    shown = found[first : first + _ROWS]
-    values: dict[str, Any] = {
-        "clients": len({source.client for source, _ in named}),
-        "journals": len(named),
-        "bytes": sum(sample.bytes for sample in samples),
-        "free": OS.free_bytes(root),
-        "rate": sum(sample.rate or 0.0 for sample in samples),
-        "counts": None if context.hub is None else context.hub.counts(),
-        "path": root,
-        "rows": [_row(taken, sample) | {"source": source} for source, sample in shown],
-        "filter": query.get("filter", ""),
-        "first": first,
-        "last": first + len(shown),
         "found": len(found),
         "page_rows": _ROWS,
     }
-    return View("hub.html", f"Hub {root}", values, [("/", "Overview")], live=True)
-
-
-def sharded(context: Context, query: Mapping[str, str]) -> View:
-    """Show a sharded journal: each shard, and each reader over all shards."""
-    one = _shards(context, query.get("name", ""))
-    count = one.shards.count
-    taken = context.sampler.round
-    samples = [(index, taken.samples.get(one.shards.dir(index))) for index in range(count)]
-    found = [(index, sample) for index, sample in samples if sample is not None]
-    values = {
-        "shards": count,
-        "existing": len(found),
-        "messages": sum(sample.messages for _, sample in found),
-        "bytes": sum(sample.bytes for _, sample in found),
-        "rate": sum(sample.rate or 0.0 for _, sample in found),
-        "readers": _readers([sample for _, sample in found]),
-        "rows": [_row(taken, sample) | {"index": f"{index:03x}"} for index, sample in found],
-    }
-    return View("shards.html", f"Sharded journal {one.name}", values, [("/", "Overview")], live=True)
-
-
-def _shards(context: Context, name: str) -> Shards:
-    for place in context.places:
-        if place.kind == "shards":
-            for one in shards_of(place.path):
-                if one.name == name:
-                    return one
-    raise MissingError("this page has no such sharded journal", path=name or None)
+    title = f"{kind.capitalize()} {group}" if kind else "Overview"
+    return View("overview.html", title, values, [("/", "Overview")] if kind else [], live=True)
 
 
 def _readers(samples: list[Sample]) -> list[dict[str, Any]]:
-    """Return each reader over all shards: its name, messages behind, shards behind, and in how many it runs."""
-    behind: defaultdict[str, list[int]] = defaultdict(list)
-    running: defaultdict[str, int] = defaultdict(int)
-    for sample in samples:
-        for reader, _ in sample.readers:
-            behind[reader.name].append(reader.behind)
-            running[reader.name] += reader.holder is not None
+    """Return each reader over all journals: its name, messages behind, journals behind, and in how many it runs."""
+    found = defaultdict(list)
+    for reader in (reader for sample in samples for reader, _ in sample.readers):
+        found[reader.name].append(reader)
     return [
         {
             "name": name,
-            "behind": sum(counts),
-            "shards_behind": sum(count > 0 for count in counts),
-            "running": running[name],
+            "behind": sum(one.behind for one in readers),
+            "journals_behind": sum(one.behind > 0 for one in readers),
+            "running": sum(one.holder is not None for one in readers),
         }
-        for name, counts in sorted(behind.items())
+        for name, readers in sorted(found.items())
     ]
 
 
-def _changed_ns(sample: Sample) -> int | None:
-    """Return when a journal was last changed, in whole seconds; None: it never was, or cannot be read."""
-    if sample.idle_s is None:
-        return None
-    return (sample.time_ns - int(sample.idle_s * 1e9)) // 10**9 * 10**9
-
-
 def _row(taken: Round, sample: Sample) -> dict[str, Any]:
-    """Return what the row of a journal shows."""
-    return {
-        "sample": sample,
-        "changed": _changed_ns(sample),
-        "problems": taken.problems.get(sample.path, ()),
-        "slowest": max((reader for reader, _ in sample.readers), key=lambda reader: reader.behind, default=None),
-    }
+    """Return what the row of a journal shows; it was changed in a whole second, or never, or cannot be read."""
+    changed = None if sample.idle_s is None else (sample.time_ns - int(sample.idle_s * 1e9)) // 10**9 * 10**9
+    slowest = max((reader for reader, _ in sample.readers), key=lambda reader: reader.behind, default=None)
+    return {"sample": sample, "changed": changed, "problems": taken.problems.get(sample.path, ()), "slowest": slowest}

@@ -4,7 +4,7 @@ A browser names a place by its path. The path is only ever compared with the pat
 another file. Symbolic links that lead out of the paths of the command line are not followed.
 
 They are at most two seconds old when a page shows them. A journal that did not change is not read again, and checks
-take at most 20 ms of CPU time of one round.
+take at most 50 ms of CPU time of one round.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from sej.cli.shared.findings import Finding
 from sej.cli.shared.readers import journals_below, stuck
 from sej.cli.shared.watched import Sample, Watched
 from sej.cli.stat import findings_of
-from sej.errors import JournalNotFoundError, SejError
-from shard.names import Path as ShardPath
+from sej.errors import JournalNotFoundError
 from shard.names import split_name
 from shard.trees import find
 
 STUCK_S: Final = 60.0
 """A running reader that commits nothing for this long, although it has messages to read, is stuck."""
 _INTERVAL_S: Final = 2.0
-_LOOK_S: Final = 0.02
+_LOOK_S: Final = 0.05
 """CPU time for checks in one round."""
 _CHECK_AGAIN_S: Final = 600.0
 _SMALL_BYTES: Final = 1 << 20
@@ -49,22 +48,16 @@ class Place(NamedTuple):
     path: Path
     kind: Kind
 
-    @property
-    def text(self) -> str:
-        """The path as text."""
-        return str(self.path)
-
-
-class Shards(NamedTuple):
-    """One sharded journal.
-
-    Attributes:
-        name: its name in addresses: the path of its shards without their numbers.
-        shards: root, prefix and bits.
-    """
-
-    name: str
-    shards: ShardPath
+    def parts(self) -> list[tuple[str, str]]:
+        """Return what the navigation lists of it: kinds, and names in addresses."""
+        if self.kind == "shards":  # a sharded journal of a single shard is a plain journal
+            found = find(self.path, layout="shards").paths
+            return [("sharded journal", str(self.path / path.name)) for path in found if path.bits]
+        own: list[tuple[str, str]] = [] if self.kind == "journal" else [(self.kind, str(self.path))]
+        if self.kind != "directory":
+            return own
+        files = [str(path) for path in sorted(self.path.glob("*.tq")) if path.is_file()]
+        return own + [("text queue", path) for path in files if is_inside(path, [self.path])]
 
 
 def place_of(path: Path) -> Place:
@@ -88,22 +81,6 @@ def place_of(path: Path) -> Place:
     if all(parts) and any(part is not None and part[1] for part in parts):
         return Place(path, "shards")
     return Place(path, "hub" if names and all(parse_source(name) for name in names) else "directory")
-
-
-def shards_of(root: Path) -> list[Shards]:
-    """Return the sharded journals of a root, by name; without those of a single shard, which are plain journals."""
-    found = find(root, layout="shards").paths
-    return [Shards(os.path.join(str(root), path.name), path) for path in found if path.bits]
-
-
-def text_queues_of(place: Place) -> list[str]:
-    """Return the ``.tq`` files of a path."""
-    if place.kind == "text queue":
-        return [place.text]
-    if place.kind != "directory":
-        return []
-    found = (str(path) for path in place.path.glob("*.tq") if path.is_file())
-    return sorted(path for path in found if is_inside(path, [place.path]))
 
 
 def is_inside(path: str, roots: Iterable[Path]) -> bool:
@@ -169,7 +146,12 @@ class Sampler:
             path: the journal.
             full: read every message of a large journal too. Else the damage is shown that the last full check found.
         """
-        return self._check(self._round.samples.get(path, Sample(path, 0)), full=full)
+        sample = self._round.samples.get(path, Sample(path, 0))
+        found = self._check(sample, full=full)
+        self._round.problems.pop(path, None)
+        if problems := self._problems(sample):
+            self._round.problems[path] = problems
+        return found
 
     def may_show(self, path: str) -> bool:
         """Return whether no symbolic link of a journal leads out of the paths."""
@@ -180,7 +162,6 @@ class Sampler:
 
     def _take(self) -> None:
         """Look at all journals, and check some of those that changed; of larger ones, not every message is read."""
-        began = time.thread_time()
         samples = {
             sample.path: sample if self.may_show(sample.path) else Sample(sample.path, sample.time_ns, error=_LEADS_OUT)
             for sample in self._watched.look()
@@ -188,7 +169,7 @@ class Sampler:
         for gone in self._found.keys() - samples.keys():
             del self._found[gone]
             self._damage.pop(gone, None)
-        self._taken_at = time.monotonic()
+        self._taken_at, began = time.monotonic(), time.thread_time()
         for path, sample in samples.items():
             if time.thread_time() - began > _LOOK_S:
                 break
@@ -214,13 +195,7 @@ class Sampler:
             return [sample.error]
         found = []
         for reader, _ in sample.readers:
-            wrong = reader.error
-            if wrong is None:
-                try:
-                    wrong = stuck(sample.path, reader, STUCK_S, sample.first_offset)
-                except (SejError, OSError) as error:
-                    wrong = str(error)
-            if wrong is not None:
+            if wrong := reader.error or stuck(sample.path, reader, STUCK_S, sample.first_offset):
                 found.append(f"reader {reader.name}: {wrong}")
         checked = self._found.get(sample.path)
         if checked is not None:

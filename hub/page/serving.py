@@ -28,9 +28,9 @@ from hub.certificates import check_certificates, check_time, is_loopback
 from hub.page.changes import CHANGES, ChangedError, ChangeFunction
 from hub.page.guard import LOGIN, STATIC, Guard, Viewer
 from hub.page.journal import damage, journal, message, message_at, messages, queue, text_queue
-from hub.page.overview import hub_root, overview, sharded
+from hub.page.overview import overview
 from hub.page.sampler import Sampler, place_of
-from hub.page.views import Context, MissingError, PageFunction, View, templates
+from hub.page.views import Context, MissingError, PageFunction, View, address, templates
 from hub.store import Counting
 from hub.tokens import Tokens
 from sej.errors import InvalidNameError, LockedError, NotAJournalError, QueueNotFoundError, SejError
@@ -42,8 +42,6 @@ PAGES: Final[Mapping[str, PageFunction]] = {
     "journal/message": message,
     "journal/damage": damage,
     "queue": queue,
-    "hub": hub_root,
-    "shards": sharded,
     "text-queue": text_queue,
 }
 """The pages by address."""
@@ -221,8 +219,11 @@ class Site:
         return RedirectResponse(make(self._context, request.scope["form"], viewer.name), 303)
 
     def _html(self, request: Request, view: View, code: int = 200) -> Response:
+        scope, shown = request.scope, {"title": view.title, "trail": view.trail, "live": view.live}
+        query = "&".join(f"{name}={address(value)}" for name, value in _query(request).items())
+        here = scope["path"] + (f"?{query}" if query else "")
         html = self._templates.get_template(view.template).render(
-            view.values, title=view.title, trail=view.trail, live=view.live, viewer=request.scope["viewer"]
+            view.values, **shown, viewer=scope["viewer"], here=here, places=self._context.links()
         )
         return HTMLResponse(html.encode("utf-8", "replace"), code)  # a file name may have bytes that are not UTF-8
 

@@ -18,6 +18,9 @@ from hub.store import Counting
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError
+from sej.journal.directory import Directory
+from sej.queue.log.file import queue_names
+from sej.system.disk import OS
 
 _MARKS: Final = {"ok": "✓", "note": "!", "problem": "✗"}
 
@@ -44,12 +47,22 @@ def when(timestamp: int | None) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(text, shown)
 
 
+def _path(text: str) -> Markup:
+    """Return a path with its directory in an element of its own."""
+    head, slash, name = text.rpartition("/")
+    return Markup('<span class="dir">{}</span>{}').format(head + slash, name)
+
+
 def _rate(rate: float | None) -> str:
     return "–" if rate is None else f"{rate:,.0f}" if rate >= 10 or rate == 0 else f"{rate:.1f}"
 
 
 def _age(seconds: float | None) -> str:
     return "–" if seconds is None else f"{human_duration(seconds)} ago"
+
+
+def _queues(path: str) -> list[str]:
+    return sorted(queue_names(Directory(path, OS)))
 
 
 def _number(number: float) -> str:
@@ -73,8 +86,9 @@ def templates() -> Environment:
         rate=_rate,
         when=when,
         number=_number,
+        path=_path,
     )
-    found.globals.update(mark=_MARKS.get, address=address)
+    found.globals.update(mark=_MARKS.get, address=address, queues_of=_queues)
     for name in found.list_templates():
         found.get_template(name)  # compiled now, so that the first page is as fast as the others
     return found
@@ -98,6 +112,12 @@ class Context(NamedTuple):
     sampler: Sampler
     allow_changes: bool
     hub: Counting | None = None
+
+    def links(self) -> list[tuple[str, str, str]]:
+        """Return what the navigation lists: kind, name and address."""
+        page = {"text queue": "/text-queue?path="}
+        parts = sorted(part for place in self.places for part in place.parts())
+        return [(kind, name, page.get(kind, "/?in=") + address(name)) for kind, name in parts]
 
     def require_journal(self, path: str) -> str:
         """Return the path of a journal that the page may show.

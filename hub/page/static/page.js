@@ -19,6 +19,39 @@ function showTimes(root) {
   }
 }
 
+// --- tables: on a narrow screen each row is a card, and each cell needs the name of its column
+
+function label(root) {
+  for (const row of root.querySelectorAll("tbody tr")) {
+    const heads = row.closest("table").querySelectorAll("thead th");
+    for (const cell of row.querySelectorAll("th, td:not([colspan])")) cell.dataset.label = heads[cell.cellIndex].textContent;
+  }
+}
+
+// --- charts: of the values that this page has shown since it was opened; they need two, and one that is not 0
+
+const POINTS = 90;
+const series = new Map();
+
+function chart(fresh) {
+  for (const { dataset } of fresh.querySelectorAll("[data-chart]")) {
+    const points = series.get(dataset.chart) ?? [];
+    series.set(dataset.chart, [...points, Number.parseFloat(dataset.value) || 0].slice(-POINTS));
+  }
+}
+
+function draw(root) {
+  for (const element of root.querySelectorAll("[data-chart]")) {
+    const points = series.get(element.dataset.chart) ?? [];
+    const top = Math.max(...points);
+    if (points.length < 2 || top === 0) continue;
+    const places = points.map((value, at) => `${(at * 100) / (points.length - 1)},${23 - (22 * value) / top}`);
+    const line = `<polyline points="${places.join(" ")}"/>`;
+    element.querySelector(".chart")?.remove();
+    element.insertAdjacentHTML("beforeend", `<svg class="chart" viewBox="0 0 100 24" preserveAspectRatio="none" aria-hidden="true">${line}</svg>`);
+  }
+}
+
 // --- parts: elements whose content is replaced when it changes
 
 const postponed = new Map();
@@ -35,6 +68,8 @@ function put(element, html) {
   const focused = element.contains(active) && active !== element ? active.getAttribute("href") : null;
   element.innerHTML = html;
   showTimes(element);
+  label(element);
+  draw(element);
   if (focused !== null) {
     for (const link of element.querySelectorAll("a[href]")) {
       if (link.getAttribute("href") === focused) link.focus({ preventScroll: true });
@@ -49,6 +84,7 @@ function putPostponed(element) {
 
 function say(text) {
   if (connection.textContent !== text) connection.textContent = text;
+  connection.classList.toggle("live", text === "live");
 }
 
 // --- the page, asked for again and again while it is visible
@@ -70,6 +106,8 @@ async function ask() {
     if (html !== shown.get(element)) put(element, html);
     shown.set(element, html);
   }
+  chart(fresh);
+  draw(document);
   return "live";
 }
 
@@ -97,6 +135,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 showTimes(document);
+label(document);
+chart(document);
 if ("live" in document.body.dataset) {
   say("live");
   setInterval(update, EVERY_MS);

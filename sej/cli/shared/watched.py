@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sej.cli.shared.readers import Reader, held_locks, holder_of, journals_below, readers_of
+from sej.cli.shared.readers import Queued, Reader, held_locks, holder_of, journals_below, queues_of, readers_of
 from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.tail import Tail
@@ -41,6 +41,7 @@ class Sample(NamedTuple):
         error: why the journal cannot be read, or None.
         first_offset: the offset of the first message that still exists.
         segments: the number of segments.
+        queues: its work queues.
     """
 
     path: str
@@ -55,6 +56,7 @@ class Sample(NamedTuple):
     error: str | None = None
     first_offset: int = 0
     segments: int = 0
+    queues: tuple[Queued, ...] = ()
 
     @property
     def behind(self) -> int:
@@ -66,11 +68,22 @@ class Sample(NamedTuple):
         """The number of messages that still exist, with those in gaps."""
         return self.end_offset - self.first_offset
 
+    @property
+    def dead(self) -> int:
+        """Dead letters of its queues."""
+        return sum(queue.stats["dead"] for queue in self.queues)
+
+    @property
+    def oldest_s(self) -> float:
+        """How long the oldest ready item of its queues has waited; 0: none is ready."""
+        return max((queue.oldest_s or 0.0 for queue in self.queues), default=0.0)
+
 
 SORTS: Final[dict[str, Callable[[Sample], Any]]] = {
     "name": lambda row: row.path,
     "rate": lambda row: (-(row.rate or 0), row.path),
     "lag": lambda row: (-row.behind, row.path),
+    "dead": lambda row: (-row.dead, row.path),
     "bytes": lambda row: (-row.bytes, row.path),
 }
 """The orders of a list of samples."""
@@ -153,6 +166,7 @@ class Watched:
             None,
             first,
             len(segments),
+            tuple(queues_of(path)),
         )
 
 
@@ -176,7 +190,7 @@ def _state(path: str, held: frozenset[tuple[int, int]]) -> _State:
     """Return what changes with every append, commit, lock and removed segment. Take it before the journal is read."""
     ofs, jnl = os.path.join(path, "ofs"), os.path.join(path, "jnl")
     last = max(_names(jnl), default="")
-    locks = [os.path.join(ofs, name) for name in _names(ofs) if name.endswith(".lck")]
+    locks = [os.path.join(ofs, name) for name in _names(ofs) if name.endswith((".lck", ".queue"))]
     files = [path, ofs, jnl, os.path.join(jnl, last), os.path.join(path, "jnl.lck"), *locks]
     return [_look(file, held) for file in files]
 

@@ -150,7 +150,7 @@ def test_a_change_between_press_and_release_loses_no_click(tmp_path: Path, opene
         queue.put(b"to alice")
         page = opened(server.url)
         page.get_by_role("link", name=str(path)).first.click()
-        page.get_by_role("link", name="sender", exact=True).click()
+        page.get_by_role("link", name="queue sender").click()
         page.get_by_role("link", name="Pause", exact=True).hover()
         page.mouse.down()
         counts = page.locator("#counts")
@@ -171,11 +171,13 @@ def test_new_messages_are_shown(tmp_path: Path, opened: Opener) -> None:
         page = opened(server.url.rstrip("/") + address_of("/journal", path))
         rows = page.locator("#messages tbody tr")
         expect(rows).to_have_count(3)
+        assert page.locator(".chart").count() == 0, "one sample is not a chart"
         expect(page.locator("#connection")).to_have_text("live")
         writer.append(b"four")
         expect(rows.first).to_contain_text("four")
         writer.append_many([b"more"] * 500)
         expect(rows).to_have_count(20)
+        expect(page.locator("#facts .chart")).to_be_visible()
 
 
 def test_a_message_is_never_a_script(tmp_path: Path, opened: Opener) -> None:
@@ -223,7 +225,7 @@ def test_the_hub_restarts_while_the_page_is_open(tmp_path: Path, opened: Opener,
     with started(*words) as first:
         assert first.stdout is not None
         first.stdout.readline()
-        page = opened(f"http://127.0.0.1:{port}" + address_of("/hub", root))
+        page = opened(f"http://127.0.0.1:{port}/?in={root}")
         expect(page.locator("#connection")).to_have_text("live")
         first.terminate()
         assert first.wait(60) == 0
@@ -270,8 +272,8 @@ def pages(root: Path) -> dict[str, str]:
         "message": address_of("/journal/message", mails, offset=0),
         "state": address_of("/journal/damage", orders),
         "queue": address_of("/queue", mails, name="sender"),
-        "hub": address_of("/hub", root / "hub"),
-        "sharded journal": f"/shards?name={root / 'sharded' / 'orders.1'}",
+        "hub": f"/?in={root / 'hub'}",
+        "sharded journal": f"/?in={root / 'sharded' / 'orders.1'}",
         "text queue": address_of("/text-queue", root / "data" / "jobs.tq"),
         "reader": address_of("/change/reader", orders, reader="billing", to="first"),
         "dead letter": address_of("/change/dead-letter", mails, name="sender", offset=1),
@@ -364,7 +366,7 @@ def test_the_pictures_of_the_documents(tmp_path: Path, opened: Opener) -> None:
         with stuck_reader(Path("orders")), PageServer(["orders", "mails", "logs"], port=0) as server:
             for name, address in (("overview", "/"), ("journal", address_of("/journal", Path("orders")))):
                 for theme in ("light", "dark"):
-                    size = {"width": 900, "height": 560}
+                    size = {"width": 1100, "height": 760}
                     page = opened(server.url.rstrip("/") + address, color_scheme=theme, viewport=size)
                     expect(page.locator("#connection")).to_have_text("live")
                     picture = target / f"page-{name}-{theme}.png"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from urllib.parse import quote
 
 import hub
 import sej
@@ -13,6 +14,7 @@ import textqueue
 from hub.wire import Client as HubClient
 from tests.hub.page.browsing import Client, address_of, serving, started
 from tests.hub.support import at
+from tests.sej.hooks import until
 
 
 def contents(path: Path) -> dict[str, bytes | None]:
@@ -32,6 +34,7 @@ def test_a_queue(tmp_path: Path) -> None:
         dead.fail("no such <user>")
         quoted = str(path).replace("/", "%2F")
         assert f"/queue?path={quoted}&amp;name=sender" in client.get(address_of("/journal", path)).text
+        until(lambda: "Dead letters 1 Oldest ready item" in client.get("/", sort="dead").words)
         before = contents(path)
         page = client.get(address_of("/queue", path, name="sender"))
         assert contents(path) == before
@@ -46,7 +49,7 @@ def test_a_queue(tmp_path: Path) -> None:
         assert "to carol" in words[words.index("Next to be taken") : leased]
         assert "to &lt;alice&gt;" in page.text
         held.done()
-        assert "Leased None" in client.get(address_of("/queue", path, name="sender")).words
+        assert "No item is leased." in client.get(address_of("/queue", path, name="sender")).words
         assert client.get(address_of("/queue", path, name="other")).status == 404
         assert client.get(address_of("/queue", path, name="../x")).status == 404
 
@@ -59,14 +62,16 @@ def test_a_hub(tmp_path: Path) -> None:
         next(iter(merged))
         merged.commit()
     with serving(tmp_path / "hub") as client:
-        assert "hub " + str(tmp_path / "hub") in client.get("/").words
-        page = client.get(address_of("/hub", tmp_path / "hub")).words
+        root = str(tmp_path / "hub")
+        assert f'href="/?in={quote(root, safe="")}" title="{root}"' in client.get("/").text
+        page = client.get("/", **{"in": root}).words
         assert "Clients 2 Journals 2" in page
-        assert "EWR flights 2" in page
-        assert "host.example.com logs 1" in page
+        assert "EWR flights ✓ sound 2" in page
+        assert "host.example.com logs ✓ sound 1" in page
+        assert "report 2 2 0" in page, "a reader of all journals"
         assert "Refused calls are shown by" in page
-        assert "EWR" not in client.get(address_of("/hub", tmp_path / "hub", filter="example")).words
-        assert client.get(address_of("/hub", tmp_path)).status == 404
+        assert "EWR" not in client.get("/", filter="example", **{"in": root}).words
+        assert client.get("/", **{"in": str(tmp_path)}).status == 404
 
 
 def test_the_page_of_a_hub_that_serves(tmp_path: Path) -> None:
@@ -84,7 +89,7 @@ def test_the_page_of_a_hub_that_serves(tmp_path: Path) -> None:
                 pass
             else:
                 raise AssertionError("the hub took a gap")
-        words = page.get(address_of("/hub", tmp_path / "hub")).words
+        words = page.get("/", **{"in": str(tmp_path / "hub")}).words
         assert "Refused calls gap 1" in words
         assert "New messages since the start 2" in words
         running.send_signal(signal.SIGTERM)
@@ -99,18 +104,18 @@ def test_a_sharded_journal(tmp_path: Path) -> None:
         kept.commit(1)
     with serving(tmp_path / "data") as client:
         name = str(tmp_path / "data" / "orders.2")
-        assert f"sharded journal {name}" in client.get("/").words
-        page = client.get("/shards", name=name).words
-        assert "4 of 4 exist Messages 40" in page
-        assert "Shards with a process billing" in page
-        assert client.get("/shards", name=name + "x").status == 404
+        assert "sharded journals orders.2" in client.get("/").words
+        page = client.get("/", **{"in": name}).words
+        assert "Shards 4 of 4 Messages 40" in page
+        assert "Journals with a process billing" in page
+        assert client.get("/", **{"in": name + "x"}).status == 404
 
 
 def test_a_text_queue(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_text("- ship <b>17</b>\n\\retries=2 \n= done\n! failed\n# a comment\n  nothing of nothing\n")
     with textqueue.TextQueue(path) as queue, serving(tmp_path) as client:
-        assert f"text queue {path}" in client.get("/").words
+        assert "text queues jobs.tq" in client.get("/").words
         before = contents(tmp_path)
         page = client.get(address_of("/text-queue", path))
         assert contents(tmp_path) == before
