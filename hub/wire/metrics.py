@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hub.naming import source_path
 from hub.overview import stats
 from hub.store import LATENCY_BOUNDS_S
+from hub.wire.status import REASONS
 from sej.cli.shared.readers import queues_of
 from sej.system.disk import OS
 
@@ -47,7 +48,7 @@ class _Collector:
         ):
             yield CounterMetricFamily(name, text, value=value)
         refusals = CounterMetricFamily("sej_hub_refusals", "Calls that were refused, by reason.", labels=["reason"])
-        for reason, count in sorted(counts.refusals.items()):
+        for reason, count in sorted((dict.fromkeys(REASONS, 0) | dict(counts.refusals)).items()):
             refusals.add_metric([reason], count)
         yield refusals
         yield _latency(HistogramMetricFamily, counts.latency_buckets, counts.latency_s)

@@ -94,6 +94,8 @@ _NAMED: Final[dict[str, type[SejError]]] = {
     "argument": InvalidMessageError,
 }
 """Maps each name to the caller's error; of several errors with one name, the first."""
+REASONS: Final = ("access", *_NAMED)
+"""All reasons of refusals: a metric that appears only with its first refusal would hide it from an alert."""
 _LATER: Final = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
