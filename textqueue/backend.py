@@ -98,7 +98,8 @@ class TextWorkQueue(HoldingQueue):
             delayed = 0
             for message in self._queue.messages(set(MessageStatus)):
                 counts[message.status] += 1
-                delayed += message.status is MessageStatus.queued and message.source.is_waiting(message.position)
+                waits = message.source.is_waiting(message.position, message.raw)
+                delayed += message.status is MessageStatus.queued and waits
             held = len(self._held)
             ready = max(counts[MessageStatus.queued] - held - delayed, 0)
             return Stats(ready, delayed, held, counts[MessageStatus.cleared], counts[MessageStatus.critical])

@@ -80,6 +80,33 @@ def test_list_shows_who_has_claimed_a_message_and_since_when(jobs: Path) -> None
     assert values(jobs, "--claimed") == []
 
 
+def test_dates_priorities_and_tags(jobs: Path) -> None:
+    jobs.write_text(
+        "-plain\n-later\n\\due=2999-01-01\n\\pri=9\n-soon\n\\due=2001-01-01 09:00\n"
+        "-high\n\\pri=2\n\\tags=home, urgent\n"
+        "-low\n\\pri=-1\n-odd\n\\pri=first\n\\due=soon\n"
+    )
+    assert values(jobs, "--sort", "pri") == ["later", "high", "soon", "plain", "odd", "low"]
+    assert values(jobs, "--sort", "due") == ["soon", "later", "plain", "high", "low", "odd"]
+    assert values(jobs, "--sort", "age") == values(jobs)
+    assert values(jobs, "--tag", "urgent") == ["high"]
+    (row,) = rows(jobs, "--text", "high")
+    assert (row["due"], row["priority"], row["tags"]) == ("", 2, ["home", "urgent"])
+    assert sej("tq", "check", jobs).stdout.count(b" got ") == 2
+    with terminal("tq", "watch", jobs) as shown:
+        for text in (b"high", b"soon", b"plain", b"due 2999-01-01", b"later"):
+            shown.expect(text)
+        shown.send("q")
+        assert ended(shown)[0] == 0
+    done = []
+    while (found := sej("tq", "next", "--json", jobs)).returncode == 0:
+        done.append(json.loads(found.stdout)["value"])
+        assert sej("tq", "done", jobs, done[-1]).returncode == 0
+    assert done == ["high", "soon", "plain", "odd", "low"]
+    assert sej("tq", "claim", jobs).returncode == 4
+    assert sej("tq", "next", jobs).returncode == 4
+
+
 def test_stats(jobs: Path) -> None:
     with TextQueue(jobs) as q:
         claim = q.take()

@@ -1,19 +1,35 @@
 """A message that failed waits for its next attempt, and others pass it."""
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import sej
+import textqueue
 from tests.queue.support import FakeClock
 from tests.textqueue.claiming import MUTEX, taken
 from textqueue import Claim, TextQueue
 from textqueue.backend import TextWorkQueue
+from textqueue.format.parser import moment_ns
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "jobs.tq"
+
+
+@pytest.fixture
+def east() -> Iterator[None]:
+    """The machine is one hour east of Greenwich."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TZ", "<+01>-1")
+        time.tzset()
+        moment_ns.cache_clear()
+        yield
+    time.tzset()
+    moment_ns.cache_clear()
 
 
 def take(q: TextQueue, text: str) -> Claim:
@@ -89,3 +105,36 @@ def test_an_item_of_a_work_queue_is_retried_with_a_growing_delay(path: Path) -> 
             clock.move(shortest_s * 1.01)
     with opened() as q:
         assert tuple(q.stats().values())[:5] == (1, 0, 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-02", 82_800),
+        ("1970-01-01 02:00", 3600),
+        ("1970-01-01T02:00:30", 3630),
+        ("1970-01-01 02:00Z", 7200),
+        ("1970-01-01T02:00+02:00 ", 0),
+        ("", 0),
+        ("tomorrow", 0),
+        ("1970-02-30", 0),
+        ("19700102", 0),
+    ],
+)
+@pytest.mark.usefixtures("east")
+def test_workers_wait_for_a_date(path: Path, text: str, seconds: int) -> None:
+    clock = FakeClock()
+    clock.wall = 0
+    with TextQueue(path, clock=clock) as q:
+        q.append("later", [f"due={text}"])
+        q.append("now")
+        first = q.get_next()
+        assert first is not None and first.value == "later", "the published method knows no dates"
+        problems = [problem.what for problem in textqueue.check(path)]
+        assert bool(problems) == (text in ("tomorrow", "1970-02-30", "19700102"))
+        if seconds:
+            assert take(q, "now").done()
+            clock.move(seconds - 1)
+            assert q.take() is None
+            clock.move(1)
+        assert take(q, "later").done()

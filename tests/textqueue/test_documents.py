@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from textqueue.format.grammar import CONTROLS, LINE, RESERVED, MessageStatus, Role
+from textqueue.format.grammar import CONTROLS, LINE, MessageStatus, Role
 from textqueue.format.mutex import ROOM
 from textqueue.format.parser import Entry, parse
+from textqueue.lsp.document import VARIABLES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "formats" / "textqueue.md").read_text("utf-8")
@@ -43,8 +44,8 @@ def test_the_dump_of_the_page_parses_as_described() -> None:
     assert len(positions) == 4
 
 
-def test_the_page_names_the_reserved_variables() -> None:
-    for name in RESERVED:
+def test_the_page_names_the_variables() -> None:
+    for name in VARIABLES:
         assert f"| `{name}` |" in PAGE
     assert f"{ROOM} bytes after" in PAGE
 

@@ -196,8 +196,7 @@ def test_actions_are_edits_of_the_buffer(path: Path, edits: bool) -> None:
             "Mark as done",
             "Mark as failed",
             "Comment out",
-            "Add the variable mutex",
-            "Add the variable reason",
+            *(f"Add the variable {name}" for name in ("mutex", "reason", "due", "pri", "tags")),
         }
         assert applied(found["Mark as done"], TEXT) == TEXT.replace("-größer", "=größer")
         assert applied(found["Mark as failed"], TEXT) == TEXT.replace("-größer", "!größer")
@@ -362,7 +361,7 @@ def test_completion_of_variables(path: Path) -> None:
         params = lsp.CompletionParams(editor.document, lsp.Position(2, 1))
         found = await editor.client.text_document_completion_async(params)
         assert isinstance(found, list)
-        assert {one.label for one in found} == {"mutex", "reason", "color"}
+        assert {one.label for one in found} == {"mutex", "reason", "due", "pri", "tags", "color"}
         (mutex,) = [one for one in found if one.label == "mutex"]
         assert isinstance(mutex.text_edit, lsp.TextEdit)
         assert mutex.text_edit.new_text == "mutex=" + " " * 48

@@ -457,7 +457,7 @@ class Claimer:
                     passed = False
                 elif place in claims or self._is_taken(place, raw):
                     pass
-                elif self._source.is_waiting(place):
+                elif self._source.is_waiting(place, raw):
                     passed = False
                 else:
                     if passed:

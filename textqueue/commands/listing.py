@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -33,6 +33,7 @@ from textqueue.commands.opening import (
 )
 from textqueue.editing.message import Message
 from textqueue.format.grammar import CONTROLS, MessageStatus
+from textqueue.format.parser import plan_of
 from textqueue.queue import TextQueue
 from textqueue.reading.details import Detail, details
 
@@ -40,17 +41,41 @@ _ALL: Final = "all"
 _STATUSES: Final = tuple(control.status for control in CONTROLS if control.status is not None)
 
 
+def _urgency(message: Message) -> tuple[int, float]:
+    """Return a key: the highest priority first, then the earliest date."""
+    plan = plan_of(message.raw)
+    return -plan.priority, plan.due_ns or float("inf")
+
+
+def _is_later(one: Detail, now_ns: int) -> bool:
+    """Return whether no worker takes the message yet, because of its date."""
+    return one.message.status is MessageStatus.queued and plan_of(one.message.raw).due_ns > now_ns
+
+
+_SORTS: Final = {
+    "pri": lambda one: _urgency(one.message),
+    "due": lambda one: plan_of(one.message.raw).due_ns or float("inf"),
+    "age": lambda one: -one.age_s,
+}
+
+
 @click.command("next")
 @QUEUE
 @JSON
 def next_(path: Path, json: bool) -> None:
-    """Print the next queued message, without claiming it. Exit code 4: no message is queued.
+    """Print the next message that a person may do, without claiming it. Exit code 4: there is none.
+
+    A message that a process has claimed, or that has a later date, is passed over. Of the others, the one with the
+    highest priority (the variable pri) is printed, then the one with the earliest date (due), then the first one.
 
     Example: sej tq next jobs.tq
     """
     with opened(path, some=True) as queue:
-        message = queue.get_next()
-        if message is None:
+        now_ns = time.time_ns()
+        free = (one for one in details(queue.messages(), now_ns=now_ns) if one.holder is None)
+        found = min((one.message for one in free if not _is_later(one, now_ns)), key=_urgency, default=None)
+        message = found or queue.get_next()  # a last message that may still grow
+        if message is None or plan_of(message.raw).due_ns > now_ns:
             note_if_foreign(queue, path)
             raise SystemExit(Exit.MISSING)
         show(message, path, json=json)
@@ -71,6 +96,10 @@ def next_(path: Path, json: bool) -> None:
 @click.option("--match", "pattern", help="Only messages in which this regular expression (of Python) is found.")
 @click.option("--older", type=DURATION, help="Only messages that no program has changed for this time, as in 2h.")
 @click.option("--claimed/--free", default=None, help="Only messages that a process has claimed, or only the others.")
+@click.option("--tag", help="Only messages whose variable tags has this word.")
+@click.option(
+    "--sort", type=click.Choice(_SORTS), help="The default is the order of the file. pri: as for sej tq next."
+)
 def list_(
     path: Path,
     json: bool,
@@ -80,6 +109,8 @@ def list_(
     pattern: str | None,
     older: float | None,
     claimed: bool | None,
+    tag: str | None,
+    sort: str | None,
 ) -> None:
     """Print the messages: name, status, text. Without --status: the queued ones.
 
@@ -96,13 +127,15 @@ def list_(
         raise click.UsageError(f"--match must be a regular expression, got {pattern!r}: {error}") from None
     with opened(path, some=True) as queue:
         note_if_foreign(queue, path)
-        for one in details(queue.messages(wanted), now_ns=time.time_ns()):
+        rows: Iterable[Detail] = details(queue.messages(wanted), now_ns=time.time_ns())
+        for one in rows if sort is None else sorted(rows, key=_SORTS[sort]):
             value = one.message.value
             if (
                 (text is None or text.casefold() in value.casefold())
                 and (found is None or found.search(value))
                 and (older is None or one.age_s >= older)
                 and (claimed is None or claimed == (one.holder is not None))
+                and (tag is None or tag in plan_of(one.message.raw).tags)
             ):
                 _show_detail(one, path, json=json, long=long)
 
@@ -167,6 +200,7 @@ def _fields(message: Message) -> dict[str, Any]:
         "status": message.status.name,
         "value": message.value,
         "variables": list(message.get_variables()),
+        **plan_of(message.raw)._asdict(),
     }
 
 
@@ -257,9 +291,12 @@ def _table(path: Path, sample: _Sample, console: Console) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    now_ns = sample.time_ns
     order = {MessageStatus.queued: 1, MessageStatus.critical: 2, MessageStatus.cleared: 3}
     rows = [one for one in sample.messages if one.message.status is not MessageStatus.cleared]
-    rows.sort(key=lambda one: 0 if one.holder else order[one.message.status])
+    rows.sort(
+        key=lambda one: (0 if one.holder else order[one.message.status], _is_later(one, now_ns), *_urgency(one.message))
+    )
     rows += [one for one in reversed(sample.messages) if one.message.status is MessageStatus.cleared]
     lines = max(console.height - _CHROME_LINES, 1)
     hidden = f"; {len(rows) - lines} more: a taller terminal shows them" if len(rows) > lines else ""
@@ -274,7 +311,8 @@ def _table(path: Path, sample: _Sample, console: Console) -> Table:
     for one in rows[:lines]:
         status = one.message.status
         text = readable(one.message.value_bytes)
-        place = (str(one.line), Text(status.name, style=_COLOURS.get(status, "")))
+        due = f"due {plan_of(one.message.raw).due}" if _is_later(one, now_ns) else ""
+        place = (str(one.line), Text(due or status.name, style=_COLOURS.get(status, "")))
         if narrow:
             table.add_row(*place, Text(text, style="yellow" if one.holder else ""))
             continue

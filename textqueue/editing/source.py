@@ -23,7 +23,7 @@ from textqueue.editing.tq_file import Conflict, OnRevert
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, is_here
-from textqueue.format.parser import digest, essence
+from textqueue.format.parser import digest, essence, plan_of
 from textqueue.format.windows import token_of, unknown
 from textqueue.ledger.log import EMPTY, ENDED, FAILED, MARKS, SET, WAS, Line
 from textqueue.ledger.sidecar import InTransit, real_path
@@ -382,8 +382,10 @@ class Source:
         owner = self.file.ledger.failed.get(position)
         return 0 if owner is None else int(claimant(owner).removeprefix(FAILED))
 
-    def is_waiting(self, position: int) -> bool:
-        """Return whether no worker takes the message at a position yet, because it failed a moment ago."""
+    def is_waiting(self, position: int, raw: bytes) -> bool:
+        """Return whether no worker takes a message yet: it failed a moment ago, or has a later date."""
+        if b"due" in raw and plan_of(raw).due_ns > self._clock.wall_ns():
+            return True
         owner = self.file.ledger.failed.get(position)
         return owner is not None and claimant(owner) != owner and not self.leases.is_over(owner)
 

@@ -95,5 +95,8 @@ CONFLICT_COPY: Final = re.compile(
 MUTEX: Final = "mutex"
 RETRIES: Final = "retries"
 REASON: Final = "reason"
+DUE: Final = "due"
+PRIORITY: Final = "pri"
+TAGS: Final = "tags"
 RESERVED: Final = frozenset({MUTEX, RETRIES, REASON})
 """The variables that the library writes: which process has the message, how many retries are left, why it failed."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from textqueue.errors import InvalidTextError
@@ -22,9 +24,12 @@ from textqueue.format.grammar import (
     CONTINUATION,
     CONTROL_OF,
     CONTROLS,
+    DUE,
+    PRIORITY,
     RESERVED,
     RETRIES,
     STATUS_OF,
+    TAGS,
     VARIABLE,
     MessageStatus,
     Role,
@@ -35,6 +40,8 @@ _DIGITS: Final = 18
 _RESERVED: Final = re.compile(
     rb"\n\\[ \t]*(" + "|".join(sorted(RESERVED)).encode() + rb")[ \t]*(?:=[^\n]*|(?=\n|\Z))", re.IGNORECASE
 )
+_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?(?:Z|[+-]\d\d:\d\d)?)?")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 _TRIMMED: Final = (b" ", b"\t", b"\r")
 _NOT_ALONE: Final = bytes(control.byte for control in CONTROLS if control.role is not Role.entry)
 
@@ -143,6 +150,56 @@ def retries_of(raw: bytes) -> Variable | None:
         if name_of(data) == RETRIES and (number := room.strip()).isdigit() and len(number) <= _DIGITS:
             return Variable(position + len(name) + 1, room)
     return None
+
+
+class Plan(NamedTuple):
+    """What a person wrote about when to do a message.
+
+    Attributes:
+        due: the text of ``due=``; empty if there is none.
+        priority: the number in ``pri=``; 0 if there is none.
+        tags: the words in ``tags=``.
+    """
+
+    due: str = ""
+    priority: int = 0
+    tags: tuple[str, ...] = ()
+
+    @property
+    def due_ns(self) -> int:
+        """When workers may take the message, in nanoseconds since 1970; 0 without a date, or if it cannot be read."""
+        return moment_ns(self.due) or 0
+
+
+_UNPLANNED: Final = Plan()
+
+
+@lru_cache
+def moment_ns(text: str) -> int | None:
+    """Return a date, or a date and a time, in nanoseconds since 1970; None if the text is neither.
+
+    A date is its first moment. A time without a zone is the local time of this machine.
+    """
+    try:
+        return int(datetime.fromisoformat(text).timestamp()) * 10**9 if _MOMENT.fullmatch(text) else None
+    except (ValueError, OverflowError):  # such as 2026-02-30
+        return None
+
+
+def number_of(text: str) -> int | None:
+    """Return a priority; None if the text is not a whole number of at most nine digits."""
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def plan_of(raw: bytes) -> Plan:
+    """Return when a person wants a message to be done. Of several variables of a name, the first one counts."""
+    if b"\n\\" not in raw:
+        return _UNPLANNED
+    found: dict[str | None, str] = {}
+    for _, data in variables_of(raw):
+        found.setdefault(name_of(data), decode(data.partition(b"=")[2]).strip())
+    tags = found.get(TAGS, "").replace(",", " ").split()
+    return Plan(found.get(DUE, ""), number_of(found.get(PRIORITY, "")) or 0, tuple(tags))
 
 
 def essence(raw: bytes) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from textqueue.format.grammar import CONTINUATION, MUTEX, REASON, RETRIES, VARIABLE
+from textqueue.format.grammar import CONTINUATION, DUE, MUTEX, PRIORITY, REASON, RETRIES, TAGS, VARIABLE
 from textqueue.format.mutex import ROOM
 from textqueue.format.parser import Entry, decode, digest, encode, essence, name_of, parse
 from textqueue.reading.checker import Problem, check_text
@@ -17,8 +17,11 @@ VARIABLES: Final = {
     RETRIES: (f"{RETRIES}=3 ", "the number of attempts that are left"),
     MUTEX: (f"{MUTEX}={' ' * (2 * ROOM)}", "room for the name of the process that works on the message"),
     REASON: (f"{REASON}={' ' * 40}", "room for the reason of a failure"),
+    DUE: (f"{DUE}=", "a date, as in 2026-11-30 or 2026-11-30 17:00: no worker takes the message before"),
+    PRIORITY: (f"{PRIORITY}=", "a number: a higher one is listed first"),
+    TAGS: (f"{TAGS}=", "words, separated by blanks or commas"),
 }
-"""The variables that the library uses: a line of each with room for its value, and what it means."""
+"""The variables that the library reads: a line of each with room for its value, and what it means."""
 _BELONGS: Final = (chr(CONTINUATION), chr(VARIABLE))
 
 
