@@ -34,7 +34,7 @@ from sej.errors import CorruptionError, DecodeError
 from sej.journal.directory import Directory, Segment
 from sej.journal.recovery import Damage, find_damage, last_message
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, open_sidecar
+from sej.system.disk import Disk, File, open_existing
 
 BLOCK_BYTES: Final = 1 << 18
 """A block ends with the first message that makes it this long."""
@@ -325,7 +325,7 @@ class IndexFile:
 
     def load(self, segment_file: File, first_offset: int) -> BlockIndex:
         """Return the accepted blocks; an empty index if the file is missing, of another format or stale."""
-        file = self._open_to_read()
+        file = open_existing(self._disk, self.path, "read")
         if file is None:
             return BlockIndex(first_offset)
         size = segment_file.size()
@@ -342,7 +342,7 @@ class IndexFile:
 
     def sound_blocks(self, segment_file: File) -> list[Block]:
         """Return every entry that is whole and belongs to the segment, whatever the others are: for checking."""
-        file = self._open_to_read()
+        file = open_existing(self._disk, self.path, "read")
         if file is None:
             return []
         found: list[Block] = []
@@ -384,7 +384,7 @@ class IndexFile:
 
         They are not compared with the segment: see :func:`is_content`.
         """
-        file = self._open_to_read()
+        file = open_existing(self._disk, self.path, "read")
         if file is None:
             return []
         with file.closing():
@@ -404,7 +404,7 @@ class IndexFile:
             key: the name of a value of blocks that does not decrease from one to the next.
             wanted: the value to find.
         """
-        file = self._open_to_read()
+        file = open_existing(self._disk, self.path, "read")
         if file is None:
             return None
         with file.closing():
@@ -431,7 +431,12 @@ class IndexFile:
             first_offset: the segment's first offset.
             to_write: keep the file open for :meth:`write`.
         """
-        file = open_sidecar(self._disk, self.path) if to_write else self._open_to_read()
+        try:
+            file = open_existing(self._disk, self.path, "edit" if to_write else "read")
+        except PermissionError:
+            if not to_write:
+                raise
+            return self.load_end(segment_file, first_offset)  # write() says what it may not
         if file is None:
             return 0, BlockIndex(first_offset)
         try:
@@ -481,12 +486,6 @@ class IndexFile:
         file.write_at(data, position)
         if size > position + len(data):
             file.truncate(position + len(data))
-
-    def _open_to_read(self) -> File | None:
-        try:
-            return self._disk.open(self.path, "read")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
 
     def _open(self) -> File:
         try:

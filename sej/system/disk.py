@@ -53,10 +53,9 @@ __all__ = [
     "large_file_advice",
     "network_file_system",
     "of_system",
-    "open_sidecar",
+    "open_existing",
     "overwrite_file",
     "read_small",
-    "read_start",
     "replace_file",
     "spare_files",
     "way_out",
@@ -284,26 +283,10 @@ def read_small(disk: Disk, path: str | os.PathLike[str], limit_bytes: int) -> by
         file.close()
 
 
-def read_start(disk: Disk, path: str | os.PathLike[str], size: int) -> bytes:
-    """Return up to size bytes from the beginning of a file.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        FileTypeError: it is not a regular file.
-    """
-    file = disk.open(path, "read")
+def open_existing(disk: Disk, path: str, mode: Literal["read", "edit"]) -> File | None:
+    """Open a file; None if it is missing."""
     try:
-        return file.read(size, 0)
-    finally:
-        file.close()
-
-
-def open_sidecar(disk: Disk, path: str) -> File | None:
-    """Open a file that may be missing, or may be only readable: a write fails then."""
-    try:
-        return disk.open(path, "edit")
-    except PermissionError:
-        return disk.open(path, "read")
+        return disk.open(path, mode)
     except (FileNotFoundError, NotADirectoryError):
         return None
 

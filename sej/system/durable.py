@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, Tolerated, of_system, open_sidecar, overwrite_file, read_start
+from sej.system.disk import Disk, File, Tolerated, of_system, open_existing, overwrite_file
 
 MAGIC: Final = b"SEJDURAB"
 BODY: Final = struct.Struct(">8sQQQQI")
@@ -121,11 +121,7 @@ class KeptPosition:
         """
         self.lost = None
         crc32c(b"")  # loads the library: at the interpreter's end, when a writer may be closed, nothing can be imported
-        if alone:
-            self._stays, self._open = True, open_sidecar(self._disk, self.path)
-            data = None if self._open is None else self._open.read(RECORD_SIZE, 0)
-        else:
-            data = self._read()
+        data = self._read(stay=alone)
         if data is None:
             return None
         there = _parse(data)
@@ -208,11 +204,19 @@ class KeptPosition:
             kept = self._open = self._disk.open(self.path, "edit")
         kept.write_at(record, 0)  # another thread may call forget(): this reference keeps the descriptor
 
-    def _read(self) -> bytes | None:
+    def _read(self, *, stay: bool = False) -> bytes | None:
         try:
-            return read_start(self._disk, self.path, RECORD_SIZE)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            file = open_existing(self._disk, self.path, "edit" if stay else "read")
+        except PermissionError:
+            if not stay:
+                raise
+            return self._read()
+        if stay:
+            self._stays, self._open = True, file
+        data = None if file is None else file.read(RECORD_SIZE, 0)
+        if file is not None and not stay:
+            file.close()
+        return data
 
 
 def _is_later(record: bytes | None, name: int) -> bool:

@@ -22,8 +22,8 @@ from sej.system.disk import (
     OsFile,
     file_system,
     network_file_system,
+    open_existing,
     overwrite_file,
-    read_start,
     replace_file,
 )
 from sej.system.locks import is_current
@@ -231,22 +231,17 @@ def test_positions_and_sizes_below_zero_are_refused(tmp_path: Path) -> None:
         assert file.size() == 0
 
 
-def test_the_beginning_of_a_file_is_read_and_overwritten(tmp_path: Path) -> None:
+def test_a_file_is_overwritten_only_if_it_exists(tmp_path: Path) -> None:
     path, before = tmp_path / "file", os.listdir("/proc/self/fd")
-    disks: tuple[OsDisk, OsDisk] = OS, OsDisk()  # the second makes the same calls one by one
-    for disk in disks:
-        path.write_bytes(b"0123456789")
-        assert [read_start(disk, path, size) for size in (0, 4, 10, 11)] == [b"", b"0123", b"0123456789", b"0123456789"]
-        overwrite_file(disk, path, b"abc")
-        assert path.read_bytes() == b"abc3456789"
-        assert overwrite_file(disk, path, b"xyz", 8, 10) and path.read_bytes() == b"abc34567xyz"
-        assert not overwrite_file(disk, path, b"no", 8, 10) and path.read_bytes() == b"abc34567xyz"
-        path.unlink()
-        with pytest.raises(FileNotFoundError, match=str(path)):
-            read_start(disk, path, 10)
-        with pytest.raises(FileNotFoundError, match=str(path)):
-            overwrite_file(disk, path, b"abc")
-        assert not path.exists()
+    path.write_bytes(b"0123456789")
+    overwrite_file(OS, path, b"abc")
+    assert path.read_bytes() == b"abc3456789"
+    assert overwrite_file(OS, path, b"xyz", 8, 10) and path.read_bytes() == b"abc34567xyz"
+    assert not overwrite_file(OS, path, b"no", 8, 10) and path.read_bytes() == b"abc34567xyz"
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=str(path)):
+        overwrite_file(OS, path, b"abc")
+    assert open_existing(OS, str(path), "edit") is None and not path.exists()
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -275,7 +270,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
             with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
                 OS.open(tmp_path / name, mode)
         with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
-            read_start(OS, tmp_path / name, 10)
+            open_existing(OS, str(tmp_path / name), "read")
         with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
             overwrite_file(OS, tmp_path / name, b"new")
     assert open_below(tmp_path) == []
@@ -459,7 +454,7 @@ def test_no_call_follows_a_link(tmp_path: Path) -> None:
         ("folder", lambda: OS.unlink(here / "folder" / "file")),
         ("folder", lambda: OS.rmdir(here / "folder" / "x")),
         ("folder", lambda: OS.sync_dir(here / "folder")),
-        ("file", lambda: read_start(OS, here / "file", 9)),
+        ("file", lambda: open_existing(OS, str(here / "file"), "read")),
         ("file", lambda: overwrite_file(OS, here / "file", b"new")),
     ]
     for name, act in acts:

@@ -1,5 +1,7 @@
 """The sidecar index: written as the journal grows, rebuilt when it is missing or wrong, never believed over it."""
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import sej
 from sej import CorruptionError
 from sej.journal.index import Block, check_block
 from sej.system.checksum import crc32c
-from sej.system.disk import OS
+from sej.system.disk import OS, Mode, OsDisk, OsFile
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import CountingDisk, HookedDisk
@@ -288,3 +290,39 @@ def test_a_message_that_is_larger_than_a_read_ends_a_block(tmp_path: Path, small
     with sej.Writer(tmp_path) as w:
         assert w.recovery is not None and w.offset == 3
     assert sej.Journal(tmp_path).verify() == []
+
+
+def test_an_index_that_is_removed_while_a_writer_has_it_open_is_written_again(tmp_path: Path) -> None:
+    write(tmp_path, [b"a"])
+    with sej.Writer(tmp_path) as w:
+        w.append(b"b")
+        index(tmp_path).unlink()
+    assert [int.from_bytes(entry[8:16], "big") for entry in entries(tmp_path)] == [segment(tmp_path, 0).stat().st_size]
+    (tmp_path / "idx" / "durable").unlink()
+    with sej.Writer(tmp_path) as w:
+        assert w.append(b"c") == 2
+    assert sej.Journal(tmp_path).verify() == []
+
+
+class ReadOnlyIndex(OsDisk):
+    """The disk of a user who may read the files in ``idx/`` and not write them."""
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        if mode != "read" and "/idx/" in os.fspath(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+        return super().open(path, mode)
+
+
+def test_a_writer_that_may_only_read_the_index_appends_without_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, [b"a"])
+    there = index(tmp_path).read_bytes()
+    with sej.Writer(tmp_path, disk=ReadOnlyIndex()) as w:
+        assert w.append(b"b") == 1
+    assert "could not be written: [Errno 13] Permission denied" in caplog.text
+    assert index(tmp_path).read_bytes() == there
+    with sej.Writer(tmp_path) as w:
+        assert w.append(b"c") == 2
+    assert sej.Journal(tmp_path).verify() == []
+    assert int.from_bytes(entries(tmp_path)[-1][8:16], "big") == segment(tmp_path, 0).stat().st_size
