@@ -24,7 +24,7 @@ from sej.cli.shared.findings import Finding, findings, package_findings
 from sej.cli.shared.options import JSON, good_end_of
 from sej.cli.shared.output import coloured, shown
 from sej.cli.shared.parameters import DURATION, PATH
-from sej.cli.shared.readers import Reader, holder_of, journals_below, lag_s, queues_of, readers_of, stuck
+from sej.cli.shared.readers import holder_of, journals_below, lag_s, queues_of, readers_of, stuck
 from sej.cli.shared.terminal import progress_bar, quiet_keys, wait
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.cli.shared.watched import SORTS, Sample, Watched
@@ -87,16 +87,15 @@ def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bo
         for line in _prometheus([_metrics_row(path) for path in paths]):
             click.echo(line)
         return
-    rows = [journal_row(Journal(path)) for path in paths]
     if health:
-        stuck = [line for row in rows for line in _stuck(row, stuck_after)]
-        for line in stuck:
+        wrong = [line for path in paths for line in _stuck(path, stuck_after)]
+        for line in wrong:
             click.echo(shown(line))
-        if stuck:
+        if wrong:
             raise SystemExit(Exit.WRONG)
-    else:
-        for row in rows:
-            click.echo(jsonlib.dumps(row) if json else _page(row))
+        return
+    for row in [journal_row(Journal(path)) for path in paths]:
+        click.echo(jsonlib.dumps(row) if json else _page(row))
 
 
 def journal_row(journal: Journal) -> dict[str, Any]:
@@ -176,15 +175,12 @@ def _prometheus(rows: list[dict[str, Any]]) -> Iterator[str]:
                     yield f'{name}{{journal="{_label(row["path"])}"{label}}} {+(one[field] or 0)}'
 
 
-def _stuck(row: dict[str, Any], stuck_after: float) -> Iterator[str]:
-    risks = at_risk(Directory(row["path"], OS), time.time_ns())
-    for found in row["readers"]:
-        reader = Reader(**{name: found[name] for name in Reader._fields})
-        wrong = reader.error or stuck(row["path"], reader, stuck_after, row["first_offset"])
-        risk = risks.get(reader.name)
-        for text in (wrong, risk):
-            if text is not None:
-                yield f"{row['path']}: reader {reader.name!r}: {text}"
+def _stuck(path: str, stuck_after: float) -> Iterator[str]:
+    journal, risks = Journal(path), at_risk(Directory(path, OS), time.time_ns())
+    for reader in readers_of(journal):
+        wrong = reader.error or stuck(path, reader, stuck_after, journal.first_offset)
+        for text in filter(None, (wrong, risks.get(reader.name))):
+            yield f"{path}: reader {reader.name!r}: {text}"
 
 
 def _label(text: str) -> str:
@@ -288,14 +284,8 @@ def _table(rows: list[Sample], lines: int, width: int) -> Table:
             table.add_row(name, *[""] * len(figures), f"[red]{escape(shown(row.error))}")
             continue
         last = "" if row.idle_s is None else f"{human_duration(row.idle_s)} ago"
-        cells = (
-            f"{row.end_offset:,}",
-            _rate(row.rate),
-            _bytes(row.bytes),
-            _bytes(row.byte_rate),
-            last,
-            _pid(row.writer),
-        )
+        sizes = [_bytes(row.bytes), _bytes(row.byte_rate)]
+        cells = [f"{row.end_offset:,}", _rate(row.rate), *sizes, last, _pid(row.writer)]
         table.add_row(name, *cells[: len(figures)], _readers(row))
     return table
 
@@ -341,15 +331,14 @@ def doctor(path: Path | None, json: bool, quick: bool) -> None:
 
     Example: sej doctor orders
     """
-    if path is None:
-        _installation(json=json)
-        return
-    paths = journals_below(path)
-    contributed = list(contributed_findings(path))
-    if not paths and not contributed:
+    paths = [] if path is None else journals_below(path)
+    contributed = [] if path is None else list(contributed_findings(path))
+    if path is not None and not paths and not contributed:
         raise NotAJournalError("no journal is here; expected a SEJ directory, a sharded journal or a hub", path=path)
     contributed += package_findings()
-    alone = paths == [str(path)]
+    if path is None and not contributed:
+        contributed.append(Finding("packages", "ok", f"{', '.join(PACKAGES)} are those of sej-journals"))
+    alone = path is None or paths == [str(path)]
     levels = Counter[str]()
     well = 0
     for journal in paths:
@@ -359,20 +348,11 @@ def doctor(path: Path | None, json: bool, quick: bool) -> None:
         shown = found if alone or json else [finding for finding in found if finding.level != "ok"]
         _show_findings(shown, journal, json=json, named=not alone)
         levels.update(finding.level for finding in found)
-    _show_findings(contributed, str(path), json=json, named=False)
+    _show_findings(contributed, str(path or ""), json=json, named=False)
     levels.update(finding.level for finding in contributed)
     if not (alone or json):
         click.echo(f"{_level('ok')}  {well} of {len(paths)} journals")
     if levels["problem"]:
-        raise SystemExit(Exit.WRONG)
-
-
-def _installation(*, json: bool) -> None:
-    """Show whether each import name gives our package."""
-    sound = Finding("packages", "ok", f"{', '.join(PACKAGES)} are those of sej-journals")
-    found = list(package_findings()) or [sound]
-    _show_findings(found, "", json=json, named=False)
-    if any(finding.level == "problem" for finding in found):
         raise SystemExit(Exit.WRONG)
 
 

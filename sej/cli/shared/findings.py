@@ -12,6 +12,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, NewType
 
@@ -220,10 +221,7 @@ def _left_behind(look: _Look) -> Iterator[Finding]:
     places = look.places
     if holder_of(places.at("jnl.lck")):
         return
-    intents, staged = (
-        sorted(os.path.basename(path) for path in glob.glob(f"{glob.escape(places.at(folder))}/*"))
-        for folder in ("txn", "tmp")
-    )
+    intents, staged = (sorted(file.name for file in Path(places.at(folder)).glob("*")) for folder in ("txn", "tmp"))
     pending = [name for name in intents if not name.endswith(".done")]
     for name in pending:
         if name.endswith(".intent") and f"{name.removesuffix('.intent')}.rows" not in staged:
@@ -296,12 +294,10 @@ def _lost(journal: Journal, places: Directory, end: int) -> Iterator[Finding]:
     """
     for segment in places.segments()[-1:]:
         file = OS.open(segment.path, "read")
-        try:
+        with file.closing():
             kept = kept_position(places)
             known = kept.load(file, segment.first_offset)
             size = file.status().size
-        finally:
-            file.close()
         on_disk = kept.lost or known
         if on_disk is None or on_disk.offset <= end or (kept.lost is None and _end_of(journal)):
             continue

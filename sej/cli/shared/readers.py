@@ -89,7 +89,7 @@ def holder_of(path: str) -> str | None:
         file = OS.open(path, "read")
     except FileNotFoundError:
         return None
-    try:
+    with file.closing():
         signed = file.read(256, 0).decode("utf-8", "replace").partition("\n")[0].strip()
         pid = _locked_by(file.fileno())
         if pid is not None:
@@ -97,8 +97,6 @@ def holder_of(path: str) -> str | None:
         if _lists_all_locks(file.fileno()):
             return None  # without touching the lock: a writer that opens at this moment would be refused
         return None if file.lock(exclusive=False) else signed or "another process"
-    finally:
-        file.close()
 
 
 def _locked_by(fd: int) -> int | None:
