@@ -324,9 +324,11 @@ class AsyncQueue:
                 async with asyncio.timeout_at(end):
                     while offset not in await asyncio.shield(self._next_look()):
                         pass
-            return await asyncio.to_thread(self.work.result, offset, 0.0)
         finally:
-            self._awaited -= Counter((offset,))
+            self._awaited[offset] -= 1
+            if not self._awaited[offset]:
+                del self._awaited[offset]
+        return await asyncio.to_thread(self.work.result, offset, 0.0)
 
     def _next_look(self) -> asyncio.Future[set[int]]:
         """Return the look that all waiting tasks share."""
@@ -339,7 +341,7 @@ class AsyncQueue:
         """Return which of the awaited items have ended; if none has, wait for a change of the queue."""
         if self._watch is None:
             self._watch = self.work._result_watch()
-        found = {offset for offset in list(self._awaited) if self.work._outcome(offset) is not None}
+        found = self.work._ended(list(self._awaited))
         if not found:
             time.sleep(max(self._look_at - time.monotonic(), 0.0))
             self._look_at = time.monotonic() + LOOK_S

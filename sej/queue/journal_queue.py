@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar, Final, Unpack
 
 from sej.checks import (
@@ -291,6 +291,13 @@ class JournalQueue(WorkQueue):
 
     def _outcome(self, offset: int) -> Outcome | None:
         return self._core.locked(self._outcome_now, offset)
+
+    def _ended(self, offsets: Collection[int]) -> set[int]:
+        return self._core.locked(self._ended_now, offsets)
+
+    def _ended_now(self, offsets: Collection[int]) -> set[int]:
+        keeps = self._core.log.state.keeps
+        return {offset for offset in offsets if offset not in keeps}
 
     def _outcome_now(self, offset: int) -> Outcome | None:
         state = self._core.log.state

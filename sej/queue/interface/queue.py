@@ -340,6 +340,10 @@ class WorkQueue(ABC):
         """Return how an item ended; None: it has not ended."""
         raise self._unsupported("results")
 
+    def _ended(self, offsets: Collection[int]) -> set[int]:
+        """Return which of these items have ended."""
+        raise self._unsupported("results")
+
     def _result_watch(self) -> Watch:
         """Return a new watch that wakes when an item may have ended."""
         raise self._unsupported("results")
