@@ -1,4 +1,4 @@
-"""The clock of a file system."""
+"""Clocks: one that a test moves, and that of a file system."""
 
 import os
 from pathlib import Path
@@ -11,3 +11,13 @@ def next_tick(path: Path) -> None:
     while other.stat().st_mtime_ns == path.stat().st_mtime_ns:
         os.utime(other)
     other.unlink()
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self, now: int = 1000) -> None:
+        self.now: int = now
+
+    def __call__(self) -> int:
+        return self.now

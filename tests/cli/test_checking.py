@@ -10,6 +10,7 @@ import pytest
 import sej as library
 from tests.cli.command import ROOT, sej
 from tests.cli.inside import inside
+from tests.sej.support import flip, overwrite
 
 GOLDEN = ROOT / "tests" / "golden" / "sej"
 SOUND = [
@@ -45,16 +46,12 @@ def test_a_sound_journal(journal: Path) -> None:
 
 
 def flip_value(journal: Path) -> tuple[Path, str]:
-    data = bytearray(first(journal).read_bytes())
-    data[5000] ^= 1
-    first(journal).write_bytes(data)
+    flip(first(journal), 5000)
     return first(journal), "checksum"
 
 
 def break_frame(journal: Path) -> tuple[Path, str]:
-    data = bytearray(first(journal).read_bytes())
-    data[0:8] = b"\xff" * 8
-    first(journal).write_bytes(data)
+    overwrite(first(journal), 0, b"\xff" * 8)
     return first(journal), "corruption"
 
 

@@ -20,7 +20,7 @@ from sej.cli.shared import findings
 from tests.cli.command import ENV, sej
 from tests.cli.inside import inside
 from tests.cli.terminal import ended, terminal
-from tests.sej.support import commit, write
+from tests.sej.support import commit, overwrite, write
 
 NS = 10**9
 
@@ -118,9 +118,7 @@ def test_a_torn_tail_of_zeros_where_messages_were_on_the_disk(tmp_path: Path, ca
         assert writer.offset == 40
     assert "messages 40 to 89 are gone" in caplog.text
     assert "lost messages" not in found(tmp_path)
-    data = bytearray(segment.read_bytes())
-    data[31:62] = bytes(31)
-    segment.write_bytes(data)
+    overwrite(segment, 31, bytes(31))
     next((tmp_path / "idx").glob("*.idx")).unlink()
     assert "lost messages" not in found(tmp_path, code=1), "this is damage"
 

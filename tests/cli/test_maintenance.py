@@ -13,6 +13,7 @@ import sej as library
 from sej.cli.shared.readers import Reader, readers_of
 from tests.cli.command import sej
 from tests.cli.inside import inside
+from tests.sej.support import overwrite
 
 
 @pytest.fixture
@@ -30,9 +31,7 @@ def files(journal: Path) -> dict[Path, bytes]:
 
 def damage(journal: Path) -> None:
     segment = sorted((journal / "jnl").iterdir())[1]
-    data = bytearray(segment.read_bytes())
-    data[100:140] = b"\xff" * 40
-    segment.write_bytes(data)
+    overwrite(segment, 100, b"\xff" * 40)
 
 
 def test_repair_asks_then_loses_no_byte(journal: Path) -> None:
@@ -114,9 +113,7 @@ def test_readers_that_are_stuck_at_damage_and_after_it(journal: Path, monkeypatc
         b.commit(200)
         for name in ("a", "b"):
             os.utime(journal / "ofs" / f"{name}.ofs", (1, 1))
-        data = bytearray(segment.read_bytes())
-        data[3 * (26 + len("value 0")) + 17] = 0xFF  # the size of a key
-        segment.write_bytes(data)
+        overwrite(segment, 3 * (26 + len("value 0")) + 17, b"\xff")  # the size of a key
         health = inside(monkeypatch, "stat", "--health", "--stuck-after", "0s", journal)
         assert health.code == 1 and health.out.count(b"it is stuck at") == 2, health
         doctor = inside(monkeypatch, "doctor", "--json", journal)

@@ -15,7 +15,7 @@ import sej as library
 from tests.cli.command import COMMAND, ENV, sej, start
 from tests.cli.terminal import ended, terminal
 from tests.sej.hooks import until
-from tests.sej.support import commit, write
+from tests.sej.support import commit, overwrite, write
 
 SEJ = shlex.join(COMMAND)
 BASH = shutil.which("bash") or "bash"
@@ -89,9 +89,7 @@ def test_reset_asks(journal: Path) -> None:
 
 def test_repair_shows_asks_and_says_where(journal: Path) -> None:
     segment = sorted((journal / "jnl").iterdir())[1]
-    data = bytearray(segment.read_bytes())
-    data[100:140] = b"\xff" * 40
-    segment.write_bytes(data)
+    overwrite(segment, 100, b"\xff" * 40)
     with terminal("repair", journal) as shown:
         shown.expect(b"reading")  # the bar
         shown.expect(b"messages lost")

@@ -28,6 +28,7 @@ from sej.journal.twin import _look, _slots, _write, twin_path
 from sej.system.disk import OS, Disk, OsDisk
 from shard.committing import Job, commit, finish_dead_jobs
 from shard.staging import Owner, Stage
+from tests.sej.support import overwrite
 from textqueue import MessageStatus, TextQueue
 
 Image = dict[str, bytes]
@@ -155,9 +156,7 @@ class Journal(World):
             w.append_once("two", 1, [b"c"])
             w.append_many([b"value %d" % n for n in range(40)])
         segment = sorted((j / "jnl").iterdir())[1]
-        with segment.open("r+b") as file:
-            file.seek(100)
-            file.write(b"\xff" * 60)
+        overwrite(segment, 100, b"\xff" * 60)
         sej.Journal(j).repair()
         with sej.Scanner(j, timeout=0) as scanner:
             self.values = [message.value for message in scanner]
@@ -240,9 +239,7 @@ class Pending(World):
                 w.append_many([b"value %d" % n for n in range(30)])
             self.values[name] = values(path / name)
         segment = sorted((path / "repair" / "jnl").iterdir())[1]
-        with segment.open("r+b") as file:
-            file.seek(60)
-            file.write(b"\xff" * 60)
+        overwrite(segment, 60, b"\xff" * 60)
         with killed("unlink", r"txn/repair$"):
             sej.Journal(path / "repair").repair()
         self.values["repair"] = values(path / "repair")

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hub
 import sej
@@ -33,9 +34,21 @@ def serving(root: Path, address: str = "127.0.0.1:0", **options: object) -> Iter
 
 
 @contextlib.contextmanager
-def connected(root: Path, client_id: str = "client-a") -> Iterator[tuple[hub.Store, Client]]:
-    with serving(root) as (store, server), Client(server.address, client_id=client_id) as client:
-        yield store, client
+def connected(
+    root: Path,
+    client_id: str = "client-a",
+    *,
+    server: dict[str, Any] | None = None,
+    store: dict[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[tuple[hub.Store, Client]]:
+    """A store behind a server and a client of it; the options are the client's."""
+    with (
+        hub.Store(root, **store or {}) as opened,
+        Server(opened, "127.0.0.1:0", **server or {}) as serves,
+        Client(serves.address, client_id=client_id, **options) as client,
+    ):
+        yield opened, client
 
 
 def fill(path: Path, messages: list[Message], *, segment_bytes: int = 1 << 30) -> None:

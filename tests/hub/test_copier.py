@@ -10,6 +10,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,12 +25,21 @@ from tests.hub.pipe import Pipe
 from tests.hub.support import connected, fill, is_prefix, same_bytes, serving
 from tests.hub.support import until as until_true
 from tests.hub.transport import Transport
-from tests.sej.hooks import script
-from tests.sej.support import packed, sample, segments
+from tests.sej.hooks import Worker, script
+from tests.sej.support import flip, packed, sample, segments
 
 
 def until(true: threading.Event, look: object = None) -> None:
     assert true.wait(60), look
+
+
+@contextmanager
+def running(copier: Copier) -> Iterator[None]:
+    stop = threading.Event()
+    runner = Worker(partial(copier.run, stop))
+    yield
+    stop.set()
+    runner.result()
 
 
 def test_a_tree_of_shards_arrives_byte_for_byte(tmp_path: Path) -> None:
@@ -198,9 +209,7 @@ def test_messages_after_damage_are_not_left_out_silently(tmp_path: Path) -> None
     fill(tmp_path / "journal", sample(100))
     shutil.rmtree(tmp_path / "journal" / "idx", ignore_errors=True)
     file = tmp_path / "journal" / "jnl" / f"{0:016x}.jnl"
-    data = bytearray(file.read_bytes())
-    data[len(packed(sample(50))) + 3] ^= 0xFF
-    file.write_bytes(data)
+    flip(file, len(packed(sample(50))) + 3, 0xFF)
     with connected(tmp_path / "hub") as (store, client):
         for _ in range(2):
             with Copier(tmp_path / "journal", client) as copier:
@@ -268,10 +277,8 @@ def test_gaps_that_a_repair_recorded_are_accepted(tmp_path: Path) -> None:
     fill(path, sample(50))
     shutil.rmtree(path / "idx", ignore_errors=True)
     file = path / "jnl" / f"{0:016x}.jnl"
-    data = bytearray(file.read_bytes())
     for lost in (12, 30):
-        data[len(packed(sample(lost))) + 3] ^= 0xFF
-    file.write_bytes(data)
+        flip(file, len(packed(sample(lost))) + 3, 0xFF)
     gaps = [(gap.start, gap.stop) for gap in sej.Journal(path).repair().gaps]
     assert gaps == [(12, 13), (30, 31)]
     with connected(tmp_path / "hub") as (store, client):
@@ -414,9 +421,7 @@ def test_damage_on_the_hub_is_said_to_be_there(tmp_path: Path) -> None:
     with connected(tmp_path / "hub") as (_, client):
         assert Copier(tmp_path / "journal", client).run_once() == 10
     file = tmp_path / "hub" / "client-a.journal" / "jnl" / f"{0:016x}.jnl"
-    data = bytearray(file.read_bytes())
-    data[len(packed(sample(5))) + 3] ^= 0xFF
-    file.write_bytes(data)
+    flip(file, len(packed(sample(5))) + 3, 0xFF)
     with connected(tmp_path / "hub") as (_, client), pytest.raises(sej.CorruptionError, match="the hub's copy"):
         Copier(tmp_path / "journal", client).run_once()
 
@@ -446,7 +451,7 @@ def test_what_cannot_be_copied_is_named(tmp_path: Path) -> None:
 
 
 def test_following_brings_appends_and_new_shards(tmp_path: Path) -> None:
-    stop, first, second = threading.Event(), threading.Event(), threading.Event()
+    first, second = threading.Event(), threading.Event()
 
     def look(progress: Progress) -> None:
         if progress.messages >= 10:
@@ -457,21 +462,17 @@ def test_following_brings_appends_and_new_shards(tmp_path: Path) -> None:
     fill(tmp_path / "tree" / "s.1.000", sample(10))
     with connected(tmp_path / "hub") as (_, client):
         copier = Copier(tmp_path / "tree", client, on_progress=look)
-        runner = threading.Thread(target=copier.run, args=(stop,))
-        runner.start()
-        until(first)
-        fill(tmp_path / "tree" / "s.1.000", sample(20, 10))
-        fill(tmp_path / "tree" / "s.1.001", sample(5))
-        until(second)
-        stop.set()
-        runner.join(30)
-        assert not runner.is_alive()
+        with running(copier):
+            until(first)
+            fill(tmp_path / "tree" / "s.1.000", sample(20, 10))
+            fill(tmp_path / "tree" / "s.1.001", sample(5))
+            until(second)
     for name in ("s.1.000", "s.1.001"):
         same_bytes(tmp_path / "tree" / name, tmp_path / "hub" / f"client-a.{name}")
 
 
 def test_it_survives_a_hub_that_restarts(tmp_path: Path, port: int) -> None:
-    stop, some, rest = threading.Event(), threading.Event(), threading.Event()
+    some, rest = threading.Event(), threading.Event()
     fill(tmp_path / "journal", sample(100))
     address = f"127.0.0.1:{port}"
 
@@ -480,15 +481,12 @@ def test_it_survives_a_hub_that_restarts(tmp_path: Path, port: int) -> None:
 
     with Client(address, client_id="client-a", timeout_s=5.0) as client:
         copier = Copier(tmp_path / "journal", client, on_progress=look, max_backoff_s=0.2)
-        runner = threading.Thread(target=copier.run, args=(stop,))
-        runner.start()
-        with serving(tmp_path / "hub", address):
-            until(some)
-        fill(tmp_path / "journal", sample(200, 100))  # while no hub runs
-        with serving(tmp_path / "hub", address):
-            until(rest)
-        stop.set()
-        runner.join(30)
+        with running(copier):
+            with serving(tmp_path / "hub", address):
+                until(some)
+            fill(tmp_path / "journal", sample(200, 100))  # while no hub runs
+            with serving(tmp_path / "hub", address):
+                until(rest)
     same_bytes(tmp_path / "journal", tmp_path / "hub" / "client-a.journal")
     assert sej.read_offset(tmp_path / "journal", "hub") == 300
 
@@ -504,7 +502,7 @@ def test_a_hub_that_refuses_every_client_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_fails_does_not_slow_the_others(tmp_path: Path) -> None:
-    stop, told = threading.Event(), queue.SimpleQueue[int]()
+    told = queue.SimpleQueue[int]()
     fill(tmp_path / "tree" / "bad", [sej.Message(0, 7, 0, b"", b"other")])
     fill(tmp_path / "tree" / "good", sample(5))
 
@@ -518,14 +516,11 @@ def test_a_directory_that_fails_does_not_slow_the_others(tmp_path: Path) -> None
             tmp_path / "tree", client, on_progress=lambda progress: told.put(progress.messages),
             backoff_s=1e6, max_backoff_s=1e9,
         )  # fmt: skip
-        runner = threading.Thread(target=copier.run, args=(stop,))
-        runner.start()
-        for end in (5, 10, 15):
-            reach(end)
-            fill(tmp_path / "tree" / "good", sample(5, end))
-        reach(20)
-        stop.set()
-        runner.join(30)
+        with running(copier):
+            for end in (5, 10, 15):
+                reach(end)
+                fill(tmp_path / "tree" / "good", sample(5, end))
+            reach(20)
         assert list(copier.progress.failures) == ["bad"]
         assert store.end_offset("client-a", "bad") == 3
         assert store.end_offset("client-a", "good") == 20
@@ -570,22 +565,19 @@ def test_a_half_open_connection_is_noticed(tmp_path: Path) -> None:
     def swallow(data: bytes) -> bytes:
         return b"" if silent.is_set() else data
 
+    def chunks() -> Iterator[bytes]:
+        yield packed(sample(5))
+        assert silent.wait(30)
+        yield packed(sample(10)[5:])
+
     with serving(tmp_path / "hub") as (store, server):
         with (
             Pipe(server.address, swallow, swallow) as line,
             Client(line.address, client_id="a", timeout_s=5.0, keepalive_s=0.5) as client,
         ):
-            arrived = threading.Event()
-
-            def chunks() -> Iterator[bytes]:
-                yield packed(sample(5))
-                assert arrived.wait(30)
-                yield packed(sample(10)[5:])
-
             stream = client.copy("journal", chunks())
             assert next(stream) == 5
             silent.set()
-            arrived.set()
             with pytest.raises(hub.UnavailableError):
                 next(stream)  # by the pings: no deadline of a stream's own would be right
         with Client(server.address, client_id="a") as client:

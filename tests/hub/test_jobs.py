@@ -29,6 +29,7 @@ from shard.committing import discard_dead_jobs
 from shard.staging import StagedRowsError
 from tests.hub.support import ROOT, connected, until
 from tests.sej.hooks import HookedDisk
+from tests.sej.support import flip
 
 HUB = [sys.executable, "-c", "from hub.cli import app; app(prog_name='sej hub')"]
 
@@ -378,9 +379,7 @@ def damage(journal: Path) -> None:
     for file in (journal / "idx").iterdir():
         file.unlink()
     (segment,) = (journal / "jnl").iterdir()
-    data = bytearray(segment.read_bytes())
-    data[7] ^= 0xFF
-    segment.write_bytes(data)
+    flip(segment, 7, 0xFF)
 
 
 def test_a_job_is_not_decided_if_a_journal_cannot_be_opened(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,25 +15,17 @@ import sej
 from hub.naming import Source
 from hub.readers import Kept, Place, Readers
 from hub.tokens import Grant, hash_token
-from hub.wire import Client, Reader, Server, Tokens, make_token
+from hub.wire import Client, Reader, Tokens, make_token
 from hub.wire import hub_pb2 as pb
 from hub.wire.named import HeldReaders
 from tests.cli.inside import inside
-from tests.hub.support import ROOT, fill, serving, until
-from tests.sej.support import sample
+from tests.hub.support import connected, fill, serving, until
+from tests.sej.hooks import Worker, script
+from tests.sej.support import sample, write
+from tests.ticks import Clock
 
 ORDERS = Source("EWR", "orders")
 A, B = "0a", "0b"
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -44,6 +35,18 @@ def store(tmp_path: Path) -> Iterator[hub.Store]:
         yield store
 
 
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def readers(store: hub.Store, clock: Clock) -> Iterator[Readers]:
+    readers = Readers(store, clock=clock)
+    yield readers
+    readers.close()
+
+
 def place(offset: int | None = None, *, reset: bool = False) -> list[Place]:
     return [Place(ORDERS, offset, reset)]
 
@@ -51,9 +54,7 @@ def place(offset: int | None = None, *, reset: bool = False) -> list[Place]:
 # --- the lease, with a clock that the test moves
 
 
-def test_one_holder_at_a_time(store: hub.Store) -> None:
-    clock = Clock()
-    readers = Readers(store, clock=clock)
+def test_one_holder_at_a_time(store: hub.Store, readers: Readers, clock: Clock) -> None:
     assert readers.hold("r", A, 30.0, place(), take=True) == [(0, False)]
     assert readers.hold("r", A, 30.0, place(), take=True) == [(0, False)], "repeated after a lost answer"
     with pytest.raises(hub.ReaderHeldError, match=r"'r' of EWR\.orders is held by another program.* in 30 s"):
@@ -66,12 +67,9 @@ def test_one_holder_at_a_time(store: hub.Store) -> None:
     with pytest.raises(hub.ReaderHeldError):
         readers.hold("r", B, 30.0, place(), take=True)
     assert sej.read_offset(Path(store.root) / "EWR.orders", "r") == 4
-    readers.close()
 
 
-def test_a_stale_holder_is_refused(store: hub.Store) -> None:
-    clock = Clock()
-    readers = Readers(store, clock=clock)
+def test_a_stale_holder_is_refused(readers: Readers, clock: Clock) -> None:
     readers.hold("r", A, 30.0, place(), take=True)
     clock.now += 31
     assert readers.hold("r", A, 30.0, place(2)) == [(2, True)], "late, but no other program took it"
@@ -80,11 +78,9 @@ def test_a_stale_holder_is_refused(store: hub.Store) -> None:
     with pytest.raises(sej.LeaseLostError):
         readers.hold("r", A, 30.0, place(7))
     assert readers.hold("r", B, 30.0, place(3)) == [(3, True)]
-    readers.close()
 
 
-def test_a_holder_may_give_it_back(store: hub.Store) -> None:
-    readers = Readers(store)
+def test_a_holder_may_give_it_back(readers: Readers) -> None:
     readers.hold("r", A, 30.0, place(), take=True)
     assert readers.held == 1
     assert readers.hold("r", A, 0.0, place(6)) == [(6, True)]
@@ -92,12 +88,11 @@ def test_a_holder_may_give_it_back(store: hub.Store) -> None:
     assert readers.hold("r", B, 30.0, place(), take=True) == [(6, True)]
     with pytest.raises(sej.LeaseLostError):
         readers.hold("r", A, 30.0, place(7))
-    readers.close()
 
 
-def test_a_restarted_hub_waits_for_the_holder_and_refuses_the_stale_one(store: hub.Store) -> None:
-    clock = Clock()
-    readers = Readers(store, clock=clock)
+def test_a_restarted_hub_waits_for_the_holder_and_refuses_the_stale_one(
+    store: hub.Store, readers: Readers, clock: Clock
+) -> None:
     readers.hold("r", A, 30.0, place(), take=True)
     clock.now += 31
     readers.hold("r", B, 30.0, place(1), take=True)
@@ -112,9 +107,8 @@ def test_a_restarted_hub_waits_for_the_holder_and_refuses_the_stale_one(store: h
     again.close()
 
 
-def test_a_local_program_and_the_hub_exclude_each_other(store: hub.Store) -> None:
-    clock, path = Clock(), Path(store.root) / "EWR.orders"
-    readers = Readers(store, clock=clock)
+def test_a_local_program_and_the_hub_exclude_each_other(store: hub.Store, readers: Readers, clock: Clock) -> None:
+    path = Path(store.root) / "EWR.orders"
     readers.hold("r", A, 30.0, place(), take=True)
     with pytest.raises(sej.LockedError):
         sej.Offset(path, "r")
@@ -134,12 +128,11 @@ def test_a_local_program_and_the_hub_exclude_each_other(store: hub.Store) -> Non
         readers.hold("r", A, 30.0, place(9))
     with pytest.raises(sej.LeaseLostError):
         readers.hold("r", A, 30.0, place(9))
-    readers.close()
 
 
-def test_a_reader_that_cannot_be_taken_everywhere_is_taken_nowhere(store: hub.Store) -> None:
-    clock = Clock()
-    readers = Readers(store, clock=clock)
+def test_a_reader_that_cannot_be_taken_everywhere_is_taken_nowhere(
+    store: hub.Store, readers: Readers, clock: Clock
+) -> None:
     flights = Source("EWR", "flights")
     store.put("EWR", "flights", sample(5))
     readers.hold("r", "one:1", 30.0, [Place(ORDERS, 2)], take=True)
@@ -147,18 +140,16 @@ def test_a_reader_that_cannot_be_taken_everywhere_is_taken_nowhere(store: hub.St
         readers.hold("r", "two:2", 30.0, [Place(flights), Place(ORDERS)], take=True)
     assert readers.held == 1
     readers.hold("r", "three:3", 10.0, [Place(flights)], take=True)
-    clock.now += 20.0  # the lease of the third program has ended, not that of the first one
+    clock.now += 20  # the lease of the third program has ended, not that of the first one
     with pytest.raises(hub.ReaderHeldError):
         readers.hold("r", "two:2", 30.0, [Place(flights), Place(ORDERS)], take=True)
     with pytest.raises(sej.OffsetBeyondEndError):
         readers.hold("r", "two:2", 30.0, [Place(flights, 99, reset=True)], take=True)
     assert readers.hold("r", "three:3", 10.0, [Place(flights, 3)]) == [Kept(3, True)]
     assert readers.held == 2
-    readers.close()
 
 
-def test_names_that_no_program_holds_take_no_memory(store: hub.Store) -> None:
-    readers = Readers(store)
+def test_names_that_no_program_holds_take_no_memory(readers: Readers) -> None:
     with pytest.raises(sej.JournalNotFoundError):
         readers.hold("r", A, 30.0, [Place(Source("EWR", "nothing"))], take=True)
     with pytest.raises(sej.LeaseLostError):
@@ -168,11 +159,9 @@ def test_names_that_no_program_holds_take_no_memory(store: hub.Store) -> None:
     with pytest.raises(ValueError, match="places must have at least 1 journal"):
         readers.hold("u", A, 30.0, [], take=True)
     assert readers._names == {}
-    readers.close()
 
 
-def test_where_a_reader_starts_and_how_it_is_reset(store: hub.Store) -> None:
-    readers = Readers(store)
+def test_where_a_reader_starts_and_how_it_is_reset(readers: Readers) -> None:
     assert readers.hold("r", A, 30.0, place(3), take=True) == [(3, False)]
     assert readers.hold("r", A, 30.0, place(6)) == [(6, True)]
     assert readers.hold("r", A, 30.0, place(4)) == [(6, True)]
@@ -181,11 +170,9 @@ def test_where_a_reader_starts_and_how_it_is_reset(store: hub.Store) -> None:
     assert readers.hold("r", B, 30.0, place(2, reset=True), take=True) == [(2, True)]
     with pytest.raises(sej.OffsetBeyondEndError):
         readers.hold("r", B, 30.0, place(11))
-    readers.close()
 
 
-def test_a_recreated_journal_is_another_one(store: hub.Store) -> None:
-    readers = Readers(store)
+def test_a_recreated_journal_is_another_one(store: hub.Store, readers: Readers) -> None:
     path = Path(store.root) / "EWR.orders"
     readers.hold("r", A, 30.0, place(5), take=True)
     readers.hold("r", A, 30.0, place(5))
@@ -199,7 +186,6 @@ def test_a_recreated_journal_is_another_one(store: hub.Store) -> None:
     shutil.rmtree(path)
     fill(path, sample(3))
     assert readers.hold("r", A, 30.0, place(1, reset=True), take=True) == [(1, True)]
-    readers.close()
 
 
 def test_a_journal_that_was_recreated_while_the_hub_was_stopped_is_another_one(store: hub.Store) -> None:
@@ -232,8 +218,7 @@ def test_a_journal_that_was_recreated_while_the_hub_was_stopped_is_another_one(s
     again.close()
 
 
-def test_names_with_another_meaning_are_refused(store: hub.Store) -> None:
-    readers = Readers(store)
+def test_names_with_another_meaning_are_refused(store: hub.Store, readers: Readers) -> None:
     path = Path(store.root) / "EWR.orders"
     with sej.open_queue(path, "jobs") as queue:
         queue.put(b"x")
@@ -248,11 +233,9 @@ def test_names_with_another_meaning_are_refused(store: hub.Store) -> None:
     for lease_s, holder in ((601.0, A), (-1.0, A), (30.0, ""), (30.0, "x" * 65), (30.0, "x\n")):
         with pytest.raises(ValueError, match=r"lease_s|holder"):
             readers.hold("r", holder, lease_s, place(), take=True)
-    readers.close()
 
 
-def test_a_damaged_record_is_named(store: hub.Store) -> None:
-    readers = Readers(store)
+def test_a_damaged_record_is_named(store: hub.Store, readers: Readers) -> None:
     readers.hold("r", A, 30.0, place(), take=True)
     readers.close()
     record = Path(store.root) / ".readers" / "r.json"
@@ -357,12 +340,8 @@ def test_roles_and_quotas_apply(tmp_path: Path) -> None:
     grants = [Grant(hash_token(tokens[role]), role, ("EWR",)) for role in tokens]  # type: ignore[arg-type]
     with serving(tmp_path, tokens=Tokens(grants)) as (_, server):
         for role in ("read", "write", "append", "view"):
-            with (
-                Client(server.address, token=tokens[role]) as client,
-                pytest.raises(
-                    hub.AccessError, match=r"does not allow to keep a reader's offset .*--reader`\) for 'EWR'"
-                ),
-            ):
+            said = r"does not allow to keep a reader's offset .*--reader`\) for 'EWR'"
+            with Client(server.address, token=tokens[role]) as client, pytest.raises(hub.AccessError, match=said):
                 Reader(client, "r", *ORDERS)
         with Client(server.address, token=tokens["reader"]) as client:
             assert [listed.journal_dir for listed in client.journals()] == ["orders"]
@@ -371,11 +350,7 @@ def test_roles_and_quotas_apply(tmp_path: Path) -> None:
             with pytest.raises(hub.AccessError):
                 Reader(client, "r", "LGA", "orders")
     size = sum(segment.size for segment in sej.Journal(tmp_path / "EWR.orders").segments)
-    with (
-        hub.Store(tmp_path, max_client_bytes=size) as store,
-        Server(store, "127.0.0.1:0") as server,
-        Client(server.address) as client,
-    ):
+    with connected(tmp_path, store={"max_client_bytes": size}) as (_, client):
         with pytest.raises(hub.QuotaError):
             Reader(client, "new", *ORDERS)
         Reader(client, "r", *ORDERS).close()
@@ -446,10 +421,7 @@ with hub.Store(sys.argv[1]) as store, Server(store, sys.argv[2]) as server:
 
 def serve_at(root: Path, address: str) -> subprocess.Popen[str]:
     """Start a hub; :func:`kill` ends it."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _HUB, str(root), address],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = script(_HUB, root, address)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
@@ -485,8 +457,7 @@ def test_every_message_is_read_though_the_hub_is_killed_again_and_again(tmp_path
                 continue
             return
 
-    thread = threading.Thread(target=patient)
-    thread.start()
+    thread = Worker(patient)
     try:
         for _ in range(4):
             seen = len(found)
@@ -495,12 +466,10 @@ def test_every_message_is_read_though_the_hub_is_killed_again_and_again(tmp_path
             kept = sej.read_offset(tmp_path / "EWR.orders", "r")
             assert kept is None or kept <= max(found) + 1
             process = serve_at(tmp_path, address)
-        thread.join(120)
-        assert not thread.is_alive()
+        thread.result()
     finally:
         done.set()
         kill(process)
-        thread.join()
     assert sorted(set(found)) == list(range(300))
     assert sej.read_offset(tmp_path / "EWR.orders", "r") == 300
 
@@ -518,9 +487,7 @@ with Client(sys.argv[1]) as client, Reader(client, "r", "EWR", "orders") as read
 def test_a_killed_program_is_followed_by_the_next_one(tmp_path: Path) -> None:
     fill(tmp_path / "EWR.orders", sample(10))
     with serving(tmp_path) as (_, server), Client(server.address) as client:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _READ, server.address], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
+        process = script(_READ, server.address)
         assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == [10]
         until(lambda: sej.read_offset(tmp_path / "EWR.orders", "r") == 10)
@@ -554,8 +521,7 @@ def test_a_reader_of_messages_that_the_hub_lost_does_not_wait_for_others(
         shutil.rmtree(root / "EWR.orders")
         shutil.copytree(tmp_path / "older", root / "EWR.orders")
         if others:  # at least as many as were lost
-            with sej.Writer(root / "EWR.orders") as writer:
-                writer.append_many([b"other"] * others)
+            write(root / "EWR.orders", [b"other"] * others)
         found = r"message 9 of EWR\.orders is not the one" if others else r"EWR\.orders ends at 5"
         with serving(root, address):
             with pytest.raises(sej.OffsetBeyondEndError, match=f"next offset is 10, but {found}"):

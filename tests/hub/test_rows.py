@@ -17,7 +17,7 @@ from hub.wire.frames import COLUMNS, open_rows, rows_response
 from sej.codec import Columns
 from tests.hub.pipe import Pipe
 from tests.hub.support import connected, fill, serving
-from tests.sej.support import packed, sample
+from tests.sej.support import overwrite, packed, sample
 
 JOURNAL = "j"
 
@@ -110,9 +110,7 @@ def test_what_is_not_requested_is_not_sent(tmp_path: Path) -> None:
 def test_what_was_skipped_shows_in_the_offsets(tmp_path: Path) -> None:
     written = sample(30)
     fill(tmp_path / "a.j", written)
-    with (tmp_path / "a.j" / "jnl" / f"{0:016x}.jnl").open("r+b") as segment:
-        segment.seek(len(packed(written[:10])) + 10)
-        segment.write(b"\xff" * 8)
+    overwrite(tmp_path / "a.j" / "jnl" / f"{0:016x}.jnl", len(packed(written[:10])) + 10, b"\xff" * 8)
     with connected(tmp_path, "a") as (_, client):
         parts = list(client.read_columns(JOURNAL, 0, columns=["key"], skip=True, verify=False))
         assert [(part.begin, part.stop) for part in parts] == [(0, 10), (11, 30)]

@@ -1,5 +1,6 @@
 """The store: idempotent, durable, refusing what does not belong, one lock a directory."""
 
+import errno
 import importlib.util
 import os
 import shutil
@@ -16,14 +17,14 @@ import sej
 import shard
 from hub.batch import Batch
 from hub.jobs import Jobs
-from sej.system.disk import OS, File, OsDisk, Status
+from sej.system.disk import OS, File
 from sej.writing.writer import Writer
 from shard.staging import Owner, prepare_task
 from tests.crash.disk import CrashDisk
 from tests.hub.support import at, fill
 from tests.hub.test_jobs import rows
-from tests.sej.hooks import HookedDisk, until
-from tests.sej.support import packed, sample, segments
+from tests.sej.hooks import HookedDisk, Worker, until
+from tests.sej.support import commit, packed, sample, segments
 
 Put = Callable[[hub.Store, str, str, list[sej.Message]], int]
 JOURNAL = hub.Source("a", "j")
@@ -205,8 +206,7 @@ def test_empty_batches_return_the_expected_offset(tmp_path: Path, put: Put) -> N
 
 def test_a_path_that_is_not_a_root_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with sej.Writer(tmp_path / "journal"):
-        pass
+    sej.Writer(tmp_path / "journal").close()
     for path in (tmp_path / "file", tmp_path / "journal"):
         with pytest.raises(sej.NotAJournalError):
             hub.Store(path)
@@ -216,8 +216,7 @@ def test_a_path_that_is_not_a_root_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_of_journals_does_not_become_a_root(tmp_path: Path) -> None:
     for name in ("plain/orders", "mixed/orders", "mixed/a.j", "old/EWR.orders", "old/EWR.3.005"):
-        with sej.Writer(tmp_path / name):
-            pass
+        sej.Writer(tmp_path / name).close()
     with shard.Writer(shard.Path(tmp_path / "sharded", "orders", 1)) as writer:
         writer.append(b"1")
     for name, reason in (("plain", "'orders'"), ("mixed", "'orders'"), ("sharded", "sharded journals")):
@@ -359,38 +358,28 @@ def test_a_journal_that_another_process_has_just_created(tmp_path: Path) -> None
 # --- disks that fail
 
 
-def test_a_failed_sync_acknowledges_nothing_and_the_next_put_finds_what_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fails", "number", "refusal"),
+    [("sync", errno.EIO, hub.UnavailableError), ("write", errno.ENOSPC, hub.DiskLowError)],
+)
+def test_a_disk_that_fails_acknowledges_nothing_and_the_next_put_finds_what_is_there(
+    tmp_path: Path, fails: str, number: int, refusal: type[hub.HubError]
+) -> None:
     fail = threading.Event()
 
     def hook(verb: str, file: File | None, data: bytes) -> None:
-        if fail.is_set() and verb == "sync" and file is not None and file.path.endswith(".jnl"):
-            raise OSError(5, "broken")
+        if fail.is_set() and verb == fails and file is not None and file.path.endswith(".jnl"):
+            raise OSError(number, os.strerror(number))
 
     with hub.Store(tmp_path, disk=HookedDisk(hook, OS)) as store:
         store.put("a", "j", sample(2))
         fail.set()
-        with pytest.raises(hub.UnavailableError):
+        with pytest.raises(refusal, match="try again later"):
             store.put("a", "j", sample(4))
         fail.clear()
         assert store.put("a", "j", sample(4)) == 4
         assert store.put("a", "j", sample(6)) == 6
         assert store.get("a", "j", 0) == sample(6)
-
-
-def test_a_full_disk_is_said_to_be_one(tmp_path: Path) -> None:
-    fail = threading.Event()
-
-    def hook(verb: str, file: File | None, data: bytes) -> None:
-        if fail.is_set() and verb == "write" and file is not None and file.path.endswith(".jnl"):
-            raise OSError(28, "No space left on device")
-
-    with hub.Store(tmp_path, disk=HookedDisk(hook, OS)) as store:
-        store.put("a", "j", sample(2))
-        fail.set()
-        with pytest.raises(hub.DiskLowError, match="try again later"):
-            store.put("a", "j", sample(4))
-        fail.clear()
-        assert store.put("a", "j", sample(4)) == 4
 
 
 def test_low_water_refuses_before_the_disk_is_full(tmp_path: Path) -> None:
@@ -406,21 +395,13 @@ def test_a_quota_counts_what_another_thread_is_just_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
     """Its bytes are admitted, and not in a file yet when the second batch is admitted."""
-    refused: list[hub.QuotaError] = []
-
-    def second() -> None:
-        try:
-            store.put("a", "second", [sej.Message(0, 1, 0, b"", bytes(500))])
-        except hub.QuotaError as error:
-            refused.append(error)
-
+    others = []
     with hub.Store(tmp_path / "hub", max_client_bytes=1000) as store:
-        other = threading.Thread(target=second)
 
         def meanwhile() -> None:
             monkeypatch.undo()
-            other.start()
-            other.join(0.05)  # it waits for this thread, or is just about to
+            others.append(Worker(lambda: store.put("a", "second", [sej.Message(0, 1, 0, b"", bytes(500))])))
+            others[0].join(0.05)  # it waits for this thread, or is just about to
 
         def append(self: Batch, writer: Writer) -> None:
             meanwhile()
@@ -436,11 +417,9 @@ def test_a_quota_counts_what_another_thread_is_just_writing(
         else:
             monkeypatch.setattr("hub.jobs.prepare_task", prepare)
             Jobs(store).stage("a", "01", "02", 0, 0, rows([bytes(500)]))
-        other.join()
-        assert [error.reason for error in refused] == [
-            f"client 'a' would exceed its quota: {526 + (late == 'stage')} of 1000 bytes used, 526 more sent; raise the"
-            " quota, or let readers catch up so that retention can remove segments"
-        ]
+        said = f"'a' would exceed its quota: {526 + (late == 'stage')} of 1000 bytes used, 526 more sent; raise"
+        with pytest.raises(hub.QuotaError, match=said):
+            others[0].result()
         store.put("a", "third", [sej.Message(0, 1, 0, b"", bytes(400))])
 
 
@@ -456,17 +435,6 @@ def test_quotas_count_what_is_there(tmp_path: Path) -> None:
         hub.clean(tmp_path, max_bytes=300)  # retention makes room
         assert store.put("a", "j", messages[20:22]) == 22
     assert not (tmp_path / "a.k").exists()
-
-
-class LookedAt(OsDisk):
-    """Keeps the paths that were looked at."""
-
-    def __init__(self) -> None:
-        self.paths: list[str] = []
-
-    def status(self, path: str | os.PathLike[str]) -> Status | None:
-        self.paths.append(os.fspath(path))
-        return super().status(path)
 
 
 def test_every_power_loss_keeps_what_was_acknowledged() -> None:
@@ -516,10 +484,8 @@ def test_stats_say_how_far_everybody_is(tmp_path: Path) -> None:
     with hub.Store(tmp_path) as store:
         store.put("a", "j", sample(10))
         store.put("b", "k", sample(5, 100))
-    with sej.Offset(tmp_path / "a.j", "billing") as offset:
-        offset.commit(7)
-    with sej.Offset(tmp_path / "b.k", "billing"):
-        pass
+    commit(tmp_path / "a.j", "billing", 7)
+    sej.Offset(tmp_path / "b.k", "billing").close()
     first, second = hub.stats(tmp_path)
     assert (first.source, first.first_offset, first.end_offset, first.messages) == (hub.Source("a", "j"), 0, 10, 10)
     assert first.size == len(packed(sample(10)))

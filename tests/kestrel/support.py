@@ -3,7 +3,6 @@
 import base64
 import json
 import shutil
-import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,30 +19,9 @@ START = 1_500_000_000_000
 OPENERS: dict[str, Any] = {"two": kestrel.Queue, "three": segmented.Queue}
 
 
-class Clock:
-    """Milliseconds, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> int:
-        return self.now
-
-
 def values(queue: kestrel.Queue) -> list[bytes]:
     """Take every item."""
     return [item.data for item in iter(queue.get, None)]
-
-
-@contextmanager
-def bounded(most: int) -> Iterator[None]:
-    """Allow so many bytes of memory."""
-    tracemalloc.start()
-    try:
-        yield
-        assert tracemalloc.get_traced_memory()[1] < most
-    finally:
-        tracemalloc.stop()
 
 
 @contextmanager

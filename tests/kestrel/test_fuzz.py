@@ -18,7 +18,8 @@ from kestrel.segmented.files import Reading
 from sej.system.disk import OS, Status
 from tests.crash.disk import CrashDisk
 from tests.crash.harness import seeded_random
-from tests.kestrel.support import GOLDEN, bounded
+from tests.kestrel.support import GOLDEN
+from tests.sej.hooks import bounded
 
 SAMPLES = {
     kind: [path for path in sorted((GOLDEN / kind).rglob("journal/*")) if path.is_file()]

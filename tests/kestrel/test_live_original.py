@@ -18,6 +18,7 @@ from kestrel.segmented.codec import encode_put
 from kestrel.v2.codec import addx
 from pipeline.reading.rows import rows_of
 from tests.cli.command import sej as command
+from tests.sej.support import overwrite
 
 NOW = 1_500_000_000_000
 
@@ -103,9 +104,7 @@ def put(spool: Path) -> None:
     """Into the mapped file, so that its size stays."""
     path = max(spool.glob("jobs.[0-9]*"))
     end = len(path.read_bytes().rstrip(b"\0"))
-    with path.open("r+b") as file:
-        file.seek(end)
-        file.write(encode_put(segmented.Item(4, NOW, None, 0, b"four")))
+    overwrite(path, end, encode_put(segmented.Item(4, NOW, None, 0, b"four")))
 
 
 READERS: dict[tuple[str, str], Callable[[Path, Path], Any]] = {

@@ -24,7 +24,8 @@ from kestrel.v2.contents import Growth
 from kestrel.v2.items import Row, next_xid
 from sej.system.disk import Mode
 from tests.crash.disk import CrashDisk
-from tests.kestrel.support import OPENERS, START, Clock, values, waiting
+from tests.kestrel.support import OPENERS, START, values, waiting
+from tests.ticks import Clock
 
 COMPILED = kestrel.hot.Fuse.__module__ != "kestrel.hot.reference"
 """Whether the calls for each item have a short way."""
@@ -32,7 +33,7 @@ COMPILED = kestrel.hot.Fuse.__module__ != "kestrel.hot.reference"
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(START)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from kestrel.errors import BadNameError, MissingError
 from kestrel.v2 import codec, format
 from kestrel.v2.codec import PLAIN, Operation, decode, whole_size
 from kestrel.v2.journal import Dialect
-from tests.kestrel.support import bounded
+from tests.sej.hooks import bounded
 
 TIMES = st.integers(0, 2**63 - 1)
 XIDS = st.integers(-(2**31), 2**31 - 1)

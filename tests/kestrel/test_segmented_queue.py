@@ -14,13 +14,15 @@ from kestrel.errors import BadNameError, BusyError, FailedError, FullError, Miss
 from kestrel.files import WRITER_MAGIC
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.snapshot import Snapshot
-from tests.kestrel.support import START, Clock
+from tests.kestrel.support import START
 from tests.sej.hooks import HookedDisk, Worker
+from tests.sej.support import flip, overwrite
+from tests.ticks import Clock
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(START)
 
 
 @pytest.fixture
@@ -321,9 +323,7 @@ def test_a_damaged_id_of_the_first_item_hides_no_other(tmp_path: Path, start: st
     with segmented.Queue(tmp_path, "jobs") as queue:
         queue.put_many([b"a", b"b", b"c"])
     (file,) = tmp_path.glob("jobs.[0-9]*")
-    data = bytearray(file.read_bytes())
-    data[16] ^= 0x10  # the fourth byte of the id, which becomes higher than all others
-    file.write_bytes(data)
+    flip(file, 16, 0x10)  # the fourth byte of the id, which becomes higher than all others
     state = segmented.load(tmp_path, "jobs")
     with segmented.Queue(tmp_path, "jobs") as queue:
         reader = queue.reader() if start == "kept" else queue.reader("new", start="first")
@@ -339,9 +339,7 @@ def test_a_put_after_a_damaged_id_still_shows_that_the_queue_has_changed(tmp_pat
     snapshot = Snapshot(tmp_path, "jobs")
     try:
         snapshot.check()
-        with file.open("r+b") as original:
-            original.seek(4 + 3 * len(records[0]))
-            original.write(records[0])
+        overwrite(file, 4 + 3 * len(records[0]), records[0])
         with pytest.raises(BusyError, match="changed while it was read"):
             snapshot.check()
     finally:

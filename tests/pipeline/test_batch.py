@@ -13,7 +13,7 @@ from pipeline.options import READ, parse
 from pipeline.reading.planning import partition_count
 from pipeline.reading.stream import FilteringSejReader
 from tests.pipeline.conftest import BASE_NS, fill
-from tests.sej.support import write
+from tests.sej.support import overwrite, write
 
 pytestmark = pytest.mark.spark
 
@@ -305,9 +305,7 @@ def test_times_outside_the_bounds_are_not_sent(tmp_path: Path) -> None:
 
 
 def damage(path: Path, position: int, segment: str = "0000000000000000.jnl") -> None:
-    with (path / "jnl" / segment).open("r+b") as file:
-        file.seek(position)
-        file.write(b"\xff" * 8)
+    overwrite(path / "jnl" / segment, position, b"\xff" * 8)
 
 
 def test_torn_tail_ends_quietly(spark: SparkSession, journal: Path) -> None:

@@ -24,7 +24,7 @@ from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.system.disk import OS
 from tests.pipeline.conftest import BASE_NS, fill
-from tests.sej.support import write
+from tests.sej.support import overwrite, write
 
 COLUMNS = ["client", "prefix", "shard_bits", "shard", "offset", "timestamp", "timestamp_ns", "type", "key", "value"]
 HALF = datetime.fromtimestamp(BASE_NS // 10**9 + 50, UTC)
@@ -313,9 +313,7 @@ def test_a_time_behind_damage_is_not_passed_silently(large: Path) -> None:
     """A length that points past the end of its segment looks like an incomplete message."""
     segment = sorted((large / "jnl").iterdir())[1]
     shutil.rmtree(large / "idx")
-    data = bytearray(segment.read_bytes())
-    data[18:22] = (1 << 28).to_bytes(4, "big")  # the value size of the first message, whose key is empty
-    segment.write_bytes(data)
+    overwrite(segment, 18, (1 << 28).to_bytes(4, "big"))  # the value size of the first message, whose key is empty
     with sej.Scanner(large, on_corruption="skip") as scanner:
         wanted = [m.offset for m in scanner if m.timestamp >= BASE_NS + 10**9]
     start = datetime.fromtimestamp(BASE_NS // 10**9 + 1, UTC)

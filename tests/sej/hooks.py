@@ -5,7 +5,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,17 @@ def until(condition: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline, "it never came about"
         pause.wait(wait_s)
         wait_s = min(wait_s * 1.2, 0.01)  # the other side needs the processor, too
+
+
+@contextmanager
+def bounded(most: int) -> Iterator[None]:
+    """Allow so many bytes of memory."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
 
 
 class Worker(threading.Thread):

@@ -15,7 +15,7 @@ from sej.system.disk import OS, File
 from sej.system.durable import RECORD_SIZE, Kept, KeptPosition, renew
 from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.sej.hooks import HookedDisk
-from tests.sej.support import commit, write
+from tests.sej.support import commit, overwrite, write
 
 
 def make(path: Path, data: bytes) -> File:
@@ -78,9 +78,7 @@ def test_a_position_above_the_end_is_reported_as_lost(tmp_path: Path) -> None:
 def test_a_cut_below_the_kept_position_lowers_it(tmp_path: Path) -> None:
     write(tmp_path, [b"value"] * 10)
     segment = tmp_path / "jnl" / "0000000000000000.jnl"
-    with segment.open("r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        file.write(b"\xff")
+    overwrite(segment, -1, b"\xff")
     with sej.Writer(tmp_path, durability="buffer") as w:
         assert (w.offset, w.recovery is not None) == (9, True)
         opened = OS.open(segment, "read")

@@ -15,6 +15,7 @@ import shard
 from sej import codec
 from sej.system.disk import OsDisk, Status
 from tests.sej.hooks import Worker
+from tests.sej.support import overwrite
 
 
 @pytest.fixture
@@ -170,9 +171,7 @@ def test_damage_names_the_shard_or_is_skipped(path: shard.Path) -> None:
     for index in range(4):
         fill(path, index, [b"value %d" % number for number in range(50)])
     segment = min(FilePath(path.dir(2), "jnl").iterdir())
-    data = bytearray(segment.read_bytes())
-    data[330 + 17] = 0xFF  # the size of the key
-    segment.write_bytes(data)
+    overwrite(segment, 330 + 17, b"\xff")  # the size of the key
     with shard.Scanner(path) as scanner, pytest.raises(sej.CorruptionError, match=r"orders\.2\.002"):
         list(scanner)
     with shard.Scanner(path, on_corruption="skip") as scanner:

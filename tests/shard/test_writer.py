@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -14,9 +16,10 @@ import pytest
 
 import sej
 import shard
-from sej.system.disk import File, Mode, OsDisk, OsFile
+from sej.system.disk import File
 from shard import routing
-from tests.sej.hooks import HookedDisk
+from tests.sej.hooks import HookedDisk, Worker
+from tests.sej.support import read_all
 
 KEYS = [b"key-%d" % number for number in range(40)]
 
@@ -25,8 +28,7 @@ def contents(path: shard.Path) -> dict[int, list[sej.Message]]:
     found = {}
     for index in range(path.count):
         if FilePath(path.dir(index)).exists():
-            with sej.Scanner(path.dir(index)) as scanner:
-                found[index] = list(scanner)
+            found[index] = read_all(FilePath(path.dir(index)))
     return found
 
 
@@ -143,32 +145,19 @@ def test_a_broken_shard_stays_broken_and_the_others_go_on(path: shard.Path) -> N
     assert sum(len(messages) for index, messages in contents(path).items() if index != lost) == 3 * good
 
 
-class FailingDisk(OsDisk):
+class FailingDisk(HookedDisk):
     """Fails to sync the segments of the directory ``broken``, and counts the other syncs."""
 
-    __slots__ = ("broken", "syncs")
-
     def __init__(self) -> None:
+        super().__init__(self.count)
         self.broken = ""
         self.syncs = 0
 
-    def open(self, path: Any, mode: Mode) -> OsFile:
-        file = super().open(path, mode)
-        return FailingFile(os.dup(file.fileno()), file.path, self) if file.path.endswith(".jnl") else file
-
-
-class FailingFile(OsFile):
-    __slots__ = ("disk",)
-
-    def __init__(self, fd: int, path: str, disk: FailingDisk) -> None:
-        super().__init__(fd, path)
-        self.disk = disk
-
-    def sync(self) -> None:
-        if self.disk.broken and self.path.startswith(self.disk.broken):
-            raise OSError(errno.EIO, "Input/output error", self.path)
-        super().sync()
-        self.disk.syncs += 1
+    def count(self, verb: str, file: File | None, data: bytes) -> None:
+        if verb == "sync" and file is not None and file.path.endswith(".jnl"):
+            if self.broken and file.path.startswith(self.broken):
+                raise OSError(errno.EIO, "Input/output error", file.path)
+            self.syncs += 1
 
 
 @pytest.mark.parametrize("max_open", [2, 100])
@@ -216,11 +205,8 @@ def test_threads_share_a_writer(path: shard.Path) -> None:
                 writer.append(b"%d" % number, KEYS[name])
                 writer.append_many([b"b"] * 5, KEYS[:5])
 
-        threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
     assert sum(map(len, contents(path).values())) == 4 * 20 * 6
 
 
@@ -356,39 +342,18 @@ def test_no_append_comes_after_the_end(path: shard.Path, appender: Any) -> None:
     assert sum(map(len, contents(path).values())) == 2
 
 
-class PausingDisk(OsDisk):
+class PausingDisk(HookedDisk):
     """Stops the call named by ``at`` until ``go_on`` is set."""
 
-    __slots__ = ("at", "go_on", "here")
-
     def __init__(self) -> None:
+        super().__init__(self.pause)
         self.at = ""
         self.here, self.go_on = threading.Event(), threading.Event()
 
-    def pause(self, call: str) -> None:
-        if self.at == call:
+    def pause(self, verb: str, file: File | None, data: bytes) -> None:
+        if verb == self.at and (file is None or file.path.endswith(".jnl")):
             self.here.set()
             assert self.go_on.wait(60)
-
-    def mkdir(self, path: Any, *, parents: bool = False) -> None:
-        self.pause("mkdir")
-        super().mkdir(path, parents=parents)
-
-    def open(self, path: Any, mode: Mode) -> OsFile:
-        file = super().open(path, mode)
-        return PausingFile(os.dup(file.fileno()), file.path, self) if file.path.endswith(".jnl") else file
-
-
-class PausingFile(OsFile):
-    __slots__ = ("disk",)
-
-    def __init__(self, fd: int, path: str, disk: PausingDisk) -> None:
-        super().__init__(fd, path)
-        self.disk = disk
-
-    def sync(self) -> None:
-        self.disk.pause("sync")
-        super().sync()
 
 
 def test_a_child_is_refused_whatever_another_thread_was_doing_at_the_fork(path: shard.Path) -> None:
@@ -397,21 +362,15 @@ def test_a_child_is_refused_whatever_another_thread_was_doing_at_the_fork(path: 
     with shard.Writer(path, disk=disk) as writer:
         writer.append(b"v", KEYS[0])
         disk.at = "mkdir"
-        opening = threading.Thread(target=writer.append, args=(b"v", elsewhere))
-        opening.start()
+        opening = Worker(lambda: writer.append(b"v", elsewhere))
         assert disk.here.wait(60)
         child = os.fork()
         if not child:
             signal.alarm(30)
             refused = 0
-            for call in (
-                lambda: writer.append(b"v", KEYS[0]),
-                lambda: writer.append_many([b"v"]),
-                lambda: writer.append_to(0, []),
-                writer.flush,
-                writer.sync,
-                lambda: writer.offsets,
-            ):
+            calls = (partial(writer.append, b"v", KEYS[0]), partial(writer.append_many, [b"v"]),
+                     partial(writer.append_to, 0, []), writer.flush, writer.sync, lambda: writer.offsets)  # fmt: skip
+            for call in calls:
                 try:
                     call()
                 except sej.ClosedError:
@@ -421,7 +380,7 @@ def test_a_child_is_refused_whatever_another_thread_was_doing_at_the_fork(path: 
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 6
         disk.go_on.set()
-        opening.join(60)
+        opening.result()
 
 
 def test_what_comes_while_closing_is_refused_and_no_lock_is_left(path: shard.Path) -> None:
@@ -430,13 +389,12 @@ def test_what_comes_while_closing_is_refused_and_no_lock_is_left(path: shard.Pat
     writer = shard.Writer(path, disk=disk)
     writer.append(b"v", KEYS[0])
     disk.at = "sync"
-    closing = threading.Thread(target=writer.close)
-    closing.start()
+    closing = Worker(writer.close)
     assert disk.here.wait(60)
     with pytest.raises(sej.ClosedError):
         writer.append(b"v", elsewhere)
     disk.go_on.set()
-    closing.join(60)
+    closing.result()
     with shard.Writer(path) as another:
         another.append_many([b"v"] * len(KEYS), KEYS)
 
