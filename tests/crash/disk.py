@@ -702,6 +702,25 @@ class _FaultyFile:
         self._inner.allocate(size)
 
 
+class FaultyOnly(FaultyDisk):
+    """Fails the k-th call of one verb, and counts nothing else."""
+
+    def __init__(self, inner: Disk, verb: str, fail_at: int, *, sticky: bool = False) -> None:
+        super().__init__(inner, fail_at, sticky=sticky)
+        self.verb = verb
+
+    def before(self, verb: str, file: File | None = None, data: bytes | None = None) -> None:
+        if verb == self.verb:
+            super().before(verb, file, data)
+
+
+def faulty(inner: Disk, fail_at: int, fault: Fault, *, sticky: bool = False) -> FaultyDisk:
+    """A disk that fails the k-th call that the fault is for: a sync, or any."""
+    if fault == "sync-loses":
+        return FaultyOnly(inner, "sync", fail_at, sticky=sticky)
+    return FaultyDisk(inner, fail_at, fault, sticky=sticky)
+
+
 class LostName(FaultyDisk):
     """Gives a path its name once, and fails to sync the directory."""
 

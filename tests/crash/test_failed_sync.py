@@ -16,7 +16,7 @@ import pytest
 import hub
 import sej
 from sej.system.disk import Disk, File
-from tests.crash.disk import CrashDisk, Fault, FaultyDisk
+from tests.crash.disk import CrashDisk, Fault, FaultyOnly, faulty
 from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import PATIENCE_S, HookedDisk, until
 
@@ -42,7 +42,7 @@ class Case(NamedTuple):
         for k in itertools.count(1):
             inner = CrashDisk()
             said: list[Any] = []
-            first = FaultyOnly(inner, "sync", k) if fault == "sync-loses" else FaultyDisk(inner, k, fault)
+            first = faulty(inner, k, fault)
             run(self.work, first, 1, said)
             run(self.work, inner, 2, said)
             self.judge(inner.crash(), said)
@@ -226,18 +226,6 @@ CASES = {
     "Store": Case(hub_store, in_hub),
     "queue": Case(work_queue, in_queue),
 }
-
-
-class FaultyOnly(FaultyDisk):
-    """Fails the k-th call of one verb, and counts nothing else."""
-
-    def __init__(self, inner: Disk, verb: str, fail_at: int) -> None:
-        super().__init__(inner, fail_at)
-        self.verb = verb
-
-    def before(self, verb: str, file: File | None = None, data: bytes | None = None) -> None:
-        if verb == self.verb:
-            super().before(verb, file, data)
 
 
 def run(work: Work, disk: Disk, turn: int, said: list[Any]) -> None:

@@ -112,28 +112,21 @@ def check_all(work: Workload, states_min: int) -> None:
     assert len(ends) >= states_min and min(ends) == 0 and max(ends) == len(work.rows)
 
 
-@pytest.mark.parametrize("durability", DURABILITIES)
-def test_appends(durability: Any) -> None:
-    work = Workload(durability)
-    work.open()
-    work.append()
-    work.append_many(3)
-    work.append(600)
-    work.sync()
-    work.append()
-    work.close()
-    check_all(work, 20)
+Steps = list[tuple[Any, ...]]
+APPENDS: dict[str, tuple[int, Steps]] = {
+    "appends": (1 << 30, [("append",), ("append_many", 3), ("append", 600), ("sync",), ("append",)]),
+    "rotation": (100, [("append",), ("append_many", 5), ("append", 90), ("append",)]),
+    "a second writer": (1 << 30, [("append_many", 2), ("close",), ("open",), ("append",), ("append_once", 1, 2)]),
+}
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_rotation(durability: Any) -> None:
-    work = Workload(durability, segment_bytes=100)
-    work.open()
-    work.append()
-    work.append_many(5)
-    work.append(90)
-    work.append()
-    work.close()
+@pytest.mark.parametrize("name", APPENDS)
+def test_appends(name: str, durability: Any) -> None:
+    segment_bytes, steps = APPENDS[name]
+    work = Workload(durability, segment_bytes=segment_bytes)
+    for verb, *arguments in [("open",), *steps, ("close",)]:
+        getattr(work, verb)(*arguments)
     check_all(work, 20)
 
 
@@ -161,19 +154,6 @@ def test_append_once_is_all_or_nothing_and_exactly_once(durability: Any) -> None
                 again = w.append_once("p", 1, first)
                 assert len(again) == 3 and w.append_once("p", 1, first) == again
     assert ends == {0, 1, 4, 5, 7}
-
-
-@pytest.mark.parametrize("durability", ["os", "disk"])
-def test_a_second_writer_after_the_first(durability: Any) -> None:
-    work = Workload(durability)
-    work.open()
-    work.append_many(2)
-    work.close()
-    work.open()
-    work.append()
-    work.append_once(1, 2)
-    work.close()
-    check_all(work, 20)
 
 
 WORKLOADS: dict[str, Callable[[Workload], None]] = {

@@ -19,8 +19,8 @@ from kestrel.errors import KestrelError
 from kestrel.v2.codec import addx
 from kestrel.v2.items import item_of
 from sej.system.disk import Disk
-from tests.crash.disk import CrashDisk, Fault, FaultyDisk
-from tests.crash.test_failed_sync import Case, FaultyOnly, closing
+from tests.crash.disk import CrashDisk, Fault, FaultyOnly, faulty
+from tests.crash.test_failed_sync import Case, closing
 
 
 def value(turn: int, n: int) -> bytes:
@@ -250,7 +250,7 @@ def messages() -> list[sej.Message]:
 def test_an_import_that_is_finished_by_a_second_call_is_on_the_medium(fault: Fault) -> None:
     for k in itertools.count(1):
         inner = CrashDisk()
-        first = FaultyOnly(inner, "sync", k) if fault == "sync-loses" else FaultyDisk(inner, k, fault)
+        first = faulty(inner, k, fault)
         now_ms = clock(0)
         try:
             kestrel.import_("/q", "cars", messages(), disk=first, now_ms=now_ms)

@@ -11,8 +11,7 @@ import sej
 import shard
 from sej.system.disk import OsDisk
 from shard import resharding
-from tests.crash.disk import CrashDisk
-from tests.crash.test_failed_sync import FaultyOnly
+from tests.crash.disk import CrashDisk, FaultyOnly
 
 
 def test_a_copy_that_is_finished_by_a_second_run_is_on_the_medium(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,7 @@ import pytest
 
 import sej
 from sej.system.disk import OS, Disk
-from tests.crash.disk import CrashDisk, Fault, FaultyDisk, LostName
-from tests.crash.test_failed_sync import FaultyOnly
+from tests.crash.disk import CrashDisk, Fault, FaultyDisk, FaultyOnly, LostName
 from tests.textqueue.claiming import plain
 from textqueue import FileInUseError, MessageStatus, TextQueue, TextQueueError
 from textqueue.ledger.sidecar import sidecar_path
