@@ -7,12 +7,15 @@ differ: the child's modules are imported already, variables of the environment t
 its start have the server's values, and the child does not free the modules at its end. A test of one of these starts a
 fresh interpreter instead.
 
-The server is this module, run as ``python -m tests.forking NUMBER MODULE...``. NUMBER is the descriptor of its socket.
+The server is this module, run as ``python -m tests.forking NUMBER MODULE...``. NUMBER is the descriptor of the socket
+at which it listens. A request has a directory, an environment, the words of a program, and its standard streams. The
+answers are the process id of the child, with a handle, and its exit code. The child of a
+caller that closes its socket is ended.
 """
 
 import atexit
 import gc
-import json
+import marshal
 import os
 import runpy
 import selectors
@@ -20,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -152,20 +156,14 @@ class Forkserver:
             options: of the interpreter, e.g. ``["-W", "error"]``.
             env: its whole environment.
         """
-        self._requests, theirs = _pair()
-        number = theirs.fileno()
-        command = [sys.executable, *options, "-m", "tests.forking", str(number), *modules]
-        # Pipes, because the objects in sys that the children inherit know what they were opened for.
-        with theirs:
-            self._server = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[number], env=env
-            )
+        self._folder = tempfile.TemporaryDirectory()
+        self._path, self._env = os.path.join(self._folder.name, "forks"), env
+        self._server = launch(self._path, modules, options, env)
         atexit.register(self.close)
 
     def close(self) -> None:
         """End the server."""
-        self._requests.close()
-        with self._server:
+        with self._server, self._folder:
             pass
 
     def start(self, words: Sequence[str], streams: Sequence[int]) -> Program:
@@ -203,71 +201,118 @@ class Forkserver:
         return subprocess.CompletedProcess(list(words), program.wait(), *printed)
 
     def _request(self, words: Sequence[str], streams: Sequence[int], env: dict[str, str]) -> socket.socket:
-        ours, theirs = _pair()
-        with theirs:
-            given = [theirs.fileno(), *streams]
-            socket.send_fds(self._requests, [json.dumps([os.getcwd(), env, list(words)]).encode()], given)
-        return ours
+        environment = {os.fsencode(name): os.fsencode(value) for name, value in {**self._env, **env}.items()}
+        asking = _socket()
+        asking.connect(self._path)
+        socket.send_fds(asking, [marshal.dumps((os.getcwd(), environment, ["-m", *words]))], streams)
+        return asking
 
 
-def _pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends that keep messages apart."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def _socket() -> socket.socket:
+    """A socket that keeps messages apart."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def launch(
+    path: str, modules: Sequence[str], options: Sequence[str], env: dict[str, str], *, session: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a server that listens at a path. It ends when its standard input does."""
+    with _socket() as listening:
+        listening.bind(path)
+        listening.listen(64)
+        number = listening.fileno()
+        command = [sys.executable, *options, "-m", "tests.forking", str(number), *modules]
+        # Pipes, because the objects in sys that the children inherit know what they were opened for.
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[number],
+            env=env,
+            start_new_session=session,
+        )
 
 
 def serve(number: int, modules: Sequence[str]) -> list[str]:
-    """Fork for each request until the caller has closed the socket; returns in each child, with its words."""
+    """Fork for each request until standard input ends; returns in each child, with its words."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    known = [place for place in sys.path[1:] if place not in path]  # the first one is this directory
     for module in modules:
         import_module(module)
+    gc.collect()
     gc.freeze()  # a child collects its own garbage only: going through all modules took four fifths of a short command
-    requests = socket.socket(fileno=number)
-    running: dict[int, tuple[int, socket.socket]] = {}  # by its handle: the child, and where its end is reported
-    with selectors.DefaultSelector() as waiting:
-        waiting.register(requests, selectors.EVENT_READ)
+    running: dict[int, tuple[int, socket.socket]] = {}  # by its handle: the child, and its caller
+    with socket.socket(fileno=number) as server, selectors.DefaultSelector() as waiting:
+        waiting.register(server, selectors.EVENT_READ)
+        waiting.register(0, selectors.EVENT_READ)
         while True:
-            for key, _ in waiting.select():
-                if key.fileobj is not requests:
-                    waiting.unregister(key.fd)
-                    child, answers = running.pop(key.fd)
-                    os.close(key.fd)
-                    with answers, suppress(BrokenPipeError):
-                        answers.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-                    continue
-                request, given, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 4)
-                if not request:
-                    requests.close()
-                    for _, answers in running.values():
-                        answers.close()
-                    sys.exit()
-                place, *streams = given
-                answers = socket.socket(fileno=place)
-                child = os.fork()
-                if child == 0:
-                    for handle, (_, others) in running.items():
-                        others.close()
-                        os.close(handle)
-                    answers.close()
-                    requests.close()
-                    return _become(streams, json.loads(request))
-                for each in streams:
-                    os.close(each)
-                handle = os.pidfd_open(child)
-                running[handle] = child, answers
-                waiting.register(handle, selectors.EVENT_READ)
-                socket.send_fds(answers, [b"%d" % child], [handle])
+            key, _ = waiting.select()[0]  # the others come again, unless this one closes what they are about
+            if key.fd == 0:
+                sys.exit()
+            if key.fileobj is not server:
+                _end(key, running, waiting)
+                continue
+            asked, _ = server.accept()
+            request, streams, _, _ = socket.recv_fds(asked, _REQUEST_BYTES, 3)
+            if not request:  # the caller was ended
+                asked.close()
+                continue
+            if (child := os.fork()) == 0:
+                waiting.close()
+                for handle, (_, other) in running.items():
+                    os.close(handle)
+                    other.close()
+                server.close()
+                asked.close()
+                return _become(streams, marshal.loads(request), known)
+            for each in streams:
+                os.close(each)
+            handle = os.pidfd_open(child)
+            running[handle] = child, asked
+            waiting.register(handle, selectors.EVENT_READ)
+            waiting.register(asked, selectors.EVENT_READ, handle)
+            with suppress(OSError):
+                socket.send_fds(asked, [b"%d" % child], [handle])
 
 
-def _become(streams: Sequence[int], request: tuple[str, dict[str, str], list[str]]) -> list[str]:
-    """Take over the standard streams, the directory and the environment; returns the words."""
+def _end(
+    key: selectors.SelectorKey, running: dict[int, tuple[int, socket.socket]], waiting: selectors.BaseSelector
+) -> None:
+    """Report the end of a child, or end the child of a caller that was ended."""
+    waiting.unregister(key.fileobj)
+    if key.fd not in running:
+        signal.pidfd_send_signal(key.data, signal.SIGTERM)
+        return
+    child, asked = running.pop(key.fd)
+    os.close(key.fd)
+    with suppress(KeyError):
+        waiting.unregister(asked)
+    with asked, suppress(OSError):
+        asked.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def _become(streams: list[int], request: tuple[str, dict[bytes, bytes], list[str]], known: list[str]) -> list[str]:
+    """Take over the standard streams, the directory, the environment and its import path; returns the words."""
     for place, each in enumerate(streams):
         os.dup2(each, place)
         os.close(each)
-    directory, env, words = request
+    directory, environment, words = request
     os.chdir(directory)
-    os.environ |= env
-    if not hasattr(sys.modules.get(words[0]), "__path__"):
-        sys.modules.pop(words[0], None)  # what was imported of a program is what it imports itself
+    os.environb.clear()
+    os.environb.update(environment)
+    added = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    sys.path[:] = [directory, *added, *known]
     return words
+
+
+def run(words: list[str]) -> None:
+    """Run ``-m MODULE WORDS`` or ``-c TEXT WORDS``."""
+    way, what, *rest = words
+    sys.argv = [what if way == "-m" else way, *rest]
+    if way == "-m":
+        run_main(what)
+    else:
+        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
 
 
 def run_main(name: str) -> None:
@@ -275,6 +320,8 @@ def run_main(name: str) -> None:
 
     To free all modules would copy the memory that the child shares with the server: two thirds of a short command.
     """
+    if not hasattr(sys.modules.get(name), "__path__"):
+        sys.modules.pop(name, None)  # what was imported of a program is what it imports itself
     code: object = None
     try:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -293,5 +340,4 @@ def run_main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.argv = serve(int(sys.argv[1]), sys.argv[2:])
-    run_main(sys.argv[0])
+    run(serve(int(sys.argv[1]), sys.argv[2:]))

@@ -5,27 +5,17 @@ session that the tests share, ``PYSPARK_PYTHON`` is a small program instead. It 
 directory and standard streams to a server, and waits for the end of the child that the server forks. The child runs
 ``python -m MODULE WORDS`` or ``python -c TEXT`` as a fresh interpreter would. Without a server, the program
 becomes a fresh interpreter. What JVMs of other tests start are fresh interpreters too.
-
-The server is this module, run as ``python -m tests.spark_python SOCKET``. It ends when its standard input does.
 """
 
-import gc
-import importlib
-import marshal
 import os
-import selectors
-import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.forking import run_main
+from tests.forking import launch
 
-_REQUEST_BYTES: Final = 1 << 20
 _MODULES: Final = (
     "pandas",
     "pipeline.formats.rows",
@@ -61,7 +51,8 @@ except OSError:
     posix.execv({python!r}, [{python!r}, *sys.argv[1:]])
 for number in range(3):
     posix.close(number)
-posix._exit(int(server.recv(100) or b"1"))
+server.recv(100)  # its process id
+posix._exit(int(server.recv(100) or b"1") & 0xFF)
 """
 
 
@@ -75,97 +66,5 @@ def forking_python(folder: Path) -> Iterator[str]:
     program.chmod(0o700)
     archives = sorted(map(str, Path(pyspark.__path__[0], "python", "lib").glob("*.zip")))
     env = {**os.environ, **_FIXED, "PYTHONPATH": os.pathsep.join(archives)}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.spark_python", str(path)]
-    with subprocess.Popen(command, stdin=-1, stdout=-1, env=env, start_new_session=True) as server:
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n", "the server ended: its standard error says why"
+    with launch(str(path), _MODULES, ["-W", "ignore"], env, session=True):
         yield str(program)
-
-
-def _serve(path: str) -> list[str]:
-    """Fork for each request until standard input ends; returns in each child, with its arguments."""
-    archives = os.environ["PYTHONPATH"].split(os.pathsep)
-    known = [place for place in sys.path[1:] if place not in archives]  # the first one is this directory
-    for name in _MODULES:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
-    running: dict[int, tuple[int, socket.socket]] = {}  # by what is waited for: the child, and its caller
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server, selectors.DefaultSelector() as waiting:
-        server.bind(path)
-        server.listen(64)
-        waiting.register(server, selectors.EVENT_READ)
-        waiting.register(0, selectors.EVENT_READ)
-        os.write(1, b"ready\n")
-        while True:
-            key, _ = waiting.select()[0]  # the others come again, unless this one closes what they are about
-            if key.fd == 0:
-                sys.exit()
-            if key.fileobj is not server:
-                _end(key, running, waiting)
-                continue
-            asked, _ = server.accept()
-            request, streams, _, _ = socket.recv_fds(asked, _REQUEST_BYTES, 3)
-            if not request:  # the program was ended
-                asked.close()
-                continue
-            if (child := os.fork()) == 0:
-                waiting.close()
-                for handle, (_, other) in running.items():
-                    os.close(handle)
-                    other.close()
-                server.close()
-                asked.close()
-                return _become(streams, marshal.loads(request), known)
-            for number in streams:
-                os.close(number)
-            handle = os.pidfd_open(child)
-            running[handle] = child, asked
-            waiting.register(handle, selectors.EVENT_READ)
-            waiting.register(asked, selectors.EVENT_READ, handle)
-
-
-def _end(
-    key: selectors.SelectorKey, running: dict[int, tuple[int, socket.socket]], waiting: selectors.BaseSelector
-) -> None:
-    """Report the end of a child, or end the child of a program that was ended."""
-    waiting.unregister(key.fileobj)
-    if key.fd not in running:
-        signal.pidfd_send_signal(key.data, signal.SIGTERM)
-        return
-    child, asked = running.pop(key.fd)
-    os.close(key.fd)
-    with suppress(KeyError):
-        waiting.unregister(asked)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    with asked, suppress(OSError):
-        asked.send(b"%d" % (code & 0xFF))
-
-
-def _become(streams: list[int], request: tuple[str, dict[bytes, bytes], list[str]], known: list[str]) -> list[str]:
-    """Take over the standard streams, the directory, the environment and its import path; returns the arguments."""
-    for place, number in enumerate(streams):
-        os.dup2(number, place)
-        os.close(number)
-    directory, environment, words = request
-    os.chdir(directory)
-    os.environb.clear()
-    os.environb.update(environment)
-    added = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    sys.path[:] = [directory, *added, *known]
-    return words
-
-
-def _run(words: list[str]) -> None:
-    """Run ``-m MODULE WORDS`` or ``-c TEXT WORDS``."""
-    way, what, *rest = words
-    sys.argv = [what if way == "-m" else way, *rest]
-    if way == "-m":
-        sys.modules.pop(what, None)  # else Python warns that its imported module is not what runs
-        run_main(what)
-    else:
-        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
-
-
-if __name__ == "__main__":
-    _run(_serve(sys.argv[1]))
