@@ -18,7 +18,7 @@ from sej.cli.shared import findings
 from tests.cli.command import ENV
 from tests.cli.inside import inside
 from tests.hub.support import serving
-from tests.sej.support import commit, write
+from tests.sej.support import commit, read_all, write
 
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
@@ -188,17 +188,14 @@ def wrong(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, s
 
 
 def messages(path: Path) -> dict[int, bytes]:
-    with library.Scanner(path, on_corruption="skip") as scanner:
-        return {message.offset: message.value for message in scanner}
+    return {message.offset: message.value for message in read_all(path, on_corruption="skip")}
 
 
 @pytest.mark.parametrize(("name", "which"), [*((name, 0) for name in CASES), ("identity", 1)])
 def test_it_makes_the_journal_better(name: str, which: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged identity has two ways out."""
     path, copy = tmp_path / ("journal" if name == "not copied" else "a journal"), tmp_path / "copy"
-    with library.Writer(path, segment_bytes=2000) as writer:
-        for number in range(150):
-            writer.append(b"order %d" % number)
+    write(path, [b"order %d" % number for number in range(150)], segment_bytes=2000)
     shutil.copytree(path, copy)
     sound = messages(path)
     case = CASES[name]

@@ -20,6 +20,7 @@ from sej.cli.shared import findings
 from tests.cli.command import ENV, sej
 from tests.cli.inside import inside
 from tests.cli.terminal import ended, terminal
+from tests.sej.hooks import script
 from tests.sej.support import commit, overwrite, write
 
 NS = 10**9
@@ -28,9 +29,7 @@ NS = 10**9
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
     path = tmp_path / "journal"
-    with library.Writer(path, segment_bytes=2000) as writer:
-        for number in range(300):
-            writer.append(b"value %d" % number)
+    write(path, [b"value %d" % number for number in range(300)], segment_bytes=2000)
     return path
 
 
@@ -149,9 +148,7 @@ def test_a_reader_whose_messages_were_lost_gets_its_command(tmp_path: Path, more
 def test_a_full_disk_and_a_journal_of_one_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "_FREE_BYTES", 1 << 62)
     for count, text in (1, "`sej clean` keeps the last one"), (300, "sej clean --max-bytes SIZE "):
-        with library.Writer(tmp_path, segment_bytes=2000) as writer:
-            for _ in range(count):
-                writer.append(b"value")
+        write(tmp_path, [b"value"] * count, segment_bytes=2000)
         rows = findings.findings(library.Journal(tmp_path), quick=True)
         assert next(text in row.found + row.do for row in rows if row.what == "disk")
 
@@ -220,10 +217,7 @@ def test_a_reader_that_is_stuck(tmp_path: Path) -> None:
         "import sej, sys, signal\nwith sej.Offset(sys.argv[1], 'mailer') as kept:\n"
         " kept.commit(1)\n print(flush=True)\n signal.pause()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "j")], stdout=subprocess.PIPE, env=ENV
-    ) as running:
-        assert running.stdout is not None
+    with script(code, tmp_path / "j") as running:
         running.stdout.readline()
         ago = time.time() - 1800
         os.utime(tmp_path / "j" / "ofs" / "mailer.ofs", (ago, ago))

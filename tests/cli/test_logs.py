@@ -87,8 +87,6 @@ def test_a_change_on_the_page_is_a_line_of_json(tmp_path: Path) -> None:
     write(tmp_path / "orders", [b"x"] * 5)
     commit(tmp_path / "orders", "mailer", 4)
     with started("--log-format", "json", "ui", tmp_path / "orders", "--port", "0", "--allow-changes") as running:
-        assert running.stdout is not None
-        assert running.stderr is not None
         url = running.stdout.readline().decode().split()[-1]
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         with opener.open(f"{url}change/reader?path={tmp_path / 'orders'}&reader=mailer&to=1", timeout=30) as answer:

@@ -13,15 +13,13 @@ import sej as library
 from sej.cli.shared.readers import Reader, readers_of
 from tests.cli.command import sej
 from tests.cli.inside import inside
-from tests.sej.support import overwrite
+from tests.sej.support import overwrite, write
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
     path = tmp_path / "journal"
-    with library.Writer(path, segment_bytes=2000) as writer:
-        for number in range(300):
-            writer.append(b"value %d" % number)
+    write(path, [b"value %d" % number for number in range(300)], segment_bytes=2000)
     return path
 
 
@@ -96,9 +94,7 @@ def test_clean_respects_readers(journal: Path) -> None:
 
 def test_clean_while_another_process_appends(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def readers_later(looked_at: library.Journal) -> list[Reader]:
-        with library.Writer(journal, segment_bytes=2000) as writer:
-            for number in range(300):
-                writer.append(b"value %d" % number)
+        write(journal, [b"value %d" % number for number in range(300)], segment_bytes=2000)
         return readers_of(looked_at)
 
     monkeypatch.setattr("sej.cli.maintenance.readers_of", readers_later)

@@ -143,7 +143,6 @@ def test_sigterm_ends_after_the_item_in_hand(queue: Path, tmp_path: Path) -> Non
     sej("queue", "put", queue, "one", "two")
     program = "import sys; print('begun', flush=True); sys.exit(len(open(sys.argv[1]).read()))"
     with start("queue", "get", "--follow", queue, "--", sys.executable, "-S", "-c", program, gate) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(signal.SIGTERM)
         gate.write_bytes(b"")  # returns when the program has opened it
@@ -155,7 +154,6 @@ def test_sigterm_ends_after_the_item_in_hand(queue: Path, tmp_path: Path) -> Non
 def test_sigterm_ends_a_wait_for_an_item(queue: Path) -> None:
     sej("queue", "put", queue, "one")
     with start("queue", "get", "--follow", queue, "--", *CAT) as process:
-        assert process.stdout is not None
         assert process.stdout.read(3) == b"ONE"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
@@ -182,7 +180,6 @@ def test_sigterm_while_an_item_is_taken_costs_it_no_attempt(queue: Path, monkeyp
 def test_a_wait_ends_with_its_reader(queue: Path) -> None:
     sej("queue", "put", queue, "one")
     with start("queue", "get", "--follow", "--count", "5", queue) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"one\n"
         process.stdout.close()
         assert process.wait(60) == 0

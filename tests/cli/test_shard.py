@@ -98,8 +98,6 @@ def test_the_sharded_journals_that_exist_are_named(path: shard.Path, tmp_path: P
 
 def test_a_worker_that_starts_before_its_tree_and_ends_by_sigterm(tmp_path: Path) -> None:
     with start("shard", "work", tmp_path / "orders.2", "mailer", "--", "cat") as running:
-        assert running.stdout is not None
-        assert running.stderr is not None
         assert b"waiting for the first" in running.stderr.readline()
         with shard.Writer(shard.Path(tmp_path, "orders", 2)) as writer:
             writer.append(b"one", b"key")

@@ -196,7 +196,6 @@ def test_a_million_lines(tmp_path: Path, torture_s: float) -> None:
     assert sej("append", tmp_path / "j", stdin=lines).returncode == 0
     (segment,) = (tmp_path / "j" / "jnl").iterdir()
     with start("dump", segment) as dumping:
-        assert dumping.stdout is not None
         out = dumping.stdout.read()
     assert b"".join(line.split(b"\t")[4] for line in out.splitlines(keepends=True)) == lines
 

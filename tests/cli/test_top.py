@@ -41,8 +41,6 @@ def test_once_says_everything(root: Path) -> None:
 
 def test_rates_come_with_the_second_look(root: Path) -> None:
     with start("top", "--json", "--interval", "0.05", root / "small") as running:
-        assert running.stdout is not None
-        assert running.stderr is not None
         assert json.loads(running.stdout.readline())["rate"] is None
         with library.Writer(root / "small") as writer:
             while json.loads(running.stdout.readline())["rate"] != 0:
@@ -60,7 +58,6 @@ def test_rates_come_with_the_second_look(root: Path) -> None:
 
 def test_a_journal_that_comes_and_one_that_breaks(root: Path) -> None:
     with start("top", "--interval", "0.05", root) as running:
-        assert running.stdout is not None
         assert b"large" in running.stdout.readline()
         write(root / "medium", [b"x"])
         while b"medium" not in running.stdout.readline():

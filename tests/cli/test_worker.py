@@ -130,7 +130,6 @@ def test_a_worker_that_fails_is_started_again(folder: Path) -> None:
     sej("queue", "put", "mails", "a")
     (folder / "my_tasks.py").write_text(TASKS + "import os\nif os.environ.get('SEJ_SUPERVISED'): os._exit(3)\n")
     with running("worker", "mails", "my_tasks:write", "--time-limit", "1h") as process:
-        assert process.stderr is not None
         for _ in range(3):
             line = process.stderr.readline()
             assert line == b"sej: a worker process ended with exit code 3; starting another one\n"
@@ -145,7 +144,6 @@ def test_sigterm_ends_all_processes_and_a_killed_one_is_replaced(folder: Path) -
     with running("worker", "mails", "my_tasks:write", "--processes", "2") as process:
         until(lambda: seen.exists() and bool(seen.read_bytes()))
         os.kill(int(seen.read_bytes().split()[1]), signal.SIGKILL)
-        assert process.stderr is not None
         assert b"ended with exit code -9; starting another one" in process.stderr.readline()
         sej("queue", "put", "mails", "b")
         until(lambda: len(seen.read_bytes().splitlines()) == 2)
@@ -157,7 +155,6 @@ def test_sigterm_ends_all_processes_and_a_killed_one_is_replaced(folder: Path) -
 def test_a_process_whose_item_takes_too_long_is_replaced(folder: Path) -> None:
     sej("queue", "put", "mails", "a")
     with running("worker", "mails", "my_tasks:hang", "--time-limit", "0.2s") as process:
-        assert process.stderr is not None
         assert b"reached its time limit of 0.2 s" in process.stderr.readline()
         assert b"exit code 75; starting another one" in process.stderr.readline()
         until(lambda: stats()["done"] == 1)
@@ -172,7 +169,6 @@ def test_workers_end_though_their_supervisor_is_killed(folder: Path) -> None:
     with running("worker", "mails", "my_tasks:write", "--processes", "2") as process:
         until(lambda: seen.exists() and bool(seen.read_bytes()))
         process.kill()
-        assert process.stderr is not None
         assert process.stderr.read() == b""  # its end: no worker has it open
 
 
@@ -182,7 +178,6 @@ def test_reload_starts_again_after_a_change(folder: Path) -> None:
     with running("worker", "mails", "my_tasks:write", "--reload") as process:
         until(lambda: seen.exists() and bool(seen.read_bytes()))
         (folder / "my_tasks.py").write_text(TASKS.replace("item.value", "item.value.upper()"))
-        assert process.stderr is not None
         assert b"a file has changed" in process.stderr.readline()
         sej("queue", "put", "mails", "b")
         until(lambda: b"B " in seen.read_bytes())

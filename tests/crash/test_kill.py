@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import subprocess
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 import sej
 from tests.sej.hooks import PATIENCE_S, script
+from tests.sej.support import read_all
 
 # One line an acknowledgement: how many messages are acknowledged, how many are durable.
 WRITER = """
@@ -45,14 +45,12 @@ while True:
 def kill_one(path: Path, durability: str, seed: int, lines: int) -> None:
     """One writer that dies after about so many acknowledgements, and what it leaves."""
     child = script(WRITER, path, durability, seed)
-    assert child.stdout is not None
     said = [next(child.stdout) for _ in range(lines)]
     child.kill()
     said += child.stdout.read().splitlines(keepends=True)
     child.communicate()
     acknowledged, durable = (int(word) for word in [line for line in said if line.endswith("\n")][-1].split())
-    with sej.Scanner(path) as s:
-        before = [message.value[:9] for message in s]
+    before = [message.value[:9] for message in read_all(path)]
     assert before == [b"%09d" % n for n in range(len(before))], f"seed {seed}"
     least = durable if durability == "buffer" else acknowledged
     assert len(before) >= least, f"seed {seed}: {acknowledged} were acknowledged"
@@ -105,16 +103,13 @@ def test_writers_that_take_turns_and_are_killed_leave_one_journal(tmp_path: Path
     children = [script(OPENER, tmp_path) for _ in range(3)]
     promised = []
     for child in children:
-        assert child.stdout is not None
         promised += [(int(next(child.stdout)), child.pid) for _ in range(8)]
         child.kill()
     for child in children:
-        assert child.stdout is not None
         rest = child.stdout.readlines()  # communicate() would pass over what next() has read ahead
         child.communicate(timeout=PATIENCE_S)
         promised += [(int(line), child.pid) for line in rest if line.endswith("\n")]
-    with sej.Scanner(tmp_path) as s:
-        values = [message.value for message in s]
+    values = [message.value for message in read_all(tmp_path)]
     assert len({first for first, _ in promised}) == len(promised), "no offset was given twice"
     for first, pid in promised:
         assert values[first : first + 3] == [b"%d" % pid] * 3
@@ -137,8 +132,7 @@ def test_a_killed_reader_continues_where_it_committed(tmp_path: Path) -> None:
     for _ in range(3):
         with sej.Writer(tmp_path, segment_bytes=500) as w:
             w.append_many([b"v"] * 200)  # the reader before may have read everything
-        reader: subprocess.Popen[str] = script(READER, tmp_path)
-        assert reader.stdout is not None
+        reader = script(READER, tmp_path)
         lines = [next(reader.stdout) for _ in range(20)]
         reader.kill()
         lines += reader.stdout.readlines()  # communicate() would pass over what next() has read ahead

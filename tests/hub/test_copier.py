@@ -686,7 +686,6 @@ def kill_either_side(root: Path, address: str, rng: random.Random, rounds: int) 
     try:
         for _ in range(rounds):
             append(rng.choice([50, 3000]))
-            assert copier.stdout is not None
             for _ in range(rng.randrange(1, 3)):  # of what was appended, each directory brings one at least
                 assert json.loads(copier.stdout.readline()) >= 0  # it is at work just now
             if rng.random() < 0.5:

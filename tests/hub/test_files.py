@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hub.wire import Client
+from tests.sej.hooks import Script
 from tests.sej.support import sample
 
 PROGRAM = """
@@ -90,9 +91,8 @@ def test_no_journal_counts_as_damaged_for_lack_of_descriptors(tmp_path: Path, le
 
 def test_connections_that_say_nothing_leave_files_for_puts_and_end(tmp_path: Path) -> None:
     serve = [sys.executable, "-c", SERVE, "serve", "--address", "127.0.0.1:0", str(tmp_path)]
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server, contextlib.ExitStack() as stack:
+    with Script(serve, stdout=subprocess.PIPE, text=True) as server, contextlib.ExitStack() as stack:
         stack.callback(server.terminate)
-        assert server.stdout is not None
         host, port = server.stdout.readline().strip().rpartition(" ")[2].split(":")
         client = stack.enter_context(Client(f"{host}:{port}", client_id="a"))
         assert client.put("j", sample(1)) == 1

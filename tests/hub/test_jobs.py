@@ -28,8 +28,8 @@ from sej.system.locks import Lock
 from shard.committing import discard_dead_jobs
 from shard.staging import StagedRowsError
 from tests.hub.support import ROOT, connected, until
-from tests.sej.hooks import HookedDisk
-from tests.sej.support import flip
+from tests.sej.hooks import HookedDisk, Script
+from tests.sej.support import flip, read_all
 
 HUB = [sys.executable, "-c", "from hub.cli import app; app(prog_name='sej hub')"]
 
@@ -56,8 +56,7 @@ def staged(client: JobCalls | Jobs, job: str, shard: int, values: list[bytes], *
 def contents(root: Path) -> dict[str, list[bytes]]:
     found = {}
     for source in find_sources(str(root)):
-        with sej.Scanner(root / source.name) as scanner:
-            found[source.name] = [message.value for message in scanner]
+        found[source.name] = [message.value for message in read_all(root / source.name)]
     return found
 
 
@@ -433,18 +432,13 @@ def rows_of(jobs: Jobs, client: str, values: list[bytes], job: str = "01") -> St
 # --- SIGKILL
 
 
-def serve(root: Path, address: str) -> "subprocess.Popen[str]":
-    process = subprocess.Popen(
-        [*HUB, "serve", "--address", address, str(root)], cwd=ROOT, text=True, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
+def serve(root: Path, address: str) -> Script:
+    process = Script([*HUB, "serve", "--address", address, str(root)], cwd=ROOT, text=True, stdout=subprocess.PIPE)
     process.stdout.readline()
     return process
 
 
-def run_job(
-    client: JobCalls, address: str, server: list["subprocess.Popen[str]"], number: int, dice: random.Random, root: Path
-) -> None:
+def run_job(client: JobCalls, address: str, server: list[Script], number: int, dice: random.Random, root: Path) -> None:
     """Run a job until it is committed, as Spark does: a failed task or commit begins again, with the same number."""
 
     def maybe_kill() -> None:

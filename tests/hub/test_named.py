@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.named import HeldReaders
 from tests.cli.inside import inside
 from tests.hub.support import connected, fill, serving, until
-from tests.sej.hooks import Worker, script
+from tests.sej.hooks import Script, Worker, script
 from tests.sej.support import sample, write
 from tests.ticks import Clock
 
@@ -419,15 +418,14 @@ with hub.Store(sys.argv[1]) as store, Server(store, sys.argv[2]) as server:
 """
 
 
-def serve_at(root: Path, address: str) -> subprocess.Popen[str]:
+def serve_at(root: Path, address: str) -> Script:
     """Start a hub; :func:`kill` ends it."""
     process = script(_HUB, root, address)
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 
 
-def kill(process: subprocess.Popen[str]) -> None:
+def kill(process: Script) -> None:
     process.kill()
     process.communicate()
 
@@ -488,7 +486,6 @@ def test_a_killed_program_is_followed_by_the_next_one(tmp_path: Path) -> None:
     fill(tmp_path / "EWR.orders", sample(10))
     with serving(tmp_path) as (_, server), Client(server.address) as client:
         process = script(_READ, server.address)
-        assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == [10]
         until(lambda: sej.read_offset(tmp_path / "EWR.orders", "r") == 10)
         with pytest.raises(hub.ReaderHeldError):

@@ -19,7 +19,8 @@ from hub.wire.client import JobCalls
 from tests.cli.command import sej as sej_command
 from tests.hub.support import connected, fill, same_bytes
 from tests.hub.test_wire import EDGES
-from tests.sej.support import packed, sample
+from tests.sej.hooks import Script
+from tests.sej.support import packed, read_all, sample
 
 HERE = Path(__file__).parent
 
@@ -43,16 +44,14 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def client(stubs: Path, root: Path) -> Iterator[Client]:
     program = [sys.executable, str(HERE / "original_hub.py"), str(stubs), str(root)]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None and server.stdin is not None
+    with Script(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         with Client(f"127.0.0.1:{int(server.stdout.readline())}", client_id="c") as found:
             yield found
         server.stdin.close()
 
 
 def there(root: Path, name: str = "c.j") -> list[sej.Message]:
-    with sej.Scanner(root / name) as scanner:
-        return list(scanner)
+    return read_all(root / name)
 
 
 def test_put_returns_what_follows_the_last_message(client: Client, root: Path) -> None:

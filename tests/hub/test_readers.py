@@ -25,6 +25,7 @@ from hub.wire.reading import PIECE_BYTES, Get, Reader
 from hub.wire.status import BusyError, TooLargeError
 from tests.hub.greedy import OPTIONS, SMALL_WINDOW, unread
 from tests.hub.support import ROOT, fill, serving, until
+from tests.sej.hooks import Script
 from tests.sej.support import packed, sample
 
 HUB = [sys.executable, "-c", "from hub.cli import app; app(prog_name='sej hub')"]
@@ -34,15 +35,11 @@ MIB = 1 << 20
 @contextlib.contextmanager
 def program(*words: object) -> Iterator[Any]:
     """Run a process whose standard input is closed at the end of the block. Its first line is read."""
-    with subprocess.Popen(
-        [*map(str, words)], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
+    with Script([*map(str, words)], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             yield process, process.stdout.readline().strip()
         finally:
             process.terminate()
-            assert process.stdin is not None
             process.stdin.close()
 
 

@@ -13,7 +13,7 @@ from pipeline.options import READ, parse
 from pipeline.reading.planning import partition_count
 from pipeline.reading.stream import FilteringSejReader
 from tests.pipeline.conftest import BASE_NS, fill
-from tests.sej.support import overwrite, write
+from tests.sej.support import overwrite, read_all, write
 
 pytestmark = pytest.mark.spark
 
@@ -37,8 +37,7 @@ def test_directory_has_every_message_as_it_was_written(spark: SparkSession, jour
     frame = load(spark, journal)
     assert frame.columns == list(SEJ)
     rows = sorted(frame.collect(), key=lambda row: row.offset)
-    with sej.Scanner(journal) as scanner:
-        written = list(scanner)
+    written = read_all(journal)
     assert [(r.offset, r.timestamp_ns, r.type, bytes(r.key), bytes(r.value)) for r in rows] == written
     assert {(row.client, row.prefix, row.shard_bits, row.shard) for row in rows} == {(None, None, None, None)}
     seconds = [row["seconds"] for row in frame.selectExpr("unix_micros(timestamp) AS seconds").collect()]

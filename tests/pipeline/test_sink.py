@@ -9,7 +9,7 @@ import pipeline
 import sej
 import shard
 from tests.pipeline.conftest import BASE_NS, fill
-from tests.sej.support import commit, write
+from tests.sej.support import commit, read_all, write
 
 pytestmark = pytest.mark.spark
 
@@ -26,8 +26,7 @@ def save(frame: DataFrame, root: Path, mode: str = "append", **options: object) 
 
 
 def values(path: Path) -> list[bytes]:
-    with sej.Scanner(path) as scanner:
-        return [message.value for message in scanner]
+    return [message.value for message in read_all(path)]
 
 
 def tree_values(root: Path) -> list[bytes]:
@@ -62,8 +61,7 @@ def test_shards_are_those_of_the_house_and_of_spark(spark: SparkSession, tmp_pat
     save(numbers(spark, 1000), tmp_path / "tree", prefix="orders", bits=3)
     assert tree_values(tmp_path / "tree") == wanted(1000)
     for found in shard.find(tmp_path / "tree"):
-        with sej.Scanner(found.path) as scanner:
-            assert {shard.index_of(message.key, 3) for message in scanner} == {found.index}
+        assert {shard.index_of(message.key, 3) for message in read_all(found.path)} == {found.index}
     read = spark.read.format("sej").load(str(tmp_path / "tree"))
     assert read.where("shard <> CAST(xxhash64(key) & 7 AS INT)").count() == 0
     assert litter(tmp_path / "tree") == []
@@ -247,6 +245,6 @@ def test_a_job_keeps_the_hash_of_a_sharded_journal_and_splits_no_key(spark: Spar
     save(rows, tmp_path / "own", "overwrite", prefix="o", bits=3)
     for root, route in (("fnv", "fnv"), ("own", "xxh64")):
         for found in shard.find(tmp_path / root):
-            with sej.Scanner(found.path) as scanner:
-                assert {shard.index_of(message.key, 3, route) for message in scanner} <= {found.index}  # type: ignore[arg-type]
+            indexes = {shard.index_of(message.key, 3, route) for message in read_all(found.path)}  # type: ignore[arg-type]
+            assert indexes <= {found.index}
     assert pipeline.count(tmp_path / "own") == 50

@@ -24,7 +24,7 @@ from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.system.disk import OS
 from tests.pipeline.conftest import BASE_NS, fill
-from tests.sej.support import overwrite, write
+from tests.sej.support import overwrite, read_all, write
 
 COLUMNS = ["client", "prefix", "shard_bits", "shard", "offset", "timestamp", "timestamp_ns", "type", "key", "value"]
 HALF = datetime.fromtimestamp(BASE_NS // 10**9 + 50, UTC)
@@ -314,8 +314,7 @@ def test_a_time_behind_damage_is_not_passed_silently(large: Path) -> None:
     segment = sorted((large / "jnl").iterdir())[1]
     shutil.rmtree(large / "idx")
     overwrite(segment, 18, (1 << 28).to_bytes(4, "big"))  # the value size of the first message, whose key is empty
-    with sej.Scanner(large, on_corruption="skip") as scanner:
-        wanted = [m.offset for m in scanner if m.timestamp >= BASE_NS + 10**9]
+    wanted = [m.offset for m in read_all(large, on_corruption="skip") if m.timestamp >= BASE_NS + 10**9]
     start = datetime.fromtimestamp(BASE_NS // 10**9 + 1, UTC)
     with pytest.raises(sej.CorruptionError):
         pipeline.table(large, start=start).to_arrow()

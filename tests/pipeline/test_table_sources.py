@@ -22,6 +22,7 @@ from tests.cli.inside import inside
 from tests.hub.pipe import Pipe
 from tests.hub.support import CERTIFICATES
 from tests.pipeline.conftest import BASE_NS, fill
+from tests.sej.support import write
 
 # --- text queues
 
@@ -221,9 +222,7 @@ def test_names_clients_patterns_and_bounds_on_a_hub(far: Far) -> None:
 
 
 def test_a_hub_sends_what_a_table_needs(tmp_path: Path) -> None:
-    with sej.Writer(tmp_path / "berlin.large") as writer:
-        for at in range(3000):
-            writer.append(bytes(1000), timestamp=at)
+    write(tmp_path / "berlin.large", [bytes(1000)] * 3000, timestamp=list(range(3000)))
     with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0") as server, Pipe(server.address) as pipe:
 
         def sent(read: Callable[[pipeline.Table], int], rows: int, **options: Any) -> int:

@@ -17,7 +17,7 @@ from sej.queue.journal_queue import JournalQueue
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
 from tests.examples import examples
-from tests.sej.support import encoded, packed
+from tests.sej.support import encoded, packed, read_all
 from tests.sej.windows import BLOCK_BYTES, INDEX_BYTES, NEAR, READ_BYTES, small_windows
 
 ROOT = "/j"
@@ -252,10 +252,8 @@ class SizesMachine(RuleBasedStateMachine):
         assert self.tail.end_offset() == end
         at = self.first + share * (end - self.first) // 1000
         for verify in (False, True):
-            with sej.Scanner(ROOT, disk=self.disk, verify=verify) as s:
-                assert list(s) == self.rows[self.first : end]
-            with sej.Scanner(ROOT, at, disk=self.disk, verify=verify) as s:
-                assert list(s) == self.rows[at:end]
+            assert read_all(ROOT, disk=self.disk, verify=verify) == self.rows[self.first : end]
+            assert read_all(ROOT, offset=at, disk=self.disk, verify=verify) == self.rows[at:end]
         assert journal.tail(3) == self.rows[max(end - 3, self.first) : end]
         assert list(journal.reversed()) == self.rows[self.first : end][::-1]
         if at < end:
@@ -341,8 +339,7 @@ def test_a_repair_loses_no_whole_message_of_any_size(
         journal.repair()
         sej.Writer(ROOT, disk=disk).close()  # it cuts what is torn
         assert journal.verify() == []
-        with sej.Scanner(ROOT, disk=disk, verify=True) as s:
-            found = {message.offset for message in s}
+        found = {message.offset for message in read_all(ROOT, disk=disk, verify=True)}
         kept = b"".join(data for path, data in disk.files().items() if "/kept/" in path)
         for row in rows:
             whole = any(packed([row]) in data for data in left)

@@ -13,7 +13,7 @@ from sej import Message
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.system.disk import OS
-from tests.sej.support import STAMP, by_hand, encoded, segment
+from tests.sej.support import STAMP, by_hand, encoded, read_all, segment
 
 pytestmark = pytest.mark.either_codec
 
@@ -96,8 +96,7 @@ def check(path: Path, seed: int) -> None:
     case = Case(path / "damaged", random.Random(seed))
     shutil.copytree(case.path, path / "repaired")
     sej.Journal(path / "repaired").repair()
-    with sej.Scanner(path / "repaired") as s:
-        repaired = list(s)
+    repaired = read_all(path / "repaired")
     with sej.Scanner(case.path, on_corruption="skip") as s:
         found = list(s)
         gaps, end = s.gaps, s.offset

@@ -9,7 +9,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sej.system.disk import OS, Disk, File, Mode, OsDisk, OsFile, Status
 from tests.crash.disk import FaultyDisk
@@ -118,9 +118,16 @@ class MeanwhileDisk(WrappingDisk):
         return super().status(path)
 
 
-def script(code: str, *arguments: object) -> subprocess.Popen[str]:
+class Script(subprocess.Popen[str]):
+    """A process with pipes."""
+
+    stdin: IO[str]
+    stdout: IO[str]
+
+
+def script(code: str, *arguments: object) -> Script:
     """Python code in a process of its own, with pipes; the arguments are in sys.argv[1:]."""
-    return subprocess.Popen(
+    return Script(
         [sys.executable, "-c", code, *map(str, arguments)],
         cwd=ROOT,
         text=True,

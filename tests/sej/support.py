@@ -82,7 +82,7 @@ def segments(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted((path / "jnl").iterdir())}
 
 
-def read_all(path: Path, **options: Any) -> list[Message]:
+def read_all(path: Path | str, **options: Any) -> list[Message]:
     with sej.Scanner(path, **options) as scanner:
         return list(scanner)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sej
-from tests.sej.support import write
+from tests.sej.support import read_all, write
 
 pytestmark = pytest.mark.either_codec
 
@@ -100,8 +100,7 @@ def test_a_dead_letter_keeps_the_original_and_says_why(
 
     assert consumer(path, max_attempts=2, dead_letter=tmp_path / "dead").run(handle) == 300
     letters = list(sej.dead_letters(tmp_path / "dead"))
-    with sej.Scanner(path) as s:
-        originals = {message.offset: message for message in s}
+    originals = {message.offset: message for message in read_all(path)}
     assert [letter.message for letter in letters] == [originals[3], originals[299]]
     identity = sej.Journal(path).id
     assert identity is not None

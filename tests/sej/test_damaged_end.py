@@ -7,7 +7,7 @@ import pytest
 
 import sej
 from tests.cli.inside import inside
-from tests.sej.support import by_hand, encoded, overwrite, packed, sample, segment, values
+from tests.sej.support import by_hand, encoded, overwrite, packed, read_all, sample, segment, values
 
 FAR = (1 << 63).to_bytes(8, "big")
 
@@ -104,8 +104,7 @@ def test_a_reader_does_not_end_before_messages_of_the_index(trailer: bool, timeo
     assert missing == {5, 18}
     done = sej.Journal(tmp_path).repair()
     assert [gap[:2] for gap in done.gaps] == [(5, 6), (18, 19)]
-    with sej.Scanner(tmp_path) as scanner:
-        assert [message.offset for message in scanner] == found
+    assert [message.offset for message in read_all(tmp_path)] == found
     with sej.Writer(tmp_path) as writer:
         assert writer.append(b"") == 20, "no offset of a lost message is used again"
 

@@ -206,7 +206,7 @@ def test_eight_processes_follow_one_writer_that_rotates_every_ten(tmp_path: Path
     with sej.Writer(tmp_path, segment_bytes=270) as w:
         readers = [script(FOLLOWER, tmp_path, 500) for _ in range(8)]
         for reader in readers:
-            assert reader.stdout is not None and reader.stdout.readline() == "ready\n"
+            assert reader.stdout.readline() == "ready\n"
         for n in range(500):
             w.append(b"%d" % n)
         assert [reader.communicate(timeout=30)[0] for reader in readers] == ["500\n"] * 8

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 import sej
+from tests.sej.support import write
 
 NAMES = ["a b", "host:1", "é", "-x", "a" * 240, "a\nb", "\udcff"]
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    with sej.Writer(tmp_path / "j", segment_bytes=100) as writer:
-        for number in range(20):
-            writer.append(b"%d" % number)
+    write(tmp_path / "j", [b"%d" % number for number in range(20)], segment_bytes=100)
     (tmp_path / "j" / "ofs").mkdir(exist_ok=True)
     for name in NAMES:
         (tmp_path / "j" / "ofs" / f"{name}.ofs").write_bytes(struct.pack(">Q", 7))

@@ -276,8 +276,7 @@ def test_a_message_that_is_larger_than_a_read_ends_a_block(tmp_path: Path, small
     with SharedWriter(tmp_path) as w:  # it opens at the end, and indexes the messages before it
         for value in values:
             w.append(value)
-    with sej.Scanner(tmp_path, 1) as s:
-        assert [message.value for message in s] == values[1:]
+    assert [message.value for message in read_all(tmp_path, offset=1)] == values[1:]
     with sej.Writer(tmp_path) as w:
         assert w.append(b"on") == 3
     with SharedWriter(tmp_path) as w:

@@ -13,7 +13,7 @@ from sej.journal.directory import Directory
 from sej.journal.tail import Tail
 from sej.system.disk import OsFile, Status
 from tests.sej.hooks import CountingDisk, WrappingDisk
-from tests.sej.support import STAMP, by_hand, encoded, packed, sample, segment, segments, write
+from tests.sej.support import STAMP, by_hand, encoded, packed, read_all, sample, segment, segments, write
 
 
 def journal(path: Path, count: int = 30, segment_bytes: int = 200) -> sej.Journal:
@@ -144,8 +144,7 @@ def test_a_message_after_the_last_offsets_that_fit_is_corruption(count: int, tmp
     for look in (lambda: j.end_offset, lambda: j.tail(3)):
         with pytest.raises(CorruptionError):
             look()
-    with sej.Scanner(tmp_path, on_corruption="skip") as s:
-        assert [message.offset for message in s] == [last]
+    assert [message.offset for message in read_all(tmp_path, on_corruption="skip")] == [last]
     with pytest.raises(CorruptionError, match="exceeds the largest offset"):
         sej.Writer(tmp_path)
     j.repair()
@@ -160,11 +159,9 @@ def test_a_repair_passes_over_a_message_that_has_the_largest_offset(tmp_path: Pa
     far = encoded(2**63 - 1, STAMP, 0, b"", b"".join(good[1:3]))  # all of them, if its sizes were believed
     by_hand(tmp_path, (0, bytes(30) + far + good[3]))
     j = sej.Journal(tmp_path)
-    with sej.Scanner(tmp_path, on_corruption="skip") as s:
-        assert [message.offset for message in s] == [1, 2, 3]
+    assert [message.offset for message in read_all(tmp_path, on_corruption="skip")] == [1, 2, 3]
     j.repair()
-    with sej.Scanner(tmp_path) as s:
-        assert [message.offset for message in s] == [1, 2, 3]
+    assert [message.offset for message in read_all(tmp_path)] == [1, 2, 3]
 
 
 class _Numbered(OsFile):

@@ -28,7 +28,7 @@ sys.stdin.read()
 
 def test_a_second_writer_is_refused_with_the_name_of_the_holder(tmp_path: Path) -> None:
     holder = script(HOLDER, tmp_path)
-    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    assert holder.stdout.readline() == "held\n"
     start = time.monotonic()
     with pytest.raises(LockedError, match="writer lock is held by") as raised:
         sej.Writer(tmp_path)

@@ -15,7 +15,7 @@ from sej.journal.directory import Directory
 from sej.journal.retention import clean
 from sej.system.disk import OS
 from tests.sej.hooks import HookedDisk, MeanwhileDisk
-from tests.sej.support import by_hand, packed, sample, segment
+from tests.sej.support import by_hand, packed, read_all, sample, segment
 
 pytestmark = pytest.mark.either_codec
 
@@ -184,7 +184,6 @@ def test_a_batch_is_completed_once_though_segments_are_deleted(tmp_path: Path) -
     everything = [*(row.value for row in ROWS), b"before", *promise(tmp_path / "promised")]
     for path, disk in at_every_call(tmp_path, partial(shutil.copytree, tmp_path / "promised"), clean_now, 20):
         sej.Writer(path, disk=disk).close()
-        with sej.Scanner(path) as scanner:
-            found = [message.value for message in scanner]
+        found = [message.value for message in read_all(path)]
         assert sej.Journal(path).end_offset == len(everything)
         assert found == everything[len(everything) - len(found) :]

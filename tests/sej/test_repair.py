@@ -17,7 +17,7 @@ from sej.journal.directory import Directory
 from sej.journal.retention import clean
 from sej.system.disk import OS, OsDisk
 from tests.crash.disk import CrashDisk
-from tests.sej.support import by_hand, commit, encoded, flip, packed, sample, segment, segments, write
+from tests.sej.support import by_hand, commit, encoded, flip, packed, read_all, sample, segment, segments, write
 
 MESSAGES = sample(30)
 
@@ -147,8 +147,7 @@ def test_a_flipped_bit_in_a_value_is_kept_named_and_accepted(tmp_path: Path) -> 
     assert "unknown which of them changed: all are kept, with a new checksum" in done.notes[0]
     assert Path(done.kept[0]).read_bytes() == data[: len(Path(done.kept[0]).read_bytes())]
     assert sej.Journal(path).verify() == []
-    with sej.Scanner(path, verify=True) as s:
-        assert sum(1 for _ in s) == 600
+    assert sum(1 for _ in read_all(path, verify=True)) == 600
 
 
 def test_it_is_refused_while_a_writer_is_at_work(path: Path) -> None:
@@ -295,8 +294,7 @@ def test_a_segment_inside_another_one_costs_no_message(tmp_path: Path, inside: d
 def test_damage_before_a_segment_inside_another_one_is_all_that_a_reader_skips(tmp_path: Path) -> None:
     path = by_hand(tmp_path, (0, packed(MESSAGES[:20])), (10, b""), (20, packed(MESSAGES[20:])))
     overwrite(path, 5, b"\xff")
-    with sej.Scanner(path, on_corruption="skip") as s:
-        assert [message.offset for message in s] == [n for n in range(30) if n != 5]
+    assert [message.offset for message in read_all(path, on_corruption="skip")] == [n for n in range(30) if n != 5]
     sej.Journal(path).repair()
     assert read(path) == ([n for n in range(30) if n != 5], [(5, 6)])
 
@@ -319,8 +317,7 @@ def test_lone_messages_between_damages_are_kept(tmp_path: Path) -> None:
         data += message if number % 2 == 0 else bytes(len(message) - 20)
     path = by_hand(tmp_path, (0, bytes(data)))
     sej.Journal(path).repair()
-    with sej.Scanner(path) as s:
-        assert [message.offset for message in s] == list(range(0, 400, 2))
+    assert [message.offset for message in read_all(path)] == list(range(0, 400, 2))
 
 
 def test_a_journal_in_the_value_of_a_damaged_message_does_not_take_the_place_of_its_own(tmp_path: Path) -> None:
@@ -330,8 +327,7 @@ def test_a_journal_in_the_value_of_a_damaged_message_does_not_take_the_place_of_
     damaged[-1] ^= 0xFF
     path = by_hand(tmp_path, (0, b"".join([*sound[:5], bytes(damaged), *sound[6:]])))
     sej.Journal(path).repair()
-    with sej.Scanner(path) as s:
-        assert [message.offset for message in s] == [*range(5), *range(6, 40)]
+    assert [message.offset for message in read_all(path)] == [*range(5), *range(6, 40)]
 
 
 def test_of_two_messages_with_one_offset_the_one_is_kept_that_fits(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import sej
 from sej.system.disk import OS, OsDisk
 from tests.crash.disk import CrashDisk
-from tests.sej.support import join, segments
+from tests.sej.support import join, read_all, segments
 
 pytestmark = pytest.mark.either_codec
 
@@ -31,8 +31,7 @@ def fill(path: Path | str, **options: object) -> None:
 
 
 def values(path: Path | str, offset: int | None = None) -> list[int]:
-    with sej.Scanner(path, sej.FIRST if offset is None else offset) as s:
-        return [int(message.value) for message in s]
+    return [int(message.value) for message in read_all(path, offset=sej.FIRST if offset is None else offset)]
 
 
 def test_nothing_is_deleted_without_a_limit(path: Path) -> None:
@@ -169,8 +168,7 @@ def test_a_crash_at_any_moment_leaves_a_journal_that_reads_on() -> None:
         with sej.Writer("/j", disk=crash.disk) as w:
             assert w.offset == COUNT
         assert not (tmp and crash.disk.list("/j/tmp")), "the next writer deletes what a crash left"
-        with sej.Scanner("/j", disk=crash.disk) as s:
-            found = [int(message.value) for message in s]
+        found = [int(message.value) for message in read_all("/j", disk=crash.disk)]
         assert found == list(range(found[0], COUNT))
         assert sej.Journal("/j", disk=crash.disk).verify() == []
     assert left > 0
@@ -232,8 +230,7 @@ def test_a_name_that_a_listing_lacks_is_no_gap(path: Path, at: int) -> None:
         assert [int(message.value) for message in s] == list(range(first - 1, COUNT))
     assert [int(m.value) for m in sej.Journal(path, disk=Racing(missing, 1)).reversed()] == list(range(COUNT))[::-1]
     assert sej.Journal(path, disk=Racing(missing, 1)).verify() == []
-    with sej.Scanner(path, disk=Racing(missing, 1000)) as s:  # it asks for the next segment by name
-        assert [int(message.value) for message in s] == list(range(COUNT))
+    assert [int(message.value) for message in read_all(path, disk=Racing(missing, 1000))] == list(range(COUNT))
     with pytest.raises(sej.OffsetGapError):
         list(sej.Journal(path, disk=Racing(missing, 1000)).reversed())
     assert [problem.kind for problem in sej.Journal(path, disk=Racing(missing, 1000)).verify()] == ["gap"]

@@ -289,9 +289,7 @@ def test_a_changed_time_of_a_blocks_first_or_last_message_is_found_by_verify(
 ) -> None:
     """The entry of its block then looks stale. The next entry shows that it is not."""
     size = len(encoded(0, STAMP, 0, b"", bytes(1000)))
-    with sej.Writer(tmp_path, segment_bytes=1 << 30) as w:
-        for _ in range(1200):
-            w.append(bytes(1000), timestamp=STAMP)
+    write(tmp_path, [bytes(1000)] * 1200, timestamp=STAMP, segment_bytes=1 << 30)
     index = IndexFile(Directory(tmp_path, OS), Directory(tmp_path, OS).segments()[0])
     file = segment(tmp_path, 0)
     opened = OS.open(file, "read")

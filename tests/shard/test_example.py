@@ -7,14 +7,15 @@ import sys
 from pathlib import Path as FilePath
 
 import shard
+from tests.sej.hooks import Script
 
 EXAMPLE = FilePath(__file__).parent.parent.parent / "examples" / "shards"
 SHIPPED = re.compile(r"worker \d+, shard (\d): order (\d+) of customer (\d+)\n")
 
 
-def start(cwd: FilePath) -> subprocess.Popen[str]:
+def start(cwd: FilePath) -> Script:
     command = [sys.executable, "-W", "error", str(EXAMPLE / "work.py")]
-    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, text=True)
+    return Script(command, cwd=cwd, stdout=subprocess.PIPE, text=True)
 
 
 def produce(cwd: FilePath, count: int) -> None:
@@ -26,13 +27,11 @@ def test_three_terminals(tmp_path: FilePath) -> None:
     path = shard.Path(tmp_path / "orders-data", "orders", 3)
     produce(tmp_path, 100)
     with start(tmp_path) as first:
-        assert first.stdout is not None
         assert SHIPPED.fullmatch(first.stdout.readline())
         with start(tmp_path) as second:
             try:
                 first.kill()
                 produce(tmp_path, 100)
-                assert second.stdout is not None
                 orders: set[int] = set()
                 while orders != set(range(100)):  # the second one gets all shards
                     found = SHIPPED.fullmatch(second.stdout.readline())

@@ -16,6 +16,7 @@ import shard
 from sej import codec
 from shard import routing
 from shard.routing import Hash
+from tests.sej.support import read_all
 
 Group = Callable[..., dict[int, tuple[list[bytes], list[bytes], list[int]]]]
 TABLE = FilePath(__file__).parent.parent / "golden" / "shard" / "xxhash64.tsv"
@@ -89,16 +90,15 @@ def test_a_batch_is_what_one_batch_a_shard_would_have_written(
             spans = writer.append_many(values, keys, types, times)
         assert spans == {index: range(len(part[2])) for index, part in groups.items()}
         for index, (_, _, places) in groups.items():
-            with sej.Scanner(path.dir(index)) as scanner:
-                assert [message[1:] for message in scanner] == [
-                    (
-                        times[place] if isinstance(times, list) else times,
-                        types[place] if isinstance(types, list) else types,
-                        keys[place],
-                        values[place],
-                    )
-                    for place in places
-                ]
+            assert [message[1:] for message in read_all(path.dir(index))] == [
+                (
+                    times[place] if isinstance(times, list) else times,
+                    types[place] if isinstance(types, list) else types,
+                    keys[place],
+                    values[place],
+                )
+                for place in places
+            ]
 
 
 KEYS = [b"key-%d" % number for number in range(20)]
@@ -127,8 +127,7 @@ def test_every_kind_of_bytes_and_ints_is_appended(tmp_path: FilePath) -> None:
     with shard.Writer(path) as writer:
         assert writer.append_many(values, [memoryview(b"x")] * 3, [Kind.THREE, True, 2], 9) == {0: range(3)}
         assert writer.append_many([], [], [], []) == {}
-    with sej.Scanner(path.dir(0)) as scanner:
-        assert [(message.type, message.value) for message in scanner] == [(3, b"a"), (1, b"b"), (2, b"c")]
+    assert [(message.type, message.value) for message in read_all(path.dir(0))] == [(3, b"a"), (1, b"b"), (2, b"c")]
 
 
 @pytest.mark.parametrize(

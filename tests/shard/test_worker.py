@@ -20,7 +20,7 @@ import shard
 from sej import codec
 from shard.claims import LiveWorker, WorkerRank
 from tests.sej.hooks import PATIENCE_S
-from tests.sej.support import write
+from tests.sej.support import read_all, write
 from tests.shard.worker_process import RECORD, VIOLATION
 
 ROOT = FilePath(__file__).resolve().parent.parent.parent
@@ -150,8 +150,7 @@ def test_dead_letters(path: shard.Path, tmp_path: FilePath, caplog: pytest.LogCa
 
     worker = shard.Worker(path, "w", max_attempts=3, dead_letter=tmp_path / "dead", timeout=0.0, backoff_s=0.001)
     assert worker.run(handle) == 100
-    with sej.Scanner(tmp_path / "dead") as scanner:
-        letters = sorted(message.value.partition(b"\n")[2] for message in scanner)
+    letters = sorted(message.value.partition(b"\n")[2] for message in read_all(tmp_path / "dead"))
     assert letters == [b"key 42", b"key 7"]
     assert all("in handle" in letter.traceback for letter in sej.dead_letters(tmp_path / "dead"))
     assert caplog.text.count('raise RuntimeError("poison")') == 6
