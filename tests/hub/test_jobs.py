@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -60,13 +62,24 @@ def contents(root: Path) -> dict[str, list[bytes]]:
     return found
 
 
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    with hub.Store(tmp_path) as store:
+        yield Jobs(store)
+
+
+@contextmanager
+def calling(root: Path) -> Iterator[JobCalls]:
+    with connected(root, "a") as (_, client):
+        yield JobCalls(client)
+
+
 def litter(root: Path) -> list[str]:
     return [name for name in os.listdir(root / ".staging") if name.startswith(("task-", "job-"))]
 
 
 def test_rows_of_a_job_are_appended_once(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, connection):
-        client = JobCalls(connection)
+    with calling(tmp_path) as client:
         for number, name in ((0, "app"), (0, "app"), (1, "app"), (0, "other")):
             job = uuid.uuid4().hex
             files = [staged(client, job, shard, values_of(shard, tag=name)) for shard in (0, 1)]
@@ -80,8 +93,7 @@ def test_rows_of_a_job_are_appended_once(tmp_path: Path) -> None:
 
 
 def test_jobs_without_a_name_are_recognised_by_their_id(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, connection):
-        client = JobCalls(connection)
+    with calling(tmp_path) as client:
         for job in ("01", "02"):
             files = [staged(client, job, 0, values_of(0))]
             assert client.commit(job, "log", 0, files)
@@ -90,15 +102,14 @@ def test_jobs_without_a_name_are_recognised_by_their_id(tmp_path: Path) -> None:
 
 
 def test_rows_of_several_tasks_follow_each_other(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, connection):
-        client = JobCalls(connection)
+    with calling(tmp_path) as client:
         files = [staged(client, "01", 0, values_of(task)) for task in range(3)]
         assert client.commit("01", "log", 0, files)
         assert sej.Journal(tmp_path / "a.log").verify() == []
     assert contents(tmp_path) == {"a.log": values_of(0) + values_of(1) + values_of(2)}
 
 
-def test_rows_stay_while_any_task_of_their_job_writes(tmp_path: Path) -> None:
+def test_rows_stay_while_any_task_of_their_job_writes(tmp_path: Path, jobs: Jobs) -> None:
     two_days_ago = time.time() - 2 * 86_400
 
     def age() -> None:
@@ -106,21 +117,18 @@ def test_rows_stay_while_any_task_of_their_job_writes(tmp_path: Path) -> None:
             for each in (path, *path.iterdir()):
                 os.utime(each, (two_days_ago, two_days_ago))
 
-    with hub.Store(tmp_path) as store:
-        jobs = Jobs(store)
-        staged(jobs, "dead", 0, [b"never"])
-        early = staged(jobs, "aa", 0, [b"early"])
-        age()
-        late = staged(jobs, "aa", 0, [b"late"])
-        assert jobs.commit("a", "bb", "orders", 0, None, 0, [staged(jobs, "bb", 0, [b"other"])])
-        assert {name.rpartition("-")[0] for name in litter(tmp_path)} == {"task-a.aa"}
-        assert jobs.commit("a", "aa", "orders", 0, None, 0, [early, late])
+    staged(jobs, "dead", 0, [b"never"])
+    early = staged(jobs, "aa", 0, [b"early"])
+    age()
+    late = staged(jobs, "aa", 0, [b"late"])
+    assert jobs.commit("a", "bb", "orders", 0, None, 0, [staged(jobs, "bb", 0, [b"other"])])
+    assert {name.rpartition("-")[0] for name in litter(tmp_path)} == {"task-a.aa"}
+    assert jobs.commit("a", "aa", "orders", 0, None, 0, [early, late])
     assert contents(tmp_path) == {"a.orders": [b"other", b"early", b"late"]}
 
 
 def test_a_part_that_is_sent_again_is_not_written_again(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, connection):
-        client = JobCalls(connection)
+    with calling(tmp_path) as client:
         data = rows(values_of(0))
         for start in (0, 0, 100, 50, 0):
             assert client.stage("01", "02", 0, start, data[start : start + 200]) == max(300, 0) or start in (0, 50)
@@ -133,8 +141,7 @@ def test_a_part_that_is_sent_again_is_not_written_again(tmp_path: Path) -> None:
 
 
 def test_a_hub_that_lost_bytes_makes_the_task_start_again(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, connection):
-        client = JobCalls(connection)
+    with calling(tmp_path) as client:
         data = rows(values_of(0))
         client.stage("01", "02", 0, 0, data[:100])
         (path,) = (tmp_path / ".staging").glob("task-*/000.rows")
@@ -172,8 +179,7 @@ def test_a_failed_sync_is_not_repeated_on_the_same_bytes(tmp_path: Path) -> None
 
 
 def test_an_aborted_job_leaves_nothing(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, connection):
-        client = JobCalls(connection)
+    with calling(tmp_path) as client:
         kept = staged(client, "02", 0, values_of(0))
         file = staged(client, "01", 0, values_of(1))
         client.abort("01")
@@ -226,8 +232,7 @@ def test_jobs_need_a_role_of_their_own_and_see_only_their_client(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["", "..", "/x", "A", "a" * 65])
 def test_ids_cannot_leave_the_staging_folder(tmp_path: Path, name: str) -> None:
-    with connected(tmp_path, "a") as (_, connection):
-        client = JobCalls(connection)
+    with calling(tmp_path) as client:
         for job, task in ((name, "01"), ("01", name)):
             with pytest.raises(InvalidNameError, match="hexadecimal"):
                 client.stage(job, task, 0, 0, b"x")
@@ -289,38 +294,32 @@ def test_a_decided_job_whose_rows_were_lost_does_not_keep_the_hub_from_starting(
 
 
 @pytest.mark.parametrize("number", [1, 2**40])
-def test_a_lost_list_of_numbers_stops_no_job(tmp_path: Path, number: int) -> None:
+def test_a_lost_list_of_numbers_stops_no_job(tmp_path: Path, jobs: Jobs, number: int) -> None:
     """Its error says to move it away. A number that was committed before is dropped as always."""
-    with hub.Store(tmp_path) as store:
-        jobs = Jobs(store)
-        for each in (3, 5):
-            assert jobs.commit("a", f"0{each}", "log", 0, "app", each, [staged(jobs, f"0{each}", 0, [b"%d" % each])])
-        (tmp_path / ".staging" / "done.json").unlink()
-        for each, is_new in ((5, False), (number, number > 5), (6, number < 5)):
-            again = jobs.commit(
-                "a", f"1{each:x}", "log", 0, "app", each, [staged(jobs, f"1{each:x}", 0, [b"%d" % each])]
-            )
-            assert again or not is_new
+    for each in (3, 5):
+        assert jobs.commit("a", f"0{each}", "log", 0, "app", each, [staged(jobs, f"0{each}", 0, [b"%d" % each])])
+    (tmp_path / ".staging" / "done.json").unlink()
+    for each, is_new in ((5, False), (number, number > 5), (6, number < 5)):
+        again = jobs.commit("a", f"1{each:x}", "log", 0, "app", each, [staged(jobs, f"1{each:x}", 0, [b"%d" % each])])
+        assert again or not is_new
     assert contents(tmp_path) == {"a.log": [b"3", b"5", b"6" if number < 5 else b"%d" % number]}
     assert litter(tmp_path) == []
 
 
-def test_no_job_is_dropped_after_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with hub.Store(tmp_path) as store:
-        jobs = Jobs(store)
-        assert jobs.commit("a", "01", "log", 0, None, 0, [])  # has a number, and no batch in a journal
-        monkeypatch.setattr("shard.committing.time.time_ns", lambda: 1)
-        for job in ("02", "03"):
-            assert jobs.commit("a", job, "log", 0, None, 0, [staged(jobs, job, 0, [job.encode()])])
+def test_no_job_is_dropped_after_the_clock_was_set_back(
+    tmp_path: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert jobs.commit("a", "01", "log", 0, None, 0, [])  # has a number, and no batch in a journal
+    monkeypatch.setattr("shard.committing.time.time_ns", lambda: 1)
+    for job in ("02", "03"):
+        assert jobs.commit("a", job, "log", 0, None, 0, [staged(jobs, job, 0, [job.encode()])])
     assert contents(tmp_path) == {"a.log": [b"02", b"03"]}
 
 
-def test_the_name_that_counts_jobs_without_a_name_is_refused(tmp_path: Path) -> None:
+def test_the_name_that_counts_jobs_without_a_name_is_refused(tmp_path: Path, jobs: Jobs) -> None:
     """Their numbers are times: each number of a caller would be below them, and its job dropped."""
-    with hub.Store(tmp_path) as store:
-        jobs = Jobs(store)
-        with pytest.raises(InvalidNameError, match="must not be 'spark-batch'"):
-            jobs.commit("a", "01", "log", 0, "spark-batch", 1, [staged(jobs, "01", 0, [b"x"])])
+    with pytest.raises(InvalidNameError, match="must not be 'spark-batch'"):
+        jobs.commit("a", "01", "log", 0, "spark-batch", 1, [staged(jobs, "01", 0, [b"x"])])
 
 
 # --- what a client sends wrong, and what is wrong with its journals: other clients do not notice
@@ -343,28 +342,25 @@ def test_a_number_that_the_list_of_numbers_cannot_have_is_refused(tmp_path: Path
     assert contents(tmp_path) == {"a.log": [b"y"], "b.log": [b"x"]}
 
 
-def test_rows_that_are_no_messages_are_refused_before_the_decision(tmp_path: Path) -> None:
+def test_rows_that_are_no_messages_are_refused_before_the_decision(tmp_path: Path, jobs: Jobs) -> None:
     whole = rows([b"a", b"b"])
-    with hub.Store(tmp_path) as store:
-        jobs = Jobs(store)
-        for data, count in ((b"nothing" * 30, 2), (whole, 3), (whole, 1), (whole[:-1], 2), (whole + b"x" * 40, 2)):
-            task = uuid.uuid4().hex
-            jobs.stage("a", "01", task, 0, 0, data)
-            file = Staged(task, 0, count, len(data), crc32c(data))
-            for attempt in (
-                lambda f: jobs.seal("a", "01", [f]),
-                lambda f: jobs.commit("a", "01", "log", 0, None, 0, [f]),
-            ):
-                with pytest.raises(StagedRowsError, match=f"differ from what it reported: expected {count} messages"):
-                    attempt(file)
-        assert not any(name.startswith("job-") for name in litter(tmp_path))
-        assert jobs.commit("a", "02", "log", 0, None, 0, [staged(jobs, "02", 0, [b"x"])])
+    for data, count in ((b"nothing" * 30, 2), (whole, 3), (whole, 1), (whole[:-1], 2), (whole + b"x" * 40, 2)):
+        task = uuid.uuid4().hex
+        jobs.stage("a", "01", task, 0, 0, data)
+        file = Staged(task, 0, count, len(data), crc32c(data))
+        for attempt in (
+            lambda f: jobs.seal("a", "01", [f]),
+            lambda f: jobs.commit("a", "01", "log", 0, None, 0, [f]),
+        ):
+            with pytest.raises(StagedRowsError, match=f"differ from what it reported: expected {count} messages"):
+                attempt(file)
+    assert not any(name.startswith("job-") for name in litter(tmp_path))
+    assert jobs.commit("a", "02", "log", 0, None, 0, [staged(jobs, "02", 0, [b"x"])])
     assert contents(tmp_path) == {"a.log": [b"x"]}
 
 
 def test_a_shard_that_is_none_of_the_journal_is_refused_before_the_decision(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, connection):
-        client = JobCalls(connection)
+    with calling(tmp_path) as client:
         file = staged(client, "01", 2, [b"x"])
         for bits, error in ((0, "index must be 0 to 0"), (1, "index must be 0 to 1"), (2**31, "bits must be")):
             with pytest.raises(sej.InvalidMessageError, match=error):
@@ -381,18 +377,16 @@ def damage(journal: Path) -> None:
     flip(segment, 7, 0xFF)
 
 
-def test_a_job_is_not_decided_if_a_journal_cannot_be_opened(tmp_path: Path) -> None:
+def test_a_job_is_not_decided_if_a_journal_cannot_be_opened(tmp_path: Path, jobs: Jobs) -> None:
     for name in ("a.log.1.000", "a.log.1.001"):
         with sej.Writer(tmp_path / name) as writer:
             writer.append_many([b"1", b"2"])
     damage(tmp_path / "a.log.1.001")
-    with hub.Store(tmp_path) as store:
-        jobs = Jobs(store)
-        files = [staged(jobs, "01", shard, [b"x"]) for shard in (0, 1)]
-        with pytest.raises(sej.CorruptionError, match=r"a\.log\.1\.001"):
-            jobs.commit("a", "01", "log", 1, None, 0, files)
-        sej.Journal(tmp_path / "a.log.1.001").repair()
-        assert jobs.commit("a", "01", "log", 1, None, 0, files)
+    files = [staged(jobs, "01", shard, [b"x"]) for shard in (0, 1)]
+    with pytest.raises(sej.CorruptionError, match=r"a\.log\.1\.001"):
+        jobs.commit("a", "01", "log", 1, None, 0, files)
+    sej.Journal(tmp_path / "a.log.1.001").repair()
+    assert jobs.commit("a", "01", "log", 1, None, 0, files)
     assert contents(tmp_path)["a.log.1.000"] == [b"1", b"2", b"x"]
 
 

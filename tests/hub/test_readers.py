@@ -24,9 +24,9 @@ from hub.wire.frames import get_response, large_get_response
 from hub.wire.reading import PIECE_BYTES, Get, Reader
 from hub.wire.status import BusyError, TooLargeError
 from tests.hub.greedy import OPTIONS, SMALL_WINDOW, unread
-from tests.hub.support import ROOT, fill, serving, until
+from tests.hub.support import ROOT, connected, fill, serving, until
 from tests.sej.hooks import Script
-from tests.sej.support import packed, sample
+from tests.sej.support import packed, sample, write
 
 HUB = [sys.executable, "-c", "from hub.cli import app; app(prog_name='sej hub')"]
 MIB = 1 << 20
@@ -162,10 +162,7 @@ def test_an_answer_is_limited_whatever_is_requested(tmp_path: Path) -> None:
 def test_no_answer_of_tiny_messages_passes_the_message_limit(tmp_path: Path) -> None:
     limit = 200_000  # in a reply a message without a value takes more than in a journal
     fill(tmp_path / "a.j", [sej.Message(number, -1, 255, b"", b"") for number in range(20_000)])
-    with (
-        serving(tmp_path, max_message_bytes=limit) as (_, server),
-        Client(server.address, client_id="a", max_message_bytes=limit) as client,
-    ):
+    with connected(tmp_path, "a", server={"max_message_bytes": limit}, max_message_bytes=limit) as (_, client):
         assert len(client.get("j", 0, 2**32 - 1, max_bytes=2**63)) > 3000
         follow = client.follow("j", 0, 2**32 - 1)
         assert len(next(follow)) + len(next(follow)) > 3000
@@ -174,11 +171,9 @@ def test_no_answer_of_tiny_messages_passes_the_message_limit(tmp_path: Path) -> 
 def test_a_message_that_is_larger_than_an_answer_comes_alone(tmp_path: Path) -> None:
     rows = [large(0, 10), large(1, 3 << 20), large(2, 10), large(3, 80_000), large(4, 5)]
     fill(tmp_path / "a.j", rows)
-    with (
-        serving(tmp_path, max_answer_bytes=100_000, answer_bytes=1 << 20) as (_, server),
-        Client(server.address, client_id="a") as client,
-    ):
-        sizes = [len(everything(server.address, offset).Messages) for offset in range(5)]
+    limits = {"max_answer_bytes": 100_000, "answer_bytes": 1 << 20}
+    with connected(tmp_path, "a", server=limits) as (_, client):
+        sizes = [len(everything(client.address, offset).Messages) for offset in range(5)]
         assert sizes == [1, 1, 3, 2, 1]
         follow = client.follow("j", 0)
         followed: list[sej.Message] = []
@@ -193,13 +188,12 @@ def test_a_message_that_is_larger_than_an_answer_comes_alone(tmp_path: Path) -> 
 
 def test_a_message_that_is_larger_than_the_hub_sends_is_named(tmp_path: Path) -> None:
     fill(tmp_path / "a.j", [large(0, 10), large(1, 3 << 20), large(2, 10)])
-    with serving(tmp_path, max_message_bytes=1 << 20) as (_, server), Client(server.address, client_id="a") as client:
+    said = r"a\.j: message 1 has 3145757 bytes.* at most .*max_message_bytes"
+    with connected(tmp_path, "a", server={"max_message_bytes": 1 << 20}) as (_, client):
         for verify in (True, False):
             assert len(client.get("j", 0, verify=verify)) == 1
             for attempt in (client.get, client.read_encoded, client.follow):
-                with pytest.raises(
-                    TooLargeError, match=r"a\.j: message 1 has 3145757 bytes.* at most .*max_message_bytes"
-                ):
+                with pytest.raises(TooLargeError, match=said):
                     list(attempt("j", 0 if attempt != client.get else 1, verify=verify))
             assert len(client.get("j", 2, verify=verify)) == 1
 
@@ -367,8 +361,7 @@ def test_a_journal_that_is_recreated_while_it_is_read_ends_the_read(tmp_path: Pa
     """The next segment of the new one has the same name, and other messages with the next offsets."""
 
     def create(tag: bytes) -> None:
-        with sej.Writer(tmp_path / "a.j", segment_bytes=10_000) as writer:
-            writer.append_many([b"%s-%03d" % (tag, number) for number in range(1000)])
+        write(tmp_path / "a.j", [b"%s-%03d" % (tag, number) for number in range(1000)], segment_bytes=10_000)
 
     create(b"old")
     share: Any = None  # no message is large
