@@ -1,11 +1,15 @@
-"""The ledger ignores damaged lines."""
+"""The ledger ignores damaged lines, and is asked about a message only if it knows one."""
 
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from sej.system.locks import process_host
 from tests.textqueue.claiming import lined, plain
 from textqueue import MessageStatus, TextQueue
+from textqueue.reading.details import details, totals
 
 
 def test_after_a_ledger_was_emptied_each_message_goes_to_one_worker(tmp_path: Path) -> None:
@@ -67,3 +71,24 @@ def test_the_oldest_marks_are_dropped_when_the_ledger_is_long(tmp_path: Path, mo
         assert len(q.conflicts) == 701 - len(left), "and the claimed one"
         q.mark_many(list(q.messages()), MessageStatus.cleared)
     assert plain(path) == b"=held\n" + b"".join(b"=" + line[1:] for line in lines)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_totals_are_those_of_the_messages(tmp_path: Path, known: bool) -> None:
+    path = tmp_path / "jobs.tq"
+    room = "mutex=" + " " * 40
+    gone, here = f"999999999@{process_host()}/1", "me, by hand"
+    path.write_text(f"-a\n-b\n\\{room}\n=c\n!d\n# e\n-f\n\\mutex={gone}\n-g\n\\mutex={here}\n-h\n more\n")
+    with TextQueue(path) as q:
+        claims = [q.take(), q.take()] if known else []
+        if known:
+            assert q.take() is not None
+            q.append("new")
+        now_ns = time.time_ns()
+        found = list(details(q.messages(set(MessageStatus)), now_ns=now_ns))
+        counts = Counter(one.message.status for one in found)
+        total = totals(q._inputs.sources, now_ns=now_ns)
+        assert len(claims) == 2 * known
+    assert total.counts == dict.fromkeys(MessageStatus, 0) | counts
+    assert total.claimed == sum(one.holder is not None for one in found) == 1 + 3 * known
+    assert total.oldest_s == max(one.age_s for one in found if one.message.status is MessageStatus.queued)

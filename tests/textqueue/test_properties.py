@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -17,6 +18,7 @@ from tests.ticks import next_tick
 from textqueue import InvalidTextError, Message, MessageMovedError, MessageStatus, TextQueue
 from textqueue.format.grammar import CHUNK, CONTROLS, LINE, STATUS_OF
 from textqueue.format.parser import Entry, chunks, encode, parse, render, value_of, variables_of, whole
+from textqueue.reading.checker import check_text
 
 ANY = st.binary(max_size=200) | st.lists(
     st.sampled_from(
@@ -49,6 +51,14 @@ def test_a_prefix_is_parsed_as_in_the_whole(data: bytes, size: int) -> None:
 @given(ANY)
 def test_the_fast_split_into_chunks_equals_the_regular_one(data: bytes) -> None:
     assert chunks(data) == CHUNK.findall(data)
+
+
+@given(ANY)
+def test_a_sound_text_is_found_without_a_look_at_each_message(data: bytes) -> None:
+    found = check_text(data, "")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("textqueue.reading.checker._is_sound", lambda data: False)
+        assert check_text(data, "") == found
 
 
 @given(ANY)

@@ -25,6 +25,7 @@ from textqueue.commands.opening import (
     name_of,
     note_if_foreign,
     opened,
+    opened_files,
     print_json,
     print_line,
     readable,
@@ -35,7 +36,7 @@ from textqueue.editing.message import Message
 from textqueue.format.grammar import CONTROLS, MessageStatus
 from textqueue.format.parser import plan_of
 from textqueue.queue import TextQueue
-from textqueue.reading.details import Detail, details
+from textqueue.reading.details import Detail, details, totals
 
 _ALL: Final = "all"
 _STATUSES: Final = tuple(control.status for control in CONTROLS if control.status is not None)
@@ -148,16 +149,10 @@ def stats(path: Path, json: bool) -> None:
 
     Example: sej tq stats jobs.tq
     """
-    counts = dict.fromkeys((status.name for status in _STATUSES), 0)
-    claims, oldest = 0, None
-    with opened(path) as queue:
-        for one in details(queue.messages(_STATUSES), now_ns=time.time_ns()):
-            counts[one.message.status.name] += 1
-            claims += one.holder is not None
-            if one.message.status is MessageStatus.queued:
-                oldest = one.age_s if oldest is None else max(oldest, one.age_s)
-        files = len(queue.input_files)
-    row: dict[str, Any] = {**counts, "claimed": claims, "files": files, "oldest_s": oldest}
+    with opened_files(path) as sources:
+        found = totals(sources, now_ns=time.time_ns())
+    counts = {status.name: found.counts[status] for status in _STATUSES}
+    row: dict[str, Any] = {**counts, "claimed": found.claimed, "files": len(sources), "oldest_s": found.oldest_s}
     if json:
         print_json(row)
         return

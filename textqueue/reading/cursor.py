@@ -261,18 +261,31 @@ def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Messag
 
 
 def _windows(source: Source, controls: Collection[int]) -> Iterator[Iterator[Message]]:
+    for reader, window in _loaded(source):
+        yield _ready(reader, window, controls, None)
+
+
+def _loaded(source: Source) -> Iterator[tuple[_Reader, Window]]:
+    """Yield the windows of a file. The caller moves the reader."""
     reader = _Reader(source)
     while True:
         window = reader.load()
         if window is not None:
             reader.cut = False
-            yield _ready(reader, window, controls, None)
+            yield reader, window
             if window.at_end and not reader.cut:
                 return
         elif reader.moved:
             reader.find_again()
         else:
             return
+
+
+def pieces(source: Source) -> Iterator[tuple[int, bytes, int]]:
+    """Yield the whole entries of a file, many at a time: their position, their bytes, and the epoch."""
+    for reader, window in _loaded(source):
+        reader.at(window.position + len(window.data))
+        yield window.position, window.data, reader.epoch
 
 
 def _taken(source: Source, message: Message, owner: bytes | None) -> bool:

@@ -13,10 +13,14 @@ from typing import Final, NamedTuple
 from sej.system.disk import File
 from textqueue.editing.message import Message
 from textqueue.editing.source import Source
-from textqueue.format.mutex import claimant, holder_of, is_alive, is_here
-from textqueue.format.parser import decode, digest, essence
+from textqueue.format.generation import generations_in
+from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
+from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_here
+from textqueue.format.parser import chunks, decode, digest, essence
 from textqueue.ledger.log import CHANGES, CLAIMS, Record
+from textqueue.reading.cursor import pieces
 
+_QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 _BLOCK: Final = 1 << 20
 
 
@@ -60,6 +64,43 @@ def details(messages: Iterable[Message], *, now_ns: int) -> Iterator[Detail]:
             file.close()
 
 
+class Totals(NamedTuple):
+    """What a queue has.
+
+    Attributes:
+        counts: how many messages and comments have each status.
+        claimed: how many messages are claimed, as in :class:`Detail`.
+        oldest_s: the age of the oldest queued message; None: none is queued.
+    """
+
+    counts: dict[MessageStatus, int]
+    claimed: int
+    oldest_s: float | None
+
+
+def totals(sources: Iterable[Source], *, now_ns: int) -> Totals:
+    """Count the messages of some files. A message is looked at only if the ledger or a claim is about it."""
+    counts = dict.fromkeys(MessageStatus, 0)
+    claimed, oldest_ns = 0, now_ns + 1
+    for source in sources:
+        try:
+            file = _File(source)
+        except FileNotFoundError:
+            continue
+        try:
+            for position, data, epoch in pieces(source):
+                text = b"\n" + data
+                for control, status in STATUS_OF.items():
+                    counts[status] += text.count(b"\n%c" % control)
+                counts[MessageStatus.comment] -= len(generations_in(data))
+                for holder, since_ns in file.claims(position, data, epoch) if b"\n-" in text else ():
+                    claimed += holder is not None
+                    oldest_ns = min(oldest_ns, since_ns)
+        finally:
+            file.close()
+    return Totals(counts, claimed, None if oldest_ns > now_ns else (now_ns - oldest_ns) / 1e9)
+
+
 class _File:
     """One file of the queue: its ledger, and the lines up to the last message."""
 
@@ -93,6 +134,23 @@ class _File:
             self._lines += data.count(b"\n")
             self._position += len(data)
         return self._lines
+
+    def claims(self, position: int, data: bytes, epoch: int) -> Iterator[tuple[str | None, int]]:
+        """Yield holder and time of the queued messages in some entries; once for all about which nothing is known."""
+        held = self._claims or HELD.search(data)
+        if not self._edited and not held:
+            yield None, self._changed_ns
+            return
+        for raw in chunks(data):
+            if raw[0] == _QUEUED:
+                name = digest(essence(raw))
+                if held:
+                    yield self.claim(Message(self.source, raw, position, epoch), name)
+                elif name in self._edited:
+                    yield None, self._edited_at.get((position, name), self._edited[name])
+                else:
+                    yield None, self._changed_ns
+            position += len(raw)
 
     def claim(self, message: Message, name: bytes) -> tuple[str | None, int]:
         """Return the holder of a message, and the time of its last edit in nanoseconds since 1970."""
