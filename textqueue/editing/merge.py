@@ -1,18 +1,8 @@
-"""The edit of `sej tq edit`: merged with what programs wrote meanwhile, and with a ledger that knows it.
+"""The edit of `sej tq edit`: the save of a person, merged with what others wrote meanwhile.
 
-The steps::
-
-    1  merge the person's text with the file as it is now
-    2  write the statuses that the person changed, as marks in place, so that the ledger has them
-    3  if there is anything else: write the merged text into a temporary file, and rename it
-    4  write the ledger again, with the new positions, and without what the person deleted or changed
-
-**Why marks.** The text that the person began with is known, so a changed status is meant. As marks the changes are in
-the ledger, so the save of an older buffer does not take them back.
-
-**Crash points.** The file has each mark of step 2 completely or not at all. A crash before the rename leaves the marks
-and not the other changes; the temporary file is replaced by the next save. After a crash between steps 3 and 4, the
-next operation finds a foreign change, as after a save by an editor.
+The merged text is written into a temporary file, which is renamed. It has the number of the last change, so the person
+has seen all changes, and the next session finds the claims again, as after a save by an editor
+(``textqueue.editing.reconcile``). A crash before the rename changes nothing.
 
 **The merge.** Both versions are compared with the text that the person began with, entry by entry. A change that only
 one side made is taken. If both sides inserted entries at the same place, both remain, the person's first. If both
@@ -28,23 +18,21 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Final, NamedTuple
 
+from sej.system.disk import File
 from sej.system.locks import end_lease
-from textqueue.editing.message import marking
-from textqueue.editing.proof import Place
-from textqueue.editing.queue_file import Session
+from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.source import Source
 from textqueue.editing.tq_file import copy_owner
-from textqueue.errors import FileInUseError, MessageMovedError
-from textqueue.format.generation import Generation, generations_in
-from textqueue.format.grammar import BOM, CONTROL_OF, STATUS_OF, MessageStatus
+from textqueue.errors import FileInUseError
+from textqueue.format.generation import generations_in, with_line
+from textqueue.format.grammar import BOM
 from textqueue.format.mutex import holder_of
-from textqueue.format.parser import chunks, digest, essence, value_of
+from textqueue.format.parser import chunks, essence, value_of
 from textqueue.format.windows import Token, token_of
-from textqueue.ledger.log import Record
 from textqueue.ledger.sidecar import sidecar_path
 
 _Span = tuple[int, int]
@@ -133,27 +121,6 @@ def entries(text: bytes) -> list[bytes]:
     mark, text = (BOM, text[len(BOM) :]) if text.startswith(BOM) else (b"", text)
     found = chunks(text if not text or text.endswith(b"\n") else text + b"\n")
     return [mark, *found] if mark else found
-
-
-def new_positions(old: bytes, new: bytes) -> dict[int, int]:
-    """Return where the entries of a text that are unchanged in another one begin there, by their old positions.
-
-    Blanks at the ends of lines do not count.
-    """
-    before, after = entries(old), entries(new)
-    found: dict[int, int] = {}
-    position = moved = at = 0  # positions in both texts, and the number of the entry
-    for change in (*_changes(before, after), _Change(len(before), len(before), ())):
-        for entry in before[at : change.start]:
-            found[position] = moved
-            position += len(entry)
-            moved += len(entry)
-        if _trims(before, change):
-            found[position] = moved
-        position += sum(map(len, before[change.start : change.end]))
-        moved += sum(map(len, change.new))
-        at = change.end
-    return found
 
 
 def _changes(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[_Change]:
@@ -282,7 +249,6 @@ def _applied(old: Sequence[bytes], changes: Sequence[_Change], start: int, end: 
 
 
 _MAX_ATTEMPTS: Final = 20
-_QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 
 
 def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
@@ -299,7 +265,6 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
     Raises:
         FileInUseError: other programs changed the file in every attempt.
     """
-    overridden: dict[bytes, None] = {}  # before a mark; after it, the entry of the others looks unchanged
     for _ in range(_MAX_ATTEMPTS):
         with source.file.session() as session:
             if not session.known:
@@ -308,88 +273,25 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
             end_lease(session.file)
             text = session.file.read(before[1], 0)
             merged = merge(old, new, text)
-            marks = _marks(text, merged.text)
-            if merged.text == text or (not marks and _replace(source, session, text, merged, before)):
-                return list(overridden | dict.fromkeys(merged.overridden))
-            overridden |= dict.fromkeys(merged.overridden if marks else ())
-            epoch = source.file.ledger.epoch
-        for position, raw, control in marks:
-            place = Place(position, raw, epoch)
-            try:
-                source.edit(place, marking(source, raw, position, STATUS_OF[control]), "change the status of a message")
-            except MessageMovedError:
-                break  # another program was faster: merge again
+            done = merged.text == text or _replace(source.file, session.file, merged.text, before)
+        if done:
+            with source.file.session():  # finds the claims again
+                return merged.overridden
     raise FileInUseError(
         f"other programs changed this file in each of {_MAX_ATTEMPTS} attempts to save it; save again", path=source.path
     )
 
 
-def _marks(text: bytes, merged: bytes) -> list[tuple[int, bytes, int]]:
-    """Return the entries whose status alone differs, as (position, bytes, new control byte).
-
-    Equal entries are left to the replacement. If the person removed one of them, nothing tells which one, and a mark
-    could queue a message for a moment that is done.
-    """
-    there = _statuses(merged)
-    counts = {name: len(each) for name, each in _statuses(text).items()}
-    found: list[tuple[int, bytes, int]] = []
-    position = 0
-    for raw in entries(text):
-        if raw[0] in STATUS_OF and counts[name := essence(raw)] == len(there.get(name, ())) == 1:
-            (control,) = there[name]
-            if control != raw[0]:
-                found.append((position, raw, control))
-        position += len(raw)
-    return found
-
-
-def _statuses(text: bytes) -> dict[bytes, list[int]]:
-    """Return the control bytes of the entries, by essence."""
-    found: dict[bytes, list[int]] = {}
-    for raw in entries(text):
-        if raw[0] in STATUS_OF:
-            found.setdefault(essence(raw), []).append(raw[0])
-    return found
-
-
-def _replace(source: Source, session: Session, text: bytes, merged: Merged, before: Token) -> bool:
-    disk = source.file.disk
-    temporary = sidecar_path(source.file.real_path, ".save")
-    disk.unlink(temporary)
-    file = disk.open(temporary, "temp")
+def _replace(queue: QueueFile, file: File, text: bytes, before: Token) -> bool:
+    if queue.ledger.lined and not generations_in(text):  # the person has seen all changes, and removed the line
+        text, _ = with_line(text, queue.ledger.generation.number)
+    temporary = sidecar_path(queue.real_path, ".save")
+    queue.disk.unlink(temporary)
+    new = queue.disk.open(temporary, "temp")
     try:
-        copy_owner(session.file, file)
-        file.write(merged.text)
-        file.sync()
-        after = token_of(file.status())
+        copy_owner(file, new)
+        new.write(text)
+        new.sync()
     finally:
-        file.close()
-    if not source.file.swap(session.file, temporary, before):
-        return False
-    # What the person deleted or changed is not a lost change of a program: the text has the present number.
-    ledger, places = source.file.ledger, new_positions(text, merged.text)
-    claims = [one for one in ledger.claims.values() if one.position >= 0]
-    moved = [one._replace(position=places[one.position]) for one in claims if one.position in places]
-    taken = {one.position for one in moved}
-    moved += _moved_claims([one for one in claims if one.position not in places], taken, merged.text)
-    found = generations_in(merged.text)
-    at = found[0].position if found else -1
-    ledger.begin(moved, after, Generation(at, ledger.generation.number))
-    return True
-
-
-def _moved_claims(claims: Sequence[Record], taken: Collection[int], text: bytes) -> list[Record]:
-    """Give each claim whose message was removed an equal message: nothing tells which of them the person removed.
-
-    Args:
-        claims: the claims.
-        taken: the positions of messages that have a claim.
-        text: the new text.
-    """
-    free: dict[bytes, list[int]] = {record.digest: [] for record in claims}
-    position = 0
-    for raw in entries(text) if claims else ():
-        if raw[0] == _QUEUED and position not in taken and (name := digest(essence(raw))) in free:
-            free[name].append(position)
-        position += len(raw)
-    return [record._replace(position=free[record.digest].pop(0)) for record in claims if free[record.digest]]
+        new.close()
+    return queue.swap(file, temporary, before)
