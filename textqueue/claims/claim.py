@@ -46,19 +46,19 @@ from sej.errors import ClosedError
 from sej.system.disk import File
 from sej.system.locks import end_lease_if_waited_for
 from textqueue.editing.message import Message, marking
-from textqueue.editing.proof import Change, Place
+from textqueue.editing.proof import Change, Place, here
 from textqueue.editing.queue_file import Session
-from textqueue.editing.source import ClaimLostError, Replaced, Source
+from textqueue.editing.source import Changes, ClaimLostError, Replaced, Source, put
 from textqueue.editing.tq_file import Conflict
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
-from textqueue.format.mutex import ROOM, claimant, holder_of, is_alive, is_of, is_own, mutex_of, owner_text
+from textqueue.format.mutex import ROOM, claimant, holder_of, is_alive, is_of, mutex_of, owner_text
 from textqueue.format.parser import Variable, digest, essence, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window, require_resolved
-from textqueue.ledger.log import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX
+from textqueue.ledger.log import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX, Line
 
 _FIRST_BYTES: Final = 1 << 12
-_SCAN_BYTES: Final = 1 << 14
+_SCAN_BYTES: Final = 1 << 12
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 _ALIVE_S: Final = 0.05
 _DIED: Final = "the worker died"
@@ -279,20 +279,68 @@ class Claiming:
             claim.give_back()
 
 
-class _Taking(NamedTuple):
+class _Taking:
     """The edit that claims a message.
 
     Attributes:
-        writes: bytes, with their positions relative to the control byte.
-        kind: whether the claim is in the mutex, or in the ledger only.
+        place: the message.
         name: the process that claims it.
+        owner: the same, with the lease.
+        writes: bytes, with their positions relative to the control byte.
         counted: its ``retries`` before the claim.
     """
 
-    writes: list[tuple[int, bytes]]
-    kind: int
-    name: bytes
-    counted: Variable | None
+    def __init__(self, source: Source, place: Place, owner: str | None, lease_s: float | None, *, pull: bool) -> None:
+        """Decide what is written.
+
+        Args:
+            source: the file.
+            place: the message, which was read in this session.
+            owner: as in ``TextQueue.claim``.
+            lease_s: the lease, in seconds.
+            pull: whether to reduce its retries.
+        """
+        self.place = place
+        self.name = owner_text(owner)
+        self.owner = source.leases.leased(self.name, lease_s)
+        self.writes: list[tuple[int, bytes]] = []
+        self.counted: Variable | None = None
+        self.last: tuple[int, bytes] | None = place.position, place.raw
+        self.wrote = False
+        self._source = source
+        self._kind = IN_LEDGER
+        if b"\\" in place.raw:
+            self._write_variables(place.raw, pull=pull)
+
+    def _write_variables(self, raw: bytes, *, pull: bool) -> None:
+        mutex = mutex_of(raw)
+        if mutex is not None and len(mutex.data) >= ROOM and mutex.fits(self.name):
+            self._kind = IN_MUTEX
+            self.writes.append((mutex.position, mutex.filled(self.name)))
+        elif mutex is not None and mutex.holder:
+            self.writes.append((mutex.position, mutex.filled(b"")))
+        self.counted = retries_of(raw) if pull else None
+        if self.counted is not None:
+            left = b"%d" % max(int(self.counted.data) - 1, 0)
+            self.writes.append((self.counted.position, left.ljust(len(self.counted.data))))
+        self.wrote = bool(self.writes)
+
+    def prove(self, session: Session) -> bool:
+        """Return whether the message is still there. Under a lease, it was read in this session."""
+        return session.alone or here(session.file, self.place, epoch=0) == self.place.raw
+
+    def write(self, session: Session) -> bool:
+        """Write the claim."""
+        new = put(self._source.file, session, self.place, self.writes)
+        if new is None:
+            return False
+        self.place = Place(self.place.position, new, -1)
+        return True
+
+    def lines(self) -> list[Line]:
+        """Return the line of the claim."""
+        position, raw, _ = self.place
+        return [(self._kind, position, digest(essence(raw)), self.owner)]
 
 
 class _Found(NamedTuple):
@@ -444,7 +492,6 @@ class Claimer:
         passed = True  # no deferred message so far, so the low position may advance
         position = self._low
         while True:
-            end_lease_if_waited_for(file)
             window = read_window(file, position, size, settled=self._source.settled)
             require_resolved(file, window)
             data = window.data
@@ -472,6 +519,7 @@ class Claimer:
             if window.at_end:
                 return None
             size = min(size * 4, FIRST_WINDOW)
+            end_lease_if_waited_for(file)
 
     def _is_taken(self, position: int, raw: bytes) -> bool:
         """Return whether the claim in a mutex counts, although the ledger has none at the position."""
@@ -492,35 +540,26 @@ class Claimer:
         holder = holder_of(found.place.raw) or (old.holder if old is not None else b"")
         reason = f"{found.abandoned}, and no retries were left"
         change = marking(source, found.place.raw, found.place.position, MessageStatus.critical, reason, holder)
-        return source.write(session, [found.place], [change], "give up a message")[1]
+        return source.write(session, Changes(source, [found.place], [change], "give up a message")) is not None
 
     def _claim(
         self, session: Session, found: _Found, owner: str | None, pull: bool, lease_s: float | None
     ) -> Claim | None:
         source = self._source
-        edit: _Taking | None = None
-        leased = b""
-
-        def claim(raw: bytes) -> Change | None:
-            nonlocal edit, leased
-            edit = _taking(raw, owner, pull=pull)
-            leased = source.leases.leased(edit.name, lease_s)
-            return Change(edit.writes, edit.kind, leased)
-
+        edit = _Taking(source, found.place, owner, lease_s, pull=pull)
         try:
-            (place,), current = source.write(session, [found.place], [claim], "claim a message")
+            done = source.file.commit(session, edit)
         except OSError:
-            if edit is not None:
-                self._restore(session.file, found.place, edit)
+            self._restore(session.file, found.place, edit)
             raise
+        ledger, (position, raw, _) = source.file.ledger, edit.place
         if self._epoch <= 0:  # this was the first edit of the file
-            self._epoch, self._reading = place.epoch, source.file.ledger.reading
-        if not current:
+            self._epoch, self._reading = ledger.epoch, ledger.reading
+        if not done:
             return None
-        assert edit is not None
-        message = Message(source, place.raw, place.position, place.epoch)
-        made = Claim(self, message, leased, None if edit.counted is None else edit.counted.data)
-        if is_own(edit.name):
+        message = Message(source, raw, position, ledger.epoch)
+        made = Claim(self, message, edit.owner, None if edit.counted is None else edit.counted.data)
+        if edit.name == owner_text():
             self.open.add(made)
         return made
 
@@ -535,31 +574,6 @@ class Claimer:
             if there == raw:
                 for relative, data in old:
                     file.write_at(data, position + relative)
-
-
-def _taking(raw: bytes, owner: str | None, *, pull: bool) -> _Taking:
-    """Return the edit that claims a message.
-
-    Args:
-        raw: the message.
-        owner: as in ``TextQueue.claim``.
-        pull: whether to reduce its retries.
-    """
-    if b"\\" not in raw:
-        return _Taking([], IN_LEDGER, owner_text(owner), None)
-    name = owner_text(owner)
-    writes: list[tuple[int, bytes]] = []
-    mutex = mutex_of(raw)
-    in_mutex = mutex is not None and len(mutex.data) >= ROOM and mutex.fits(name)
-    if mutex is not None and in_mutex:
-        writes.append((mutex.position, mutex.filled(name)))
-    elif mutex is not None and mutex.holder:
-        writes.append((mutex.position, mutex.filled(b"")))
-    counted = retries_of(raw) if pull else None
-    if counted is not None:
-        left = b"%d" % max(int(counted.data) - 1, 0)
-        writes.append((counted.position, left.ljust(len(counted.data))))
-    return _Taking(writes, IN_MUTEX if in_mutex else IN_LEDGER, name, counted)
 
 
 def _entry(file: File, position: int) -> bytes | None:

@@ -221,8 +221,13 @@ class Message:
         )
 
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
-        raw = self.raw
-        self._edit(marking(self.source, raw, self.position, status, reason), _WHAT[status])
+        raw, control = self.raw, CONTROL_OF[status]
+        plain = reason is None and not self.claim and raw[:1] != control
+        epoch = self.source.mark_all([Place(self.position, raw, self.epoch)], control[0]) if plain else None
+        if epoch is None:
+            self._edit(marking(self.source, raw, self.position, status, reason), _WHAT[status])
+        else:
+            self.raw, self.epoch = control + raw[1:], epoch
         if raw[0] == _QUEUED:  # otherwise it was forgotten before, and the hash would be that of an equal message
             self.source.delivered.forget(raw)
 

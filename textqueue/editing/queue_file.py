@@ -20,13 +20,14 @@ An editor writes to the file without taking the queue's lock. So an edit has the
 
 from __future__ import annotations
 
-import os
+import errno
 import threading
 import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from sej.errors import ClosedError
+from sej.fork import notice_fork, watch_forks
 from sej.system.disk import Disk, File, Status, is_full
 from sej.system.locks import end_lease, leased
 from textqueue.editing.reconcile import begin, reconcile
@@ -110,12 +111,15 @@ class Opening:
             queue.thread = threading.get_ident()
             queue.refresh()
             while True:
-                self._file = file = queue.disk.open(queue.real_path, "edit")
+                self._file = file = queue.disk.open(queue.sidecars.real_path, "edit")
                 if (session := queue.begin(file)) is not None:
                     return session
                 file.close()
-        except BaseException:
+        except BaseException as error:
             self.__exit__()
+            if isinstance(error, OSError) and error.errno == errno.ELOOP and queue.sidecars.have_moved():
+                queue.guard.close()  # the path has become a link: another lock is in use
+                return self.__enter__()
             raise
 
     def __exit__(self, *_: object) -> None:
@@ -143,7 +147,7 @@ class QueueFile(TqFile):
         self.known = False
         self._closed = False
         self._looked = 0.0
-        self._pid = os.getpid()
+        watch_forks(self)
 
     def session(self) -> Opening:
         """Return a context manager that takes the lock, and brings the ledger in line with the file.
@@ -169,7 +173,7 @@ class QueueFile(TqFile):
             new = not self.ledger.epoch
             self.known = begun == token_of(status) if new else self._ours(file, status)
             if self.known:
-                return Session(file, status, alone, known=True)
+                return Session(file, status, alone, True)
             busy = not alone and abs(time.time_ns() - status.mtime_ns) < SAVING_S * 1e9
             if busy or looks == _LOOKS:  # another program changes the file all the time
                 return Session(file, status, alone, known=False, busy=busy)
@@ -294,13 +298,14 @@ class QueueFile(TqFile):
 
     # Changes by other processes
 
+    def _after_fork(self) -> None:
+        """In a forked child, read the ledger again: the parent may have been about to change what was read."""
+        self.ledger.close()
+
     def refresh(self) -> None:
         """Apply what other processes wrote into the ledger. The caller holds the lock."""
+        notice_fork()
         now = time.monotonic()
-        pid = os.getpid()
-        if pid != self._pid:  # a forked child must not use the state of its parent
-            self._pid = pid
-            self.ledger.close()
         look = now - self._looked > _LOOK_S
         if look:
             self._looked = now

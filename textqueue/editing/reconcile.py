@@ -174,11 +174,9 @@ class _Redoing:
     def __init__(self, queue: TqFile, seen: int, size: int, *, has_number: bool) -> None:
         self.reports: list[Conflict] = []
         self._queue = queue
-        self._seen = seen
         self._changes: list[tuple[int, Record]] = []  # with their layouts
         self._older: Counter[bytes] = Counter()  # appends that the person has seen, less what was archived
         self._by: dict[bytes, list[_Message]] = defaultdict(list)
-        self._at: dict[int, _Message] = {}
         self._places: dict[tuple[int, int, bytes], _Message | None] = {}  # by layout, position and digest
         self.removed: list[Line] = []
         self._lost: list[Record] = []
@@ -221,8 +219,7 @@ class _Redoing:
                 if self._guessed and raw[0] in STATUS_OF:
                     self._texts.add(text_owner(raw))
                 if raw[0] in STATUS_OF and (name := digest(essence(raw))) in wanted:
-                    self._at[position] = message = _Message(position, raw)
-                    self._by[name].append(message)
+                    self._by[name].append(_Message(position, raw))
                 position += len(raw)
 
     def redo(self) -> None:

@@ -61,7 +61,8 @@ class Changes:
                 ledger, unless another worker may not take the message yet.
             free: whether the edit is refused if a process has claimed one of the messages.
         """
-        self.found = list(places)
+        self.found: list[Place] = []
+        self._places = places
         self.last: tuple[int, bytes] | None = None
         self.wrote = False
         self._source = source
@@ -81,18 +82,19 @@ class Changes:
             ClaimLostError: a message does not have its claim any more, or another process has claimed it.
         """
         file = session.file
+        self.last, self.wrote, self._lines = None, False, []
         # In epoch 0 a message is found by its bytes alone.
-        epoch = self._queue.ledger.epoch if session.known and session.still() else 0
+        epoch = self._queue.ledger.epoch if session.known and (session.alone or session.still()) else 0
+        places = self._places
         if self._claims:
-            pairs = zip(self.found, self._claims, strict=True)
-            self.found = [self._claimed(place, owner, known=epoch > 0) if owner else place for place, owner in pairs]
-        places = self.found
+            pairs = zip(places, self._claims, strict=True)
+            places = [self._claimed(place, owner, known=epoch > 0) if owner else place for place, owner in pairs]
         found: list[Place] = []
         lost: list[int] = []
-        for number, place in enumerate(places):
+        for place in places:
             raw = here(file, place, epoch=epoch)
             if raw is None:
-                lost.append(number)
+                lost.append(len(found))
             found.append(place if raw is None or raw is place.raw else place._replace(raw=raw))
         if lost:
             taken = {place.position for number, place in enumerate(found) if number not in set(lost)}
@@ -150,32 +152,42 @@ class Changes:
 
     def write(self, session: Session) -> bool:
         """Write each change. Without a lease, prove each message again before, and read it back afterwards."""
-        file = session.file
         for number, (place, change) in enumerate(zip(self.found, self._todo, strict=True)):
             if change is None:
                 continue
-            if not session.alone and here(file, place, epoch=0) != place.raw:
-                return False  # another program changed the message after it was found
-            raw = bytearray(place.raw)
-            for relative, data in change.writes:
-                file.write_at(data, place.position + relative)
-                self.wrote = True
-                raw[relative : relative + len(data)] = data
-            new = bytes(raw)
-            if not session.alone and file.read(len(new), place.position) != new:
-                what = "the file was rewritten while this message was edited"
-                self._queue.report(place.position, new, "collision", what)
-            owner, name = change.owner, essence(new)
+            new = put(self._queue, session, place, change.writes)
+            if new is None:
+                return False
+            self.wrote = self.wrote or bool(change.writes)
+            owner = change.owner
             if change.kind == SET:
                 owner = b"%s/%s" % (digest(essence(place.raw)), owner)
             self.found[number] = Place(place.position, new, place.epoch)
-            self._lines.append((change.kind, place.position, digest(name), owner))
+            self._lines.append((change.kind, place.position, digest(essence(new)), owner))
             self.last = place.position, new
         return True
 
     def lines(self) -> list[Line]:
         """Return a ledger line for each message."""
         return self._lines
+
+
+def put(queue: QueueFile, session: Session, place: Place, writes: Sequence[tuple[int, bytes]]) -> bytes | None:
+    """Write into a message, and return its new bytes; None: another program changed it after it was found.
+
+    Without a lease, the message is proven again before, and read back afterwards.
+    """
+    file, alone = session.file, session.alone
+    if not alone and here(file, place, epoch=0) != place.raw:
+        return None
+    raw = bytearray(place.raw)
+    for relative, data in writes:
+        file.write_at(data, place.position + relative)
+        raw[relative : relative + len(data)] = data
+    new = bytes(raw)
+    if not alone and file.read(len(new), place.position) != new:
+        queue.report(place.position, new, "collision", "the file was rewritten while this message was edited")
+    return new
 
 
 class _OneStatus:
@@ -186,9 +198,9 @@ class _OneStatus:
 
     def __init__(self, places: Sequence[Place], control: int) -> None:
         """Take the messages as they were read, at least one, and the control byte."""
-        self._places = sorted(places)
+        self._places = places = sorted(places) if len(places) > 1 else places
         self._control = control
-        self._groups = neighbours(self._places)
+        self._groups = neighbours(places) if len(places) > 1 else [places]
         position, raw, _ = self._places[-1]
         self.wrote = True
         self.last: tuple[int, bytes] | None = position, bytes([control]) + raw[1:]
@@ -208,10 +220,10 @@ class _OneStatus:
         """Write the control bytes, group by group."""
         for group in self._groups:
             begin = group[0].position
-            size = group[-1].position + 1 - begin
-            window = bytearray(session.file.read(size, begin) if size > 1 else 1)
-            for position, _, _ in group:
+            window = bytearray(session.file.read(group[-1].position - begin, begin) if len(group) > 1 else b"")
+            for position, _, _ in group[:-1]:
                 window[position - begin] = self._control
+            window.append(self._control)
             session.file.write_at(window, begin)
         return True
 
@@ -453,11 +465,12 @@ class Source:
             free: whether the edit is refused if a process has claimed one of the messages.
         """
         start = time.monotonic()
+        edit = Changes(self, places, changes, what, claims, free=free)
         replaced = Replaced(what, self.path)
         while True:
             try:
                 with self.file.session() as session:
-                    done, current = self.write(session, places, changes, what, claims, free=free)
+                    done = self.write(session, edit)
             except FileNotFoundError:
                 if time.monotonic() - start < _RENAMED_S and self.has_ledger:
                     time.sleep(_RENAMED_PAUSE_S)
@@ -467,7 +480,7 @@ class Source:
                     path=self.path,
                     position=places[0].position,
                 ) from None
-            if current:
+            if done is not None:
                 return done
             replaced.again()
 
@@ -480,22 +493,12 @@ class Source:
         except FileNotFoundError:
             return None
 
-    def write(
-        self,
-        session: Session,
-        places: Sequence[Place],
-        changes: Sequence[Callable[[bytes], Change | None]],
-        what: str,
-        claims: Sequence[bytes] = (),
-        *,
-        free: bool = False,
-    ) -> tuple[list[Place], bool]:
-        """Change many messages in a session. Return them, and whether all changes are in the file at the path."""
-        edit = Changes(self, places, changes, what, claims, free=free)
-        current = self.file.commit(session, edit)
-        if not current or edit.last is None:
-            return edit.found, current
-        return [place._replace(epoch=self.file.ledger.epoch) for place in edit.found], True
+    def write(self, session: Session, edit: Changes) -> list[Place] | None:
+        """Make changes in a session, and return the messages; None: not all changes are in the file at the path."""
+        if not self.file.commit(session, edit):
+            return None
+        epoch = self.file.ledger.epoch
+        return edit.found if edit.last is None else [Place(at, raw, epoch) for at, raw, _ in edit.found]
 
     def sync(self) -> None:
         """Sync the file and the ledger to disk, as ``textqueue.editing.durable`` describes.

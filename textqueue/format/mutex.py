@@ -95,15 +95,19 @@ def owner_text(owner: str | None = None) -> bytes:
     """Return the text of a claim of another process, given as ``pid@host/start``; any other text: of this process."""
     match = _OWNER.fullmatch(owner.encode("utf-8", "replace")) if owner else None
     if match is None:
-        pid, here = os.getpid(), process_host()
-        return _own_text(pid, here, _own_start(pid, here))
+        return _own(os.getpid())[1]
     digits, host, start = match.groups()
     return digits + b"@" + _given(host) + b"/" + start
 
 
-@lru_cache
-def _own_text(pid: int, host: str, start: int) -> bytes:
-    return b"%d@%s/%d" % (pid, _bare(host), start)
+@cache
+def _own(pid: int) -> tuple[bytes, bytes]:
+    """Return the host of this process, as in a claim, and its claim; cached, because every claim needs them."""
+    host = _bare(process_host())
+    return host, b"%d@%s/%d" % (pid, host, process_start(pid) or 0)
+
+
+os.register_at_fork(after_in_child=_own.cache_clear)
 
 
 def is_alive(owner: bytes) -> bool:
@@ -115,34 +119,29 @@ def is_alive(owner: bytes) -> bool:
     if match is None:
         return True
     digits, host, start = match.groups()
-    pid, here = int(digits), process_host()
-    if host != _bare(here):
+    here, own = _own(os.getpid())
+    if host != here:
         return True
-    return _own_start(pid, here) == int(start) if pid == os.getpid() else is_running(pid, int(start))
+    return owner == own if int(digits) == os.getpid() else is_running(int(digits), int(start))
 
 
 def host_of(owner: bytes) -> str:
     """Return the host of a claim whose process cannot be seen from here, as it is in the claim; otherwise empty."""
     match = _OWNER.fullmatch(owner)
-    if match is None or match[2] == _bare(process_host()):
+    if match is None or match[2] == _own(os.getpid())[0]:
         return ""
     return decode(match[2])
 
 
 def is_here(owner: bytes) -> bool:
     """Return whether a program on this host has written this claim, or a part of it that an editor has read."""
-    host = _bare(process_host())
+    host = _own(os.getpid())[0]
     pid, at, rest = owner.partition(b"@")
     if at and (not pid or (pid.isdigit() and len(pid) <= 20)):
         name, slash, start = rest.partition(b"/")
         return (name == host and (not start or start.isdigit())) if slash else host.startswith(name)
     name, slash, start = owner.partition(b"/")
     return bool(slash) and start.isdigit() and host.endswith(name)
-
-
-def is_own(owner: bytes) -> bool:
-    """Return whether a claim belongs to this process."""
-    return is_of(owner, owner_text().decode())
 
 
 @lru_cache
@@ -154,15 +153,9 @@ def is_of(owner: bytes, process: str) -> bool:
     return claim[2] == _given(whole[2])
 
 
-@cache
-def _own_start(pid: int, host: str) -> int:
-    """Return the start time of this process; cached, because every claim needs it and it costs a system call."""
-    return process_start(pid) or 0
-
-
 def _given(host: bytes) -> bytes:
     """Return the host of a process that a caller named: without a namespace, this host's name means this namespace."""
-    return _bare(process_host()) if host == _bare(host_name()) else host
+    return _own(os.getpid())[0] if host == _bare(host_name()) else host
 
 
 def _bare(host: str) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sej.system.disk import File, Status
@@ -70,15 +71,20 @@ def read_window(file: File, position: int, size: int, *, settled: Callable[[int,
         size *= 2
 
 
+@lru_cache
+def _original(path: str) -> str:
+    """Return the name of the file of which a file is a conflict copy; empty: it is none."""
+    name = os.path.basename(path)
+    return CONFLICT_COPY.sub("", name) if CONFLICT_COPY.search(name) else ""
+
+
 def require_resolved(file: File, window: Window) -> None:
     """Check that workers may take messages of a window: a conflict of two versions may have done messages as queued.
 
     Raises:
         TextQueueError: the window has a conflict marker, or the file is a conflict copy. A person must merge them.
     """
-    name = os.path.basename(file.path)
-    if CONFLICT_COPY.search(name):
-        original = CONFLICT_COPY.sub("", name)
+    if original := _original(file.path):
         raise TextQueueError(
             f"this is a conflict copy of {original!r}, so none of its messages is delivered: add to {original!r} what"
             " it lacks (diff shows it), then remove this file",

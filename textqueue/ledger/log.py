@@ -31,9 +31,9 @@ which it began. Its ``r`` line is followed by the claims, with their new positio
 A torn or damaged line is ignored. If the whole file is lost or emptied, an old buffer that a person saves is taken as
 it is, and claims that are only in the ledger are forgotten.
 
-**Compaction.** If half of many lines mean nothing any more, the ledger is written again: the last ``KEPT`` changes of a
-status, a variable or a place, the appends of messages that are not marked, the failures of this epoch, and the claims.
-The new file replaces the old one atomically, under the queue's lock. Other processes find it by its inode.
+**Compaction.** If half of many lines mean nothing any more, the ledger is written again: the last ``KEPT`` changes, the
+lines that begin their epochs, the failures of this epoch, and the claims. The new file replaces the old one atomically,
+under the queue's lock. Other processes find it by its inode.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Ledger:
         self._read_to = 0  # lines before this position were applied
         self._torn = 0  # bytes of an incomplete last line
         self._replaced = False  # another process is about to replace this file
-        self._first = b""  # the lines of a new ledger, before its first change
+        self._first: list[Record] = []  # the lines of a new ledger, before its first change
         self.token: Token | None = None  # the state of the queue file after the last change
         self.generation = NOWHERE  # where the file has its number, and the number of the last change
         self.lined = False  # whether the file has, or had, the line with its number
@@ -185,7 +185,6 @@ class Ledger:
         self.lines = 0
         self._spent = 0  # an estimate of how many of these lines mean nothing any more
         self._compacted = 0  # the number of lines after the last compaction
-        self._appends = 0  # lines of messages that were appended, and perhaps not marked since
         self.reading += 1
 
     def refresh(self, *, look: bool = False) -> None:
@@ -194,17 +193,23 @@ class Ledger:
         Args:
             look: whether to check also that the open file is still the file at the path.
         """
-        if self._file is not None and self._file.size() < self._read_to:  # another program emptied it
+        if self._file is not None and not look and not self._replaced:
+            size = self._file.size()
+            if size == self._read_to:
+                return
+            if size > self._read_to:
+                self._read_lines(self._file, size)
+                return
+            self.close()  # another program emptied it
+        there = self._disk.status(self.path)
+        if self._file is not None and (there is None or there.inode != self._inode or there.size < self._read_to):
             self.close()
-        if self._file is None or look or self._replaced:
-            there = self._disk.status(self.path)
-            if self._file is not None and (there is None or there.inode != self._inode):
-                self.close()
-            if there is None:
-                return None
-            if self._file is None:
-                self._open()
-        return None if self._file is None else self._read_lines(self._file, self._file.size())
+        if there is None:
+            return
+        if self._file is None:
+            self._open()
+        if self._file is not None:
+            self._read_lines(self._file, self._file.size())
 
     def _read_lines(self, file: File, size: int) -> None:
         """Apply the lines before a position."""
@@ -218,10 +223,10 @@ class Ledger:
                 self._apply(record)
             if b"\n>\n" in b"\n" + data and not self._replaced:
                 self._replaced = True
-                return self.refresh()
+                self.refresh()
+                return
             if self._read_to + self._torn >= size:
                 break
-        return None
 
     def append(self, lines: Sequence[Line], token: Token, number: int) -> None:
         """Append the lines of a change. The caller holds the lock, and has refreshed the ledger.
@@ -231,30 +236,30 @@ class Ledger:
             token: the state of the file after the change.
             number: the number of the change.
         """
-        records = [Record(kind, number, at, name, token, owner) for kind, at, name, owner in lines]
-        self._write(b"".join([record.line() for record in records]))
-        for record in records:
-            self._apply(record)
+        self._write([Record(kind, number, at, name, token, owner) for kind, at, name, owner in lines])
 
-    def _write(self, lines: bytes) -> None:
+    def _write(self, records: Sequence[Record]) -> None:
+        first = self._first
         if self._file is None:
-            first = self._first
             self._open()
             self._first = first
         assert self._file is not None
         if self._read_only:
             self._disk.open(self.path, "append").close()  # raises the error of the system
-        lines = (b"\n" if self._torn else b"") + self._first + lines
+        records = [*first, *records]
+        lines = b"".join([record.line() for record in records])
+        if self._torn:
+            lines = b"\n" + lines
         self._file.write(lines)
-        for record in records_in(self._first):
-            self._apply(record)
-        self._first = b""
-        self._read_to += self._torn + len(lines)
+        self._first = []
+        self._read_to += len(lines)
         self._torn = 0
+        for record in records:
+            self._apply(record)
 
     def start(self, claims: Sequence[Record], token: Token, generation: Generation) -> None:
         """Begin a ledger for a file in this state. The first change writes it, so that a reader writes nothing."""
-        self._first = b"".join(record.line() for record in self._epoch_lines(claims, (), token, generation))
+        self._first = self._epoch_lines(claims, (), token, generation)
         self.generation = generation
         for claim in claims:  # known to an epoch that begins before the first change, too
             self.claims[claim.position] = claim
@@ -278,12 +283,9 @@ class Ledger:
             lines: the lines of a change that this epoch begins with.
             foreign: the file after the last change by another program; None: that was now.
         """
-        self._first = b""
+        self._first = []
         records = self._epoch_lines(claims, lines, foreign or token, generation)
-        records.append(records[0]._replace(token=token))
-        self._write(b"".join(record.line() for record in records))
-        for record in records:
-            self._apply(record)
+        self._write([*records, records[0]._replace(token=token)])
 
     def _epoch_lines(
         self, claims: Sequence[Record], lines: Sequence[Line], token: Token, generation: Generation
@@ -303,9 +305,7 @@ class Ledger:
     def state(self, token: Token) -> None:
         """Append a line with the current state of the file."""
         if self.epoch:
-            record = self._state(self.epoch, token, self.generation)
-            self._write(record.line())
-            self._apply(record)
+            self._write([self._state(self.epoch, token, self.generation)])
         else:
             self.begin(list(self.claims.values()), token, self.generation)
 
@@ -321,29 +321,17 @@ class Ledger:
 
     def compact(self) -> None:
         """Write the ledger again, without the lines that mean nothing. The caller holds the lock."""
-        changes: dict[int, tuple[Record, Record]] = {}  # by line, after the state that their epoch began with
-        appends: dict[bytes, dict[int, tuple[Record, Record]]] = {}
+        changes: list[tuple[Record, Record]] = []  # after the state that their epoch began with
         last = state = self._state(self.epoch, self.token or self.foreign, self.generation)
-        for number, record in enumerate(self.history()):
+        for record in self.history():
             if record.kind == STATE and (record.position != state.position or state is last):
                 state = record
-            elif record.kind == APPENDED:
-                appends.setdefault(record.digest, {})[number] = state, record
-            elif record.kind in MARKS or record.kind == REMOVED:
-                appends.pop(record.digest, None)
-            elif record.kind == SET and (same := appends.pop(record.owner.partition(b"/")[0], None)):
-                appends[record.digest] = {
-                    at: (begin, one._replace(digest=record.digest)) for at, (begin, one) in same.items()
-                }
             failed = state.position == self.epoch and record.owner == self.failed.get(record.position)
             useful = record.kind != GIVEN_BACK or failed or record.owner.startswith(WAS)
-            if useful and record.kind in CHANGES - {APPENDED}:
-                changes[number] = state, record
-        for each in appends.values():
-            changes |= each
-        kept = [one for _, one in sorted(changes.items())[-KEPT:]]
+            if useful and record.kind in CHANGES:
+                changes.append((state, record))
         records: list[Record] = []
-        for begin, same_epoch in itertools.groupby([*kept, (state, last)], key=lambda one: one[0]):
+        for begin, same_epoch in itertools.groupby([*changes[-KEPT:], (state, last)], key=lambda one: one[0]):
             records += [begin, *(record for _, record in same_epoch)]
         records[-1:] = [*self.claims.values(), last]
         if len(records) * 4 > self.lines * 3:  # the estimate was wrong: the lines are worth keeping
@@ -415,25 +403,21 @@ class Ledger:
                 self._begin(position, token)
             return
         if number > self.generation.number:
-            self.generation = self.generation._replace(number=number)
+            self.generation = Generation(self.generation.position, number)
         if kind in CLAIMS:
             self._unclaim(position)
             self.claims[position] = record
-            self.owners[record.holder] += 1
+            holder = claimant(owner)
+            self.owners[holder] += 1
             self._spent += 1
-            if record.holder != owner:
+            if holder != owner:
                 self.leased[position] = owner
         elif kind in ENDS:
             self._unclaim(position)
             if kind == GIVEN_BACK:
                 self._give_back(position, owner)
-            elif kind in MARKS and self._appends:  # the line of the append means nothing any more
-                self._appends -= 1
-                self._spent += 1
         elif kind == SET and position in self.claims:
             self.claims[position] = self.claims[position]._replace(digest=record.digest)
-        elif kind == APPENDED:
-            self._appends += 1
 
     def _begin(self, epoch: int, token: Token) -> None:
         self.claims.clear()
@@ -453,9 +437,9 @@ class Ledger:
             self.failed.pop(position, None)
 
     def _unclaim(self, position: int) -> None:
-        if (claim := self.claims.pop(position, None)) is not None:
-            holder = claim.holder
+        if position in self.claims:
+            holder = self.claims.pop(position).holder
             self.owners[holder] -= 1
             if not self.owners[holder]:
-                del self.owners[holder]
+                self.owners.pop(holder)  # not del: Counter has that one in Python
             self.leased.pop(position, None)

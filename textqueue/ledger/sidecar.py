@@ -34,7 +34,7 @@ import uuid
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self
 
-from sej.fork import notice_fork
+from sej.fork import notice_fork, watch_forks
 from sej.system.disk import Disk, File, read_small
 from sej.system.paths import absolute_name
 from sej.system.sealed import seal, unseal, whole
@@ -71,7 +71,10 @@ class Sidecars:
 
     Attributes:
         real_path: the path of the queue file, without a symbolic link.
+        is_link: whether the path was a symbolic link at the last look.
     """
+
+    is_link = False
 
     def __init__(self, path: str, *, disk: Disk, queue: str | None = None) -> None:
         """Find the real file.
@@ -95,7 +98,7 @@ class Sidecars:
         """Find out again where a symbolic link leads, for a caller without the lock."""
         path = real_path(self._given)
         if path != self.real_path:
-            self.real_path, self._hidden = path, sidecar_path(path, "")
+            self.real_path, self._hidden, self.is_link = path, sidecar_path(path, ""), path != self._given
 
     def have_moved(self) -> bool:
         """Return whether the path is a link that leads to another file now, whose sidecars are in use from now on."""
@@ -186,8 +189,8 @@ class Guard:
         self._depth = 0
         self._locked = False  # between the two, a signal handler must not use the file
         self._file: File | None = None
-        self._pid = 0
         self._looked = 0.0  # when the open file was last compared with the file at the path
+        watch_forks(self)
 
     @property
     def path(self) -> str:
@@ -197,7 +200,7 @@ class Guard:
     @property
     def is_open(self) -> bool:
         """Whether this process has the lock file open, so that no process moves the files next to the queue."""
-        return self._file is not None and self._pid == os.getpid()
+        return self._file is not None
 
     def __enter__(self) -> Self:
         """Lock.
@@ -208,21 +211,23 @@ class Guard:
         """
         notice_fork()
         self.threads.acquire()
-        if self._depth and not self._locked:
-            self.threads.release()
-            raise interrupted(self.path)
-        self._depth += 1
-        if self._depth == 1:
-            self._locked = False
-            try:
-                self._take()
-                self._locked = True
-            except BaseException:
-                if self._file is not None and self._pid == os.getpid():
-                    self._file.unlock()  # it may have been taken before the interrupt
-                self._depth = 0
+        if self._depth:
+            if not self._locked:
                 self.threads.release()
-                raise
+                raise interrupted(self.path)
+            self._depth += 1
+            return self
+        self._depth = 1
+        self._locked = False
+        try:
+            self._take()
+            self._locked = True
+        except BaseException:
+            if self._file is not None:
+                self._file.unlock()  # it may have been taken before the interrupt
+            self._depth = 0
+            self.threads.release()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -243,29 +248,29 @@ class Guard:
                 self._file.close()
                 self._file = None
 
+    def _after_fork(self) -> None:
+        """In a forked child, close the copy of the descriptor, without unlocking the lock of the parent."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
     def _take(self) -> None:
         now = time.monotonic()
-        if self._sidecars.have_moved():
+        look = now - self._looked > _LOOK_S
+        if (look or self._sidecars.is_link) and self._sidecars.have_moved():
             self.close()
         while True:
-            file = self._opened()
-            if not file.lock():
-                self._wait(file, now + self._timeout)
-            if now - self._looked < _LOOK_S:
+            if self._file is None:
+                self._file, look = self._sidecars.open_lock(), True
+            if not self._file.lock():
+                self._wait(self._file, now + self._timeout)
+            if not look:
                 return
             there = self._disk.status(self.path)
-            if there is not None and there.identity == file.status().identity:
+            if there is not None and there.identity == self._file.status().identity:
                 self._looked = now
                 return
             self.close()  # the file was removed or replaced: other processes lock the new one
-
-    def _opened(self) -> File:
-        pid = os.getpid()
-        if self._file is None or self._pid != pid:
-            self._file = self._sidecars.open_lock()
-            self._pid = pid
-            self._looked = 0.0
-        return self._file
 
     def _wait(self, file: File, deadline: float) -> None:
         pause = _FIRST_PAUSE_S
