@@ -382,7 +382,7 @@ def is_running(pid: int, start: int) -> bool:
     return found is not None and (found == start or not found or not start)
 
 
-def lease(file: File) -> bool:
+def take_file_lease(file: File) -> bool:
     """Exclude every other process from a file until it is closed; return False if that is not possible.
 
     The kernel grants a write lease if no other process has the file open. A process that opens or truncates
@@ -400,7 +400,7 @@ def lease(file: File) -> bool:
     return True
 
 
-def leasable(file: File) -> bool:
+def is_file_leasable(file: File) -> bool:
     """Return whether the system would lease this file to this process if no other one had it open."""
     try:
         fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_WRLCK)
@@ -409,7 +409,7 @@ def leasable(file: File) -> bool:
     return True
 
 
-def leased(file: File) -> bool:
+def has_file_lease(file: File) -> bool:
     """Return whether a lease still holds and no process waits for its end."""
     try:
         return fcntl.fcntl(file.fileno(), fcntl.F_GETLEASE) == fcntl.F_WRLCK
@@ -417,13 +417,13 @@ def leased(file: File) -> bool:
         return False
 
 
-def end_lease_if_waited_for(file: File) -> None:
+def end_file_lease_if_waited_for(file: File) -> None:
     """If another process waits for a leased file, give the lease up: it is not worth the wait."""
-    if not leased(file):
-        end_lease(file)
+    if not has_file_lease(file):
+        end_file_lease(file)
 
 
-def end_lease(file: File) -> bool:
+def end_file_lease(file: File) -> bool:
     """End a lease immediately, even if a forked child has a copy of the descriptor; return False if there was none."""
     try:
         fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_UNLCK)

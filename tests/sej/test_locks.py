@@ -12,7 +12,7 @@ import pytest
 import sej
 from sej import ClosedError, LockedError, LockLostError
 from sej.system.disk import OS, OsFile
-from sej.system.locks import Lock, host_name, is_running, lease, process_start
+from sej.system.locks import Lock, host_name, is_running, process_start, take_file_lease
 from tests.sej.hooks import PATIENCE_S, ROOT, Worker, WrappingDisk, output, script, until
 
 pytestmark = pytest.mark.either_codec
@@ -196,10 +196,10 @@ def test_a_lease_is_had_alone_and_for_as_long_as_the_file_is_open(tmp_path: Path
     path.write_bytes(b"")
     with open(path, "rb"):
         file = OS.open(path, "edit")
-        assert not lease(file), "another process has it open"
+        assert not take_file_lease(file), "another process has it open"
         file.close()
     file = OS.open(path, "edit")
-    assert lease(file)
+    assert take_file_lease(file)
     other = script("import sys; open(sys.argv[1]).close(); print('opened')", path)
     file.close()
     assert other.communicate(timeout=30)[0] == "opened\n"

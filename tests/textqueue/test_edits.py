@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sej.system.disk import File, Mode, OsDisk, OsFile
-from sej.system.locks import end_lease
+from sej.system.locks import end_file_lease
 from tests.textqueue.claiming import lined, plain
 from tests.ticks import next_tick
 from textqueue import MessageMovedError, MessageStatus, TextQueue
@@ -370,7 +370,7 @@ def test_a_save_between_the_look_at_a_message_and_its_write_delays_an_edit(
         saves += 1
         if saves > 1:
             return commit(queue, session, change)
-        end_lease(session.file)
+        end_file_lease(session.file)
         with path.open("r+b") as file:
             file.truncate(0)
             try:

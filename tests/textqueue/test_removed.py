@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sej.system.locks import lease
+from sej.system.locks import take_file_lease
 from tests.textqueue.claiming import MUTEX, plain, taken
 from textqueue import TextQueue
 
@@ -93,7 +93,7 @@ def test_the_kernel_grants_leases_here(path: Path) -> None:
             def fileno(self) -> int:
                 return file.fileno()
 
-        assert lease(Leased())  # type: ignore[arg-type]
+        assert take_file_lease(Leased())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("lines", [b"", b"# a line above\n"])

@@ -44,7 +44,7 @@ from sej.checks import POSITIVE_SECONDS, SECONDS
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.disk import File
-from sej.system.locks import end_lease_if_waited_for
+from sej.system.locks import end_file_lease_if_waited_for
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Change, Place, here
 from textqueue.editing.queue_file import Session
@@ -519,7 +519,7 @@ class Claimer:
             if window.at_end:
                 return None
             size = min(size * 4, FIRST_WINDOW)
-            end_lease_if_waited_for(file)
+            end_file_lease_if_waited_for(file)
 
     def _is_taken(self, position: int, raw: bytes) -> bool:
         """Return whether the claim in a mutex counts, although the ledger has none at the position."""

@@ -3,7 +3,7 @@
 The modules, in the order in which they are best read::
 
     message, proof              a message, its place, and the proof that it is still there
-    tq_file                     one file: its names, lock, ledger and lease, and its replacement
+    tq_file                     one file: its names, lock, ledger and file lease, and its replacement
     queue_file, append          the changes of it, also while programs save it without the lock
     source, durable             the changes of messages, with retries; syncs
     reconcile                   after a change by an editor: what its buffer has not seen is done again

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sej.system.disk import File, Status
-from sej.system.locks import end_lease
+from sej.system.locks import end_file_lease
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import QueueFile, Session
 from textqueue.editing.source import Replaced, Source
@@ -131,7 +131,7 @@ class _Append:
         if session.alone:
             _write_end(session.file, size, text, alone=True)
             return size
-        end_lease(session.file)  # another process may wait for it, and so would the next line: for 45 seconds
+        end_file_lease(session.file)  # another process may wait for it, and so would the next line: for 45 seconds
         # Another program may append as well: let the kernel find the end, then look for the text.
         file = self._queue.disk.open(self._queue.real_path, "append")
         try:

@@ -32,7 +32,7 @@ from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File
-from sej.system.locks import end_lease
+from sej.system.locks import end_file_lease
 from sej.system.sealed import SealedFile, seal, whole
 from textqueue.editing.replace import (
     Part,
@@ -111,7 +111,7 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
 def _attempt(source: Source, target: str, controls: Collection[int]) -> int | None:
     """Make one attempt; None if another program changed the file meanwhile: the next attempt undoes this one.
 
-    There is a lease only for the last check and the rename, not while messages are copied and synced.
+    There is a file lease only for the last check and the rename, not while messages are copied and synced.
     """
     disk = source.file.disk
     with source.file.session() as session:
@@ -119,7 +119,7 @@ def _attempt(source: Source, target: str, controls: Collection[int]) -> int | No
         before = token_of(session.status)
         if not session.known:
             return None
-        end_lease(session.file)
+        end_file_lease(session.file)
         require_closed(source)
         _undo(disk, note)
         moved = _moved(session.file, controls)

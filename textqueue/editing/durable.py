@@ -19,12 +19,13 @@ A queue file is opened for each operation. So a sync has these steps, under the 
 4. Append the new state of the file to the ledger, as after any edit.
 5. Sync the file and the ledger. Compare again. Then store the record.
 
-**A save by an editor is never overwritten.** The kernel's lease prevents other programs from opening the file between
-the read and the write of a piece. There are two cases without a lease:
+**A save by an editor is never overwritten.** A file lease prevents other programs from opening the file between
+the read and the write of a piece. There are two cases without a file lease:
 
 - Another program has the file open. Then only messages in doubt are written, each right after a check that the file has
   not changed since it was read. If the whole file is in doubt, the sync fails.
-- The system has no leases, or none for this user. Then the whole file is written in small pieces, with the same check.
+- The system has no file leases, or none for this user. Then the whole file is written in small pieces, with the same
+  check.
 
 The ledger tells whether only this library changed the file: by its epoch, and by the state in its last line. The record
 is not synced. After a power loss, an older record is found, or none; both are correct.
@@ -42,7 +43,7 @@ from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File
 from sej.system.durable import require_stored, write_missing
-from sej.system.locks import end_lease, leasable, lease, leased
+from sej.system.locks import end_file_lease, has_file_lease, is_file_leasable, take_file_lease
 from textqueue.editing.proof import entry_at
 from textqueue.format.windows import Token, token_of
 from textqueue.ledger.log import Checkpoint, Ledger
@@ -174,26 +175,26 @@ def rewrite(file: File, token: Token, doubt: Doubt, *, quick_s: float) -> tuple[
         file: the queue file, open for editing.
         token: its state.
         doubt: the spans.
-        quick_s: without a lease, another program may have written to the file if a piece takes longer than this.
+        quick_s: without a file lease, another program may have written to the file if a piece takes longer than this.
 
     Returns:
         The state after the writes, and whether it is certain that no other program changed the file. None if a part was
         not written, because another program has the file open, waits for it, or changed it.
     """
     file.sync()
-    refused = not leased(file) and leasable(file) and not leased(file)
-    if leased(file):
+    refused = not has_file_lease(file) and is_file_leasable(file) and not has_file_lease(file)
+    if has_file_lease(file):
         for start, end in _joined(doubt.spans):
             for at in range(start, end, _PIECE_BYTES):
                 while True:
                     data = file.read(min(_PIECE_BYTES, end - at), at)
-                    if leased(file):
+                    if has_file_lease(file):
                         break
                     if not _regain(file, token):
                         return None
                 write_missing(file, data, at)
                 token = token_of(file.status())
-        return token, leased(file)
+        return token, has_file_lease(file)
     if refused and not doubt.ours:
         return None
     ours = True
@@ -221,10 +222,10 @@ def require_spans(file: File, doubt: Doubt) -> None:
 
 
 def _regain(file: File, token: Token) -> bool:
-    """Release the lease, so that another program can use the file; return whether it is leased again and unchanged."""
-    end_lease(file)
+    """Let another program use the file; return whether the file lease was taken again, and the file is unchanged."""
+    end_file_lease(file)
     deadline = time.monotonic() + _REGAIN_S
-    while not lease(file):
+    while not take_file_lease(file):
         if time.monotonic() > deadline:
             return False
         time.sleep(_PAUSE_S)

@@ -23,7 +23,7 @@ from difflib import SequenceMatcher
 from typing import Final, NamedTuple
 
 from sej.system.disk import File
-from sej.system.locks import end_lease
+from sej.system.locks import end_file_lease
 from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.source import Source
 from textqueue.editing.tq_file import copy_owner
@@ -270,7 +270,7 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
             if not session.known:
                 continue
             before = token_of(session.status)
-            end_lease(session.file)
+            end_file_lease(session.file)
             text = session.file.read(before[1], 0)
             merged = merge(old, new, text)
             done = merged.text == text or _replace(source.file, session.file, merged.text, before)

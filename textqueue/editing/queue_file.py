@@ -3,8 +3,8 @@
 An editor writes to the file without taking the queue's lock. So an edit has these steps, under the lock.
 :meth:`QueueFile.session` does the first two, :meth:`QueueFile.commit` the others:
 
-1. Open the file that is at the path now, and ask the kernel for a lease. During a lease, a program that opens or
-   truncates the file waits. If another program has the file open, the kernel grants no lease. Then the edit is verified
+1. Open the file that is at the path now, and ask the kernel for a file lease. As long as it lasts, a program that opens
+   or truncates the file waits. If another program has the file open, the kernel grants none. Then the edit is verified
    by reading it back, and only the few microseconds between proof and write remain unprotected.
 2. Compare the file, and the number in it, with the ledger's last line. If they differ, another program has changed the
    file: ``textqueue.editing.reconcile``. If another program has the file open and has changed it a moment ago, it may
@@ -29,7 +29,7 @@ from typing import Final, NamedTuple, Protocol
 from sej.errors import ClosedError
 from sej.fork import notice_fork, watch_forks
 from sej.system.disk import Disk, File, Status, is_full
-from sej.system.locks import end_lease, leased
+from sej.system.locks import end_file_lease, has_file_lease
 from textqueue.editing.reconcile import begin, reconcile
 from textqueue.editing.tq_file import Conflict, OnRevert, TqFile
 from textqueue.errors import MessageMovedError
@@ -39,7 +39,7 @@ from textqueue.ledger.log import Line
 from textqueue.ledger.sidecar import interrupted
 
 MOMENT_S: Final = 0.000_3
-"""Without a lease, another program may have written to the file during an edit that took longer than this."""
+"""Without a file lease, another program may have written to the file during an edit that took longer than this."""
 SAVING_S: Final = 2.0
 """A program that has the file open, and has changed it within this time, may be in the middle of a save."""
 _LOOK_S: Final = 0.1
@@ -53,7 +53,7 @@ class Session(NamedTuple):
     Attributes:
         file: the file, open for editing.
         status: the state of the file when the lock was taken.
-        alone: whether this process has the lease, so that no other process can open the file.
+        alone: whether this process has the file lease, so that no other process can open the file.
         known: whether the ledger has the correct positions for that state.
         busy: whether another program may be in the middle of a save, so that nothing may be written.
     """
@@ -66,7 +66,7 @@ class Session(NamedTuple):
 
     def still(self) -> bool:
         """Return whether the file has not changed since the lock was taken. Call it before anything is written."""
-        return (self.alone and leased(self.file)) or (
+        return (self.alone and has_file_lease(self.file)) or (
             self.known and token_of(self.file.status()) == token_of(self.status)
         )
 
@@ -103,7 +103,7 @@ class Opening:
         self._file: File | None = None
 
     def __enter__(self) -> Session:
-        """Take the lock, and the lease if the kernel grants it."""
+        """Take the lock, and the file lease if the kernel grants it."""
         queue = self._queue
         queue.check_open()
         queue.guard.__enter__()
@@ -158,7 +158,7 @@ class QueueFile(TqFile):
         return Opening(self)
 
     def begin(self, file: File) -> Session | None:
-        """Take the lease. Foreign changes are reconciled without it, so that no editor waits for that.
+        """Take the file lease. Foreign changes are reconciled without it, so that no editor waits for that.
 
         Returns:
             The session; None: the file was replaced.
@@ -178,7 +178,7 @@ class QueueFile(TqFile):
             if busy or looks == _LOOKS:  # another program changes the file all the time
                 return Session(file, status, alone, known=False, busy=busy)
             looks += 1
-            end_lease(file)
+            end_file_lease(file)
             if new:
                 begun = begin(self, file)
             elif reconcile(self, file):
@@ -206,7 +206,9 @@ class QueueFile(TqFile):
             if session.still():
                 raise
             return False  # another program has changed the file since the lock was taken
-        if alone and not leased(file):  # another process waits, or has opened the file while this one was stopped
+        if alone and not has_file_lease(
+            file
+        ):  # another process waits, or has opened the file while this one was stopped
             session = session._replace(alone=False)
             proven = edit.prove(session)
         if not proven:
@@ -227,8 +229,8 @@ class QueueFile(TqFile):
             return False
         # A foreign change at this moment must not be taken for a part of this edit. If there was time for one, the
         # ledger gets no state of the file, so that the next session reconciles. So it does if this session could not
-        # reconcile. If a lease that another process waits for can still be released, it was valid until now.
-        exclusive = whole and (session.alone or (alone and end_lease(file)))
+        # reconcile. If a file lease that another process waits for can still be released, it was valid until now.
+        exclusive = whole and (session.alone or (alone and end_file_lease(file)))
         ours = session.known and (exclusive or (whole and still and time.monotonic() - began < MOMENT_S))
         token = token_of(there) if ours and there is not None else unknown(token_of(session.status))
         ledger.append(edit.lines(), token, number)
@@ -246,7 +248,7 @@ class QueueFile(TqFile):
         if token_of(session.file.status()) != before:
             return False
         number = ledger.generation.number
-        end_lease(session.file)
+        end_file_lease(session.file)
         data = session.file.read(_HEAD_BYTES, 0)
         head, at = with_line(data, number)
         after = self.replace(session.file, before, (), (len(data), head))
@@ -278,7 +280,7 @@ class QueueFile(TqFile):
     def check_open(self) -> None:
         """Check that the queue is open, and that this is not a signal handler that interrupted a session.
 
-        Such a handler would wait for a lease of its own process.
+        Such a handler would wait for a file lease of its own process.
 
         Raises:
             ClosedError: the queue was closed.

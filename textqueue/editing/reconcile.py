@@ -31,7 +31,7 @@ has the status before the change: the nearest one without a claim.
 **Crash points.** The number is written after the changes, and the lines of the ledger after the number. So after a
 crash in between, the next session does the rest: what was made already has its new status.
 
-The file is read without the lease, so no editor waits for that. The lease is held for the writes.
+The file is read without the file lease, so no editor waits for that. The file lease is held for the writes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from sej.system.disk import File
-from sej.system.locks import end_lease, leased
+from sej.system.locks import end_file_lease, has_file_lease
 from textqueue.editing.proof import Place
 from textqueue.editing.tq_file import Conflict, TqFile
 from textqueue.errors import MessageMovedError
@@ -137,12 +137,12 @@ def reconcile(queue: TqFile, file: File) -> bool:
     if writes or gone or work.reports:
         queue.exclusive.take(file)
     if token_of(file.status()) != before:  # another program wrote meanwhile
-        end_lease(file)
+        end_file_lease(file)
         return False
-    alone = leased(file)
+    alone = has_file_lease(file)
     for count, (position, data) in enumerate(writes):
-        if alone and not count % _TURN and not leased(file):
-            end_lease(file)
+        if alone and not count % _TURN and not has_file_lease(file):
+            end_file_lease(file)
             return False
         file.write_at(data, position)
     token = token_of(file.status())
@@ -153,7 +153,7 @@ def reconcile(queue: TqFile, file: File) -> bool:
             return False
         generation = generation._replace(position=_shifted(at, gone))
         token = after
-    elif not (end_lease(file) or token == before):
+    elif not (end_file_lease(file) or token == before):
         token = unknown(token)  # the other program may have gone on saving while this wrote: the next call looks again
     queue.note(sorted(work.reports, key=lambda conflict: conflict.position))
     ledger.begin(work.claims(gone), token, generation, lines=work.removed)

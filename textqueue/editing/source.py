@@ -13,7 +13,7 @@ from typing import Final
 
 from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import Disk, File
-from sej.system.locks import end_lease
+from sej.system.locks import end_file_lease
 from textqueue.editing.delivered import Delivered
 from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
 from textqueue.editing.proof import Change, Place, entry_at, here, neighbours, proven
@@ -151,7 +151,7 @@ class Changes:
             )
 
     def write(self, session: Session) -> bool:
-        """Write each change. Without a lease, prove each message again before, and read it back afterwards."""
+        """Write each change. Without a file lease, prove each message again before, and read it back afterwards."""
         for number, (place, change) in enumerate(zip(self.found, self._todo, strict=True)):
             if change is None:
                 continue
@@ -175,7 +175,7 @@ class Changes:
 def put(queue: QueueFile, session: Session, place: Place, writes: Sequence[tuple[int, bytes]]) -> bytes | None:
     """Write into a message, and return its new bytes; None: another program changed it after it was found.
 
-    Without a lease, the message is proven again before, and read back afterwards.
+    Without a file lease, the message is proven again before, and read back afterwards.
     """
     file, alone = session.file, session.alone
     if not alone and here(file, place, epoch=0) != place.raw:
@@ -191,7 +191,7 @@ def put(queue: QueueFile, session: Session, place: Place, writes: Sequence[tuple
 
 
 class _OneStatus:
-    """One status for messages that have not moved. It needs a lease.
+    """One status for messages that have not moved. It needs a file lease.
 
     Messages that are close to each other are written in one write, together with the bytes between them.
     """
@@ -533,7 +533,7 @@ class Source:
             token, ours = done
             if ours and session.known:
                 ledger.state(token)
-        end_lease(file)  # other programs need not wait for the disk
+        end_file_lease(file)  # other programs need not wait for the disk
         if doubt.names:
             sync_names(self.file.disk, self.file.real_path)
         file.sync()

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Final
 
 from sej.system.disk import Disk, File
-from sej.system.locks import end_lease
+from sej.system.locks import end_file_lease
 from sej.system.paths import absolute_path
 from sej.system.sealed import SealedFile, seal
 from textqueue.editing.proof import Place
@@ -79,7 +79,7 @@ def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int
 def _attempt(source: Source, session: Session, choose: Callable[[Part], str | None]) -> dict[str, int] | None:
     disk, file = source.file.disk, session.file
     before = token_of(session.status)
-    end_lease(file)
+    end_file_lease(file)
     require_closed(source)
     rest, note = sidecar_path(source.file.real_path, ".rest"), sidecar_path(source.file.real_path, ".split")
     _complete(disk, rest, note)

@@ -1,9 +1,9 @@
-"""One ``.tq`` file: its names, its lock, its ledger, the kernel's lease, and its replacement by another version.
+"""One ``.tq`` file: its names, its lock, its ledger, its file lease, and its replacement by another version.
 
-**Exclusive access** during an edit, also against programs that do not use the lock: The kernel grants a lease
-(``sej.system.locks.lease``) only if no other process has the file open. An editor that is saving has it open for a
-moment, so an edit waits for it briefly. Another program may have it open for hours, so after a failed wait, edits do
-not wait again for a while.
+**Exclusive access** during an edit, also against programs that do not use the lock: The kernel grants a file lease
+(``sej.system.locks.take_file_lease``) only if no other process has the file open. An editor that is saving has it open
+for a moment, so an edit waits for it briefly. Another program may have it open for hours, so after a failed wait, edits
+do not wait again for a while.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from sej.system.disk import Disk, File
-from sej.system.locks import leasable, lease, leased
+from sej.system.locks import has_file_lease, is_file_leasable, take_file_lease
 from sej.system.logs import WARNING, record
 from textqueue.format.parser import value_of
 from textqueue.format.windows import Token, token_of
@@ -23,7 +23,7 @@ from textqueue.ledger.log import Ledger
 from textqueue.ledger.sidecar import Guard, Sidecars, sidecar_path
 
 OnRevert = Literal["reapply", "deliver"]
-_LEASE_WAIT_S: Final = 0.02
+_FILE_LEASE_WAIT_S: Final = 0.02
 """How long an edit waits for a program that has the file open."""
 _BACKOFF_FIRST_S: Final = 0.02
 _BACKOFF_MAX_S: Final = 1.0
@@ -54,7 +54,7 @@ class Conflict(NamedTuple):
 
 
 class Exclusive:
-    """Takes leases, and remembers failed waits."""
+    """Takes file leases, and remembers failed waits."""
 
     def __init__(self) -> None:
         """Begin without a failed wait."""
@@ -62,16 +62,16 @@ class Exclusive:
         self._backoff_s = _BACKOFF_FIRST_S
 
     def take(self, file: File) -> bool:
-        """Take a lease, and return whether it was granted. It ends when the file is closed."""
-        if lease(file):
+        """Take a file lease, and return whether it was granted. It ends when the file is closed."""
+        if take_file_lease(file):
             self._backoff_s = _BACKOFF_FIRST_S
             return True
         now = time.monotonic()
-        if now < self._backoff_until or not leasable(file):
+        if now < self._backoff_until or not is_file_leasable(file):
             return False
-        while time.monotonic() - now < _LEASE_WAIT_S:
+        while time.monotonic() - now < _FILE_LEASE_WAIT_S:
             time.sleep(_PAUSE_S)
-            if lease(file):
+            if take_file_lease(file):
                 return True
         self._backoff_until = time.monotonic() + self._backoff_s
         self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
@@ -119,7 +119,7 @@ class TqFile:
     # Replacing the file
 
     def swap(self, file: File, temporary: str, before: Token, *, strict: bool = False) -> bool:
-        """Rename a temporary file to the queue's name, under a lease. The caller holds the lock.
+        """Rename a temporary file to the queue's name, under a file lease. The caller holds the lock.
 
         Args:
             file: the queue file, open.
@@ -130,9 +130,9 @@ class TqFile:
         Returns:
             Whether it was renamed; False: another program has changed the queue file.
         """
-        alone = self.exclusive.take(file) or leased(file)
+        alone = self.exclusive.take(file) or has_file_lease(file)
         there = self.disk.status(self.path)
-        if there is None or token_of(there) != before or (strict and not alone and leasable(file)):
+        if there is None or token_of(there) != before or (strict and not alone and is_file_leasable(file)):
             return False
         self.disk.rename(temporary, self.real_path)
         return True

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sej.system.disk import File, Status
-from sej.system.locks import end_lease_if_waited_for
+from sej.system.locks import end_file_lease_if_waited_for
 from textqueue.errors import TextQueueError
 from textqueue.format.grammar import BOM, CONFLICT, CONFLICT_COPY
 from textqueue.format.parser import whole
@@ -106,12 +106,12 @@ def require_resolved(file: File, window: Window) -> None:
 def scan(file: File) -> Iterator[Window]:
     """Yield the windows of the whole file, to its last byte.
 
-    The caller checks afterwards that the file did not change. If the caller has a lease, a process that opens the file
-    waits for one window at most.
+    The caller checks afterwards that the file did not change. If the caller has a file lease, a process that opens the
+    file waits for one window at most.
     """
     position = 0
     while True:
-        end_lease_if_waited_for(file)
+        end_file_lease_if_waited_for(file)
         window = read_window(file, position, FIRST_WINDOW, settled=lambda _, __: True)
         yield window
         if window.at_end:
