@@ -8,29 +8,37 @@ everything happens in one order, so a failure is repeated by its seed.
 One sequence looks the same as a person who writes old texts again, see docs/guarantees.md: ``unclear`` counts it.
 """
 
+import ast
 import itertools
 import os
 import random
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.textqueue.claiming import plain
-from tests.textqueue.saving import MISSING, SAVERS, git
+from tests.house.house import ROOT
+from tests.textqueue.claiming import lined, plain
+from tests.textqueue.saving import MISSING, SAVERS, WAYS, git
 from tests.ticks import next_tick
 from textqueue import TextQueue
 from textqueue.format.parser import essence
 
 SESSIONS = 1000
+WORKER = Path(__file__).with_name("worker.py")
 WHOLE_S = 60.0
 """With this time for a test or more, all sessions are run."""
 
 
 class Storm:
     """One file, the programs, and what is known about each text."""
+
+    ways: Sequence[str] = WAYS
 
     def __init__(self, path: Path, seed: int) -> None:
         self.path = path
@@ -80,7 +88,7 @@ class Storm:
         """A person loads the file, changes it, and saves it with some editor."""
         before = self.path.read_bytes()
         name = next(self.names)
-        opened = SAVERS[name](self.path) if name in SAVERS else git(self.path, self.chance, self.work)
+        opened = SAVERS[name](self.path) if name in SAVERS else git(self.path, self.chance, self.work, self.ways)
         with opened as save:
             for _ in range(self.chance.randrange(4)):
                 self.work()
@@ -156,10 +164,80 @@ class Storm:
         for text in sorted(self.texts):
             assert self.done[text] <= 1 + self.unclear[text], f"{text} was done {self.done[text]} times"
         assert len(lost) <= len(named), f"{lost} were lost without a report"
+        self.require_whole_lines()
+
+    def require_whole_lines(self) -> None:
         for line in plain(self.path).splitlines(keepends=True):
             assert re.fullmatch(
                 rb"#queue\n|\\seq= *\n|[-=!#][puc]\d+\n|\\(?:mutex=[^\n]*|retries=\d+ ?|v=\d+ *)\n", line
             ), line
+
+
+class Shared(Storm):
+    """Worker processes while the person edits; some are killed. No program appends, archives, or adds the line."""
+
+    ways = WAYS[:2]
+
+    def __init__(self, path: Path, seed: int, workers: int) -> None:
+        super().__init__(path, seed)
+        self.notes, self.stop = path.with_name("notes"), path.with_name("stop")
+        self.notes.touch()
+        self.running = [self.start() for _ in range(workers)]
+        self.killed: set[int] = set()
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, str(WORKER), "claim", *map(str, (self.path, self.notes, self.stop))]
+        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+    def work(self) -> None:
+        """Let the workers do something, and kill one now and then."""
+        for _ in range(self.chance.randrange(100)):
+            os.sched_yield()
+        if self.chance.random() < 0.05:
+            worker = self.running.pop(0)
+            worker.kill()
+            worker.wait()
+            self.killed.add(worker.pid)
+            self.running.append(self.start())
+
+    def look(self, saved: bytes) -> None:
+        """The workers look."""
+
+    def count_merged(self, known: list[bytes], mine: list[bytes], now: list[bytes], merged: list[bytes]) -> None:
+        """Nothing was merged: the workers have changed the file since."""
+
+    def change(self, data: bytes) -> bytes:
+        """Queue a message again, too, that is done in the buffer."""
+        done = re.findall(rb"(?m)^=(\w+)$", data)
+        if done and self.chance.random() < 0.3:
+            text = self.chance.choice(done)
+            self.unclear[text.decode()] += 1
+            data = data.replace(b"=%s\n" % text, b"-%s\n" % text)
+        return super().change(data)
+
+    def end(self) -> None:
+        """Let the workers finish what is left, and compare."""
+        self.worker.close()
+        self.stop.touch()
+        assert [worker.wait(timeout=300) for worker in self.running] == [0] * len(self.running)
+        busy: dict[str, int] = {}
+        for line in self.notes.read_text().splitlines():
+            what, who, name = line.split(" ", 2)
+            text, pid = ast.literal_eval(name).decode(), int(who)
+            if what == "+":
+                assert busy.get(text, pid) in self.killed | {pid}, f"two workers have {text}"
+                self.unclear[text] += text in busy
+                busy[text] = pid
+            elif what == "-":
+                self.done[text] += 1
+                if pid not in self.killed:  # otherwise it may die before the mark
+                    del busy[text]
+        there = statuses(plain(self.path))
+        for text in sorted(self.texts):
+            assert self.done[text] <= 1 + self.unclear[text], f"{text} was done {self.done[text]} times"
+            if text not in self.gone:
+                assert there.get(text) == [b"="] and self.done[text], f"{text}: {there.get(text)}"
+        self.require_whole_lines()
 
 
 def entries_of(data: bytes, *, messages: bool = True) -> list[bytes]:
@@ -211,3 +289,26 @@ def test_a_thousand_sessions_lose_and_repeat_nothing(tmp_path: Path, torture_s: 
             break
         print(f"SEJ_SEED={seed}")
         count += storm(tmp_path / str(seed), seed, 25, until)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("workers", [2, 4])
+def test_sessions_while_workers_are_killed_lose_and_repeat_nothing(
+    tmp_path: Path, torture_s: float, workers: int
+) -> None:
+    """As many sessions as there, half with two workers, half with four. Each file has 50 sessions."""
+    first = int(os.environ.get("SEJ_SEED", time.time_ns() % 2**32))
+    until = time.monotonic() + (torture_s if torture_s < WHOLE_S else float("inf"))
+    for seed in range(first, first + SESSIONS // 100):
+        print(f"SEJ_SEED={seed}")
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        (folder / "jobs.tq").write_bytes(lined(b""))
+        run = Shared(folder / "jobs.tq", seed, workers)
+        for _ in range(50):
+            run.session()
+        run.end()
+        print(f"{workers} workers, {len(run.killed)} killed, {sum(run.done.values())} done, {len(run.texts)} texts")
+        if time.monotonic() > until:
+            break
