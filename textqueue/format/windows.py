@@ -73,7 +73,7 @@ def read_window(file: File, position: int, size: int, *, settled: Callable[[int,
 
 @lru_cache
 def _original(path: str) -> str:
-    """Return the name of the file of which a file is a conflict copy; empty: it is none."""
+    """Return the name of the original if a file is a conflict copy; otherwise empty."""
     name = os.path.basename(path)
     return CONFLICT_COPY.sub("", name) if CONFLICT_COPY.search(name) else ""
 
