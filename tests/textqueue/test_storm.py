@@ -224,7 +224,9 @@ class Shared(Storm):
         for line in self.notes.read_text().splitlines():
             what, who, name = line.split(" ", 2)
             text, pid = ast.literal_eval(name).decode(), int(who)
-            if what == "+":
+            if what == "!":  # the worker could not mark it, because a save had removed it for a moment
+                self.unclear[text.split("'")[1]] += 1
+            elif what == "+":
                 assert busy.get(text, pid) in self.killed | {pid}, f"two workers have {text}"
                 self.unclear[text] += text in busy
                 busy[text] = pid
