@@ -307,7 +307,7 @@ def test_a_network_file_system_is_refused_unless_allowed(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "major", lambda device: 0)
     monkeypatch.setattr("sej.system.disk._local_devices", set())
     assert network_file_system(tmp_path / "j") == "nfs4"
-    with pytest.raises(sej.NetworkFileSystemError, match=r"on nfs4, .* SEJ_LOCAL_FS=nfs4") as raised:
+    with pytest.raises(sej.NetworkFileSystemError, match=r"file system nfs4 is not .* SEJ_LOCAL_FS=nfs4") as raised:
         sej.Writer(tmp_path / "j")
     assert raised.value.path == str(tmp_path / "j") and not (tmp_path / "j").exists()
     sej.Writer(tmp_path / "j", allow_network_fs=True).close()
