@@ -28,7 +28,7 @@ function label(root) {
   }
 }
 
-// --- charts: of the values that this page has shown since it was opened; they need two, and one that is not 0
+// --- charts: of the values that this page has shown since it was opened; they need two that differ
 
 const POINTS = 90;
 const series = new Map();
@@ -44,7 +44,7 @@ function draw(root) {
   for (const element of root.querySelectorAll("[data-chart]")) {
     const points = series.get(element.dataset.chart) ?? [];
     const top = Math.max(...points);
-    if (points.length < 2 || top === 0) continue;
+    if (points.length < 2 || top === Math.min(...points)) continue;
     const places = points.map((value, at) => `${(at * 100) / (points.length - 1)},${23 - (22 * value) / top}`);
     const line = `<polyline points="${places.join(" ")}"/>`;
     element.querySelector(".chart")?.remove();
