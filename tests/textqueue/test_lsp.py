@@ -385,5 +385,6 @@ def test_lines_of_a_document_are_those_of_the_queue() -> None:
     document = Document("\ufeff-a\r\n b\n\n\\v=1\n=c\n")
     items = list(document.items(0, 9))
     assert [(item.first, item.last, item.entry.value) for item in items] == [(0, 1, b"a\nb"), (4, 4, b"c")]
-    assert document.at(2) is None
+    assert document.at(2) is document.at(99) is None
+    assert list(document.items(99, 99)) == [], "an editor may ask about lines that are gone"
     assert items[0].start == 1, "the byte order mark is a character"

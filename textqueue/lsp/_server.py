@@ -23,7 +23,7 @@ from pygls.workspace import PositionCodec, TextDocument
 from sej.cli.shared.units import human_duration
 from sej.system.clock import SYSTEM
 from sej.system.disk import OS, Mode, OsDisk, OsFile
-from textqueue.format.grammar import CONTROL_OF, REASON, RETRIES, STATUS_OF, MessageStatus
+from textqueue.format.grammar import CONTROL_OF, DUE, REASON, RETRIES, STATUS_OF, MessageStatus
 from textqueue.format.mutex import Leases, is_alive
 from textqueue.format.parser import decode, name_of
 from textqueue.ledger import log
@@ -52,6 +52,7 @@ _WHAT: Final = {
     log.SET: "a variable was set",
 }
 """The changes of a message in the ledger."""
+_SHOWN: Final = {RETRIES: "attempts left", REASON: "reason", DUE: "not before"}
 
 
 class _Buffer(TextDocument):
@@ -118,7 +119,7 @@ class _Buffer(TextDocument):
         yield item.entry.status.name
         yield from [_claim_text(held) for _, held in self.held(item.first, item.last)]
         for data in item.entry.variables if item.entry.status is not MessageStatus.comment else ():
-            what, value = {RETRIES: "attempts left", REASON: "reason"}.get(name_of(data) or ""), data.partition(b"=")[2]
+            what, value = _SHOWN.get(name_of(data) or ""), data.partition(b"=")[2]
             if what and value.strip():
                 yield f"{what}: {decode(value.strip())}"
         changes = [one for one in self.ledger.history(item.name) if one.digest == item.name and one.kind in _WHAT]
@@ -231,7 +232,8 @@ def _add_views(server: _Server) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def closed(params: lsp.DidCloseTextDocumentParams) -> None:
-        buffer = server.buffers.pop(params.text_document.uri)
+        buffer = server.buffer(params.text_document.uri)
+        server.buffers.pop(buffer.uri, None)
         buffer.ledger.close()
         if buffer.publishing is not None:
             buffer.publishing.cancel()

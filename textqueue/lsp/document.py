@@ -88,6 +88,7 @@ class Document:
         return encode("\n".join(self.lines[first:end]) + ("\n" if end < len(self.lines) else ""))
 
     def _begin(self, line: int) -> int:
+        line = min(line, len(self.lines) - 1)  # an editor may ask about lines that it has removed since
         while line > 0 and self.lines[line].startswith(_BELONGS):
             line -= 1
         return line
