@@ -1,22 +1,23 @@
 """reshard: nothing lost, nothing twice, order within a key, readers' places; and SIGKILL at any call to the disk."""
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path as FilePath
-from typing import Any
 
 import pytest
 
 import sej
 import shard
-from sej.system.disk import Mode, OsDisk, OsFile
+from sej.system.disk import File
 from shard import resharding
 from shard.routing import Route
-from tests.sej.support import commit
+from tests.sej.hooks import HookedDisk
+from tests.sej.support import commit, write
 
 KEYS = [b"key %d" % number for number in range(60)]
 
@@ -146,60 +147,22 @@ def test_a_source_that_was_made_again_is_not_called_copied(source: shard.Path, t
     shard.reshard(source, target)
     again = source.dir(source.index(KEYS[0]))
     shutil.rmtree(again)
-    with sej.Writer(again) as writer:
-        writer.append_many([b"new"] * 3, [KEYS[0]] * 3)
+    write(again, [b"new"] * 3, [KEYS[0]] * 3)
     with pytest.raises(sej.OffsetBeyondEndError, match=r"ends at offset 3, and it ended at \d+ when it was copied"):
         shard.reshard(source, target)
 
 
-class KillingDisk(OsDisk):
-    """Ends its process by SIGKILL at the k-th call that changes something."""
+def killing_disk(left: int) -> HookedDisk:
+    """The real disk; its process ends by SIGKILL at a call that changes something, or in the middle of its write."""
+    calls = itertools.count()
 
-    __slots__ = ("left",)
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def step(self) -> None:
-        self.left -= 1
-        if self.left < 0:
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if next(calls) == left:
+            if verb == "write" and file is not None and left % 2:
+                file.write(data[: len(data) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def open(self, path: Any, mode: Mode) -> OsFile:
-        if mode == "read":
-            return super().open(path, mode)
-        self.step()
-        file = super().open(path, mode)
-        self.step()
-        return KillingFile(os.dup(file.fileno()), file.path, self)
-
-    def rename(self, source: Any, target: Any) -> None:
-        self.step()
-        super().rename(source, target)
-        self.step()
-
-    def mkdir(self, path: Any, *, parents: bool = False) -> None:
-        self.step()
-        super().mkdir(path, parents=parents)
-
-    def unlink(self, path: Any) -> None:
-        self.step()
-        super().unlink(path)
-
-
-class KillingFile(OsFile):
-    __slots__ = ("disk",)
-
-    def __init__(self, fd: int, path: str, disk: KillingDisk) -> None:
-        super().__init__(fd, path)
-        self.disk = disk
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.disk.step()
-        if self.disk.left == 0:
-            super().write(memoryview(data)[: len(data) // 2])  # torn
-        self.disk.step()
-        super().write(data)
+    return HookedDisk(hook)
 
 
 def _killed(source: shard.Path, target: shard.Path, call: int) -> bool:
@@ -208,7 +171,7 @@ def _killed(source: shard.Path, target: shard.Path, call: int) -> bool:
     if not child:
         try:
             resharding._BATCH = 64  # type: ignore[misc]
-            shard.reshard(source, target, disk=KillingDisk(call), max_open=2, segment_bytes=3000)
+            shard.reshard(source, target, disk=killing_disk(call), max_open=2, segment_bytes=3000)
         except BaseException as error:
             os.write(2, f"{type(error).__name__}: {error}\n".encode())
             os._exit(1)
@@ -339,8 +302,7 @@ def test_what_retention_takes_meanwhile_is_named(
 ) -> None:
     monkeypatch.setattr(resharding, "_BATCH", 8)
     first, last = (path for path in (source.dirs()[0], source.dirs()[-1]) if os.path.exists(path))
-    with sej.Writer(last, segment_bytes=500) as writer:
-        writer.append_many([b"x" * 50] * 100)
+    write(last, [b"x" * 50] * 100, segment_bytes=500)
     target = shard.Path(tmp_path / "t", "orders", 1)
 
     def take(done: int, total: int) -> None:

@@ -15,7 +15,7 @@ import shard
 from sej import codec
 from sej.system.disk import OsDisk, Status
 from tests.sej.hooks import Worker
-from tests.sej.support import overwrite
+from tests.sej.support import overwrite, write
 
 
 @pytest.fixture
@@ -24,8 +24,7 @@ def path(tmp_path: FilePath) -> shard.Path:
 
 
 def fill(path: shard.Path, index: int, values: list[bytes], timestamp: int | list[int] | None = None) -> None:
-    with sej.Writer(path.dir(index), segment_bytes=4096) as writer:
-        writer.append_many(values, timestamp=timestamp)
+    write(path.dir(index), values, timestamp=timestamp, segment_bytes=4096)
 
 
 def test_every_message_once_in_order_within_its_shard(path: shard.Path) -> None:
@@ -102,8 +101,7 @@ def test_following_notices_appends_and_new_shards(path: shard.Path, by: str) -> 
                 if message.value == b"stop":
                     return
 
-    thread = threading.Thread(target=follow)
-    thread.start()
+    following = Worker(follow)
     assert asked.acquire(timeout=60)
     with shard.Writer(path) as writer:
         expected = []
@@ -111,7 +109,7 @@ def test_following_notices_appends_and_new_shards(path: shard.Path, by: str) -> 
             key, value = b"key %d" % number, b"%d" % number if number < 11 else b"stop"
             expected.append((writer.append(value, key)[0], value))
             assert answered.acquire(timeout=60)
-    thread.join(60)
+    following.result()
     assert got == expected
 
 
