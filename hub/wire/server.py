@@ -147,10 +147,10 @@ class Server:
         if tokens is not None and not isinstance(tokens, Tokens):
             tokens = Tokens(tokens)
         credentials = None
-        self.certificate_times = validity_of(tls and tls.certificate)
         if tls is not None:
             key, certificate, ca = tls.pem()
             credentials = grpc.ssl_server_credentials([(key, certificate)], ca, ca is not None)
+        self.certificate_times = validity_of(tls and tls.certificate)
         self.store = store
         self._grace_s = grace_s
         self._stopped = False
