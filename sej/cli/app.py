@@ -51,6 +51,7 @@ _CORE: Final = {
     "clean": "maintenance",
     "index": "maintenance",
     "queue": "queue",
+    "relay": "relay",
     "worker": "worker",
 }
 """Maps each subcommand to the module that holds a click command of its name, in ``sej.cli``."""
@@ -68,7 +69,7 @@ _PACKAGES: Final = {
 """Where the subcommands of the packages above the core are."""
 _HEADINGS: Final = {
     "Messages": ("append", "tail", "scan", "follow", "count"),
-    "Queues": ("queue", "worker", "tq"),
+    "Queues": ("queue", "worker", "relay", "tq"),
     "Look": ("stat", "top", "doctor", "ui"),
     "Readers": ("offset", "reset"),
     "Change the files": ("clean", "repair", "index"),

@@ -89,9 +89,7 @@ def worker(
     if (processes > 1 or reload or time_limit is not None) and _SUPERVISED not in os.environ:
         opened.close()
         raise SystemExit(supervise(processes, reload=reload))
-    pipe = os.environ.pop(_SUPERVISED, None)  # not for the commands that this process starts
-    if pipe is not None:
-        threading.Thread(target=_end_with, args=(int(pipe),), daemon=True).start()
+    is_supervised()
     with opened:
         work(
             opened,
@@ -127,6 +125,14 @@ def _function(target: str) -> Callable[[Any], Any]:
         raise click.UsageError(str(error)) from error
     function: Callable[[Any], Any] = found
     return function
+
+
+def is_supervised() -> bool:
+    """Return whether this process is supervised; it ends with its supervisor then."""
+    pipe = os.environ.pop(_SUPERVISED, None)  # not for the commands that this process starts
+    if pipe is not None:
+        threading.Thread(target=_end_with, args=(int(pipe),), daemon=True).start()
+    return pipe is not None
 
 
 def _end_with(pipe: int) -> None:

@@ -1,1 +1,7 @@
-"""Connections to other libraries, each in a module of its own: :mod:`sej.contrib.logging`."""
+"""Connections to other libraries.
+
+::
+
+    logging          logging.Handler that appends to a journal
+    outbox, inbox    messages and effects in the transactions of a database; database: SQLite and PostgreSQL
+"""

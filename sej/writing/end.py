@@ -469,6 +469,8 @@ class End:
         if hasattr(self, "last"):
             self.last.close()
         self._kept.forget()  # it has a reference to the segment
+        if self.fence is not None:
+            self.fence.close()
         _needed.pop(id(self), None)
         self.buffer.forgotten = None
 

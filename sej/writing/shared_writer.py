@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, TypeVar, get_args
+from typing import Any, Final, Literal, Self, TypedDict, TypeVar, get_args
 
 from sej.checks import one_of, refuse_pickling, require_columns
 from sej.durations import Seconds, seconds
@@ -26,9 +26,6 @@ from sej.writing.end import End
 from sej.writing.exactly_once import encode_many
 from sej.writing.opening import prepare
 from sej.writing.writer import check_options
-
-if TYPE_CHECKING:
-    from sej.writing.fencing import Fence
 
 SharedDurability = Literal["os", "interval", "disk"]
 _T = TypeVar("_T")
@@ -139,11 +136,11 @@ class SharedWriter:
             disk=disk,
         )
         directory = Directory(path, disk)
-        self._fence: Fence | None = None
+        fence = None
         if token is not None:
             from sej.writing.fencing import Fence
 
-            self._fence = Fence(directory, token)
+            fence = Fence(directory, token)
         self.path = directory.path
         self.durability: SharedDurability = durability
         self.interval_s = sync_interval_s if durability == "interval" else None
@@ -158,10 +155,10 @@ class SharedWriter:
         )
         self._syncer = self._end.syncer
         self.life = self._end.life
-        if self._fence is not None:
+        if fence is not None:
             try:
-                self._end.alone(self._fence.take)
-                self._end.fence = self._fence
+                self._end.alone(fence.take)
+                self._end.fence = fence
             except BaseException:
                 self._end.abandon()
                 raise
@@ -284,7 +281,7 @@ class SharedWriter:
     @property
     def token(self) -> int | None:
         """The fencing token, or None."""
-        return None if self._fence is None else self._fence.token
+        return None if self._end.fence is None else self._end.fence.token
 
     def close(self) -> None:
         """Sync what was appended and close. A second call does nothing, or finishes a close that was interrupted.
@@ -294,8 +291,6 @@ class SharedWriter:
             LockedError: a signal handler called this while a call of this writer was under way; nothing was closed.
         """
         self._end.close()
-        if self._fence is not None:
-            self._fence.close()
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -303,11 +298,7 @@ class SharedWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the writer. An error of the block is not replaced by an error of a sync in the background."""
-        try:
-            self.life.exit(kind)
-        finally:
-            if self._fence is not None:
-                self._fence.close()
+        self.life.exit(kind)
 
     def __repr__(self) -> str:
         """Show the path."""

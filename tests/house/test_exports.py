@@ -19,7 +19,17 @@ NOT_TO_APPEND = (
 )
 
 
-DOORS = {*PACKAGES, "hub.wire", "kestrel.segmented", "sej.aio", "sej.codec", "sej.contrib.logging", "hub.wire.metrics"}
+DOORS = {
+    *PACKAGES,
+    "hub.wire",
+    "kestrel.segmented",
+    "sej.aio",
+    "sej.codec",
+    "sej.contrib.logging",
+    "sej.contrib.outbox",
+    "sej.contrib.inbox",
+    "hub.wire.metrics",
+}
 
 
 def _modules() -> Iterator[str]:

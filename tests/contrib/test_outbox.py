@@ -1,0 +1,244 @@
+"""The outbox: rows are moved if they were committed, once, through kills of everything; and the relay wakes."""
+
+import random
+import signal
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from sej.contrib import outbox as module
+from sej.contrib.inbox import Inbox
+from sej.contrib.outbox import Outbox, Relay
+from tests.cli.command import sej as command
+from tests.cli.command import start
+from tests.contrib.conftest import Server, connect
+from tests.contrib.programs import effect, run
+from tests.forking import Piped
+from tests.sej.hooks import PATIENCE_S, Worker
+from tests.sej.support import read_all, values
+
+
+@contextmanager
+def opened(database: str) -> Iterator[Any]:
+    with closing(connect(database)) as connection:
+        Outbox().create(connection)
+        connection.commit()
+        yield connection
+
+
+def test_rows_are_moved_if_their_transaction_was_committed(database: str, tmp_path: Path) -> None:
+    journal, relay = tmp_path / "j", Relay(database, tmp_path / "j", batch_rows=2)
+    assert relay.run_once() == 0
+    assert not journal.exists()
+    with opened(database) as db:
+        for number in range(5):
+            Outbox().put(db, b"%d" % number, b"k", 7)
+        assert relay.run_once() == 0
+        db.commit()
+        Outbox().put(db, b"rolled back")
+        db.rollback()
+        assert relay.run_once() == 5
+        Outbox().put(db, bytearray(b"later"))
+        db.commit()
+    assert relay.run_once() == 1
+    assert relay.run_once() == 0
+    messages = read_all(journal)
+    assert values(messages) == [*(b"%d" % number for number in range(5)), b"later"]
+    assert {(message.key, message.type) for message in messages[:5]} == {(b"k", 7)}
+
+
+def test_what_a_journal_cannot_hold_is_refused_by_put(database: str) -> None:
+    with opened(database) as db:
+        for key, kind in ((b"k" * 128, 0), (b"k", 256)):
+            with pytest.raises(sej.InvalidMessageError):
+                Outbox().put(db, b"", key, kind)
+        with pytest.raises(TypeError, match="value must be bytes"):
+            Outbox().put(db, "text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="connection must be one of sqlite3 or psycopg 3, got str"):
+        Outbox().put(database, b"v")
+    with pytest.raises(sej.InvalidNameError, match="table"):
+        Outbox("rows; DROP TABLE orders")
+
+
+def test_a_transaction_that_commits_late_is_moved_too(server: Server, tmp_path: Path) -> None:
+    """Its rows have lower ids than rows that were moved before."""
+    database = server.database()
+    with opened(database) as early, closing(connect(database)) as late:
+        Outbox().put(early, b"low id")
+        Outbox().put(late, b"high id")
+        late.commit()
+        assert Relay(database, tmp_path / "j").run_once() == 1
+        early.commit()
+    assert Relay(database, tmp_path / "j").run_once() == 1
+    assert values(read_all(tmp_path / "j")) == [b"high id", b"low id"]
+
+
+def test_databases_and_relays_that_share_a_journal_take_turns(tmp_path: Path) -> None:
+    names = [str(tmp_path / name) for name in ("a.db", "b.db")]
+    for name in names:
+        with opened(name) as db:
+            for number in range(30):
+                Outbox().put(db, f"{Path(name).name} {number}".encode())
+            db.commit()
+    relays = [Relay(name, tmp_path / "j", batch_rows=4) for name in [*names, *names]]
+    for worker in [Worker(relay.run_once) for relay in relays]:
+        worker.result()
+    found = values(read_all(tmp_path / "j"))
+    for name in ("a.db", "b.db"):
+        assert [value for value in found if value.startswith(name.encode())] == [
+            b"%s %d" % (name.encode(), n) for n in range(30)
+        ]
+
+
+def test_a_relay_wakes_when_rows_are_committed(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_S", 3600.0)
+    stop = threading.Event()
+    with opened(database) as db:
+        running = Worker(lambda: Relay(database, tmp_path / "j").run(stop=stop))
+        with sej.Writer(tmp_path / "j"), sej.Scanner(tmp_path / "j", timeout=PATIENCE_S) as scanner:
+            Outbox().put(db, b"first")  # the relay waits for the writer of this block
+            db.commit()
+            assert scanner.read(1, timeout=0.0) == []
+        with sej.Scanner(tmp_path / "j", timeout=PATIENCE_S) as scanner:
+            assert values(scanner.read(1)) == [b"first"]
+            for number in range(3):
+                Outbox().put(db, b"%d" % number)
+                db.commit()
+                assert values(scanner.read(1)) == [b"%d" % number]
+            if database.startswith("postgresql:"):
+                request.getfixturevalue("server").kill()
+                with closing(connect(database)) as again:
+                    Outbox().put(again, b"after a crash")
+                    again.commit()
+                assert values(scanner.read(1)) == [b"after a crash"]
+        stop.set()
+        running.result()
+
+
+def test_rows_are_items_of_a_work_queue(tmp_path: Path) -> None:
+    database = str(tmp_path / "shop.db")
+    with sej.open_queue(tmp_path / "q", "mails") as queue, opened(database) as db:
+        queue.put(b"direct")
+        Outbox().put(db, b"from the outbox")
+        db.commit()
+        assert Relay(database, tmp_path / "q").run_once() == 1
+        for expected in (b"direct", b"from the outbox"):
+            item = queue.get(timeout=0)
+            assert item is not None and item.value == expected
+            item.done()
+
+
+@pytest.mark.parametrize("program", ["relay", "inbox"])
+def test_a_program_that_is_killed_at_any_statement_loses_and_repeats_nothing(
+    database: str, program: str, tmp_path: Path
+) -> None:
+    expected: list[bytes] = []
+    at, code = 1, -signal.SIGKILL
+    with opened(database) as db:
+        db.cursor().execute("CREATE TABLE effects (number TEXT)")
+        db.commit()
+        while code == -signal.SIGKILL:
+            at += 1
+            for _ in range(3):
+                expected.append(b"%d" % len(expected))
+                Outbox().put(db, expected[-1])
+            db.commit()
+            if program == "inbox":
+                Relay(database, tmp_path / "j").run_once()
+            child = run("dying", database, tmp_path / "j", program, at)
+            child.communicate()
+            code = child.wait()
+        assert code == 0 and at > 12
+        assert Relay(database, tmp_path / "j").run_once() == 0
+        assert values(read_all(tmp_path / "j")) == expected
+        Inbox(db, tmp_path / "j", "effects", timeout=0.0).run(effect)
+        assert column(db, "effects") == expected
+
+
+def column(db: Any, table: str) -> list[bytes]:
+    cursor = db.cursor()
+    cursor.execute(f"SELECT number FROM {table}")
+    found = [row[0].encode() for row in cursor.fetchall()]
+    db.commit()
+    return found
+
+
+def test_everything_is_killed_and_each_row_has_one_effect(
+    database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    dice, journal = random.Random(40), tmp_path / "j"
+    sej.Writer(journal).close()
+    with opened(database) as db:
+        for table in ("orders", "effects"):
+            db.cursor().execute(f"CREATE TABLE {table} (number TEXT)")
+        db.commit()
+    running: dict[str, Piped] = {}
+    try:
+        for number in range(12):
+            for name, word in (("application", number), ("relay", journal), ("inbox", journal)):
+                if name not in running:
+                    running[name] = run(name, database, word)
+            for _ in range(dice.randrange(10, 40)):
+                assert running["application"].stdout.readline() == b"committed\n"
+            for name in [name for name in running if name == "application" or dice.random() < 0.6]:
+                child = running.pop(name)
+                child.kill()
+                assert child.communicate()[1] == b"" and child.wait() == -signal.SIGKILL, name
+            if number == 6 and database.startswith("postgresql:"):
+                for child in running.values():
+                    child.kill()
+                    child.communicate()
+                running.clear()
+                request.getfixturevalue("server").kill()
+    finally:
+        for child in running.values():
+            child.kill()
+            child.communicate()
+    Relay(database, journal).run_once()
+    with closing(connect(database)) as db:
+        Inbox(db, journal, "effects", timeout=0.0).run(effect)
+        orders, effects = column(db, "orders"), column(db, "effects")
+    moved = values(read_all(journal))
+    assert len(moved) > 100
+    assert moved == effects
+    assert sorted(moved) == sorted(orders)
+
+
+def test_the_command_moves_once_and_is_started_again_when_it_is_killed(tmp_path: Path) -> None:
+    database, path = str(tmp_path / "shop.db"), tmp_path / "j"
+    with opened(database) as db:
+        Outbox().put(db, b"a")
+        db.commit()
+        assert command("relay", "--once", database, path).stdout == b"1 row\n"
+        with start("relay", database, path) as relay, sej.Scanner(path, 1, timeout=PATIENCE_S) as scanner:
+            for number in range(2):
+                Outbox().put(db, b"%d" % number)
+                db.commit()
+                assert values(scanner.read(1)) == [b"%d" % number]
+                children = Path(f"/proc/{relay.pid}/task/{relay.pid}/children").read_text().split()
+                if number == 0:
+                    subprocess.run(["kill", "-KILL", *children], check=True)
+            relay.terminate()
+            assert relay.wait(PATIENCE_S) == 0
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
+    assert command("relay", "--once", "shop.db", tmp_path / "j", "--table", "x;y").returncode == 2
+    missing = command("relay", "--once", tmp_path / "missing.db", tmp_path / "j")
+    assert missing.returncode == 4
+    assert missing.stderr == b"sej: the database cannot be used: unable to open database file\n"
+
+
+def test_a_wrong_database_is_an_error_of_run_once(tmp_path: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError):
+        Relay(tmp_path / "missing.db", tmp_path / "j").run_once()
+    assert list(tmp_path.iterdir()) == []
