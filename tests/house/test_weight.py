@@ -11,7 +11,7 @@ from tools.weight import PACKAGES, WAYS, calls, sizes
 SIZES = {
     "sej": (16_609, 103, 980, 1, 38),
     "shard": (2_720, 15, 160, 1, 8),
-    "textqueue": (6_300, 48, 0, 0, 14),
+    "textqueue": (6_290, 48, 0, 0, 13),
     "kestrel": (4_480, 32, 860, 1, 16),
     "hub": (6_360, 35, 0, 0, 8),
     "pipeline": (5_320, 38, 0, 0, 6),

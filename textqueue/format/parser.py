@@ -191,6 +191,16 @@ def number_of(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
+def plan_error(name: str, text: str) -> tuple[str, str] | None:
+    """Return what is wrong with the text of a variable of a plan, and how to fix it; None if nothing is."""
+    if name == DUE and text and moment_ns(text) is None:
+        what = f"due must be a date, with or without a time, got {text[:40]!r}; workers do not wait"
+        return what, "write due=2026-11-30, or due=2026-11-30 17:00"
+    if name == PRIORITY and text and number_of(text) is None:
+        return f"pri must be a whole number, got {text[:40]!r}; it counts as 0", "write pri=1"
+    return None
+
+
 def plan_of(raw: bytes) -> Plan:
     """Return when a person wants a message to be done. Of several variables of a name, the first one counts."""
     if b"\n\\" not in raw:

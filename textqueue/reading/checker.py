@@ -16,29 +16,9 @@ from sej.checks import DISK, PATH, require
 from sej.errors import FileTypeError
 from sej.system.disk import OS, Disk, is_mount_point
 from sej.system.paths import absolute_path
-from textqueue.format.grammar import (
-    BOM,
-    CONFLICT,
-    CONFLICT_COPY,
-    CONTROLS,
-    DUE,
-    MUTEX,
-    PRIORITY,
-    RETRIES,
-    MessageStatus,
-)
+from textqueue.format.grammar import BOM, CONFLICT, CONFLICT_COPY, CONTROLS, MUTEX, RETRIES, MessageStatus
 from textqueue.format.mutex import ROOM, host_of, is_alive, mutex_of
-from textqueue.format.parser import (
-    Entry,
-    Stray,
-    decode,
-    moment_ns,
-    name_of,
-    number_of,
-    parse,
-    retries_of,
-    variables_of,
-)
+from textqueue.format.parser import Entry, Stray, decode, name_of, parse, plan_error, retries_of, variables_of
 from textqueue.format.windows import scan
 from textqueue.ledger.sidecar import sidecar_path
 from textqueue.reading.files import is_special
@@ -260,11 +240,8 @@ def _entry(part: Entry) -> Iterator[_Finding]:
             yield _Finding(
                 position, f"retries must be a number, got {text[:40]!r}; it is not counted down", "write retries=3"
             )
-        if name == DUE and text and moment_ns(text) is None:
-            what = f"due must be a date, with or without a time, got {text[:40]!r}; workers do not wait"
-            yield _Finding(position, what, "write due=2026-11-30, or due=2026-11-30 17:00")
-        if name == PRIORITY and text and number_of(text) is None:
-            yield _Finding(position, f"pri must be a whole number, got {text[:40]!r}; it counts as 0", "write pri=1")
+        if wrong := plan_error(name, text):
+            yield _Finding(position, *wrong)
     mutex = mutex_of(part.raw)
     if mutex is None or part.status is not MessageStatus.queued:
         return
