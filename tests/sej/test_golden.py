@@ -131,10 +131,8 @@ def test_torn_tail_is_cut_kept_and_reported(case: str, tmp_path: Path) -> None:
         assert w.append(b"after", timestamp=1) == found["next_offset"]
     with sej.Writer(path) as w:
         assert w.recovery is None
-    assert read_all(path) == [
-        *expected(found["messages"]),
-        sej.Message(found["next_offset"], 1, 0, b"", b"after"),
-    ]
+    after = sej.Message(found["next_offset"], 1, 0, b"", b"after")
+    assert read_all(path) == [*expected(found["messages"]), after]
 
 
 @pytest.mark.parametrize("timeout", [0.0, None])
@@ -148,14 +146,11 @@ def test_corruption_is_loud_and_nothing_is_cut(case: str, timeout: float | None,
     with sej.Scanner(path, timeout=timeout) as scanner, pytest.raises(CorruptionError) as raised:
         read.extend(scanner)
     assert read == expected(found["messages"])
-    assert (raised.value.path, raised.value.position, raised.value.offset) == (
-        str(path / "jnl" / name),
-        position,
-        found["next_offset"],
-    )
+    place = (str(path / "jnl" / name), position, found["next_offset"])
+    assert (raised.value.path, raised.value.position, raised.value.offset) == place
     assert isinstance(raised.value, OffsetGapError) == (case in GAPS)
     problems = sej.Journal(path).verify()
-    assert problems[0][1:4] == (str(path / "jnl" / name), position, found["next_offset"])
+    assert problems[0][1:4] == place
     assert segments(path) == before
 
 
@@ -165,14 +160,11 @@ def test_writer_refuses_a_damaged_last_segment(case: str, tmp_path: Path) -> Non
     path = golden(case, tmp_path)
     before = segments(path)
     name, position = damage_at(found)
+    place = (str(path / "jnl" / name), position, found["next_offset"])
     for _ in range(2):  # the lock is free again after the refusal
         with pytest.raises(CorruptionError) as raised:
             sej.Writer(path)
-        assert (raised.value.path, raised.value.position, raised.value.offset) == (
-            str(path / "jnl" / name),
-            position,
-            found["next_offset"],
-        )
+        assert (raised.value.path, raised.value.position, raised.value.offset) == place
     assert segments(path) == before and not (path / "kept").exists()
 
 
