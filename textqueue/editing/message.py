@@ -222,7 +222,7 @@ class Message:
 
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
         raw, control = self.raw, CONTROL_OF[status]
-        plain = reason is None and not self.claim and raw[:1] != control
+        plain = reason is None and not self.claim and raw[:1] != control and self.source.file.exclusive.granted
         epoch = self.source.mark_all([Place(self.position, raw, self.epoch)], control[0]) if plain else None
         if epoch is None:
             self._edit(marking(self.source, raw, self.position, status, reason), _WHAT[status])

@@ -54,18 +54,28 @@ class Conflict(NamedTuple):
 
 
 class Exclusive:
-    """Takes file leases, and remembers failed waits."""
+    """Takes file leases, and remembers failed waits.
+
+    Attributes:
+        granted: whether the last one was granted.
+    """
 
     def __init__(self) -> None:
         """Begin without a failed wait."""
+        self.granted = True
         self._backoff_until = 0.0
         self._backoff_s = _BACKOFF_FIRST_S
 
     def take(self, file: File) -> bool:
         """Take a file lease, and return whether it was granted. It ends when the file is closed."""
-        if take_file_lease(file):
+        self.granted = take_file_lease(file)
+        if self.granted:
             self._backoff_s = _BACKOFF_FIRST_S
-            return True
+        else:
+            self.granted = self._wait(file)
+        return self.granted
+
+    def _wait(self, file: File) -> bool:
         now = time.monotonic()
         if now < self._backoff_until or not is_file_leasable(file):
             return False
