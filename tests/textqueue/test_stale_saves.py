@@ -331,3 +331,17 @@ def test_a_message_that_a_person_marked_and_queues_again_after_an_archive_run(pa
         assert q.archive(path.with_name("old.tq")) == 1
         path.write_bytes(head + buffer)
         assert sorted(m.value for m in q.messages()) == ["a", "b"]
+
+
+def test_a_mark_after_lines_were_exchanged(path: Path) -> None:
+    """The save has the same size, and the message another position: it is the same message."""
+    path.write_bytes(lined(b"-b\n-a\n"))
+    with TextQueue(path) as q:
+        old = path.read_bytes()
+        *_, a = q.messages()
+        a.mark_as_cleared()
+        a.mark_as_queued()
+        rewrite(path, b"-a\n-b\n")
+        assert finish(q) == "a"
+        path.write_bytes(old)
+        assert [m.value for m in q.messages()] == ["b"]

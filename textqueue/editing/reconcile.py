@@ -23,10 +23,10 @@ later append is there. Otherwise, its buffer is older than every change. A numbe
 too large shows that the ledger was lost: the file is right. Of several lines, as after ``cat a.tq >> b.tq``, the first
 one counts, and the others are blanked.
 
-**Equal messages.** As long as no line moves, two positions are two messages. So a message gets the changes of one
-position in each *layout*: the time between two foreign changes that changed the size of the file. In the layout of the
-buffer, that is the message at the position, or at the position plus the growth of the file. Otherwise it is one that
-has the status before the change: the nearest one without a claim.
+**Equal messages.** In one epoch, two positions are two messages. In one *layout*, the time between two foreign changes
+that changed the size of the file, one position is taken for one message. In the layout of the buffer, that is the
+message at the position, or at the position plus the growth of the file. Otherwise it is one that has the status before
+the change: the nearest one without a claim.
 
 **Crash points.** The number is written after the changes, and the lines of the ledger after the number. So after a
 crash in between, the next session does the rest: what was made already has its new status.
@@ -82,7 +82,7 @@ class _Message:
         self.before = raw
         self.raw = bytearray(raw)
         self.claim: Record | None = None
-        self.layout = -1  # of the last change that belongs to it
+        self.epoch = -1  # of the last change that belongs to it
         self.changed = False  # whether a change that the buffer has not seen belongs to it
         self.archived = False
 
@@ -174,7 +174,7 @@ class _Redoing:
     def __init__(self, queue: TqFile, seen: int, size: int, *, has_number: bool) -> None:
         self.reports: list[Conflict] = []
         self._queue = queue
-        self._changes: list[tuple[int, Record]] = []  # with their layouts
+        self._changes: list[tuple[tuple[int, int], Record]] = []  # with their epochs and layouts
         self._older: Counter[bytes] = Counter()  # appends that the person has seen, less what was archived
         self._by: dict[bytes, list[_Message]] = defaultdict(list)
         self._places: dict[tuple[int, int, bytes], _Message | None] = {}  # by layout, position and digest
@@ -201,7 +201,7 @@ class _Redoing:
             elif record.kind not in CHANGES:
                 continue
             elif (self._guessed and record.kind == APPENDED and epoch == queue.ledger.epoch) or record.number > seen:
-                self._changes.append((layout, record))
+                self._changes.append(((epoch, layout), record))
             elif record.kind == APPENDED:
                 self._older[record.digest] += 1
             elif record.kind == ARCHIVED:
@@ -226,14 +226,14 @@ class _Redoing:
         """Assign the claims, and make the changes again, in memory."""
         claims = self._queue.ledger.claims
         left = [record for _, record in sorted(claims.items()) if not self._claimed(record)]
-        for layout, record in self._newest() if self._guessed else self._changes:
-            self._redo(layout, record)
+        for when, record in self._newest() if self._guessed else self._changes:
+            self._redo(when, record)
         self._lost = [record for record in left if not self._claimed(record)]
         for message in self._all():
             self._follow(message)
             self._report(message)
 
-    def _newest(self) -> list[tuple[int, Record]]:
+    def _newest(self) -> list[tuple[tuple[int, int], Record]]:
         """Return the newest appends if they are missing. The file never had a number that names what is missing."""
         missing = itertools.takewhile(lambda one: one[1].owner not in self._texts, reversed(self._changes))
         return list(missing)[::-1]
@@ -261,36 +261,37 @@ class _Redoing:
         best.claim = record
         return True
 
-    def _redo(self, layout: int, record: Record) -> None:
+    def _redo(self, when: tuple[int, int], record: Record) -> None:
         kind, name = record.kind, record.digest
         if kind == APPENDED:
             self._older[name] += 1
             if len(self._by.get(name, ())) < self._older[name]:  # the messages of earlier appends are equal
                 self._older[name] -= 1
-                self._places[layout, record.position, name] = None
+                self._places[when[1], record.position, name] = None
                 self.removed.append((REMOVED, 0, name, record.owner))
                 text = unquote_to_bytes(record.owner.removeprefix(TEXT)).decode("utf-8", "replace")
                 self.reports.append(Conflict(self._queue.path, max(record.position, 0), text, "removed", _REMOVED))
         elif kind == SET:
-            self._set(layout, record)
+            self._set(when, record)
         elif kind == ARCHIVED:
             # A mark of a person has no number. Only a buffer without any number is certainly from before it.
             queued = b"" if self._has_number else b"-"
-            message = self._changed(layout, record, name, bytes([record.was]) + queued)
+            message = self._changed(when, record, name, bytes([record.was]) + queued)
             if message is not None:
                 message.archived = True
         else:
-            message = self._changed(layout, record, name, bytes([record.was, kind]))
+            message = self._changed(when, record, name, bytes([record.was, kind]))
             if message is not None:
                 message.changed = message.changed or message.raw[0] != kind or kind == GIVEN_BACK
                 message.raw[0] = kind
 
-    def _changed(self, layout: int, record: Record, name: bytes, statuses: bytes) -> _Message | None:
+    def _changed(self, when: tuple[int, int], record: Record, name: bytes, statuses: bytes) -> _Message | None:
         """Return the message that a change belongs to, if it has one of some statuses: first that before the change."""
+        epoch, layout = when
         place = layout, record.position, name
         if place not in self._places:
-            there = [one for one in self._before(record, name) if one.layout != layout and not one.archived]
-            self._places[place] = found = min(
+            there = [one for one in self._before(record, name) if one.epoch != epoch and not one.archived]
+            self._places[place] = min(
                 [one for one in there if one.raw[0] in statuses],
                 key=lambda one: (
                     one.raw[0] != statuses[0] if self._has_moved(one, layout, record) else -1,
@@ -299,15 +300,15 @@ class _Redoing:
                 ),
                 default=None,
             )
-            if found is not None:
-                found.layout = layout
         message = self._places[place]
+        if message is not None:
+            message.epoch = epoch
         return message if message is not None and message.raw[0] in statuses else None
 
     def _has_moved(self, message: _Message, layout: int, record: Record) -> bool:
         """Return whether a message is not certainly at the position of a change, which the end of the file may move."""
         there = message.position in (record.position, record.position + self._grown)
-        return not there or message.claim is not None or message.layout >= 0 or layout != self._layout
+        return not there or message.claim is not None or message.epoch >= 0 or layout != self._layout
 
     def _before(self, record: Record, name: bytes) -> list[_Message]:
         """Return the messages with a text that a change can be about.
@@ -320,9 +321,9 @@ class _Redoing:
         appends = [one.number for _, one in self._changes if (one.kind, one.digest) == (APPENDED, name)]
         return here[: max(len(here) - sum(number > record.number for number in appends), 0)]
 
-    def _set(self, layout: int, record: Record) -> None:
+    def _set(self, when: tuple[int, int], record: Record) -> None:
         was, number, text = record.owner.split(b"/", 2)
-        message = self._changed(layout, record, was, b"-=!#")
+        message = self._changed(when, record, was, b"-=!#")
         if message is None:
             return
         data, variables = unquote_to_bytes(text), variables_of(bytes(message.raw))
@@ -332,7 +333,7 @@ class _Redoing:
         message.write(at, data.ljust(len(old)))
         self._by[was].remove(message)
         self._by[digest(essence(bytes(message.raw)))].append(message)
-        self._places[layout, record.position, record.digest] = message
+        self._places[when[1], record.position, record.digest] = message
 
     def _follow(self, message: _Message) -> None:
         """Let the mutex have the claim of a message, and no claim that has ended."""
