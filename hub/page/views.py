@@ -19,7 +19,6 @@ from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError
 from sej.journal.directory import Directory
-from sej.queue.log.file import queue_names
 from sej.system.disk import OS
 
 _MARKS: Final = {"ok": "✓", "note": "!", "problem": "✗"}
@@ -62,7 +61,7 @@ def _age(seconds: float | None) -> str:
 
 
 def _queues(path: str) -> list[str]:
-    return sorted(queue_names(Directory(path, OS)))
+    return sorted(Directory(path, OS).queue_names())
 
 
 def _number(number: float) -> str:

@@ -201,8 +201,6 @@ def move_reader(directory: Path, name: str, target: int) -> str | None:
         InvalidNameError: it is a work queue.
         LockedError: the reader runs.
     """
-    from sej.queue.log.file import queue_names
-
     require_movable(directory, name, target)
     aside = None
     try:
@@ -210,7 +208,7 @@ def move_reader(directory: Path, name: str, target: int) -> str | None:
     except BadOffsetFileError:
         aside = _set_aside(directory, name, keep=True)
     places = Directory(directory, OS)
-    if name in queue_names(places):
+    if name in places.queue_names():
         OS.mkdir(places.at("tmp"))
         with Lock(places.at("ofs", f"{name}.lck"), what=f"queue {name!r}"), readers_lock(places):
             sync_up_to(places, target, Tail(places))

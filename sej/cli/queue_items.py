@@ -66,11 +66,9 @@ class Place(NamedTuple):
         """Raise an error if the queue does not exist."""
         self._require_path()
         if self.backend == "journal":
-            from sej.queue.log.file import queue_names
-
             directory = Directory(self.path, OS)
             directory.require()
-            require_known(self.name, queue_names(directory), False, directory.path)
+            require_known(self.name, directory.queue_names(), False, directory.path)
 
     def _has_messages(self) -> bool:
         directory = Directory(self.path, OS)

@@ -76,6 +76,13 @@ class Directory:
         """Return the segment that starts with an offset, whether or not it exists."""
         return Segment(first_offset, self.at("jnl", f"{first_offset:016x}.jnl"))
 
+    def queue_names(self) -> list[str]:
+        """Return the names of the queues over the journal."""
+        if self.disk.status(self.at("ofs")) is None:
+            return []
+        found = self.disk.list(self.at("ofs"))
+        return [name.removesuffix(".queue") for name in found if name.endswith(".queue")]
+
     def require(self) -> None:
         """Check that it is a SEJ directory.
 

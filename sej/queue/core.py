@@ -19,7 +19,7 @@ from sej.message import Start
 from sej.queue.dead_letters import DeadLetterJournal
 from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import Backoff
-from sej.queue.log.file import QueueLog, queue_names, register_queue
+from sej.queue.log.file import QueueLog, register_queue
 from sej.queue.log.format import FREE, ORDER, WAIT
 from sej.queue.log.lock import Holders
 from sej.queue.log.reader import MessageReader, ParkedItems
@@ -125,7 +125,7 @@ class QueueCore:
         directory, name, clock, disk = self.directory, self.name, self.clock, self.directory.disk
         if opening.create is False:
             directory.require()
-        require_known(name, queue_names(directory), opening.create, self.path)
+        require_known(name, directory.queue_names(), opening.create, self.path)
         letters = Resolved(directory.at("dead", name)) if opening.dead_letter is None else opening.dead_letter
         letters = letters_path(directory, letters)
         self.writer = SharedWriter(directory.path, disk=disk, **writer)

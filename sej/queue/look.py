@@ -23,7 +23,6 @@ from sej.journal.view import Journal
 from sej.queue.dead_letters import letters_left, letters_lost
 from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import QueuedItem, Serializer, Stats
-from sej.queue.log.file import queue_names
 from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
 from sej.queue.log.lock import Holders
 from sej.queue.log.reader import MessageReader, parked_offsets
@@ -167,7 +166,7 @@ class QueueLook:
         """
         self._directory = directory = Directory(path, disk)
         directory.require()
-        require_known(name, queue_names(directory), False, directory.path)
+        require_known(name, directory.queue_names(), False, directory.path)
         self._name = name
         self._clock = clock
         self._holders = Holders(directory, name)

@@ -353,10 +353,9 @@ def _apart(later: int, earlier: int) -> str:
 
 
 def _readers(look: _Look) -> Iterator[Finding]:
-    from sej.queue.log.file import queue_names
 
     journal, places = look.journal, look.places
-    tail, queues = Tail(places), queue_names(places)
+    tail, queues = Tail(places), places.queue_names()
     risks = at_risk(places, time.time_ns())
     for reader in readers_of(journal):
         name, is_queue = reader.name, reader.name in queues
@@ -394,14 +393,12 @@ def _readers(look: _Look) -> Iterator[Finding]:
 
 def _queues(look: _Look) -> Iterator[Finding]:
     """Report dead letters, and what an opening would: good records after bad bytes, which are not a torn tail."""
-    from sej.queue.log.file import queue_names
-
     places = look.places
     for name, stats, _ in queues_of(places.path):
         if dead := stats["dead"]:
             do = advice("dead letters", places, name=name)
             yield Finding(f"queue {name}", "note", counted(dead, "dead letter"), do, {"dead": dead})
-    for name in sorted(queue_names(places)):
+    for name in sorted(places.queue_names()):
         path = places.at("ofs", f"{name}.queue")
         file = OS.open(path, "read")
         with file.closing():

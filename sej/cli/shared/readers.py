@@ -70,11 +70,13 @@ class Queued(NamedTuple):
 
 def queues_of(path: str) -> list[Queued]:
     """Return the queues of a journal, by name, without those that cannot be read: ``sej doctor`` reports them."""
-    from sej.queue.log.file import queue_names
+    names = sorted(Directory(path, OS).queue_names())
+    if not names:
+        return []
     from sej.queue.look import QueueLook
 
     found = []
-    for name in sorted(queue_names(Directory(path, OS))):
+    for name in names:
         with suppress(SejError, OSError):
             look = QueueLook(path, name)
             stats = look.stats()

@@ -68,7 +68,6 @@ from sej.system.logs import WARNING, record
 RESERVE_BYTES: Final = 1 << 18
 """Room for more than 5,000 records, or for many compactions of a log."""
 _COMPACT_BYTES: Final = 1 << 22
-_SUFFIX: Final = ".queue"
 _READ_BYTES: Final = records.RECORD_SIZE << 14
 _MOST: Final = 1 << 20
 """A record about more messages than this is compared with the journal before it is applied."""
@@ -578,13 +577,6 @@ class QueueLog:
         )
 
 
-def queue_names(directory: Directory) -> list[str]:
-    """Return the names of the queues over a journal."""
-    if directory.disk.status(directory.at("ofs")) is None:
-        return []
-    return [name.removesuffix(_SUFFIX) for name in directory.disk.list(directory.at("ofs")) if name.endswith(_SUFFIX)]
-
-
 def register_queue(directory: Directory, name: str, create: bool | None) -> None:
     """Register this queue for retention, and for the check of other queues' names, before it has kept an offset.
 
@@ -592,8 +584,8 @@ def register_queue(directory: Directory, name: str, create: bool | None) -> None
         QueueNotFoundError: it does not exist, and ``create`` does not allow creating it.
     """
     with readers_lock(directory):
-        require_known(name, queue_names(directory), create, directory.path)
-        paths = [directory.at("ofs", f"{name}.ofs"), directory.at("ofs", f"{name}{_SUFFIX}")]
+        require_known(name, directory.queue_names(), create, directory.path)
+        paths = [directory.at("ofs", f"{name}.ofs"), directory.at("ofs", f"{name}.queue")]
         if directory.disk.status(paths[0]) is None:
             drop_twin(directory, name)
             if may_have_twin(name):  # now: later there may be no inode for it
