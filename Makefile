@@ -28,7 +28,7 @@ demo: setup ## a year of New York's flights, from the producers' appends to a Sp
 # Java, Chromium and Vim are prepared while the checks run, which need none of them.
 test: check-setup ## everything that must hold: the checks, all tests on both codecs, README, examples, wheel
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint pure setup
-	$(JAVA) $(call PYTEST,2)
+	$(JAVA) $(call PYTEST,2) -m "not long"
 
 check: check-setup ## the quick part: style, types, layers, exports
 	@$(MAKE) --no-print-directory lint
@@ -48,7 +48,7 @@ bench: setup ## measure against peers
 	$(JAVA) $(PY) -m benchmarks
 
 torture: setup ## crashes, races and random histories for SEJ_TORTURE_S seconds a test; every state of a crash
-	$(JAVA) SEJ_TORTURE_S=$(SEJ_TORTURE_S) $(PY) -m pytest -q -m torture
+	$(JAVA) SEJ_TORTURE_S=$(SEJ_TORTURE_S) $(PY) -m pytest -q -m "torture or long"
 	SEJ_TORTURE_S=$(SEJ_TORTURE_S) $(call PYTEST,1) -m "not torture and not spark and not rig" -k "crash or power or letter"
 
 docs: setup ## the documentation as HTML in docs/_build

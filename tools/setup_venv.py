@@ -139,7 +139,6 @@ def install_all(python: Path) -> None:
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
     if not sys.stdout.isatty():
         pip.append("-qq")  # on a terminal, pip shows a bar for each download
-    pip.append("--no-compile")  # a third of the time: Python compiles the few modules that are used
     run([*pip, "--upgrade", "pip", *requires])
     run([*pip, "--no-build-isolation", "--editable", ".[dev]"])
     run([*pip, "--no-deps", FLIGHTS])

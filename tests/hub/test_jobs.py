@@ -462,6 +462,7 @@ def run_job(client: JobCalls, address: str, server: list[Script], number: int, d
         return
 
 
+@pytest.mark.long
 @pytest.mark.torture
 def test_every_row_once_though_the_hub_is_killed(tmp_path: Path, port: int, torture_s: float) -> None:
     seed = random.SystemRandom().randrange(1 << 32)

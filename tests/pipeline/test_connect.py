@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import pipeline
 from tests.hub.support import ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 CLIENT = """
 import sys

@@ -10,7 +10,7 @@ MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 """Processes die here, not machines: no disk has to be waited for."""
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite", "text"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("overwrite", marks=pytest.mark.long), "text"])
 def test_every_row_once_wherever_the_commit_dies(mode: str) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         done = run([sys.executable, ROOT / "tests" / "pipeline" / "crashing.py", folder, mode], ROOT)

@@ -176,6 +176,7 @@ def test_a_job_continues_when_a_killed_hub_is_back(spark: SparkSession, tmp_path
         server[0].communicate()
 
 
+@pytest.mark.long
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
 def test_every_message_once_though_drivers_executors_and_the_hub_are_killed(

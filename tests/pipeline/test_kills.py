@@ -19,7 +19,7 @@ from sej.system.watch import Watch
 from tests.house.house import ROOT
 from tests.pipeline.copying import copy
 
-pytestmark = [pytest.mark.spark, pytest.mark.torture, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.torture, pytest.mark.timeout(3600)]
 
 SOURCES = 4
 SEGMENT_BYTES = 20_000

@@ -17,7 +17,7 @@ from tests.hub.support import until
 from tests.pipeline.cluster import WORKERS, Cluster, copy, driver_process, hub_process
 from tests.pipeline.conftest import fill
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 TORTURE = "SEJ_TORTURE_S" in os.environ
 """Whether the driver is a process that is killed: it is the most expensive one to start."""
 HUB_NEEDED = "executors need the same disk"

@@ -294,6 +294,7 @@ def connect_while_it_stops(path: Path) -> None:
         one.close()
 
 
+@pytest.mark.long
 def test_connections_that_come_while_the_server_stops_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
