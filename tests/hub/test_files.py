@@ -89,6 +89,7 @@ def test_no_journal_counts_as_damaged_for_lack_of_descriptors(tmp_path: Path, le
     assert printed(LOOKS, tmp_path, left) == answers
 
 
+@pytest.mark.long
 def test_connections_that_say_nothing_leave_files_for_puts_and_end(tmp_path: Path) -> None:
     serve = [sys.executable, "-c", SERVE, "serve", "--address", "127.0.0.1:0", str(tmp_path)]
     with Script(serve, stdout=subprocess.PIPE, text=True) as server, contextlib.ExitStack() as stack:

@@ -430,6 +430,7 @@ def kill(process: Script) -> None:
     process.communicate()
 
 
+@pytest.mark.long
 def test_every_message_is_read_though_the_hub_is_killed_again_and_again(tmp_path: Path, port: int) -> None:
     fill(tmp_path / "EWR.orders", [sej.Message(at, at, 0, b"", b"%d" % at) for at in range(300)])
     address = f"127.0.0.1:{port}"
