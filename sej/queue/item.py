@@ -40,10 +40,6 @@ class JournalItem(Item):
         self.epoch = core.log.epoch
 
     @property
-    def _data(self) -> bytes:
-        return self.message.value
-
-    @property
     def key(self) -> bytes:
         """The message's key."""
         return self.message.key

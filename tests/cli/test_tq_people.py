@@ -423,7 +423,7 @@ def test_the_claims_of_another_host_are_shown_and_ended(tmp_path: Path) -> None:
         f"-one\n\\mutex={'7@laptop/5':24}\n-two\n\\mutex={'8@lap#40265/5':24}\n-three\n\\mutex={'ann':24}\n"
     )
     found = sej("tq", "check", path)
-    assert found.returncode == 0, "a claim is no mistake"
+    assert found.returncode == 0, "a claim was reported as a mistake"
     first, second = found.stdout.decode().splitlines()
     assert "jobs.tq:2:8: 7@laptop/5 claimed this message, and whether it has ended cannot be seen" in first
     assert "`sej tq give-back --dead-host laptop`" in first

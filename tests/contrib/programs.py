@@ -52,7 +52,7 @@ def effect(db: Any, message: sej.Message) -> None:
 
 
 def inbox(database: str, journal: str, timeout: float | None = None) -> None:
-    """Apply messages, without end if there is no timeout."""
+    """Apply messages until the timeout; without one, until the process is killed."""
     Inbox(connect(database), journal, "effects", batch_messages=7, timeout=timeout).run(effect)
 
 

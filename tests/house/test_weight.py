@@ -9,7 +9,7 @@ from tools.weight import PACKAGES, WAYS, calls, sizes
 
 #             code    modules  cython  extensions  callables
 SIZES = {
-    "sej": (17_300, 109, 987, 1, 39),
+    "sej": (17_298, 109, 987, 1, 39),
     "shard": (2_720, 15, 160, 1, 8),
     "textqueue": (6_295, 48, 0, 0, 13),
     "kestrel": (4_480, 32, 860, 1, 16),

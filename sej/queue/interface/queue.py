@@ -98,8 +98,9 @@ class Item(ABC):
 
     @property
     def _data(self) -> bytes:
-        """Return the value as stored; for backends that leave ``value`` as it is here."""
-        raise NotImplementedError
+        """Return the value as stored."""
+        data: bytes = self.message.value
+        return data
 
     @property
     def value(self) -> Any:
