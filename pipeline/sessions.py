@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pipeline.needs import is_connect, needed, why_not_compiled
 from sej.checks import TEXT, a, optional, require
@@ -30,6 +30,7 @@ _NOT_THERE: Final = (
 )
 _CONNECT: Final = "SPARK_CONNECT_MODE_ENABLED"
 """Spark sets this environment variable for a session of Spark Connect."""
+_REGISTRY: Final = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 _TRIES: Final = 5
 _SPARK_MIN: Final = (4, 2)
 _NO_JAVA: Final = (
@@ -165,10 +166,20 @@ def register(spark: SparkSession) -> None:
 
     parallelism = None if is_connect(spark) else _parallelism(spark)
     known = type("SejSource", (SejSource,), {"parallelism": parallelism, "__module__": "__main__"})
-    for source in (known, TextQueueSource, KestrelSource):
-        spark.dataSource.register(source)
-    if not is_connect(spark):
-        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+    sources = (known, TextQueueSource, KestrelSource)
+    if is_connect(spark):
+        for source in sources:
+            spark.dataSource.register(source)
+    else:
+        jvm = cast("Any", spark._jvm)
+        log4j = jvm.org.apache.logging.log4j
+        set_level = log4j.core.config.Configurator.setLevel
+        before = log4j.LogManager.getLogger(_REGISTRY).getLevel()
+        set_level(_REGISTRY, log4j.Level.ERROR)  # else a warning for each that replaces what Spark found by itself
+        for source in sources:
+            spark.dataSource.register(source)
+        set_level(_REGISTRY, before)
+        SparkSession._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
 
 
 def _check_version() -> None:

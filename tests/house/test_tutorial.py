@@ -99,4 +99,5 @@ def test_it_ends_with_a_question_to_spark(followed: tuple[Terminal, Path, dict[s
     answer = terminal.type(f"env -u PYTHONWARNINGS {sys.executable} ask.py")
     shown = next(after[1] for block, after in pairwise(BLOCKS) if block[1].strip() == SPARK)
     assert shown in answer
+    assert "DataSourceManager" not in answer, answer  # Spark's warning that a source replaces another
     assert sum(map(int, re.findall(r"^\| +\d\| +(\d+)\|$", answer, re.MULTILINE))) == 100, answer
