@@ -54,8 +54,10 @@ torture: setup ## crashes, races and random histories for SEJ_TORTURE_S seconds 
 docs: setup ## the documentation as HTML in docs/_build
 	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build
 
-wheel: setup ## sdist and wheel in dist/
-	$(PY) -m build --no-isolation --outdir dist
+wheel: ## sdist and wheel in dist/; installs only what builds them
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip --disable-pip-version-check install -qq build
+	build/wheel/bin/python -m build --outdir dist
 
 oldest: setup ## the oldest allowed dependencies in build/oldest, and a quick part of the tests with them
 	$(PY) -m tools.oldest build/oldest
