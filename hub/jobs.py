@@ -25,7 +25,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -184,12 +184,9 @@ class Jobs:
                 if there is None:
                     prepare_task(os.path.dirname(path), _REMOTE)
                     OS.open(path, "append").close()  # created
-                file = OS.open(path, "edit")
-                try:
+                with closing(OS.open(path, "edit")) as file:
                     file.write_at(new, size)
                     file.start_sync(len(new), size)  # while the task encodes the next part
-                finally:
-                    file.close()
             return size + len(new)
 
     def seal(self, client: str, job: str, files: Iterable[Staged]) -> None:
@@ -205,11 +202,8 @@ class Jobs:
         check_rows(rows)
         try:
             for each in rows:
-                file = self._disk.open(each.path, "edit")
-                try:
+                with closing(self._disk.open(each.path, "edit")) as file:
                     file.sync()
-                finally:
-                    file.close()
             for folder in {os.path.dirname(each.path) for each in rows}:
                 self._disk.sync_dir(folder)
                 self._disk.sync_dir(os.path.dirname(folder))

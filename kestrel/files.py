@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Final
 
 from kestrel.errors import BadNameError, BusyError, FailedError, KestrelError, MissingError
@@ -139,12 +139,9 @@ def cut(disk: Disk, path: str, position: int, *, keep_at_ms: int | None) -> None
     """
     if keep_at_ms is not None:
         keep_tail(disk, path, position, keep_at_ms)
-    file = disk.open(path, "edit")
-    try:
+    with closing(disk.open(path, "edit")) as file:
         file.truncate(position)
         file.sync()
-    finally:
-        file.close()
 
 
 def keep_tail(disk: Disk, path: str, position: int, now_ms: int) -> str:
@@ -153,19 +150,12 @@ def keep_tail(disk: Disk, path: str, position: int, now_ms: int) -> str:
     folder = join(directory, KEPT)
     disk.mkdir(folder)
     target = join(folder, f"{name}.{position}.{now_ms}")
-    source = disk.open(path, "read")
-    try:
-        copy = disk.open(f"{target}.part", "temp")
-        try:
-            at = position
-            while block := source.read(_COPY_SIZE, at):
-                copy.write(block)
-                at += len(block)
-            copy.sync()
-        finally:
-            copy.close()
-    finally:
-        source.close()
+    with closing(disk.open(path, "read")) as source, closing(disk.open(f"{target}.part", "temp")) as copy:
+        at = position
+        while block := source.read(_COPY_SIZE, at):
+            copy.write(block)
+            at += len(block)
+        copy.sync()
     disk.rename(f"{target}.part", target)
     return target
 
@@ -212,11 +202,8 @@ def files_of(directory: str | os.PathLike[str], name: str) -> list[str]:
 
 def magic_of(path: str | os.PathLike[str]) -> bytes:
     """How a file begins."""
-    file = OS.open(absolute_path(path), "read")
-    try:
+    with closing(OS.open(absolute_path(path), "read")) as file:
         return file.read(MAGIC_SIZE, 0)
-    finally:
-        file.close()
 
 
 def formats_of(directory: str | os.PathLike[str], name: str) -> set[bool]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
@@ -283,8 +284,7 @@ def stage(plan: SealedFile, messages: Iterable[MessageLike], keys: str, time_ms:
     path = plan.path.removesuffix("ed")
     count, passed, found = 0, 0, 0
     disk.unlink(path)  # after a crash inside a rename it may be a file of the queue as well
-    file = disk.open(path, "temp")
-    try:
+    with closing(disk.open(path, "temp")) as file:
         file.write(form.head)
         messages = iter(messages)
         while batch := list(islice(messages, BATCH)):
@@ -295,13 +295,8 @@ def stage(plan: SealedFile, messages: Iterable[MessageLike], keys: str, time_ms:
             count += len(items)
         file.sync()
         size = file.size()
-    finally:
-        file.close()
-    file = disk.open(path, "read")
-    try:
+    with closing(disk.open(path, "read")) as file:
         there = checksum_of(form.decode(file))
-    finally:
-        file.close()
     if there != (count, found):
         raise MoveError(
             f"{count} items were written, {there[0]} were read back, or their bytes differ; check the disk", path=path

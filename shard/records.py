@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 from sej.errors import CorruptionError, NotAJournalError, SejError
@@ -80,13 +80,10 @@ def _at(path: Path) -> str:
 
 
 def _append(path: Path, content: bytes, disk: Disk) -> None:
-    file = disk.open(_at(path), "append")
-    try:
+    with closing(disk.open(_at(path), "append")) as file:
         file.write(b"%s %08x\n" % (content, _check(path, content)))
         if content.startswith(b"route"):
             file.sync()  # a message must not survive the name of the hash that routed it
-    finally:
-        file.close()
 
 
 class Record(NamedTuple):

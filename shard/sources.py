@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -249,16 +249,13 @@ def _lag_now(path: Path, index: int, name: str, now: int, disk: Disk) -> Lag:
         return Lag(index, offset, end, 0, 0, 0.0)
     there = max(offset, first)  # messages that retention removed are not counted
     at = containing(segments, there)
-    reader = SegmentReader(disk, segments[at].path, 0, segments[at].first_offset)
-    try:
+    with closing(SegmentReader(disk, segments[at].path, 0, segments[at].first_offset)) as reader:
         block_index = IndexFile(directory, segments[at]).load(reader.file, segments[at].first_offset)
         reader.skip(*block_index.before_offset(there))
         while reader.due < there and reader.read(there - reader.due):
             pass
         size = reader.status().size - reader.position
         oldest = reader.read(1)
-    finally:
-        reader.close()
     for segment in segments[at + 1 :]:
         status = disk.status(segment.path)
         size += 0 if status is None else status.size

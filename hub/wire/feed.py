@@ -15,7 +15,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -323,10 +323,7 @@ class Feed:
             return
         if self._judged == (place, last.size):
             return
-        cursor = Cursor(self._directory, end, place=place)
-        try:
+        with closing(Cursor(self._directory, end, place=place)) as cursor:
             if not cursor.read_encoded(1)[1]:
                 cursor.judge()
                 self._judged = place, last.size
-        finally:
-            cursor.close()

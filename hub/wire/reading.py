@@ -7,6 +7,7 @@ can be bounded (:mod:`hub.wire.answers`).
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Final, Self
 
 from hub.errors import UnavailableError
@@ -107,13 +108,10 @@ def _behind_damage(directory: Directory, end: int) -> tuple[int, bool]:
 
     A reader gets an error at the damage, or skips it. How many messages are good is not known before they are read.
     """
-    cursor = Cursor(directory, end, on_corruption="skip")
-    try:
+    with closing(Cursor(directory, end, on_corruption="skip")) as cursor:
         while cursor.read_encoded(_CHUNK_BYTES)[1] or cursor.judge():
             pass
         return (cursor.due, False) if cursor.gaps else (end, True)
-    finally:
-        cursor.close()
 
 
 def identity(store: Store, source: Source) -> bytes:

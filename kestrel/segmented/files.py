@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError, MissingError
@@ -179,16 +180,13 @@ def read_writer_file(path: str | os.PathLike[str], *, beyond_zeros: bool = False
 
 
 def _items(path: str | os.PathLike[str], beyond_zeros: bool, disk: Disk) -> Iterator[Item]:
-    file = open_file(path, disk)
-    try:
+    with closing(open_file(path, disk)) as file:
         check_magic(file, WRITER_MAGIC)
         reading = Reading(file)
         yield from reading.items()
         while beyond_zeros and reading.ended:
             reading = Reading(file, start=after_zeros(file, reading.position))
             yield from reading.items()
-    finally:
-        file.close()
 
 
 def after_zeros(file: File, position: int) -> int:
@@ -271,11 +269,8 @@ def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookma
         MissingError: the file does not exist.
     """
     require_arguments(path=(path, PATH), disk=(disk, DISK))
-    file = open_file(absolute_path(path), disk)
-    try:
+    with closing(open_file(absolute_path(path), disk)) as file:
         bookmark, damage = read_bookmark(file)
-    finally:
-        file.close()
     if damage is not None or bookmark is None:
         raise damage or MissingError("this journal file does not exist", path=path)
     return bookmark

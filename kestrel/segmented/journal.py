@@ -10,6 +10,7 @@ Everything is called under the mutex.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import Any, Final
 
 from kestrel.files import MAGIC_SIZE, READER_MAGIC, open_file
@@ -75,13 +76,10 @@ class Journal(BaseQueue):
         """The items above an id that are in the files, committed or not; while the queue is not changed."""
         for writer in list(self.files.files):
             if writer.last_id > number:
-                file = open_file(writer.path, self.disk)
-                try:
+                with closing(open_file(writer.path, self.disk)) as file:
                     for item in Reading(file, end=writer.size).items():
                         if item.id > number:
                             yield item
-                finally:
-                    file.close()
 
 
 _GROWN_BYTES: Final = 1 << 18

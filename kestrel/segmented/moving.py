@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from itertools import islice
 from typing import Final, Literal
 from zlib import crc32
@@ -82,31 +83,27 @@ def export(
     directory = absolute_path(directory)
     check_export(writer, read_back, expired, now_ms)
     TEXT("reader", reader)
-    with opening(join(directory, name)):
-        snapshot = Snapshot(directory, name, disk=disk, exclude=True)
-        try:
-            refuse_kestrel_2(directory, name, disk)
-            # A reader whose file is unreadable begins at the first item, as when the queue is opened.
-            readers = {**dict.fromkeys(snapshot.unreadable, Bookmark()), **snapshot.readers} or {"": Bookmark()}
-            if reader not in readers:
-                raise MissingError(
-                    f"the queue {name} has no reader {reader!r}; its readers are {sorted(readers)}",
-                    path=directory,
-                )
-            bookmark = readers[reader]
-            return export_items(
-                ((item.data, item.add_time, item.expire_time) for item in snapshot.items(bookmark)),
-                [snapshot.tail_id, bookmark.head, sorted(bookmark.done)],
-                snapshot,
-                plan_at(join(writer.path, f"{name}.read.{reader}.exported"), disk),
-                writer,
-                expired=expired,
-                grace_ms=0,
-                read_back=read_back,
-                now_ms=now_ms(),
+    with opening(join(directory, name)), closing(Snapshot(directory, name, disk=disk, exclude=True)) as snapshot:
+        refuse_kestrel_2(directory, name, disk)
+        # A reader whose file is unreadable begins at the first item, as when the queue is opened.
+        readers = {**dict.fromkeys(snapshot.unreadable, Bookmark()), **snapshot.readers} or {"": Bookmark()}
+        if reader not in readers:
+            raise MissingError(
+                f"the queue {name} has no reader {reader!r}; its readers are {sorted(readers)}",
+                path=directory,
             )
-        finally:
-            snapshot.close()
+        bookmark = readers[reader]
+        return export_items(
+            ((item.data, item.add_time, item.expire_time) for item in snapshot.items(bookmark)),
+            [snapshot.tail_id, bookmark.head, sorted(bookmark.done)],
+            snapshot,
+            plan_at(join(writer.path, f"{name}.read.{reader}.exported"), disk),
+            writer,
+            expired=expired,
+            grace_ms=0,
+            read_back=read_back,
+            now_ms=now_ms(),
+        )
 
 
 def import_(
@@ -146,8 +143,7 @@ def import_(
         form = _Form(queue)
         staged = stage(plan, messages, keys, _NOW, form, disk)
         start = _decide(queue, plan, [staged.count, staged.messages])
-        file = disk.open(staged.path, "read")
-        try:
+        with closing(disk.open(staged.path, "read")) as file:
             items = form.decode(file)
             there = checksum_of(_items_after(queue, start))
             if there != checksum_of(islice(items, there[0])):
@@ -158,8 +154,6 @@ def import_(
                 )
             while batch := list(islice(items, BATCH)):
                 queue.restore(Item(0, item.add_time, item.expiry or None, 0, item.data) for item in batch)
-        finally:
-            file.close()
         queue.sync()
         if checksum_of(_items_after(queue, start)) != (staged.count, staged.checksum):
             raise MoveError(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Final, Literal
 
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
@@ -374,12 +375,9 @@ class Queue(Puts, Journal):
                 reader.items += found.items
                 reader.bytes += found.data_bytes
                 continue
-            items = open_file(writer.path, self.disk)
-            try:
+            with closing(open_file(writer.path, self.disk)) as items:
                 for batch in Reading(items, end=writer.size).batches():
                     reader.added(batch)
-            finally:
-                items.close()
         self._readers[name] = reader
         self._states.append(reader)
         return reader

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 from kestrel.errors import Damage, DamageError
@@ -155,9 +156,6 @@ def load(directory: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> St
     """
     check_place(directory, name, disk)
     directory = absolute_path(directory)
-    snapshot = Snapshot(directory, name, disk=disk)
-    try:
+    with closing(Snapshot(directory, name, disk=disk)) as snapshot:
         items = sorted(snapshot.items(), key=lambda item: item.id)
-    finally:
-        snapshot.close()
     return State(items, snapshot.tail_id, snapshot.readers, snapshot.damage, snapshot.beyond_end)

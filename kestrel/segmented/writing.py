@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Final
 
 from kestrel.errors import Damage, DamageError
@@ -118,11 +119,8 @@ class WriterFiles(WriterEnd):
 
     def _keep(self, path: str, size: int, found: Scan) -> bool:
         """Cut a file to what counts; False if nothing does, and the file was removed."""
-        file = self._disk.open(path, "read")
-        try:
+        with closing(self._disk.open(path, "read")) as file:
             keep = _anything(file, found.size)
-        finally:
-            file.close()
         if keep or (not found.first_id and found.size > MAGIC_SIZE):
             reason = found.reason or (BEYOND_END if keep else "no record in it is an item with an id from 1 on")
             self.damage.append(Damage(path, found.size if keep else 0, reason))

@@ -13,6 +13,7 @@ Memory is charged by the data and what Python adds to each item, so the limit is
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Final
 
 from kestrel.errors import DamageError, KestrelError
@@ -201,12 +202,9 @@ class Backlog(Rows):
         yield from self.memory
         if self.behind:
             assert self._cursor is not None
-            cursor = self._cursor.copy()
-            try:
+            with closing(self._cursor.copy()) as cursor:
                 for number in range(self._next_number, self._next_number + self.behind):
                     yield _row(cursor.next_add(), number)
-            finally:
-                cursor.close()
 
     def clear(self) -> None:
         """Forget all that wait."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Final, Literal, NamedTuple, get_args
 
 from kestrel.errors import DamageError, MissingError
@@ -84,11 +85,8 @@ def read_journal(
 def _operations(
     path: str | os.PathLike[str], dialect: Dialect, start: int, end: int | None, disk: Disk
 ) -> Iterator[Operation]:
-    file = open_file(path, disk)
-    try:
+    with closing(open_file(path, disk)) as file:
         yield from read_operations(file, dialect=dialect, start=start, end=end)
-    finally:
-        file.close()
 
 
 def read_operations(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Protocol
 
 from kestrel.errors import BadNameError, Damage, DamageError
@@ -225,13 +226,10 @@ class Storage:
 
     def _write_temporary(self, content: Iterable[bytes]) -> str:
         path = join(self.directory, f"{self.name}~~{self._now_ms()}")
-        file = self._disk.open(path, "temp")
-        try:
+        with closing(self._disk.open(path, "temp")) as file:
             for block in content:
                 file.write(block)
             file.sync()
-        finally:
-            file.close()
         return path
 
     def _swap(self, temporary: str, last: Piece) -> None:

@@ -175,19 +175,15 @@ def _cut_torn(path: str, intent: dict[str, Any]) -> None:
     if OS.status(path) is None:
         return
     guard = Guard(Sidecars(path, disk=OS), disk=OS, timeout=_LOCK_S)
-    with closing(guard), guard:
-        file = OS.open(path, "edit")
-        try:
-            size = file.status().size
-            tail = file.read(max(size - intent["size"], 0), intent["size"])
-            for end in (b"", b"\n", b"\r\n"):  # of the line before
-                for newline in (b"\n", b"\r\n"):
-                    whole = end + b"".join(render(row, newline=newline) for row in intent["rows"])
-                    if tail and len(tail) < len(whole) and whole.startswith(tail):
-                        file.truncate(intent["size"])
-                        return
-        finally:
-            file.close()
+    with closing(guard), guard, closing(OS.open(path, "edit")) as file:
+        size = file.status().size
+        tail = file.read(max(size - intent["size"], 0), intent["size"])
+        for end in (b"", b"\n", b"\r\n"):  # of the line before
+            for newline in (b"\n", b"\r\n"):
+                whole = end + b"".join(render(row, newline=newline) for row in intent["rows"])
+                if tail and len(tail) < len(whole) and whole.startswith(tail):
+                    file.truncate(intent["size"])
+                    return
 
 
 def _append(queue: TextQueue, rows: list[str]) -> None:

@@ -10,7 +10,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cached_property
 from itertools import accumulate
 from typing import Final, Literal, NamedTuple
@@ -153,11 +153,8 @@ class Extent:
             segment, before = self._segments[at], self._before[at]
             knots = [_Knot(segment.first_offset, before)]
             with suppress(FileNotFoundError):  # merged or deleted in the meantime: the tasks find out
-                file = OS.open(segment.path, "read")
-                try:
+                with closing(OS.open(segment.path, "read")) as file:
                     index = IndexFile(self._directory, segment).load(file, segment.first_offset)
-                finally:
-                    file.close()
                 knots += [_Knot(block.next_offset, before + block.end) for block in index.blocks]
             end = _Knot(self._end_of(at), before + self._sizes[at])
             if knots[-1].offset < end.offset:
@@ -168,16 +165,13 @@ class Extent:
         return self._knots[at]
 
     def _behind_damage(self, on_corruption: Literal["raise", "skip"]) -> int:
-        cursor = Cursor(self._directory, self.end, on_corruption=on_corruption)
-        try:
+        with closing(Cursor(self._directory, self.end, on_corruption=on_corruption)) as cursor:
             cursor.read_columns(1)
             if cursor.due == self.end and not cursor.judge():
                 return self.end
             while cursor.read_columns(1 << 20) is not None or cursor.judge():
                 pass
             return cursor.due if cursor.gaps else self.end
-        finally:
-            cursor.close()
 
 
 def _between(offset: int, left: _Knot, right: _Knot) -> int:

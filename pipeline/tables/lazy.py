@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, Final
 
 import polars as pl
@@ -49,8 +50,7 @@ def scan(table: Any) -> pl.LazyFrame:
 
         columns = [*names, *tested] or schema.names[:1]
         left = n_rows
-        batches = table.narrowed(columns, hints, change)
-        try:
+        with closing(table.narrowed(columns, hints, change)) as batches:
             while left is None or left > 0:
                 frame = next(batches, None)
                 if frame is None:
@@ -60,8 +60,6 @@ def scan(table: Any) -> pl.LazyFrame:
                     left -= frame.height
                     frame = frame if predicate is None else frame.filter(predicate).select(names)
                 yield frame
-        finally:
-            batches.close()
 
     return register_io_source(source, schema=frame_of(schema.empty_table()).schema, is_pure=False)
 

@@ -9,7 +9,7 @@ import math
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from decimal import Decimal
 from typing import IO, Any, Final
@@ -50,11 +50,8 @@ def replaced(path: str) -> Iterator[str]:
     temporary = os.path.join(directory, f".{os.path.basename(path)}.{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
-        file = OS.open(temporary, "edit")
-        try:
+        with closing(OS.open(temporary, "edit")) as file:
             file.sync()
-        finally:
-            file.close()
         os.replace(temporary, path)
         OS.sync_dir(directory)
     except OSError as error:
