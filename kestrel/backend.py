@@ -19,7 +19,7 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 from kestrel.errors import BadNameError, KestrelError, MissingError, ShutError
-from kestrel.files import queue_names
+from kestrel.files import check_name, files_of, queue_names
 from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
 from kestrel.v2.format import MAX_TIME_MS
@@ -100,7 +100,7 @@ class _Segmented:
     @staticmethod
     def known(directory: str, base: str, name: str) -> Collection[str]:
         """The named readers. If the queue has none, any name takes the default reader's place."""
-        listing = list_files(directory, base)
+        listing = list_files(files_of(directory, check_name(base)), base)
         named = [reader for reader in listing.readers if reader]
         return named or ((name,) if listing.writers or listing.readers else ())
 

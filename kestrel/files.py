@@ -18,6 +18,8 @@ KEPT: Final = "kept"
 WRITER_MAGIC: Final = bytes.fromhex("27642603")
 READER_MAGIC: Final = bytes.fromhex("263C2603")
 MAGIC_SIZE: Final = 4
+OURS: Final = ("~~lock", "~~durable")
+"""What follows a queue's name in the names of the files that only we make."""
 _FORBIDDEN: Final = "./~\0"
 _MAX_STAMP: Final = 1 << 62
 _COPY_SIZE: Final = 1 << 20
@@ -189,15 +191,20 @@ def queue_names(directory: str | os.PathLike[str], disk: Disk = OS) -> list[str]
     return sorted(found)
 
 
-def files_of(directory: str | os.PathLike[str], name: str) -> list[str]:
-    """The paths of a queue's files: its name, or its name and a dot or ``~~``.
+def files_of(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> dict[str, int]:
+    """The paths and sizes of a queue's files: its name, or its name and a dot or ``~~``.
 
     Raises:
         MissingError: the directory does not exist.
     """
-    mine = [file for file in names_in(directory, OS) if file == name or file.startswith((f"{name}.", f"{name}~~"))]
-    paths = (join(directory, file) for file in mine)
-    return [path for path in paths if (there := OS.status(path)) is not None and not there.is_dir]
+    found = {}
+    for file in names_in(directory, disk):
+        if file == name or file.startswith((f"{name}.", f"{name}~~")):
+            path = join(directory, file)
+            status = disk.status(path)
+            if status is not None and not status.is_dir:
+                found[path] = status.size
+    return found
 
 
 def magic_of(path: str | os.PathLike[str]) -> bytes:

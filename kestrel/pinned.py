@@ -15,8 +15,8 @@ import os
 from typing import Final
 
 from kestrel.errors import BusyError, Damage
-from kestrel.files import join, lock_path
-from sej.system.disk import Disk, File
+from kestrel.files import files_of, join, lock_path, stamp_of
+from sej.system.disk import OS, Disk, File
 from sej.system.paths import absolute_path
 
 _TRIES: Final = 20
@@ -33,14 +33,7 @@ class Pinned:
         sizes: how large each one was when it was opened, bytes.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        name: str,
-        *,
-        disk: Disk,
-        exclude: bool = False,
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str], name: str, *, disk: Disk = OS, exclude: bool = False) -> None:
         """Open them.
 
         Args:
@@ -73,8 +66,11 @@ class Pinned:
             raise
 
     def _look(self) -> list[str]:
-        """List the paths of the files that count."""
-        raise NotImplementedError
+        """List the paths of the files that hold items, or the place of a reader."""
+        rests = {
+            path: os.path.basename(path)[len(self.name) :] for path in files_of(self.directory, self.name, self.disk)
+        }
+        return [path for path, rest in rests.items() if _counts(rest)]
 
     def written(self) -> list[tuple[str, int]]:
         """The names of the files, and when each one was written last, ns since the epoch."""
@@ -145,3 +141,10 @@ class Pinned:
         while self.files:
             self.files.popitem()[1].close()
         self.sizes.clear()
+
+
+def _counts(rest: str) -> bool:
+    """Whether a file with this after the queue's name is read."""
+    if rest.startswith((".read.", "~~read.")):
+        return "~~" not in rest[2:]
+    return not rest or stamp_of(rest[1:].removesuffix(".pack")) is not None

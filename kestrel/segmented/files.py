@@ -14,12 +14,12 @@ A zero command byte ends a file: originals preallocate their files with zeros. T
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError, MissingError
-from kestrel.files import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, check_name, join, names_in, open_file, stamp_of
+from kestrel.files import MAGIC_SIZE, OURS, READER_MAGIC, WRITER_MAGIC, join, open_file, stamp_of
 from kestrel.pinned import Pinned
 from kestrel.segmented.codec import (
     PUTS,
@@ -276,31 +276,19 @@ def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookma
     return bookmark
 
 
-def list_files(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> Listing:
-    """Look which files belong to a queue; changes nothing.
-
-    Raises:
-        MissingError: the directory does not exist.
-        BadNameError: no queue can have this name.
-    """
-    check_name(name)
+def list_files(files: Iterable[str], name: str) -> Listing:
+    """Look what the files of a queue are, by their paths."""
     writers, readers, logs, temporary = [], {}, {}, []
-    for file in names_in(directory, disk):
-        if not file.startswith((f"{name}.", f"{name}~~")):
-            continue
-        path = join(directory, file)
-        status = disk.status(path)
-        if status is None or status.is_dir:
-            continue
-        rest = file[len(name) + 1 :]
-        if file.startswith(f"{name}~~read."):
-            logs[file[len(name) + 7 :]] = path
-        elif "~" in file:
-            if "~~" in file and not file.endswith(("~~lock", "~~durable")):
+    for path in files:
+        rest = os.path.basename(path)[len(name) :]
+        if rest.startswith("~~read."):
+            logs[rest[7:]] = path
+        elif "~" in rest:
+            if "~~" in rest and not rest.endswith(OURS):
                 temporary.append(path)
-        elif rest.startswith("read."):
-            readers[rest[5:]] = path
-        elif (stamp := stamp_of(rest)) is not None:
+        elif rest.startswith(".read."):
+            readers[rest[6:]] = path
+        elif (stamp := stamp_of(rest[1:])) is not None:
             writers.append((stamp, path))
     temporary += [logs.pop(reader) for reader in [*logs] if reader not in readers]
     return Listing(sorted(writers), readers, logs, temporary)

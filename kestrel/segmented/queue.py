@@ -17,7 +17,7 @@ from contextlib import closing
 from typing import Final, Literal
 
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
-from kestrel.files import check_name, check_numbers, join, keep_tail, open_file, opening
+from kestrel.files import check_name, check_numbers, files_of, join, keep_tail, open_file, opening
 from kestrel.hot import Following, Puts, Signal
 from kestrel.limits import Limits, wall_clock_ms
 from kestrel.segmented.codec import Item, encode_put
@@ -178,7 +178,7 @@ class Queue(Puts, Journal):
 
     def _open(self) -> None:
         refuse_kestrel_2(self.directory, self.name, self.disk)
-        listing = list_files(self.directory, self.name, self.disk)
+        listing = list_files(files_of(self.directory, self.name, self.disk), self.name)
         bookmarks: dict[str, Bookmark] = {}
         damage = []
         for reader, bookmark, broken in read_bookmarks(listing, None, self.disk):

@@ -54,7 +54,7 @@ class Snapshot(Pinned):
         self._readings: list[tuple[int, int, File]] = []
         """First id, end of the records, file; by the first id."""
         super().__init__(directory, name, disk=disk, exclude=exclude)
-        listing = self._listing
+        listing = list_files(self.files, name)
         try:
             scans = self._scan([path for _, path in listing.writers])
             first_id = min((found.lowest_id for found in scans), default=0)
@@ -71,10 +71,6 @@ class Snapshot(Pinned):
         except BaseException:
             self.close()
             raise
-
-    def _look(self) -> list[str]:
-        self._listing = listing = list_files(self.directory, self.name, self.disk)
-        return [path for _, path in listing.writers] + [*listing.readers.values(), *listing.logs.values()]
 
     def _scan(self, paths: list[str]) -> list[Scan]:
         """The files that hold items, by what counts of them."""

@@ -22,12 +22,12 @@ REMOVE_TENTATIVE) and the end of the file, and no CONTINUE looks like that.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Final, Literal, NamedTuple, get_args
 
 from kestrel.errors import DamageError, MissingError
-from kestrel.files import check_name, durable_path, join, lock_path, names_in, open_file, stamp_of
+from kestrel.files import OURS, files_of, open_file, stamp_of
 from kestrel.v2.codec import PLAIN, Operation, decode, whole_size
 from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STATE_DUMP
 from sej.checks import COUNT, DISK, PATH, one_of, optional
@@ -210,40 +210,33 @@ class Listing(NamedTuple):
     temporary: list[str]
 
 
-def list_parts(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> Listing:
-    """Look which files are the journal of a queue; changes nothing.
+def list_parts(files: Mapping[str, int], name: str) -> Listing:
+    """Look which files are the journal of a queue.
 
-    Raises:
-        MissingError: the directory does not exist.
+    Args:
+        files: the paths of the queue's files, and their sizes.
+        name: the queue.
     """
-    check_name(name)
-    names = names_in(directory, disk)
     rotated, packs, current, dead, temporary = [], [], [], [], []
-    for file in names:
-        if file != name and not file.startswith((f"{name}.", f"{name}~~")):
-            continue
-        path = join(directory, file)
-        status = disk.status(path)
-        if status is None or status.is_dir:
-            continue
-        if file == name:
+    for path, size in files.items():
+        rest = os.path.basename(path)[len(name) :]
+        if not rest:
             current.append(Part(path, None))
-        elif file.startswith(f"{name}~~"):
-            temporary.append(path)
-        elif (stamp := stamp_of(file[len(name) + 1 :])) is not None:
+        elif rest.startswith("~~"):
+            if rest not in OURS:
+                temporary.append(path)
+        elif (stamp := stamp_of(rest[1:])) is not None:
             rotated.append(Part(path, stamp))
-        elif file.endswith(".pack") and (stamp := stamp_of(file[len(name) + 1 : -5])) is not None:
-            if status.size:
+        elif (stamp := stamp_of(rest[1:].removesuffix(".pack"))) is not None:
+            if size:
                 packs.append(Part(path, stamp, packed=True))
             else:
                 dead.append(path)
-    parts = sorted(rotated, key=_order)
+    parts = sorted(rotated, key=_stamp)
     if packs:
-        pack = max(packs, key=_order)
-        dead.extend(part.path for part in [*parts, *packs] if part is not pack and _order(part) <= _order(pack))
-        parts = [pack, *(part for part in parts if _order(part) > _order(pack))]
-    ours = lock_path(directory, name), durable_path(directory, name)
-    temporary = [path for path in temporary if path not in ours]
+        pack = max(packs, key=_stamp)
+        dead.extend(part.path for part in [*parts, *packs] if part is not pack and _stamp(part) <= _stamp(pack))
+        parts = [pack, *(part for part in parts if _stamp(part) > _stamp(pack))]
     return Listing(parts + current, dead, temporary)
 
 
@@ -253,9 +246,9 @@ def require(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> No
     Raises:
         MissingError: the directory does not exist, or has no file of the queue.
     """
-    if not any(list_parts(directory, name, disk)):
+    if not any(list_parts(files_of(directory, name, disk), name)):
         raise MissingError(f"the directory holds no file of a queue {name!r}; check the name", path=directory)
 
 
-def _order(part: Part) -> tuple[int, str]:
-    return part.stamp or 0, ""
+def _stamp(part: Part) -> int:
+    return part.stamp or 0

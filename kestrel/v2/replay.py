@@ -14,7 +14,7 @@ So if removes and reserves are mixed, a reserve may find an empty item. Here eac
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError
@@ -162,33 +162,24 @@ def dump(backlog: Backlog, now_ms: int) -> Iterator[bytes]:
 
 def packed(checkpoint: Checkpoint, alive: dict[int, Row], now_ms: int) -> Iterator[bytes]:
     """A checkpoint's state as operations, in blocks; items that are not alive any more without their data."""
-    return _blocks(_packed(checkpoint, alive, now_ms))
+    open_ = {xid: alive.get(number) for xid, number in checkpoint.open.items()}
+    waiting = (alive.get(number) for numbers in checkpoint.waiting for number in numbers)
+    return _blocks(_dump(open_, waiting, checkpoint.last_xid, now_ms))
 
 
-def _dump(open_: dict[int, Row], waiting: Iterable[Row], last_xid: int, now_ms: int) -> Iterator[bytes]:
+def _dump(
+    open_: Mapping[int, Row | None], waiting: Iterable[Row | None], last_xid: int, now_ms: int
+) -> Iterator[bytes]:
     for xid in _in_order(open_, last_xid):
         yield _add(open_[xid], now_ms)
         yield xid_operation(REMOVE_TENTATIVE_XID, xid)
-    used = last_xid in open_ or not last_xid
-    if not used and open_:
-        yield _use(last_xid)
-        used = True
-    for row in waiting:
-        if not used:
-            yield _use(last_xid)
-            used = True
-        yield _add(row, now_ms)
-
-
-def _packed(checkpoint: Checkpoint, alive: dict[int, Row], now_ms: int) -> Iterator[bytes]:
-    for xid in _in_order(checkpoint.open, checkpoint.last_xid):
-        yield _add(alive.get(checkpoint.open[xid]), now_ms)
-        yield xid_operation(REMOVE_TENTATIVE_XID, xid)
-    if checkpoint.last_xid and checkpoint.last_xid not in checkpoint.open:
-        yield _use(checkpoint.last_xid)
-    for numbers in checkpoint.waiting:
-        for number in numbers:
-            yield _add(alive.get(number), now_ms)
+    unused = b"" if last_xid in open_ or not last_xid else _use(last_xid)
+    if open_:
+        yield unused
+        unused = b""
+    for row in waiting:  # an empty queue is left empty
+        yield unused + _add(row, now_ms)
+        unused = b""
 
 
 def _in_order(open_: Iterable[int], last_xid: int) -> list[int]:

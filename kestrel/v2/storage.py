@@ -18,7 +18,7 @@ from contextlib import closing
 from typing import Protocol
 
 from kestrel.errors import BadNameError, Damage, DamageError
-from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, check_name, cut, join, open_file
+from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, check_name, cut, files_of, join, open_file
 from kestrel.hot import Entry, Fuse
 from kestrel.pinned import Pinned
 from kestrel.tail import BaseQueue, Sync, Tail
@@ -111,7 +111,7 @@ class Storage:
         self.tail = Tail(directory, name, sync=sync, owner=owner, disk=disk)
         self.fuse = self.tail.fuse
         try:
-            listing = list_parts(directory, name, disk)
+            listing = list_parts(files_of(directory, name, disk), name)
             self.pieces = [Piece(part.path, part.stamp, 0) for part in listing.parts]
             refuse_others(self)
             self.pieces = self._settle(listing)
@@ -280,11 +280,9 @@ class Snapshot(Pinned):
     def __init__(self, directory: str | os.PathLike[str], name: str, *, disk: Disk = OS, exclude: bool = False) -> None:
         """Open the files; as :class:`~kestrel.pinned.Pinned`."""
         super().__init__(directory, name, disk=disk, exclude=exclude)
-        self.pieces = [Piece(path, None, size) for path, size in self.sizes.items()]
+        parts = list_parts(self.sizes, name).parts
+        self.pieces = [Piece(part.path, None, self.sizes[part.path]) for part in parts]
         self.fuse = Fuse(os.path.join(directory, name))
-
-    def _look(self) -> list[str]:
-        return [part.path for part in list_parts(self.directory, self.name, self.disk).parts]
 
     def open(self, piece: Piece) -> File:
         """The open file of a piece, for its :meth:`release`."""

@@ -7,7 +7,7 @@ import pytest
 
 import kestrel
 from kestrel import segmented
-from kestrel.files import WRITER_MAGIC, queue_names
+from kestrel.files import WRITER_MAGIC, files_of, queue_names
 from kestrel.segmented.codec import encode_put
 from kestrel.segmented.files import read_reader_file, read_writer_file
 from kestrel.v2.journal import list_parts
@@ -91,7 +91,7 @@ def test_an_empty_pack_kills_nothing(tmp_path: Path) -> None:
     lay_out("kestrel", "rotated", tmp_path)
     items = kestrel.replay(tmp_path, "cars").items
     (tmp_path / "cars.1474163985068.pack").touch()
-    listing = list_parts(tmp_path, "cars")
+    listing = list_parts(files_of(tmp_path, "cars"), "cars")
     assert listing.dead == [str(tmp_path / "cars.1474163985068.pack")]
     assert kestrel.replay(tmp_path, "cars").items == items != []
 
