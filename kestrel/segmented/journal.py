@@ -18,29 +18,25 @@ from kestrel.hot import Log, tick_ns
 from kestrel.limits import Limits
 from kestrel.segmented.codec import Item, encode_done, encode_head
 from kestrel.segmented.files import Reading, log_path, reader_path
-from kestrel.segmented.writing import WriterFiles
-from kestrel.tail import BaseQueue
+from kestrel.segmented.writing import Owner, WriterFiles
 from sej.fork import notice_fork
-from sej.system.disk import Disk, File, replace_file
+from sej.system.disk import File, replace_file
 
 _MOST_S: Final = 1e9
 
 
-class Journal(BaseQueue):
+class Journal(Owner):
     """The shared state of one open queue, which is set by the queue that it is a part of.
 
     Attributes:
         files: the writer files.
         limits: of the queue.
-        disk: the seam.
         checkpoint_s: the least time between two checkpoints.
     """
 
     files: WriterFiles
     limits: Limits
-    disk: Disk
     checkpoint_s: float
-    now_ms: Callable[[], int]
     on_expired: Callable[[Item], None] | None
     max_errors: int | None
     on_given_up: Callable[[str, Item], None] | None

@@ -159,16 +159,7 @@ class Queue(Puts, Journal):
             max_age_s=max_age_s,
         )
         with opening(join(directory, name)):
-            self.files = WriterFiles(
-                directory,
-                name,
-                journal_bytes=journal_bytes,
-                archive_to=archive_to,
-                sync=sync,
-                owner=self,
-                disk=disk,
-                now_ms=now_ms,
-            )
+            self.files = WriterFiles(self, journal_bytes, archive_to, sync)
             self._tail, self._fuse = self.files.tail, self.files.fuse
             try:
                 self._open()

@@ -39,6 +39,13 @@ class WriterFile(Entry):
         self.scanned = scanned
 
 
+class Owner(BaseQueue):
+    """What a queue has before it opens its files."""
+
+    disk: Disk
+    now_ms: Callable[[], int]
+
+
 class WriterFiles(WriterEnd):
     """All writer files of one queue.
 
@@ -49,28 +56,15 @@ class WriterFiles(WriterEnd):
         damage: what was unreadable when they were opened.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        name: str,
-        *,
-        journal_bytes: int,
-        archive_to: str | os.PathLike[str] | None,
-        sync: Sync,
-        owner: BaseQueue,
-        disk: Disk,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self.directory = directory = absolute_path(directory)
-        self.name = name
+    def __init__(self, owner: Owner, journal_bytes: int, archive_to: str | os.PathLike[str] | None, sync: Sync) -> None:
         self.files: list[WriterFile] = []
         self.damage: list[Damage] = []
+        self._directory, self._name = owner.directory, owner.name
         self._archive = None if archive_to is None else absolute_path(archive_to)
-        self._disk = disk
-        self._now_ms = now_ms
+        self._disk, self._now_ms = owner.disk, owner.now_ms
         self._last_stamp = 0
-        self._require_one_file_system(directory)
-        self.tail = Tail(directory, name, sync=sync, owner=owner, disk=disk)
+        self._require_one_file_system(owner.directory)
+        self.tail = Tail(owner.directory, owner.name, sync=sync, owner=owner, disk=owner.disk)
         super().__init__(self.tail, min(journal_bytes, _MOST))
         self.fuse = self.tail.fuse
 
@@ -176,7 +170,7 @@ class WriterFiles(WriterEnd):
                 if self._archive is None:
                     self._disk.unlink(file.path)
                 else:
-                    self._disk.rename(file.path, join(self._archive, f"archive~{self.name}.{file.stamp}"))
+                    self._disk.rename(file.path, join(self._archive, f"archive~{self._name}.{file.stamp}"))
         del self.files[:passed]
         return passed
 
@@ -191,7 +185,7 @@ class WriterFiles(WriterEnd):
 
     def _begin_file(self) -> None:
         stamp = self._last_stamp = max(self._now_ms(), self._last_stamp + 1)
-        path = join(self.directory, f"{self.name}.{stamp}")
+        path = join(self._directory, f"{self._name}.{stamp}")
         file = WriterFile(path, stamp, 0)
         self.tail.open(path, file, head=WRITER_MAGIC)
         self.files.append(file)

@@ -15,7 +15,7 @@ caller holds the queue's mutex.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from kestrel.errors import Damage
 from kestrel.v2.backlog import MEMORY_PER_BYTE, Backlog
@@ -42,15 +42,17 @@ class Contents:
         damage: what was unreadable when the queue was opened.
     """
 
-    def __init__(self, storage: Storage, backlog: Backlog, growth: Growth, *, dialect: Dialect) -> None:
+    def __init__(self, storage: Storage, sizes: Sizes, dialect: Dialect) -> None:
         """Replay the files, cut what is damaged, and put open transactions back."""
-        self.storage, self.backlog, self.growth = storage, backlog, growth
+        self.storage = storage
+        self.backlog = backlog = Backlog(storage, sizes.max_memory_bytes, dialect=dialect)
+        self.growth = Growth(storage, backlog, sizes)
         self.fuse = storage.fuse
         self.reserved_at: dict[int, int] = {}
         self._tail = storage.tail
         try:
             storage.renew()
-            damage, growth.checkpoints = load(storage, backlog, dialect=dialect)
+            damage, self.growth.checkpoints = load(storage, backlog, dialect=dialect)
             self.damage: list[Damage] = damage
             storage.ready(damage)
             self.put_back(sorted(backlog.open, reverse=True))
@@ -189,6 +191,15 @@ class Contents:
             self.backlog.close()
 
 
+class Sizes(NamedTuple):
+    """When a journal is rotated or rewritten, as the options of a queue say."""
+
+    max_memory_bytes: int
+    journal_bytes: int
+    max_journal_bytes: int
+    compact_delay_s: float
+
+
 class Growth:
     """Keeps one queue's journal small.
 
@@ -199,24 +210,13 @@ class Growth:
         checkpoints: the states at the ends of rotated files, while the queue is in read-behind.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        backlog: Backlog,
-        *,
-        max_memory_bytes: int,
-        journal_bytes: int,
-        max_journal_bytes: int,
-        compact_delay_s: float,
-    ) -> None:
+    def __init__(self, storage: Storage, backlog: Backlog, sizes: Sizes) -> None:
         self.rewrites = self.rotations = self.packs = 0
         self.checkpoints: list[Checkpoint] = []
         self._storage = storage
         self._backlog = backlog
-        self._max_memory_bytes = max_memory_bytes
-        self._journal_bytes = journal_bytes
-        self._max_journal_bytes = max_journal_bytes
-        self._compact_delay_ms = int(compact_delay_s * 1000)
+        self._sizes = sizes
+        self._compact_delay_ms = int(sizes.compact_delay_s * 1000)
         self._next_compaction_ms = 0
         self._fresh_bytes = 0
 
@@ -224,14 +224,14 @@ class Growth:
     def quiet_below(self) -> int:
         """While the current file is smaller than this, a put needs nothing else if an item waits."""
         if self._backlog.behind:
-            return self._max_memory_bytes
+            return self._sizes.max_memory_bytes
         older = self._storage.total_size - self._storage.size
-        return min(self._max_memory_bytes, self._max_journal_bytes + self._fresh_bytes - older)
+        return min(self._sizes.max_memory_bytes, self._sizes.max_journal_bytes + self._fresh_bytes - older)
 
     @property
     def empty_below(self) -> int:
         """As ``quiet_below``, if no item waits."""
-        return min(self.quiet_below, self._journal_bytes + self._fresh_bytes)
+        return min(self.quiet_below, self._sizes.journal_bytes + self._fresh_bytes)
 
     @property
     def passed(self) -> bool:
@@ -248,16 +248,16 @@ class Growth:
             self._pack(now_ms)
         size = storage.size
         total = storage.total_size
-        if size >= self._journal_bytes + self._fresh_bytes and not backlog:
+        if size >= self._sizes.journal_bytes + self._fresh_bytes and not backlog:
             self.rewrite(now_ms)
         elif (
-            total > self._max_journal_bytes + self._fresh_bytes
+            total > self._sizes.max_journal_bytes + self._fresh_bytes
             and not backlog.behind
             and not 0 < self._next_compaction_ms - now_ms <= self._compact_delay_ms  # more: the clock was set back
         ):
             self.rewrite(now_ms)
             self._next_compaction_ms = now_ms + self._compact_delay_ms
-        elif size > self._max_memory_bytes:
+        elif size > self._sizes.max_memory_bytes:
             piece = storage.rotate()
             self.rotations += 1
             if backlog.behind:

@@ -19,9 +19,8 @@ from kestrel.files import check_name, check_numbers, join, opening
 from kestrel.hot import Calls, Signal
 from kestrel.limits import Limits, wall_clock_ms
 from kestrel.tail import BaseQueue, Sync, check_sync
-from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, continue_
-from kestrel.v2.contents import Contents, Growth
+from kestrel.v2.contents import Contents, Sizes
 from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
 from kestrel.v2.items import Counters, Item, Row, check_xid, item_of
 from kestrel.v2.journal import DIALECT, Dialect
@@ -137,17 +136,16 @@ class Queue(Calls, BaseQueue):
             disk=(disk, DISK),
         )
         check_sync(sync)
-        check_numbers(open_timeout_s=open_timeout_s, max_queue_age_s=max_queue_age_s)
+        check_numbers(open_timeout_s=open_timeout_s, max_queue_age_s=max_queue_age_s, max_item_bytes=max_item_bytes)
         self.name = check_name(name)
         self.directory = directory = absolute_path(directory)
         self._limits = Limits(
             directory,
             max_items=max_items,
             max_bytes=max_bytes,
-            max_item_bytes=MAX_ITEM_SIZE if max_item_bytes is None else max_item_bytes,
+            max_item_bytes=MAX_ITEM_SIZE if max_item_bytes is None else min(max_item_bytes, MAX_ITEM_SIZE),
             max_age_s=max_age_s,
         )
-        self._limits.max_item_bytes = min(self._limits.max_item_bytes, MAX_ITEM_SIZE)
         self._eventful = self._limits.bounded or max_age_s is not None
         """Whether a put must look at the head first."""
         self._discard_oldest = discard_oldest
@@ -161,19 +159,12 @@ class Queue(Calls, BaseQueue):
         with opening(join(directory, name)):
             storage = Storage(directory, name, sync=sync, owner=self, disk=disk, now_ms=now_ms)
             self._tail, self._fuse = storage.tail, storage.fuse
-            self._backlog = backlog = Backlog(storage, max_memory_bytes, dialect=dialect)
-            growth = Growth(
-                storage,
-                backlog,
-                max_memory_bytes=max_memory_bytes,
-                journal_bytes=journal_bytes,
-                max_journal_bytes=max_journal_bytes,
-                compact_delay_s=compact_delay_s,
-            )
-            self._contents = Contents(storage, backlog, growth, dialect=dialect)
+            sizes = Sizes(max_memory_bytes, journal_bytes, max_journal_bytes, compact_delay_s)
+            self._contents = Contents(storage, sizes, dialect)
+        self._backlog = self._contents.backlog
         self.damage: list[Damage] = self._contents.damage
         plain = max_age_s is None and open_timeout_s is None
-        super().__init__(backlog, self._tail, self._signal, self._limits, plain=plain, now_ms=now_ms)
+        super().__init__(self._backlog, self._tail, self._signal, self._limits, plain=plain, now_ms=now_ms)
 
     put = Calls.put
     get = Calls.get
