@@ -30,7 +30,7 @@ from sej.journal.gaps import Gap, read_gaps, record_gap
 from sej.journal.index import BlockIndex, IndexFile, read_blocks
 from sej.journal.medium import sync_segment
 from sej.journal.recovery import keep
-from sej.journal.retention import readers_lock, remove_covered
+from sej.journal.retention import readers_lock
 from sej.journal.salvage import Plan, Run, plan_between
 from sej.journal.writer_lock import WriterLock
 from sej.system.disk import File, Tolerated
@@ -66,7 +66,6 @@ def repair(
     done = Repair([], [], [], [])
     with WriterLock(directory) as lock:
         if not dry_run:
-            remove_covered(directory)
             finish_repair(directory)
         segments = directory.segments()
         if segments:

@@ -14,20 +14,16 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from sej.checks import COUNT, POSITIVE, SECONDS, optional, require
-from sej.codec.format import OFFSET, OFFSET_SIZE
 from sej.durations import Seconds, seconds
 from sej.errors import InvalidNameError
-from sej.journal.directory import Directory, Segment, containing
+from sej.journal.directory import Directory, Segment
 from sej.journal.index import IndexFile
 from sej.journal.reader_limits import KeptReader, ReaderLimits, kept_readers
-from sej.journal.recovery import good_end, last_message_start
-from sej.system.disk import Disk, is_full, of_system
+from sej.system.disk import is_full, of_system
 from sej.system.logs import INFO, record
-
-_COPY_BYTES: Final = 1 << 20
 
 
 class _Limits(NamedTuple):
@@ -195,90 +191,3 @@ def _remove(directory: Directory, segment: Segment) -> None:
         disk.unlink(segment.path)  # it is gone, the disk is full, or jnl/ is on another file system than tmp/
     disk.unlink(away)
     disk.unlink(IndexFile(directory, segment).path)
-
-
-def remove_covered(directory: Directory) -> list[Segment]:
-    """Remove the segments whose messages a longer one before them has too; called by a writer when it opens.
-
-    Returns:
-        The segments that the journal has now.
-    """
-    segments = directory.segments()
-    if _covered(directory, segments):
-        with readers_lock(directory):
-            for segment in _covered(directory, directory.segments()):
-                _remove(directory, segment)  # from the oldest on: there is never a gap after the longer segment
-        segments = directory.segments()
-    return segments
-
-
-def _covered(directory: Directory, segments: list[Segment]) -> list[Segment]:
-    """Return segments whose bytes are the end of a longer one before them that is good and reaches the next one."""
-    disk = directory.disk
-    if len(segments) < 3:
-        return []
-    found: list[Segment] = []
-    covered: set[Segment] = set()
-    there = [disk.status(segment.path) for segment in segments]
-    for at, joined in enumerate(segments[:-2]):
-        status, next_status = there[at], there[at + 1]
-        if status is None or next_status is None or status.mtime_ns < next_status.mtime_ns or joined in covered:
-            continue  # a joined segment has the time of its newest part, or was written after it
-        due = _offset_behind(disk, joined, status.size)
-        stop = containing(segments, due)
-        parts = segments[at + 1 : stop]
-        if parts and segments[stop].first_offset == due and _ends_at(disk, joined, due):
-            position = status.size - sum(part.size for part in there[at + 1 : stop] if part is not None)
-            if position > 0 and _ends_with(disk, joined, position, parts):
-                found.extend(parts)
-                covered.update(parts)
-    return found
-
-
-def _offset_behind(disk: Disk, segment: Segment, size: int) -> int:
-    """Return the offset after its last message, by the size at its end; its own first offset if that fails."""
-    try:
-        file = disk.open(segment.path, "read")
-    except FileNotFoundError:
-        return segment.first_offset
-    try:
-        start = last_message_start(file, size)
-        return segment.first_offset if start is None else OFFSET.unpack(file.read(OFFSET_SIZE, start))[0] + 1
-    finally:
-        file.close()
-
-
-def _ends_with(disk: Disk, segment: Segment, position: int, parts: list[Segment]) -> bool:
-    """Return whether a segment holds exactly the bytes of those parts from that position on."""
-    try:
-        whole = disk.open(segment.path, "read")
-    except FileNotFoundError:
-        return False
-    try:
-        for part in parts:
-            file = disk.open(part.path, "read")
-            try:
-                at = 0
-                while data := file.read(_COPY_BYTES, at):
-                    if whole.read(len(data), position) != data:
-                        return False
-                    at, position = at + len(data), position + len(data)
-            finally:
-                file.close()
-        return position == whole.size()
-    except FileNotFoundError:
-        return False
-    finally:
-        whole.close()
-
-
-def _ends_at(disk: Disk, segment: Segment, due: int) -> bool:
-    """Return whether a segment exists, is good from its first byte to its last, and ends where the next one starts."""
-    try:
-        file = disk.open(segment.path, "read")
-    except FileNotFoundError:
-        return False
-    try:
-        return good_end(file, 0, segment.first_offset) == (file.size(), due)
-    finally:
-        file.close()

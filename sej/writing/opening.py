@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 _OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn", "dead", "id", "lost+found"})
 """A directory without jnl/ can become a journal if it holds nothing but these names."""
-_FEW_SEGMENTS: Final = 2
-"""A journal with more of them may have a segment whose messages the one before it has too."""
 _NEWEST: Final = 8
 """After a trace of the original, an opening examines the ends of this many segments. `sej verify` examines them all."""
 _SYNC_BYTES: Final = 1 << 20
@@ -151,7 +149,11 @@ def find_end(
         lock.hold()
         has_id = has_id or _has_id(directory)
         pending = directory.names("txn")
-        segments = _finished(directory, pending)
+        if "repair" in pending:
+            from sej.journal.repair import finish_repair  # here, because it is rarely needed
+
+            finish_repair(directory)
+        segments = directory.segments()
         _sweep(directory)
         if lock.original is not None:
             refuse_surplus(directory)
@@ -165,26 +167,6 @@ def find_end(
             return end._replace(recovery=recovery, promised=promised)
         if lock.keeps:
             lock.release()
-
-
-def _finished(directory: Directory, pending: list[str]) -> list[Segment]:
-    """Finish a repair that crashed, and return the segments. What is rarely needed is imported here.
-
-    Args:
-        directory: the journal.
-        pending: the names in ``txn/``.
-    """
-    segments = directory.segments()
-    if len(segments) > _FEW_SEGMENTS:
-        from sej.journal.retention import remove_covered
-
-        segments = remove_covered(directory)
-    if "repair" in pending:
-        from sej.journal.repair import finish_repair
-
-        finish_repair(directory)
-        segments = directory.segments()
-    return segments
 
 
 def open_end(

@@ -142,13 +142,6 @@ def clean_now(path: Path) -> None:
     clean(Directory(path, OS), sej.Retention(max_bytes=1), wait=False)
 
 
-def test_retention_disturbs_no_removal_of_covered_segments(tmp_path: Path) -> None:
-    covered = segments_of((2, 4), (4, 6), (6, 8), (0, 6))
-    for path, disk in at_every_call(tmp_path, covered, clean_now, 20):
-        sej.Writer(path, disk=disk).close()
-        assert sej.Journal(path).tail(2) == ROWS[6:]
-
-
 def test_a_repair_during_retention_is_done_or_says_what_to_do(tmp_path: Path) -> None:
     errors = set()
     for path, disk in at_every_call(tmp_path, segments_of((0, 2), (2, 4), (4, 6), (6, 8)), clean_now, 8):

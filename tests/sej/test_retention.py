@@ -184,27 +184,6 @@ def test_a_writer_does_not_wait_for_a_process_that_deletes_segments(tmp_path: Pa
     assert len(segments(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("gone", [0, 2])
-@pytest.mark.parametrize(("changed", "finished"), [(None, True), (30, True), (70, False), (-30, False)])
-def test_segments_whose_messages_a_longer_one_has_too_are_removed(
-    path: Path, gone: int, changed: int | None, finished: bool
-) -> None:
-    names = list(segments(path))
-    joined = bytearray(b"".join((path / "jnl" / name).read_bytes() for name in names[1:6]))
-    if changed is not None:
-        joined[changed] ^= 1
-    for name in names[2 : 2 + gone]:
-        (path / "jnl" / name).unlink()
-    before = list(segments(path))
-    (path / "jnl" / names[1]).write_bytes(joined)
-    with sej.Writer(path) as w:
-        assert w.offset == COUNT
-    assert list(segments(path)) == ([*names[:2], *names[6:]] if finished else before)
-    if changed is None:
-        assert values(path) == list(range(COUNT))
-        assert sej.Journal(path).verify() == []
-
-
 class Racing(OsDisk):
     """A directory that names come into while it is listed: one of them is missing in the listing, a later one not."""
 
