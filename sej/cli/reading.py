@@ -167,11 +167,8 @@ def segment_messages(path: Path) -> Iterator[Message]:
         raise FileNotFoundError(f"{path}: the file does not exist; `sej file DIR` prints the segments of a journal")
     if os.path.isdir(path):
         raise NotAJournalError("this is a directory: `sej scan` reads it; `sej dump` takes one .jnl file", path=path)
-    file = OS.open(path, "read")
-    try:
+    with OS.open(path, "read") as file:
         head = file.read(OFFSET_SIZE, 0)
-    finally:
-        file.close()
     named = os.fspath(path).endswith(".jnl")
     foreign = NotAJournalError("this is not a SEJ segment; `sej dump` takes one .jnl file", path=path)
     if len(head) < OFFSET_SIZE:
@@ -191,15 +188,12 @@ def segment_messages(path: Path) -> Iterator[Message]:
         raise CorruptionError(
             f"this is not a segment: offset {due} in its first bytes exceeds the largest offset", path=path, position=0
         )
-    reader = SegmentReader(OS, path, 0, due)
-    try:
+    with SegmentReader(OS, path, 0, due) as reader:
         while batch := reader.read(BATCH):
             yield from batch
         damage = find_damage(reader.file, reader.position, reader.due)
         if damage is not None:
             raise damage.error(str(path)) if named or reader.due > due else foreign
-    finally:
-        reader.close()
 
 
 _OLD_DAYS: Final = 7

@@ -325,8 +325,7 @@ def keep(directory: Directory, file: File, position: int, size: int, name: str) 
     number = 0
     while directory.disk.status(path := directory.at("kept", name + (f".{number}" if number else ""))) is not None:
         number += 1
-    copy = directory.disk.open(path, "new")
-    try:
+    with directory.disk.open(path, "new") as copy:
         end = position + size
         while position < end:
             data = file.read(min(_WINDOW_BYTES, end - position), position)
@@ -335,6 +334,4 @@ def keep(directory: Directory, file: File, position: int, size: int, name: str) 
             copy.write(data)
             position += len(data)
         copy.sync()
-    finally:
-        copy.close()
     return os.fspath(path)

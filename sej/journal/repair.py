@@ -83,12 +83,9 @@ def repair(
             if progress is not None:
                 progress(read, total)
             read += sizes[at]
-            with contextlib.nullcontext() if dry_run else readers_lock(directory):  # retention waits
-                file = _open_listed(directory, segments, at)
-                try:
-                    behind = _repair_segment(directory, segments, at, file, behind, known, done, dry_run)
-                finally:
-                    file.close()
+            retention_waits = contextlib.nullcontext() if dry_run else readers_lock(directory)
+            with retention_waits, _open_listed(directory, segments, at) as file:
+                behind = _repair_segment(directory, segments, at, file, behind, known, done, dry_run)
     if done.notes and not dry_run:
         record(__name__, WARNING, "%s: repaired: %s", directory.path, "; ".join(done.notes))
     return done
@@ -200,15 +197,12 @@ def _rewrite(
     for group in groups:
         name = _name(group[0].first)
         directory.disk.unlink(directory.at("tmp", name))
-        copy = directory.disk.open(directory.at("tmp", name), "new")
-        try:
+        with directory.disk.open(directory.at("tmp", name), "new") as copy:
             for run in group:
                 _copy(file, run, copy)
             with Tolerated():  # retention by age would only wait longer
                 copy.set_time(file.status().mtime_ns)
             copy.sync()
-        finally:
-            copy.close()
         names.append((name, group[0].first))
     directory.disk.mkdir(directory.at("txn"))
     _intent(directory).store({"segment": segment.first_offset, "runs": names, "last": last})
@@ -261,22 +255,16 @@ def _finish_repair(directory: Directory) -> None:
         disk.unlink(IndexFile(directory, segment).path)
         disk.rename(staged, segment.path)
     if not runs and is_last:  # nothing of it was good, but the journal continues at its name
-        emptied = disk.open(damaged.path, "edit")
-        try:
+        with disk.open(damaged.path, "edit") as emptied:
             emptied.truncate(0)
             emptied.sync()
-        finally:
-            emptied.close()
     elif damaged not in (segment for _, segment in runs):
         disk.unlink(damaged.path)
     for _, segment in runs:
         if disk.status(segment.path) is None:
             continue  # retention has removed it since
-        file = disk.open(segment.path, "read")
-        try:
+        with disk.open(segment.path, "read") as file:
             _reindex(directory, segment, file)
-        finally:
-            file.close()
     intent.remove()
 
 
@@ -332,15 +320,12 @@ def reindex(directory: Directory) -> int:
             with readers_lock(directory):  # retention waits
                 if directory.disk.status(segment.path) is None:
                     continue
-                file = directory.disk.open(segment.path, "edit")
-                try:
+                with directory.disk.open(segment.path, "edit") as file:
                     if segment == segments[-1]:  # an entry is written after its bytes are durable
                         sync_segment(directory, segment, file)
                     else:
                         file.sync()
                     blocks += _reindex(directory, segment, file)
-                finally:
-                    file.close()
     return blocks
 
 

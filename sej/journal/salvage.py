@@ -32,7 +32,7 @@ from sej.codec import decode_many
 from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.journal.directory import Directory, Segment
 from sej.journal.recovery import ANY_REACH, good_end, is_torn, next_candidate, what_is_wrong
-from sej.system.disk import File
+from sej.system.disk import File, open_existing
 
 _STEP_BYTES: Final = 1 << 16
 _JUMP_MAX: Final = 1 << 20
@@ -90,14 +90,11 @@ def _have(directory: Directory, segments: list[Segment], at: int, stop: int) -> 
     for segment in islice(segments, at, None):
         if segment.first_offset > due or due >= stop:
             break
-        try:
-            file = directory.disk.open(segment.path, "read")
-        except FileNotFoundError:
+        file = open_existing(directory.disk, segment.path, "read")
+        if file is None:
             break
-        try:
+        with file:
             due = max(due, good_end(file, 0, segment.first_offset)[1])
-        finally:
-            file.close()
     return due >= stop
 
 

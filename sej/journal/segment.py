@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
 from sej.codec import IMPLEMENTATION, Columns, Run, columns, decode_many, measure, message_size
 from sej.errors import CorruptionError, DecodeError, TruncatedError
@@ -212,6 +212,14 @@ class SegmentReader:
         if len(memory) > sum(map(len, _spare.memory)):
             _spare.memory[:] = [memory]
         self._file.close()
+
+    def __enter__(self) -> Self:
+        """Return the reader."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.close()
 
     def _refill(self) -> bool:
         """Read a chunk from the next message on; return whether there is more to decode than before."""

@@ -8,7 +8,7 @@ from sej.journal.directory import Directory, Segment
 from sej.journal.index import IndexFile
 from sej.journal.recovery import corruption_at, find_damage, good_end, last_message_start
 from sej.journal.segment import Place
-from sej.system.disk import File
+from sej.system.disk import File, open_existing
 
 _HEAD_BYTES: Final = 16
 """Offset and timestamp distinguish a message from another one at the same position of a new file."""
@@ -54,11 +54,10 @@ class Tail:
             CorruptionError: with ``judge``: they are not.
         """
         while segments := self._directory.segments():
-            try:
-                file = self._directory.disk.open(segments[-1].path, "read")
-            except FileNotFoundError:
+            file = open_existing(self._directory.disk, segments[-1].path, "read")
+            if file is None:
                 continue  # a rotation and retention came between: read again
-            try:
+            with file:
                 if not self._is_known(segments[-1], file):
                     self._segment, self._identity = segments[-1], file.status().identity
                     _, index = IndexFile(self._directory, segments[-1]).load_end(file, segments[-1].first_offset)
@@ -71,8 +70,6 @@ class Tail:
                 if judge and (error := corruption_at(file, self._position, self._due)) is not None:
                     raise error
                 return self._due
-            finally:
-                file.close()
         return 0
 
     def past_damage(self, offset: int) -> Place | None:
@@ -88,11 +85,10 @@ class Tail:
         """
         if self._segment is None or self._identity is None:
             return None
-        try:
-            file = self._directory.disk.open(self._segment.path, "read")
-        except FileNotFoundError:
+        file = open_existing(self._directory.disk, self._segment.path, "read")
+        if file is None:
             return None
-        try:
+        with file:
             position, due = self._position, self._due
             while due < offset:
                 damage = find_damage(file, position, due)
@@ -100,8 +96,6 @@ class Tail:
                     return None
                 position, due = good_end(file, *damage.resume)
             return Place(self._identity, position)
-        finally:
-            file.close()
 
     def _is_known(self, segment: Segment, file: File) -> bool:
         """Return whether it is the file of the last call: inode numbers are soon reused."""

@@ -55,7 +55,7 @@ from sej.codec.format import OFFSET, OFFSET_SIZE
 from sej.errors import BadOffsetFileError, InvalidNameError
 from sej.journal.directory import Directory, check_name
 from sej.system.checksum import crc32c
-from sej.system.disk import File, Status, write_temporary
+from sej.system.disk import File, Status, open_existing, write_temporary
 from sej.system.durable import renew
 
 MAGIC: Final = b"SEJTWIN\0"
@@ -193,13 +193,9 @@ def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool, a
         kept, slots = _look(directory, name), _slots(directory, name)
         here = _describes(kept, slots)
         sequence = max((slot.sequence for slot in slots), default=0)
-        try:
-            twin = disk.open(twin_path(directory, name), "edit")
-        except FileNotFoundError:  # a strict twin must not survive only the rename
-            twin = disk.open(twin_path(directory, name), "new" if strict else "temp")
-            twin.close()
-            twin = disk.open(twin_path(directory, name), "edit")
-        try:
+        if disk.status(twin_path(directory, name)) is None:  # a strict twin must not survive only the rename
+            disk.open(twin_path(directory, name), "new" if strict else "temp").close()
+        with disk.open(twin_path(directory, name), "edit") as twin:
             if strict:  # the slot that describes the present file must be durable before the other one is written
                 renew(disk, twin, 0, twin.size())
             if here is None and kept is not None:  # the twin begins with the present file
@@ -212,8 +208,6 @@ def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool, a
             _write(twin, name, _Slot(number, sequence + 1, offset, fresh.inode, fresh.mtime_ns, strict, after))
             if strict:
                 twin.sync()
-        finally:
-            twin.close()
     disk.rename(temporary, path)
 
 
@@ -223,28 +217,22 @@ def may_have_twin(name: str) -> bool:
 
 
 def _look(directory: Directory, name: str) -> _Kept | None:
-    try:
-        file = directory.disk.open(directory.at("ofs", f"{name}.ofs"), "read")
-    except FileNotFoundError:
+    file = open_existing(directory.disk, directory.at("ofs", f"{name}.ofs"), "read")
+    if file is None:
         return None
-    try:
+    with file:
         return _Kept(file.read(OFFSET_SIZE + 1, 0), file.status())
-    finally:
-        file.close()
 
 
 def _slots(directory: Directory, name: str) -> list[_Slot]:
     """Return the slots that are sound and belong to this reader, the newest first."""
     if not may_have_twin(name):
         return []
-    try:
-        file = directory.disk.open(twin_path(directory, name), "read")
-    except (FileNotFoundError, NotADirectoryError):
+    file = open_existing(directory.disk, twin_path(directory, name), "read")
+    if file is None:
         return []
-    try:
+    with file:
         data = file.read(TWIN_BYTES, 0)
-    finally:
-        file.close()
     found = []
     for number in range(_SLOTS):
         begin = number * STRIDE

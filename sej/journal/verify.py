@@ -11,7 +11,7 @@ from sej.journal.gaps import Gap, read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import IndexFile
 from sej.journal.recovery import Damage, good_end
-from sej.system.disk import File
+from sej.system.disk import File, open_existing
 
 _Kind = Literal["torn tail", "corruption", "gap", "checksum", "foreign file", "identity"]
 
@@ -56,13 +56,12 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
         segment = segments[at]
         if progress is not None:
             progress(min(read, total), total)
-        try:
-            file = directory.disk.open(segment.path, "read")
-        except FileNotFoundError:  # retention removed it
+        file = open_existing(directory.disk, segment.path, "read")
+        if file is None:  # retention removed it
             segments = directory.segments()
             at = max(containing(segments, segment.first_offset), 0)
             continue
-        try:
+        with file:
             following = segments[at + 1].first_offset if at + 1 < len(segments) else None
             found = _problems(directory, segment, file, following, gaps)
             if found:
@@ -73,8 +72,6 @@ def verify(directory: Directory, *, progress: Callable[[int, int], object] | Non
                     continue
             problems[segment.path] = found
             read += file.status().size
-        finally:
-            file.close()
         at += 1
     listed = [problem for found in problems.values() for problem in found]
     for name in directory.foreign():

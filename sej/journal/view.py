@@ -28,7 +28,7 @@ from sej.journal.tail import Tail
 from sej.journal.twin import kept_offsets
 from sej.journal.verify import Problem, verify
 from sej.message import Message
-from sej.system.disk import OS, Disk, File
+from sej.system.disk import OS, Disk, File, open_existing
 
 _BACK_BYTES: Final = 1 << 16
 _SCAN_MESSAGES: Final = 4096
@@ -159,13 +159,12 @@ class Journal:
         segments = self._directory.segments()
         at, below = len(segments) - 1, None
         while at >= 0:
-            try:
-                file = self._disk.open(segments[at].path, "read")
-            except FileNotFoundError:
+            file = open_existing(self._disk, segments[at].path, "read")
+            if file is None:
                 self._directory.require()
                 at -= 1  # retention removed it and those before it
                 continue
-            try:
+            with file:
                 if below is None:
                     end, due = self._good_end(segments[at], file)
                 else:
@@ -188,8 +187,6 @@ class Journal:
                         below = message.offset
                         yield message
                 below = segments[at].first_offset if below is None else below
-            finally:
-                file.close()
             at -= 1
 
     def verify(self, *, progress: Callable[[int, int], object] | None = None) -> list[Problem]:
@@ -270,24 +267,19 @@ class Journal:
 
     def _find_time(self, segment: Segment, timestamp: int) -> tuple[bool, int]:
         """Return whether a segment has a message from a timestamp on, and its offset; else the offset at its end."""
-        file = self._disk.open(segment.path, "read")
-        try:
+        with self._disk.open(segment.path, "read") as file:
             found = IndexFile(self._directory, segment).find(file, segment.first_offset, "newest_timestamp", timestamp)
             index = BlockIndex(segment.first_offset, [found] if found else [])
             if found is None or found.newest_timestamp < timestamp:
                 index.extend(file)
-            reader = SegmentReader(self._disk, segment.path, *index.before_time(timestamp))
-        finally:
-            file.close()
-        try:
+            start = index.before_time(timestamp)
+        with SegmentReader(self._disk, segment.path, *start) as reader:
             # The first block that is new enough holds the message; without one it can only be in the short rest.
             while messages := self._read_good(segment, reader):
                 for message in messages:
                     if message.timestamp >= timestamp:
                         return True, message.offset
             return False, reader.due
-        finally:
-            reader.close()
 
     def _read_good(self, segment: Segment, reader: SegmentReader) -> list[Message]:
         """Read the next messages of a segment; none at its end, and none at a torn tail."""

@@ -269,8 +269,7 @@ def read_small(disk: Disk, path: str | os.PathLike[str], limit_bytes: int) -> by
         FileTypeError: it is not a regular file.
         CorruptionError: it is larger than limit_bytes.
     """
-    file = disk.open(path, "read")
-    try:
+    with disk.open(path, "read") as file:
         size = file.size()
         if size > limit_bytes:
             raise CorruptionError(
@@ -279,8 +278,6 @@ def read_small(disk: Disk, path: str | os.PathLike[str], limit_bytes: int) -> by
                 position=limit_bytes,
             )
         return file.read(size, 0)
-    finally:
-        file.close()
 
 
 def open_existing(disk: Disk, path: str, mode: Literal["read", "edit"]) -> File | None:
@@ -308,14 +305,11 @@ def overwrite_file(disk: Disk, path: str | os.PathLike[str], data: bytes, positi
         FileNotFoundError: the file does not exist.
         FileTypeError: it is not a regular file.
     """
-    file = disk.open(path, "edit")
-    try:
+    with disk.open(path, "edit") as file:
         if size != -1 and file.size() != size:
             return False
         file.write_at(data, position)
         return True
-    finally:
-        file.close()
 
 
 def replace_file(
@@ -332,13 +326,10 @@ def replace_file(
 def write_temporary(disk: Disk, temporary: str | os.PathLike[str], data: bytes) -> Status:
     """Write a file that will be renamed, durably; return its status."""
     disk.unlink(temporary)  # after a crash inside a rename both names may be one file: it is not written again
-    file = disk.open(temporary, "temp")
-    try:
+    with disk.open(temporary, "temp") as file:
         file.write(data)
         file.sync()
         return file.status()
-    finally:
-        file.close()
 
 
 _OTHERS: Final = 64

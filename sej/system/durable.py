@@ -192,11 +192,8 @@ class KeptPosition:
         if self._disk.status(file.path) is None:
             return  # the directory was removed: nothing of it is created again
         self._disk.mkdir(os.path.dirname(self.path))
-        kept = self._disk.open(self.path, "temp")
-        try:
+        with self._disk.open(self.path, "temp") as kept:
             kept.write_at(record, 0)
-        finally:
-            kept.close()
 
     def _overwrite(self, record: bytes) -> None:
         kept = self._open

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from io import FileIO
 from threading import RLock
-from typing import Final, NamedTuple, NoReturn, Protocol, cast
+from typing import Final, NamedTuple, NoReturn, Protocol, Self, cast
 
 from sej.errors import FileTypeError
 
@@ -127,6 +127,12 @@ class File(Protocol):
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        """Return the file."""
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
 
 
 class _Owner(FileIO):
@@ -258,6 +264,14 @@ class OsFile:
         """Close the file; if an exception interrupts it, a second call finishes."""
         self._fd = -1
         self._owner.close()
+
+    def __enter__(self) -> Self:
+        """Return the file."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.close()
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         """Fill the buffer from position."""

@@ -50,7 +50,7 @@ from typing import Final, NamedTuple, Self
 
 from sej.errors import ClosedError, LockedError, LockLostError
 from sej.fork import forget_forked, notice_fork, watch_forks
-from sej.system.disk import OS, Disk, File, Status, of_system
+from sej.system.disk import OS, Disk, File, Status, of_system, open_existing
 
 _NOTE: Final = b"original="
 _DOUBT: Final = b"?"
@@ -248,14 +248,11 @@ class Lock:
 
     def holder(self) -> str | None:
         """Return the holder's text in the file, or None."""
-        try:
-            file = self._disk.open(self.path, "read")
-        except FileNotFoundError:
+        file = open_existing(self._disk, self.path, "read")
+        if file is None:
             return None
-        try:
+        with file:
             return _read_holder(file)
-        finally:
-            file.close()
 
     def release(self) -> None:
         """Release the lock; a second call does nothing, or finishes an interrupted one."""

@@ -220,8 +220,7 @@ class Batches:
     def _append_rest(self, end: Appending, staged: str, first: int, there: int) -> tuple[int, int]:
         """Append the staged rows after those that are in the journal; return their first offset and their number."""
         start = end.offset
-        reader = SegmentReader(self._disk, staged, 0, first, chunk_bytes=_CHUNK_BYTES)
-        try:
+        with SegmentReader(self._disk, staged, 0, first, chunk_bytes=_CHUNK_BYTES) as reader:
             while reader.due < first + there:
                 reader.read(min(first + there - reader.due, _CHUNK_MESSAGES))
             while (found := reader.read_encoded(_CHUNK_BYTES))[1]:
@@ -230,8 +229,6 @@ class Batches:
                 if at != end.offset:  # a foreign writer has appended messages in between
                     renumber(rows, 0, len(rows), at, end.offset)
                 end.extend(rows)
-        finally:
-            reader.close()
         return start, end.offset - start
 
     def _equal_prefix(self, staged: str, first: int, count: int, end: int) -> int:
@@ -271,23 +268,17 @@ class Batches:
         return offset - start
 
     def _rows(self, staged: str, first: int) -> Iterable[list[Message]]:
-        reader = SegmentReader(self._disk, staged, 0, first)
-        try:
+        with SegmentReader(self._disk, staged, 0, first) as reader:
             while messages := reader.read(_CHUNK_MESSAGES):
                 yield messages
-        finally:
-            reader.close()
 
     def _crc(self, path: str) -> int:
-        file = self._disk.open(path, "read")
-        try:
+        with self._disk.open(path, "read") as file:
             crc = position = 0
             while data := file.read(1 << 20, position):
                 crc = crc32c(data, crc)
                 position += len(data)
             return crc
-        finally:
-            file.close()
 
     # --- the files in txn/
 

@@ -278,12 +278,9 @@ def refuse_surplus(directory: Directory) -> None:
 
     with readers_lock(directory):  # retention waits
         for segment, following in pairwise(directory.segments()[-_NEWEST:]):
-            file = directory.disk.open(segment.path, "read")
-            try:
+            with directory.disk.open(segment.path, "read") as file:
                 _, index = IndexFile(directory, segment).load_end(file, segment.first_offset)
                 position, due = good_end(file, index.position, index.due)
-            finally:
-                file.close()
             if due > following.first_offset:
                 raise CorruptionError(
                     f"two writers appended at the same time: this segment has messages up to {due - 1}, and the next"

@@ -22,7 +22,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 from sej.system.disk import Disk, File, Mode, Status
 
@@ -575,6 +575,12 @@ class _OpenFile:
             self.unlock()
             self._open = False
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 Fault = Literal["eio", "enospc", "short", "sync-loses"]
 
@@ -661,6 +667,12 @@ class _FaultyFile:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._inner.close()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._disk.before("write", self._inner, bytes(data))

@@ -37,7 +37,7 @@ from sej.journal.verify import Problem
 from sej.journal.view import Journal
 from sej.queue.log.format import good_bytes
 from sej.reading.offset import wrong_place
-from sej.system.disk import OS, is_scarce, network_file_system
+from sej.system.disk import OS, is_scarce, network_file_system, open_existing
 
 _KINDS: Final = {
     "torn tail": "torn tail",
@@ -293,8 +293,7 @@ def _lost(journal: Journal, places: Directory, end: int) -> Iterator[Finding]:
         end: the offset after its last message.
     """
     for segment in places.segments()[-1:]:
-        file = OS.open(segment.path, "read")
-        with file.closing():
+        with OS.open(segment.path, "read") as file:
             kept = kept_position(places)
             known = kept.load(file, segment.first_offset)
             size = file.status().size
@@ -316,11 +315,10 @@ def _clock(look: _Look) -> Iterator[Finding]:
     journal, places, quick, _ = look
     newest, unindexed = NO_TIMESTAMP, 0
     for segment in places.segments():
-        try:
-            file = OS.open(segment.path, "read")
-        except FileNotFoundError:
+        file = open_existing(OS, segment.path, "read")
+        if file is None:
             continue
-        with file.closing():
+        with file:
             index = IndexFile(places, segment).load(file, segment.first_offset)
             rest = file.status().size - index.position
             unindexed += max(rest - BLOCK_BYTES, 0)
@@ -400,8 +398,7 @@ def _queues(look: _Look) -> Iterator[Finding]:
             yield Finding(f"queue {name}", "note", counted(dead, "dead letter"), do, {"dead": dead})
     for name in sorted(places.queue_names()):
         path = places.at("ofs", f"{name}.queue")
-        file = OS.open(path, "read")
-        with file.closing():
+        with OS.open(path, "read") as file:
             good, damaged = good_bytes(file.read(file.size(), 0))
         if damaged:
             found = f"{path}, position {good}: a bad record, followed by good ones"

@@ -22,7 +22,7 @@ from sej.errors import SejError
 from sej.journal.directory import Directory
 from sej.journal.view import Journal
 from sej.reading.offset import read_offset
-from sej.system.disk import OS, is_scarce
+from sej.system.disk import OS, is_scarce, open_existing
 from sej.system.locks import FIRST_PID_NAMESPACE, pid_namespace
 
 if TYPE_CHECKING:
@@ -87,11 +87,10 @@ def queues_of(path: str) -> list[Queued]:
 
 def holder_of(path: str) -> str | None:
     """Return the holder of the lock at a path, as the file names it or as a pid; None if the lock is free."""
-    try:
-        file = OS.open(path, "read")
-    except FileNotFoundError:
+    file = open_existing(OS, path, "read")
+    if file is None:
         return None
-    with file.closing():
+    with file:
         signed = file.read(256, 0).decode("utf-8", "replace").partition("\n")[0].strip()
         pid = _locked_by(file.fileno())
         if pid is not None:
