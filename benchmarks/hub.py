@@ -6,7 +6,9 @@ acknowledged. One run, interleaved rounds, page cache warm.
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -28,6 +30,7 @@ VALUE = b"v" * 100
 CLIENTS = 64
 DIRECTORIES = 16
 EACH = 60_000
+LINES = 200_000
 
 SERVERS = {
     "hub": """
@@ -99,7 +102,8 @@ def _servers(root: Path) -> Iterator[tuple[Process, Process]]:
 def run() -> list[Row]:
     """All lines of the section."""
     with folder() as root, _servers(root) as (server, bare):
-        return [*_copy(root, server, bare), *_put(server, bare), *_many(server), *_merge(root)]
+        copied = [*_copy(root, server, bare), *_compressed(root, server)]
+        return [*copied, *_put(server, bare), *_many(server), *_merge(root)]
 
 
 def main() -> None:
@@ -163,6 +167,49 @@ def _copy(root: Path, server: Process, bare: Process) -> list[Row]:
         row("write of 1 MiB and fdatasync", f"{found['write']:,.0f} MiB/s", 1.0),
         row("raw copy, 1 MiB a message, of the slower", f"{found['copy']:,.0f} MiB/s", found["copy"] / slower, 0.6),
     ]
+
+
+def _compressed(root: Path, server: Process) -> list[Row]:
+    """Lines of JSON, copied with gzip and without: bytes on the loopback interface, and CPU of both sides."""
+    import sej
+    from hub.wire import Client, Copier
+
+    rng = random.Random(7)
+    with sej.Writer(root / "lines") as writer:
+        for at in range(LINES):
+            line = {
+                "id": at,
+                "carrier": rng.choice(["UA", "DL", "B6"]),
+                "delay": rng.randrange(-20, 200),
+                "dest": "LAX",
+            }
+            writer.append(json.dumps(line).encode(), b"EWR")
+    numbers = iter(range(1000))
+    used: dict[str, int] = {}
+
+    def copy(name: str) -> float:
+        number = next(numbers)
+        with Client(server.address, client_id=f"lines{number}", compress=name == "gzip") as client:
+            client.where("j")
+            before, cpu_s = _loopback_bytes(), time.process_time() + server.cpu_s()
+            with Copier(root / "lines", client, reader=f"lines{number}") as copier:
+                copier.run_once()
+            found = time.process_time() + server.cpu_s() - cpu_s
+            used[name] = _loopback_bytes() - before
+        return found / LINES
+
+    found = interleaved({"plain": lambda: copy("plain"), "gzip": lambda: copy("gzip")}, 5)
+    return [
+        row(f"copy of {LINES:,} lines of JSON", f"{used['plain'] / MIB:.1f} MiB sent", 1.0),
+        row("compressed: bytes", f"{used['gzip'] / MIB:.1f} MiB sent", used["gzip"] / used["plain"]),
+        row("compressed: CPU of both", f"{found['gzip'] * 1e9:,.0f} ns/message", found["gzip"] / found["plain"]),
+    ]
+
+
+def _loopback_bytes() -> int:
+    """What the loopback interface has received."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.split()[0] == "lo:")
 
 
 def _put(server: Process, bare: Process) -> list[Row]:

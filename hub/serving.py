@@ -97,6 +97,7 @@ def connecting(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--key", type=PATH, help="Its private key.")
     @click.option("--server-name", help="The name in the hub's certificate, if it is not the address.")
     @PLAINTEXT
+    @click.option("--compress", is_flag=True, help="Compress messages with gzip on the connection, for a slow line.")
     @functools.wraps(command)
     def run(
         address: str,
@@ -106,6 +107,7 @@ def connecting(command: Callable[..., None]) -> Callable[..., None]:
         key: Path | None,
         server_name: str | None,
         plaintext: bool,
+        compress: bool,
         **rest: Any,
     ) -> None:
         from hub.wire import Client, ClientTLS
@@ -118,7 +120,9 @@ def connecting(command: Callable[..., None]) -> Callable[..., None]:
 
         def connect(client_id: str = "") -> Client:
             with option_names():
-                return Client(address, client_id=client_id, token=shown, tls=tls, allow_plaintext=plaintext)
+                return Client(
+                    address, client_id=client_id, token=shown, tls=tls, allow_plaintext=plaintext, compress=compress
+                )
 
         command(connect=connect, **rest)
 

@@ -23,7 +23,7 @@ import grpc
 from hub.errors import AccessError, ConflictError, DiskLowError, GapError, UnavailableError
 from hub.naming import Source, check_journal
 from hub.tokens import Role, Tokens
-from hub.wire.status import CallEndedError, to_status
+from hub.wire.status import COMPRESSED, CallEndedError, to_status
 from sej.errors import SejError
 
 _ALLOWS: Final[Mapping[Role, str]] = {"reader": "keep a reader's offset on the hub (`sej hub token --reader`)"}
@@ -97,7 +97,9 @@ class Guard:
 
     @contextmanager
     def answering(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Turn an error in the block into its status."""
+        """Turn an error in the block into its status. Answers are compressed if the caller wants that."""
+        if COMPRESSED in (context.invocation_metadata() or ()):
+            context.set_compression(grpc.Compression.Gzip)
         try:
             yield
         except CallEndedError:

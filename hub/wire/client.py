@@ -36,7 +36,7 @@ from hub.wire.frames import (
     stage_request,
     to_wire,
 )
-from hub.wire.status import ORIGINAL, HandshakeError, from_rpc_error
+from hub.wire.status import COMPRESSED, ORIGINAL, HandshakeError, from_rpc_error
 from sej.checks import (
     COUNT,
     FLAG,
@@ -59,6 +59,8 @@ from sej.system.process import keep_like_after
 _CONNECT_MS: Final = 5_000
 """How long gRPC waits for a connection: a few round trips with TLS on a slow line. One that is refused ends sooner."""
 
+_LARGE: Final = ("PutEncoded", "Stage")
+"""Calls whose request has messages, in addition to streams. An original hub knows none of them, and maybe no gzip."""
 _JOB_S: Final = 600.0
 """A commit appends all rows of a job before it answers."""
 _HOLD_S: Final = 60.0
@@ -125,6 +127,7 @@ class Client:
         timeout_s: Seconds = 30.0,
         keepalive_s: Seconds = 20.0,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        compress: bool = False,
     ) -> None:
         """Set the hub's address; connects at the first call.
 
@@ -138,6 +141,8 @@ class Client:
             timeout_s: the most seconds for a call.
             keepalive_s: seconds between pings of a silent peer.
             max_message_bytes: the most bytes of a reply.
+            compress: send and receive messages with gzip, which saves bytes and costs CPU time. An original hub gets
+                them as they are.
 
         Raises:
             ValueError: a token would cross a network in plain text, or is malformed, or the files of ``tls`` are not
@@ -155,6 +160,7 @@ class Client:
             timeout_s=(timeout_s, POSITIVE_SECONDS),
             keepalive_s=(keepalive_s, POSITIVE_SECONDS),
             max_message_bytes=(max_message_bytes, POSITIVE),
+            compress=(compress, FLAG),
         )
         self.address = absolute_address(address)
         if token and not (token.isascii() and token.isprintable()):
@@ -172,7 +178,10 @@ class Client:
         self.client_id = client_id
         self._tls = tls
         self._timeout_s = timeout_s
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
+        if compress:
+            self._metadata += (COMPRESSED,)
+        self._gzip = grpc.Compression.Gzip if compress else None
         self._options: list[tuple[str, int | str]] = [
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", -1),
@@ -525,7 +534,12 @@ class Client:
             calls[channel, name] = channel.unary_unary(f"/hub.Hub/{name}", encode, answer.FromString)
         try:
             with self._translating(journal):
-                return calls[channel, name](request, timeout=timeout_s or self._timeout_s, metadata=self._metadata)
+                return calls[channel, name](
+                    request,
+                    timeout=timeout_s or self._timeout_s,
+                    metadata=self._metadata,
+                    compression=self._gzip if name in _LARGE else None,
+                )
         except NotSupportedError as error:
             if not original:
                 raise
@@ -534,7 +548,7 @@ class Client:
     def _stream(self, call: Any, request: Any, journal: str, failure: list[Exception] | None = None) -> Iterator[Any]:
         """Yield the answers of a call, which ends with this iterator."""
         with self._translating(journal, failure):
-            answers = call(request, metadata=self._metadata)
+            answers = call(request, metadata=self._metadata, compression=self._gzip)
             try:
                 yield from answers
             finally:

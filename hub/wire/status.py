@@ -41,6 +41,9 @@ from sej.errors import (
 )
 from shard.staging import StagedRowsError
 
+COMPRESSED: Final = ("sej-compression", "gzip")
+"""The metadata of a call whose caller wants compressed answers."""
+
 
 class CallEndedError(Exception):
     """The caller has ended the call: no answer is needed."""
