@@ -170,7 +170,7 @@ def archive(
     journals = spark.readStream.format("sej").options(**options).load(origin.name)
     day = f.expr(_UTC_DAY)  # to_date() would return the day in the session's time zone
     writer = journals.withColumn("day", f.when(f.col("timestamp").isNotNull(), day)).writeStream.format("parquet")
-    writer = writer.partitionBy("day", "shard").option("path", folder)
+    writer = writer.partitionBy("day", "shard").option("path", folder).option("compression", "zstd")
     with reaching(folder):
         return _run_to_end(writer.option("checkpointLocation", f"{folder}/_checkpoint"), progress)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pipeline.tables.table import Table
 
 
+_COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "none")
 _FORMATS: Final = ("table", "csv", "json", "parquet")
 _BATCH_ROWS: Final = 1 << 20
 _NAMED: Final = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
@@ -199,6 +200,10 @@ def export(path: str, target: str, columns: str | None, where: str | None, **giv
 @click.option(
     "--batch-age", type=DURATION, default="60s", show_default=True, help="With --follow: ship at least this often."
 )
+@click.option("--join", is_flag=True, help="Add rows to the newest file while it is smaller than --batch-bytes.")
+@click.option(
+    "--compression", type=click.Choice(_COMPRESSIONS), default="zstd", show_default=True, help="Of the Parquet files."
+)
 @_COLUMNS
 @_WHERE
 @_START
@@ -210,6 +215,8 @@ def ship(
     reader: str | None,
     batch_bytes: int,
     batch_age: float,
+    join: bool,
+    compression: str,
     columns: str | None,
     where: str | None,
     start: int | Moment | None,
@@ -219,14 +226,15 @@ def ship(
 
     The target keeps the offsets with the rows, so the command continues there whenever it was killed. It also commits
     them under a reader name in the journals, so that retention waits; with --hub only if --reader is given. --start
-    applies to journals that the target and the reader do not know.
+    applies to journals that the target and the reader do not know. With --join, a run replaces the newest Parquet file
+    by one that also has the new rows, or compacts the Delta table.
 
     Example: sej ship --follow orders delta:/lake/orders
     """
     from pipeline.tables.shipping import default_reader, target_of
     from pipeline.tables.shipping import ship as run
 
-    place = target_of(target)
+    place = target_of(target, compression=compression, join_bytes=batch_bytes if join else 0)
     name = reader if given["hub"] is not None else reader or default_reader(target)  # a hub's token may only read
     rows = run(
         path,

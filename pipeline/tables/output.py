@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -25,6 +26,7 @@ SUFFIXES: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet":
 _CONTROLS: Final = {number: f"\\x{number:02x}" for number in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
 _GROUP_BYTES: Final = 32 << 20
 _GROUP_ROWS: Final = 1 << 20
+_COPY_BYTES: Final = 1 << 20
 
 
 def format_of(path: str) -> str | None:
@@ -75,17 +77,48 @@ def write_file(found: pa.RecordBatchReader, form: str, path: str) -> int:
             return write_text(found, form, file)
 
 
-def write_parquet(found: pa.RecordBatchReader, path: str, metadata: dict[str, str] | None = None) -> int:
+def write_parquet(
+    found: pa.RecordBatchReader, path: str, metadata: dict[str, str] | None = None, *, compression: str = "zstd"
+) -> int:
     """Write rows as Parquet, compressed, in row groups of about 32 MiB; return their number."""
     import pyarrow.parquet as pq
 
     schema = found.schema.with_metadata(metadata) if metadata else found.schema
     rows = 0
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(path, schema, compression=compression) as writer:
         for table in _groups(found, schema):
             writer.write_table(table, row_group_size=max(table.num_rows, 1))
             rows += table.num_rows
     return rows
+
+
+def extend_parquet(old: str, batch: pa.RecordBatch, path: str, metadata: dict[str, str], *, compression: str) -> None:
+    """Write the rows of a Parquet file and those of a batch of the same columns to another file.
+
+    It begins with all bytes of the old one, which its new end refers to. So a reader that has opened the old file, or
+    has read its end, finds the old rows in the new file too.
+    """
+    import pyarrow.parquet as pq
+
+    ends: list[Any] = []
+    with (
+        open(old, "rb") as source,
+        pa.OSFile(path, "wb") as file,
+        pq.ParquetWriter(file, batch.schema, compression=compression, metadata_collector=ends) as writer,
+    ):
+        source.seek(file.tell())  # the writer has written the four bytes with which each Parquet file begins
+        shutil.copyfileobj(source, file, _COPY_BYTES)
+        writer.write_batch(batch)
+        size = file.tell()
+    empty, end = io.BytesIO(), io.BytesIO()
+    pq.ParquetWriter(empty, batch.schema.with_metadata(metadata)).close()
+    whole = pq.read_metadata(empty)
+    for part in (pq.read_metadata(old), *ends):
+        whole.append_row_groups(part)
+    whole.write_metadata_file(end)
+    os.truncate(path, size)
+    with open(path, "ab") as rest:
+        rest.write(end.getvalue()[4:])
 
 
 def _write_arrow(found: pa.RecordBatchReader, path: str) -> int:

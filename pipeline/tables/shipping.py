@@ -10,6 +10,10 @@ Parquet    ``part-<number>.parquet``, renamed     of all journals, in the file's
 Delta      one commit                             the application transactions of the commit
 =========  =====================================  ==========================================
 
+With ``join``, rows are added to the newest Parquet file while it is small: a file that begins with all its bytes is
+renamed over it. In a Delta table, a commit that changes no rows replaces small files after each write. So a reader sees
+each row once, even if it has read the end of a Parquet file before the rename, and its rows after it.
+
 So the target says where to continue, whenever the process was killed. Only afterwards are the offsets committed in the
 journals, for retention. If the target has none of a journal, its kept offset counts. The journal is synced before its
 messages are shipped: after a power failure no offset of the target belongs to other messages.
@@ -21,7 +25,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Final, Self
 from zlib import crc32
 
@@ -32,7 +36,7 @@ from pipeline.options import OptionError
 from pipeline.paths import local_target, outside
 from pipeline.reading.extents import Follower
 from pipeline.reading.remote import RemoteExtent
-from pipeline.tables.output import replaced, write_parquet
+from pipeline.tables.output import extend_parquet, replaced, write_parquet
 from pipeline.tables.stream import follow
 from pipeline.tables.table import PathLike
 from sej.errors import CorruptionError, LockedError, SejError
@@ -46,6 +50,8 @@ from sej.system.paths import absolute_path
 _PART: Final = re.compile(r"part-(\d{12})\.parquet")
 _LEFT: Final = re.compile(r"\.part-\d{12}\.parquet\.[0-9a-f]{32}\.tmp")
 _KEY: Final = b"sej.offsets"
+_JOINED_RUNS: Final = 64
+"""The most writes of a file. Each leaves the end that the file had before, some kilobytes, for readers that know it."""
 
 _Offsets = dict[str, int]
 """The next offset of each journal, by its name and identity as :func:`_key` joins them."""
@@ -116,13 +122,20 @@ def default_reader(address: str) -> str:
 class ParquetTarget:
     """A directory of numbered Parquet files. The newest one has the offsets of all journals in its metadata."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, compression: str = "zstd", join_bytes: int = 0) -> None:
         """Set the directory; nothing is created.
+
+        Args:
+            directory: where the files are.
+            compression: of new files, ``zstd``, ``snappy``, ``gzip`` or ``none``.
+            join_bytes: add rows to the newest file while it is smaller than this.
 
         Raises:
             OptionError: it is not on a local disk, or it is among the files of a journal.
         """
         self._directory = absolute_path(local_target(directory))
+        self._compression = compression
+        self._join_bytes = join_bytes
         self._lock: AbstractContextManager[object] = nullcontext()
         self._offsets: _Offsets = {}
         self._next = 0
@@ -132,14 +145,31 @@ class ParquetTarget:
         return self._offsets.get(key)
 
     def write(self, batch: pa.RecordBatch, offsets: _Offsets) -> None:
-        """Add one file."""
+        """Add one file, or replace the newest one by one that has these rows too."""
         after = self._offsets | offsets
-        path = os.path.join(self._directory, f"part-{self._next:012d}.parquet")
-        reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
-        with replaced(path) as temporary:
-            write_parquet(reader, temporary, {_KEY.decode(): json.dumps(after, sort_keys=True)})
-        self._next += 1
+        metadata = {_KEY.decode(): json.dumps(after, sort_keys=True)}
+        newest = self._path(self._next - 1)
+        joined = self._may_grow(newest, batch.schema)
+        with replaced(newest if joined else self._path(self._next)) as temporary:
+            if joined:
+                extend_parquet(newest, batch, temporary, metadata, compression=self._compression)
+            else:
+                reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+                write_parquet(reader, temporary, metadata, compression=self._compression)
+        self._next += not joined
         self._offsets = after
+
+    def _may_grow(self, path: str, schema: pa.Schema) -> bool:
+        """Return whether rows of these columns should be added to the newest file."""
+        import pyarrow.parquet as pq
+
+        if not self._next or os.path.getsize(path) >= self._join_bytes:
+            return False
+        with pq.ParquetFile(path) as newest:
+            return bool(newest.schema_arrow.equals(schema)) and newest.num_row_groups < _JOINED_RUNS
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._directory, f"part-{number:012d}.parquet")
 
     def __enter__(self) -> Self:
         """Take the directory's lock, find where to continue, and remove what a killed process left.
@@ -170,7 +200,7 @@ class ParquetTarget:
     def _read(self, number: int) -> _Offsets:
         import pyarrow.parquet as pq
 
-        path = os.path.join(self._directory, f"part-{number:012d}.parquet")
+        path = self._path(number)
         try:
             found = json.loads(pq.read_metadata(path).metadata[_KEY])
             return {str(key): int(offset) for key, offset in found.items()}
@@ -188,13 +218,15 @@ class DeltaTarget:
     process has added the same messages since, the two transactions conflict, and the commit is refused.
     """
 
-    def __init__(self, address: str) -> None:
-        """Set the address, a directory or a URI; nothing is created.
+    def __init__(self, address: str, *, compression: str = "zstd", join_bytes: int = 0) -> None:
+        """Set the address, a directory or a URI; nothing is created. Arguments as for :class:`ParquetTarget`.
 
         Raises:
             OptionError: it is among the files of a journal.
         """
         self._address = outside(address)
+        self._compression: Any = {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
+        self._join_bytes = join_bytes
         self._versions: dict[str, int | None] = {}
         self._table: Any = None
 
@@ -211,7 +243,9 @@ class DeltaTarget:
             LockedError: another process ships the same messages to this table.
             SejError: the table cannot be written.
         """
-        from deltalake import CommitProperties, Transaction, write_deltalake
+        from deltalake import CommitProperties, Transaction, WriterProperties, write_deltalake
+
+        properties = WriterProperties(compression=self._compression)
 
         changed = {key: offset for key, offset in offsets.items() if self.offset_of(key) != offset}
         transactions = [Transaction(f"sej:{key}", offset) for key, offset in changed.items()]
@@ -226,6 +260,7 @@ class DeltaTarget:
                         pa.Table.from_batches([batch]),
                         mode="error" if table is None else "append",
                         commit_properties=CommitProperties(app_transactions=transactions),
+                        writer_properties=properties,
                     )
             except SejError:
                 self._open()
@@ -238,6 +273,15 @@ class DeltaTarget:
                 self._require(changed)
             break
         self._versions |= changed
+        if self._join_bytes:
+            self._join(properties)
+
+    def _join(self, properties: Any) -> None:
+        """Replace small files, unless another process does it now: the next write joins them then."""
+        from deltalake.exceptions import CommitFailedError
+
+        with self._errors(), suppress(CommitFailedError):
+            self._table.optimize.compact(target_size=self._join_bytes, writer_properties=properties)
 
     def __enter__(self) -> Self:
         """Find where to continue.
@@ -289,8 +333,12 @@ Target = ParquetTarget | DeltaTarget
 """What rows are shipped to: a context manager that knows offsets, and writes rows with those after them in one step."""
 
 
-def target_of(address: str) -> Target:
+def target_of(address: str, **how: Any) -> Target:
     """Return the target of ``parquet:DIRECTORY`` or ``delta:DIRECTORY``.
+
+    Args:
+        address: kind and directory.
+        how: further arguments of the target.
 
     Raises:
         OptionError: the address is something else.
@@ -298,4 +346,4 @@ def target_of(address: str) -> Target:
     kind, _, place = address.partition(":")
     if kind not in ("parquet", "delta") or not place:
         raise OptionError(f"the target must be parquet:DIRECTORY or delta:DIRECTORY, got {address!r}")
-    return ParquetTarget(place) if kind == "parquet" else DeltaTarget(place)
+    return ParquetTarget(place, **how) if kind == "parquet" else DeltaTarget(place, **how)

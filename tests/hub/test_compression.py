@@ -1,4 +1,4 @@
-"""Messages that cross the connection compressed, because the client was told to."""
+"""Messages that cross the connection compressed, because the client wants that."""
 
 import json
 import random

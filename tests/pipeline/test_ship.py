@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+import duckdb
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -186,6 +188,117 @@ def test_killed_anywhere_the_counts_agree(
     assert ship(*words[1:]).code == 0
     assert shipped(kind) == there(shards)
     assert not [name for name in os.listdir("out") if name.endswith(".tmp")]
+
+
+JOINS = [
+    ("parquet", ("pipeline.tables.shipping", "extend_parquet", "before")),
+    ("parquet", ("pipeline.tables.shipping", "extend_parquet", "after")),
+    *(("parquet", point) for point in POINTS["parquet"][1:]),
+    *(("delta", point) for point in POINTS["delta"]),
+    ("delta", ("deltalake.table", "TableOptimizer.compact", "before")),
+    ("delta", ("deltalake.table", "TableOptimizer.compact", "after")),
+]
+
+
+@pytest.mark.parametrize(("kind", "point"), JOINS)
+def test_killed_while_files_are_joined_the_counts_agree(
+    ship: Ship, shards: Path, kind: str, point: tuple[str, str, str]
+) -> None:
+    words = ["ship", str(shards), f"{kind}:out", "--join"]
+    assert ship(*words[1:]).code == 0
+    for _ in range(3):
+        fill(shards / "orders.2.000", 1, first=sej.Journal(shards / "orders.2.000").end_offset)
+        die(point, *words)
+    fill(shards / "orders.2.000", 1, first=sej.Journal(shards / "orders.2.000").end_offset)
+    assert ship(*words[1:]).code == 0
+    assert shipped(kind) == there(shards)
+    assert (len(DeltaTable("out").file_uris()) if kind == "delta" else len(os.listdir("out"))) == (
+        1 if kind == "delta" else 2
+    ), "of Parquet, the file and the lock"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_thirty_joined_runs_make_one_file(ship: Ship, journal: Path, kind: str) -> None:
+    end = sej.Journal(journal).end_offset
+    for run in range(30):
+        fill(journal, 1, first=end + run)
+        assert ship(journal, f"{kind}:out", "--join").err.startswith(f"{1 if run else 101} row")
+    assert shipped(kind) == there(journal)
+    files = DeltaTable("out").file_uris() if kind == "delta" else [str(path) for path in Path("out").glob("*.parquet")]
+    assert len(files) == 1
+
+
+def test_a_reader_that_knows_the_end_of_a_file_finds_its_rows_after_a_join(ship: Ship, journal: Path) -> None:
+    """As Polars and Spark do between plan and query."""
+    assert ship(journal, "parquet:out").code == 0
+    before = pq.read_metadata("out/part-000000000000.parquet")
+    fill(journal, 5, first=sej.Journal(journal).end_offset)
+    assert ship(journal, "parquet:out", "--join").code == 0
+    with open("out/part-000000000000.parquet", "rb") as file:
+        assert pq.ParquetFile(file, metadata=before).read()["offset"].to_pylist() == list(range(100))
+        assert pq.ParquetFile(file).read()["offset"].to_pylist() == list(range(105))
+
+
+def test_a_file_is_joined_a_limited_number_of_times(ship: Ship, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.tables.shipping._JOINED_RUNS", 3)
+    for _ in range(7):
+        fill(journal, 1, first=sej.Journal(journal).end_offset)
+        assert ship(journal, "parquet:out", "--join").code == 0
+    assert [pq.ParquetFile(path).num_row_groups for path in sorted(Path("out").glob("*.parquet"))] == [3, 3, 1]
+    assert shipped("parquet") == there(journal)
+
+
+def test_a_large_file_and_one_of_other_columns_stay(ship: Ship, journal: Path) -> None:
+    def run(*words: str) -> int:
+        fill(journal, 1, first=sej.Journal(journal).end_offset)
+        assert ship(journal, "parquet:out", "--join", *words).code == 0
+        return len(list(Path("out").glob("*.parquet")))
+
+    assert [run(), run(), run("--batch-bytes", "100"), run("--columns", "offset"), run(), run()] == [1, 1, 2, 3, 4, 4]
+    files = sorted(Path("out").glob("*.parquet"))
+    offsets = [offset for file in files for offset in pq.read_table(file, columns=["offset"])["offset"].to_pylist()]
+    assert offsets == list(range(106))
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"), [("zstd", "ZSTD"), ("snappy", "SNAPPY"), ("gzip", "GZIP"), ("none", "UNCOMPRESSED")]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_are_compressed_as_requested(ship: Ship, journal: Path, kind: str, name: str, codec: str) -> None:
+    assert ship(journal, f"{kind}:out", *([] if name == "zstd" else ["--compression", name])).code == 0
+    (file,) = (path for path in Path("out").iterdir() if path.suffix == ".parquet")
+    assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == codec
+
+
+READERS: dict[str, Callable[[str], list[int]]] = {
+    "duckdb": lambda out: [row[0] for row in duckdb.execute(f"SELECT \"offset\" FROM '{out}/*.parquet'").fetchall()],
+    "polars": lambda out: polars.scan_parquet(f"{out}/*.parquet").select("offset").collect()["offset"].to_list(),
+    "pyarrow": lambda out: pq.read_table(out, columns=["offset"])["offset"].to_pylist(),
+    "delta": lambda out: DeltaTable(out).to_pyarrow_table(columns=["offset"])["offset"].to_pylist(),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_readers_see_each_row_once_while_files_are_joined(journal: Path, tmp_path: Path, reader: str) -> None:
+    """A producer appends, a process ships and joins, and each query finds all rows that are shipped."""
+    kind, out = "delta" if reader == "delta" else "parquet", str(tmp_path / "out")
+    words = ["--follow", "--join", "--batch-age", "0s", "--batch-bytes", "20000", str(journal), f"{kind}:{out}"]
+    assert command.sej("ship", "--join", str(journal), f"{kind}:{out}").returncode == 0
+    found: set[int] = set()
+    process = command.start("ship", *words)
+    try:
+        with sej.Writer(journal) as writer:
+            while len(found) < 20:
+                for _ in range(20):
+                    writer.append(os.urandom(100))
+                offsets = READERS[reader](out)
+                assert sorted(offsets) == list(range(len(offsets)))
+                assert len(offsets) >= max(found, default=0)
+                found.add(len(offsets))
+                assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_following_ships_until_it_is_killed(ship: Ship, journal: Path, tmp_path: Path) -> None:
